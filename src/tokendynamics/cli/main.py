@@ -1,0 +1,70 @@
+"""The entry point: registers the commands and turns errors into one line and an exit code."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from tokendynamics._version import __version__
+from tokendynamics.cli.diagnose import diagnose_command
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="tokendynamics")
+@click.option("--traceback", is_flag=True, help="Show the whole traceback of a failure (for a bug report).")
+def commands(traceback: bool) -> None:
+    """Where do a transformer's tokens go with depth, why, and what can be done about it?
+
+    \b
+    Examples:
+      tokendynamics diagnose smollm2
+      tokendynamics diagnose ./my-checkpoint --prompt "The sky is" --out report
+      tokendynamics diagnose random:gpt2 --threads 2 --json > gpt2.json
+
+    Exit codes: 0 done, 1 failed, 2 wrong usage.
+    """
+
+
+commands.add_command(diagnose_command)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit with 0 (done), 1 (failed), 2 (wrong usage) or 130 (interrupted)."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        code = commands.main(arguments, prog_name="tokendynamics", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except click.Abort:
+        click.echo("interrupted: nothing was written", err=True)
+        code = 130
+    except Exception as error:
+        if "--traceback" in arguments:
+            raise
+        code = _report_failure(error)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _report_failure(error: Exception) -> int:
+    """Print one line and return the exit code."""
+    from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, TokenDynamicsError
+
+    line = " ".join(str(error).split())
+    if isinstance(error, TokenDynamicsError):
+        click.echo(f"error: {line}", err=True)
+        return 2 if isinstance(error, ArgumentTypeError | ArgumentValueError) else 1
+    if isinstance(error, OSError):
+        click.echo(f"error: {line}", err=True)
+        return 1
+    click.echo(
+        f"error: unexpected {type(error).__name__}: {line}; this is a defect: please report it with the output of "
+        "'tokendynamics --traceback …'",
+        err=True,
+    )
+    return 1
+
+
+if __name__ == "__main__":
+    main()

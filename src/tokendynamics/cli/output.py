@@ -1,0 +1,101 @@
+"""What a command says while it works (standard error) and when it is done (standard output)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import xarray as xr
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from tokendynamics.diagnosis.result import Diagnosis
+from tokendynamics.diagnosis.saving import summary
+
+T = TypeVar("T")
+
+_MOST_ROWS = 12
+
+
+class Output:
+    """Progress and results in the terminal; with `as_json`, standard output holds nothing but the JSON.
+
+    Args:
+        as_json: Whether the results are printed as JSON instead of a table.
+    """
+
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
+        self._messages = Console(stderr=True, highlight=False)
+        self._results = Console(highlight=False)
+
+    def say(self, message: str) -> None:
+        """One line on standard error, at once."""
+        self._messages.print(Text(message))
+
+    def track(self, items: Iterable[T], description: str, total: int) -> Iterable[T]:
+        """A progress bar with the time left; a single line where standard error is no terminal."""
+        if not self._messages.is_terminal:
+            self.say(f"{description} ({total})")
+            yield from items
+            return
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+        with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=self._messages) as progress:
+            yield from progress.track(items, description=description, total=total)
+
+    def show(self, found: Diagnosis, report: Path) -> None:
+        """The verdict, the layers in a table, and where the report is."""
+        if self._as_json:
+            print(json.dumps(summary(found) | {"report": str(report)}, ensure_ascii=False, allow_nan=False))
+            return
+        model = found.model
+        heading = f"{model['name']}: {model['layers']} layers × {model['heads']} heads × dim {model['dim']}"
+        self._results.print(Text(f"\n{heading}, {model['parameters']:,} parameters\n", style="bold"))
+        for finding in found.verdict.sentences:
+            self._results.print(Text("• ").append(finding.text), soft_wrap=False)
+        self._results.print()
+        self._results.print(_layer_table(found))
+        self._results.print(Text(f"\nReport: {report}\nData:   {', '.join(found.files) or 'beside it'}"))
+
+
+def _layer_table(found: Diagnosis) -> Table:
+    averaged = found.trace.drop_vars("text").mean("prompt")
+    last = averaged.sizes["layer"] - 1
+    table = Table(title=f"Mean over {found.trace.sizes['prompt']} prompts, sinks left out", title_justify="left")
+    for column in ("layer", "mean cosine", "E first", "effective rank", "(raw)", "median norm", "sinks", "effect"):
+        table.add_column(column, justify="left" if column == "effect" else "right")
+    for layer in _spread_rows(last):
+        site = averaged.sel(layer=layer, site="feed_forward")
+        effect = "" if layer == 0 else found.verdict.layers[layer - 1]
+        table.add_row(str(layer), *_cells(site, averaged.sink_count[layer].item()), effect)
+    final = averaged.sel(layer=last, site="final_norm")
+    if not np.isnan(final.norm_median.sel(sinks="kept")):
+        table.add_row("norm", *_cells(final, None), "")
+    return table
+
+
+def _cells(site: xr.Dataset, sinks: float | None) -> list[str]:
+    kept, removed = site.sel(sinks="kept"), site.sel(sinks="removed")
+    return [
+        _number(removed.mean_pair_cosine, ".3f"),
+        _number(kept.consensus_first, ".3f"),
+        _number(removed.effective_rank_unit_rows, ".2f"),
+        _number(kept.effective_rank, ".2f"),
+        _number(removed.norm_median, ".3g"),
+        "" if sinks is None else f"{sinks:.1f}",
+    ]
+
+
+def _number(value: xr.DataArray, form: str) -> str:
+    number = float(value)
+    return "undefined" if np.isnan(number) else format(number, form)
+
+
+def _spread_rows(last: int) -> list[int]:
+    """At most a dozen layers from 0 to the last."""
+    return sorted({round(float(layer)) for layer in np.linspace(0, last, min(last + 1, _MOST_ROWS))})

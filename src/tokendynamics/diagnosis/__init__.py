@@ -1,0 +1,10 @@
+"""What a checkpoint's weights predict, what its tokens do, and the verdict in plain sentences."""
+
+from tokendynamics.diagnosis.audit import audit
+from tokendynamics.diagnosis.diagnose import diagnose
+from tokendynamics.diagnosis.paths import token_paths
+from tokendynamics.diagnosis.result import Convention, Diagnosis, Finding, Verdict
+from tokendynamics.diagnosis.trace import trace
+from tokendynamics.diagnosis.verdict import judge
+
+__all__ = ["Convention", "Diagnosis", "Finding", "Verdict", "audit", "diagnose", "judge", "token_paths", "trace"]

@@ -1,0 +1,239 @@
+"""The verdict: plain sentences with their numbers, from the audit and the trace."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import xarray as xr
+
+from tokendynamics.diagnosis.result import Finding, LayerEffect, Verdict
+
+NEUTRAL = 0.005
+"""A layer whose attention and feed-forward part together change the mean pair cosine by no more than this is neutral."""
+
+COLLAPSED = 0.99
+"""Mean pair cosine from which tokens count as collapsed to one direction."""
+
+NOTICEABLE = 0.1
+"""Smallest change of the mean pair cosine over the whole depth that is called a change."""
+
+
+def judge(audit: xr.Dataset, trace: xr.Dataset) -> Verdict:
+    """Sentences and layer badges from the two datasets, all numbers being means over the prompts.
+
+    Args:
+        audit: From `tokendynamics.diagnosis.audit`.
+        trace: From `tokendynamics.diagnosis.trace`.
+
+    Returns:
+        Verdict: what the tokens do, what the sinks hide, which part does it, what the weights predict, where the
+        prediction and the observation part and why, and the layers that contract and expand most.
+    """
+    averaged = trace.drop_vars("text").mean("prompt", skipna=True)
+    findings = [_together(averaged, trace), _sinks(trace), _parts(averaged), _weights(audit)]
+    findings += [_prediction_against_observation(audit, averaged), _extremes(averaged)]
+    return Verdict(tuple(finding for finding in findings if finding is not None), layer_effects(averaged))
+
+
+def layer_effects(averaged: xr.Dataset) -> tuple[LayerEffect, ...]:
+    """What attention and feed-forward part of each layer 1 … L do together to the mean pair cosine.
+
+    Args:
+        averaged: A trace averaged over its prompts.
+    """
+    return tuple(
+        "neutral" if not abs(change) > NEUTRAL else "contracts" if change > 0 else "expands"
+        for change in _layer_changes(averaged)
+    )
+
+
+def _layer_changes(averaged: xr.Dataset) -> np.ndarray:
+    parts = averaged.component_change.sel(component=["attention", "feed_forward"])
+    return parts.sum("component", skipna=False).values[1:]
+
+
+def _together(averaged: xr.Dataset, trace: xr.Dataset) -> Finding:
+    cosine = averaged.mean_pair_cosine.sel(sinks="removed")
+    first, last = _ends(cosine)
+    final = float(cosine.sel(site="final_norm").values[-1])
+    common = float(averaged.anisotropy.sel(site="feed_forward").values[-1])
+    values = {"first": first, "last": last, "after_final_norm": final, "between_prompts": common}
+    if np.isnan(first) or np.isnan(last):
+        text = "Whether the tokens draw together is undefined: fewer than two tokens count in every prompt."
+        return Finding(text, "together", values)
+    after = "" if np.isnan(final) else f" and {final:.2f} after the final norm"
+    text = f"{_movement(first, last)}: mean pair cosine {first:.2f} at the embedding, {last:.2f} after the last layer{after}"
+    if np.isnan(common):
+        text += "; one prompt alone cannot tell how much of that is a direction common to every prompt."
+    else:
+        text += (
+            f"; between tokens of different prompts it is {common:.2f} after the last layer, so that much is a direction "
+            f"common to all prompts (anisotropy) and {last - common:.2f} is particular to the prompt."
+        )
+    reference = _ends(averaged.consensus_first.sel(sinks="kept"))
+    values |= {"consensus_first_first": reference[0], "consensus_first_last": reference[1]}
+    return Finding(text, "together", values)
+
+
+def _movement(first: float, last: float) -> str:
+    if last >= COLLAPSED:
+        return "The tokens collapse to one direction"
+    if last - first >= NOTICEABLE:
+        return "The tokens do draw together, slowly, and do not collapse"
+    if first - last >= NOTICEABLE:
+        return "The tokens spread apart"
+    return "The tokens neither draw together nor spread apart by much"
+
+
+def _sinks(trace: xr.Dataset) -> Finding:
+    """The sink sentence follows the first prompt that has one; the counts run over all prompts."""
+    with_sinks = [prompt for prompt in range(trace.sizes["prompt"]) if trace.sink_count[prompt].values.any()]
+    if not with_sinks:
+        text = "No token is a sink: none stands out by its norm, and raw and unit-row figures can be read alike."
+        return Finding(text, "grow", {"prompts_with_sinks": 0})
+    rows = trace.isel(prompt=with_sinks)
+    persistent = rows.isel(prompt=0)
+    layers = np.flatnonzero(persistent.sink_count.values)
+    peak = int(persistent.sink_norm.argmax("layer"))
+    position, norm = int(persistent.sink_position[peak]), float(persistent.sink_norm[peak])
+    site = persistent.sel(site="feed_forward")
+    median = float(site.norm_median.sel(sinks="removed")[peak])
+    raw = site.effective_rank.sel(sinks="kept")
+    lowest = int(raw.argmin("layer"))
+    unit = _ends(site.effective_rank_unit_rows.sel(sinks="removed"))
+    several = np.flatnonzero(persistent.sink_count.values > 1)
+    text = (
+        f"Token {position} is an attention sink ({len(with_sinks)} of {trace.sizes['prompt']} prompts have one): "
+        f"its norm reaches {norm:,.0f} at layer {peak} against a median of {median:,.0f}, "
+        f"and sinks stand out in layers {_ranges(layers)}"
+        + (f" (several at once in layers {_ranges(several)})" if len(several) else "")
+        + f". The raw effective rank falls to {float(raw[lowest]):.2f} at layer {lowest} and says “collapsed” where it sees "
+        f"only the sink; on unit rows without sinks it goes from {unit[0]:.1f} to {unit[1]:.1f}."
+    )
+    values = {
+        "position": position,
+        "norm": norm,
+        "median": median,
+        "raw_effective_rank": float(raw[lowest]),
+        "unit_rows_first": unit[0],
+        "unit_rows_last": unit[1],
+        "layers": layers.tolist(),
+        "layers_with_several": several.tolist(),
+        "prompts_with_sinks": len(with_sinks),
+    }
+    return Finding(text, "grow", values)
+
+
+def _parts(averaged: xr.Dataset) -> Finding | None:
+    change = averaged.component_change.isel(layer=slice(1, None))
+    if bool(change.isnull().all()):
+        return None
+    attention, feed_forward = (change.sel(component=name).values for name in ("attention", "feed_forward"))
+    final = float(change.sel(component="final_norm").sum())
+    layers = len(attention)
+    moved = np.abs(attention).sum() + np.abs(feed_forward).sum() + abs(final)
+    share = float(np.abs(attention).sum() / moved) if moved else 0.0
+    text = (
+        f"Attention {_pull(attention, layers)} (sum {attention.sum():+.2f}), the feed-forward part "
+        f"{_pull(feed_forward, layers)} (sum {feed_forward.sum():+.2f})"
+        + (f", the final norm adds {final:+.2f}" if final else "")
+        + f"; attention makes {share:.0%} of all movement in mean pair cosine."
+    )
+    values = {
+        "attention": float(attention.sum()),
+        "feed_forward": float(feed_forward.sum()),
+        "final_norm": final,
+        "attention_share": share,
+    }
+    return Finding(text, "who", values)
+
+
+def _pull(change: np.ndarray, layers: int) -> str:
+    together = int((change > 0).sum())
+    if 2 * together >= layers:
+        return f"pulls tokens together in {together} of {layers} layers"
+    return f"pushes them apart in {layers - together} of {layers}"
+
+
+def _weights(audit: xr.Dataset) -> Finding:
+    regimes = Counter(audit.regime.values.tolist())
+    layers = audit.sizes["layer"]
+    values = {
+        "regimes": dict(regimes),
+        "V_rank": audit.V_rank.values.tolist(),
+        "V_max_real": audit.V_max_real.values.tolist(),
+    }
+    growing = int((audit.V_max_real > 0).sum())
+    observed = f"the observed criterion (some Re λ(V) > 0, in {growing} of {layers} layers) expects growth"
+    if growing == 0:
+        observed = "the observed criterion (no Re λ(V) > 0 in any layer) expects no growth"
+    if not audit.A_defined.values.any():
+        ranks = sorted(set(audit.V_rank.values.tolist()))
+        dim = int(audit.W_inertia[0].sum())
+        span = f"{ranks[0]}/{dim}" if len(ranks) == 1 else f"{ranks[0]}–{ranks[-1]} of {dim}"
+        text = (
+            f"From the weights alone A is undefined (rank {span}) in all {layers} layers, so the paper's regimes do not "
+            f"apply; {observed}."
+        )
+        return Finding(text, "weights", values)
+    named = ", ".join(f"{count} {name}" for name, count in regimes.most_common())
+    share = float((audit.W_inertia.sel(sign="positive") / audit.W_inertia.sum("sign")).mean())
+    theorem = "" if regimes.get("convergence") else ", and no theorem of collapse applies"
+    text = (
+        f"The weights alone put the {layers} layers in these regimes: {named} "
+        f"({share:.1%} of W_sym's eigenvalues are positive){theorem}; {observed}."
+    )
+    return Finding(text, "weights", values)
+
+
+def _prediction_against_observation(audit: xr.Dataset, averaged: xr.Dataset) -> Finding:
+    norm = averaged.norm_median.sel(sinks="removed", site="feed_forward").values
+    factor = float(norm[-1] / norm[0])
+    cosine = _ends(averaged.mean_pair_cosine.sel(sinks="removed"))
+    expects_growth = bool((audit.V_max_real > 0).any())
+    grows = factor > 1
+    seen = f"the median norm goes from {norm[0]:.3g} to {norm[-1]:.3g} (× {factor:.3g})"
+    if expects_growth == grows:
+        text = f"Prediction and observation agree on size: {seen}"
+    else:
+        text = f"Prediction and observation disagree on size: {seen}"
+    text += (
+        "; that the directions nevertheless draw together is no contradiction, since the free flow knows neither the norms, "
+        "which fix the size that attention sees, nor the feed-forward parts."
+        if cosine[1] - cosine[0] >= NOTICEABLE
+        else "; the free flow knows neither the norms nor the feed-forward parts, so a difference is to be expected."
+    )
+    return Finding(text, "grow", {"norm_first": float(norm[0]), "norm_last": float(norm[-1]), "factor": factor})
+
+
+def _extremes(averaged: xr.Dataset) -> Finding | None:
+    changes = _layer_changes(averaged)
+    if np.isnan(changes).all():
+        return None
+    order = np.argsort(changes)
+    effects = layer_effects(averaged)
+    contracting = [int(layer) for layer in order[::-1][:3] if effects[layer] == "contracts"]
+    expanding = [int(layer) for layer in order[:3] if effects[layer] == "expands"]
+    parts = [
+        f"{verb} most: " + ", ".join(f"layer {layer + 1} ({changes[layer]:+.2f})" for layer in chosen)
+        for verb, chosen in (("Contracting", contracting), ("expanding", expanding))
+        if chosen
+    ]
+    if not parts:
+        return Finding(f"No layer changes the mean pair cosine by more than {NEUTRAL:g}.", "who", {})
+    text = "; ".join(parts)
+    values = {"contracting": [layer + 1 for layer in contracting], "expanding": [layer + 1 for layer in expanding]}
+    return Finding(text[0].upper() + text[1:] + ".", "who", values)
+
+
+def _ends(values: xr.DataArray) -> tuple[float, float]:
+    """Value at layer 0 and after the last block."""
+    after_block = values.sel(site="feed_forward") if "site" in values.dims else values
+    return float(after_block.values[0]), float(after_block.values[-1])
+
+
+def _ranges(layers: np.ndarray) -> str:
+    """``[3, 4, 5, 9]`` as ``3–5, 9``."""
+    runs = np.split(layers, np.flatnonzero(np.diff(layers) > 1) + 1)
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs)

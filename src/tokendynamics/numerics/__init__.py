@@ -1,0 +1,1 @@
+"""Argument checks, typed errors, tolerances and seeding: what every other layer stands on."""

@@ -1,0 +1,131 @@
+"""The regime a layer's signs put its tokens in, by the paper's conjecture and by the criterion seen to decide.
+
+`positional` says that the free flow ``dx_l/dt = ov Σ_i softmax_i(x_l^T qk x_i) x_i`` converges to zero when
+A_sym ≺ 0 and W_sym ≻ 0, with W = qk and A = qk · ov^{-1}, and diverges otherwise. As a theorem that needs A and W
+symmetric (Theorem 3.4); without symmetry it is a conjecture (Remark 3.5) and false for most draws. What was seen to
+decide is the spectrum of the value map: no draw with all Re λ(V) < 0 diverged. Both are reported, with their names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tokendynamics.numerics.arguments import ArrayLike, as_square
+from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.spectra.inertia import Inertia, inertia
+from tokendynamics.spectra.value_map import ValueSpectrum, value_spectrum
+
+RegimeName = Literal["convergence", "divergence", "intermediate", "mixed", "undefined"]
+
+
+@dataclass(frozen=True)
+class Regime:
+    """The regime of one layer.
+
+    Attributes:
+        name: By the signs of W_sym and A_sym (`positional` Remark 3.5 and section D.2): "convergence" (W_sym ≻ 0,
+            A_sym ≺ 0), "divergence" (both ≻ 0), "intermediate" (half of A_sym's signs each way, W_sym ≻ 0 or halved
+            too), "mixed" (any other signs) or "undefined" (the value map is singular: A does not exist).
+        reason: The name's reason in words, with the counts.
+        by_spectrum: The observed criterion in words: what Re λ(V) says.
+        qk_inertia: Inertia of W_sym.
+        a_inertia: Inertia of A_sym, None where undefined.
+        value: Spectrum of the value map.
+    """
+
+    name: RegimeName
+    reason: str
+    by_spectrum: str
+    qk_inertia: Inertia
+    a_inertia: Inertia | None
+    value: ValueSpectrum
+
+
+def regime(qk: ArrayLike, ov: ArrayLike) -> Regime:
+    """Regime of one attention layer from its QK and OV circuits.
+
+    A is never formed: ``ov^T A ov = ov^T qk``, so A_sym and the symmetric part of ``ov^T qk`` are congruent and have
+    the same inertia, however badly ov is conditioned.
+
+    Args:
+        qk: W, shape (dim, dim), logits ``x_i^T qk x_j``.
+        ov: Shape (dim, dim), acting on column vectors (the transpose of `positional`'s V).
+
+    Returns:
+        Regime: the paper's conjecture and the observed criterion, both in words.
+
+    Raises:
+        ArgumentValueError: Shapes do not fit each other, or a number is not finite.
+        ArgumentTypeError: Not real floating numbers.
+
+    Source: `positional` Theorem 3.4, Remark 3.5, section D.2.
+
+    >>> regime([[1.0, 0.0], [0.0, 1.0]], [[-1.0, 0.0], [0.0, -2.0]]).name
+    'convergence'
+    """
+    w, o = as_square(qk, "qk").double(), as_square(ov, "ov").double()
+    if w.ndim != 2 or w.shape != o.shape:
+        wanted = f"one pair of dim × dim matrices, the shape of qk being {tuple(w.shape)}"
+        raise ArgumentValueError(expected("ov", wanted, f"shape {tuple(o.shape)}"))
+    value = value_spectrum(o)
+    return classify(inertia(w), inertia(o.mT @ w) if value.invertible else None, value)
+
+
+def classify(qk_inertia: Inertia, a_inertia: Inertia | None, value: ValueSpectrum) -> Regime:
+    """The regime from measured signs; see `regime`.
+
+    Args:
+        qk_inertia: Inertia of W_sym.
+        a_inertia: Inertia of A_sym, or None when the value map is singular.
+        value: Spectrum of the value map.
+
+    >>> value = value_spectrum([[1.0, 0.0], [0.0, 1.0]])
+    >>> classify(Inertia(2, 0, 0), Inertia(2, 0, 0), value).name
+    'divergence'
+    """
+    name = _name(qk_inertia, a_inertia, value.dim)
+    return Regime(name, _reason(name, qk_inertia, a_inertia, value), _by_spectrum(value), qk_inertia, a_inertia, value)
+
+
+def _name(qk: Inertia, a: Inertia | None, dim: int) -> RegimeName:
+    if a is None:
+        return "undefined"
+    qk_positive = qk.positive == dim
+    if qk_positive and a.negative == dim:
+        return "convergence"
+    if qk_positive and a.positive == dim:
+        return "divergence"
+    if _halved(a, dim) and (qk_positive or _halved(qk, dim)):
+        return "intermediate"
+    return "mixed"
+
+
+def _halved(counts: Inertia, dim: int) -> bool:
+    positive, negative = int(counts.positive), int(counts.negative)
+    return positive + negative == dim and abs(positive - negative) == dim % 2
+
+
+def _reason(name: RegimeName, qk: Inertia, a: Inertia | None, value: ValueSpectrum) -> str:
+    signs = f"W_sym has {qk.positive} positive, {qk.negative} negative and {qk.zero} zero eigenvalues"
+    if a is None:
+        return (
+            f"undefined (rank {value.rank}/{value.dim}): the value map is singular, "
+            f"so A = W (V^T)^-1 does not exist; {signs}"
+        )
+    signs += f", A_sym {a.positive}, {a.negative} and {a.zero}"
+    meaning = {
+        "convergence": "all tokens tend to zero if A and W are symmetric (Theorem 3.4), by conjecture otherwise",
+        "divergence": "both forms are positive definite: tokens grow without bound",
+        "intermediate": "half of the signs each way: some directions contract and others expand",
+        "mixed": "no sign pattern of the theory: no theorem of collapse or of divergence applies",
+    }
+    return f"{name}: {signs}; {meaning[name]}"
+
+
+def _by_spectrum(value: ValueSpectrum) -> str:
+    if value.max_real < 0:
+        return f"does not diverge: every Re λ(V) < 0 (largest {value.max_real:.3g})"
+    if value.max_real > 0:
+        return f"diverges for most starts: some Re λ(V) > 0 (largest {value.max_real:.3g})"
+    return "undecided: the largest Re λ(V) is 0"

@@ -1,0 +1,74 @@
+"""What a user may pass, what is refused and in which words, and that results come back in the same type."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tokendynamics.numerics.arguments import as_square, as_states, as_tensor, like
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, TokenDynamicsError
+from tokendynamics.numerics.threads import limited_threads
+
+
+def test_floating_input_keeps_its_precision_and_lists_become_float64() -> None:
+    assert as_tensor(torch.ones(2, dtype=torch.float32), "x").dtype == torch.float32
+    assert as_tensor(np.ones(2, dtype=np.float64), "x").dtype == torch.float64
+    assert as_tensor([1, 2], "x").dtype == torch.float64
+    assert as_tensor(torch.ones(2, dtype=torch.bfloat16), "x").dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (torch.ones(2, dtype=torch.int32), "dtype torch.int32"),
+        (torch.ones(2, dtype=torch.complex64), "dtype torch.complex64"),
+        (np.ones(2, dtype=bool), "dtype bool"),
+        (np.array(["a"]), "dtype <U1"),
+        ("text", "str"),
+        ([[1.0], [1.0, 2.0]], "list"),
+    ],
+)
+def test_what_is_no_real_array_is_refused_by_name(value: object, words: str) -> None:
+    with pytest.raises(ArgumentTypeError, match=f"^x: expected .*{words}"):
+        as_tensor(value, "x")
+
+
+def test_too_few_axes_empty_axes_and_odd_squares_print_the_shape() -> None:
+    with pytest.raises(ArgumentValueError, match=r"x: expected at least 2 axes \(…, token, dim\), got shape \(3,\)"):
+        as_states(torch.ones(3))
+    with pytest.raises(ArgumentValueError, match=r"x: expected at least one token .* got shape \(0, 3\)"):
+        as_states(torch.ones(0, 3))
+    with pytest.raises(ArgumentValueError, match=r"m: expected square matrices .* got shape \(2, 3\)"):
+        as_square(torch.ones(2, 3), "m")
+
+
+def test_the_first_bad_number_is_located() -> None:
+    states = torch.ones(2, 3, 4)
+    states[1, 2, 0] = torch.inf
+    with pytest.raises(ArgumentValueError, match=r"x: expected finite numbers, got inf at index \(1, 2, 0\)"):
+        as_states(states)
+
+
+def test_results_come_back_as_what_went_in() -> None:
+    result = torch.tensor([1.0, 2.0])
+    assert like(result, torch.zeros(1)) is result
+    assert isinstance(like(result, np.zeros(1)), np.ndarray)
+    assert like(result, [[0.0]]) == [1.0, 2.0]
+    assert like(torch.tensor(3.0), [[0.0]]) == 3.0
+
+
+def test_every_deliberate_error_has_one_base() -> None:
+    assert issubclass(ArgumentTypeError, TokenDynamicsError)
+    assert issubclass(ArgumentTypeError, TypeError)
+    assert issubclass(ArgumentValueError, ValueError)
+
+
+def test_threads_are_restored_even_after_a_failure() -> None:
+    before = torch.get_num_threads()
+    with pytest.raises(RuntimeError, match="boom"), limited_threads(1):
+        assert torch.get_num_threads() == 1
+        raise RuntimeError("boom")
+    assert torch.get_num_threads() == before
+    with pytest.raises(ArgumentValueError, match="threads: expected at least 1, got 0"), limited_threads(0):
+        pass
