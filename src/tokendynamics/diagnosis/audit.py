@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-import torch
 import xarray as xr
-from jaxtyping import Float
-from torch import Tensor
 
-from tokendynamics.attention.circuits import FactoredMatrix, ov_circuit, qk_circuit
-from tokendynamics.attention.rotary import rotate
+from tokendynamics.diagnosis.layer_audit import Singular, ValueMap, audit_layer
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 from tokendynamics.numerics.progress import Track, silent
 from tokendynamics.numerics.tolerances import NEAR_ZERO
-from tokendynamics.pretrained import AttentionWeights, Checkpoint
-from tokendynamics.spectra.balance import balance
-from tokendynamics.spectra.inertia import Inertia, inertia
-from tokendynamics.spectra.low_rank import count_signs, low_rank_eigenvalues, product_eigenvalues
-from tokendynamics.spectra.regime import Regime, classify
-from tokendynamics.spectra.value_map import ValueSpectrum, value_spectrum_of_factors
-
-ValueMap = Literal["V", "VO"]
-Singular = Literal["undefined", "pinv"]
+from tokendynamics.pretrained import Checkpoint
 
 SIGNS = ("positive", "negative", "zero")
 OFFSETS = (0, 1, 4, 16, 64)
@@ -85,111 +72,10 @@ def audit(
     chosen = _chosen_layers(layers, ckpt.architecture.layers)
     rotary = tuple(offsets) if ckpt.architecture.positions == "rotary" else ()
     rows = [
-        _audit_layer(_prepared(ckpt.attention(layer - 1), fold_norms), value, singular, rotary)
+        audit_layer(ckpt.attention(layer - 1), value, fold_norms, singular, rotary)
         for layer in track(chosen, "auditing the weights", len(chosen))
     ]
     return _as_dataset(rows, chosen, rotary, _conventions(ckpt, value, fold_norms, singular))
-
-
-def _audit_layer(
-    weights: AttentionWeights, value: ValueMap, singular: Singular, offsets: tuple[int, ...]
-) -> dict[str, Any]:
-    """Every number of one layer, by variable name."""
-    query, key = weights.query.double(), weights.key_per_head.double()
-    heads = _head_numbers(weights, query, key)
-    if weights.rotary_frequencies is not None and offsets:
-        heads["qk_balance_at_offset"] = _balance_at_offsets(query, key, weights.rotary_frequencies, offsets)
-    whole = qk_circuit(query, key).summed().dense()
-    del query, key
-    return heads | _layer_numbers(whole, _value_factors(weights, value), singular)
-
-
-def _head_numbers(
-    weights: AttentionWeights, query: Float[Tensor, "head dim d_head"], key: Float[Tensor, "head dim d_head"]
-) -> dict[str, Any]:
-    dim = weights.query.shape[-2]
-    qk = low_rank_eigenvalues(query, key) * weights.scale
-    ov = ov_circuit(weights.value_per_head.double(), weights.output.double())
-    ov_symmetric = low_rank_eigenvalues(ov.left, ov.right)
-    return {
-        "qk_eigenvalues": qk.numpy(),
-        "qk_inertia": _as_array(count_signs(qk, dim)),
-        "qk_balance": balance(qk).numpy(),
-        "ov_inertia": _as_array(count_signs(ov_symmetric, dim)),
-        "ov_sym_balance": balance(ov_symmetric).numpy(),
-        "ov_balance": balance(product_eigenvalues(ov.left, ov.right)).numpy(),
-    }
-
-
-def _balance_at_offsets(
-    query: Float[Tensor, "head dim d_head"],
-    key: Float[Tensor, "head dim d_head"],
-    frequencies: Float[Tensor, " pairs"],
-    offsets: tuple[int, ...],
-) -> np.ndarray:
-    """QK balance per head with the query turned by the rotary angles of each offset, shape (head, offset)."""
-    turned = [low_rank_eigenvalues(rotate(query, frequencies, float(offset)), key) for offset in offsets]
-    return torch.stack([balance(eigenvalues) for eigenvalues in turned], dim=-1).numpy()
-
-
-def _layer_numbers(W: Float[Tensor, "dim dim"], V: FactoredMatrix, singular: Singular) -> dict[str, Any]:
-    spectrum = value_spectrum_of_factors(V.left, V.right)
-    found = classify(inertia(W), _a_inertia(W, V, spectrum, singular), spectrum)
-    return _regime_numbers(found)
-
-
-def _a_inertia(
-    W: Float[Tensor, "dim dim"], V: FactoredMatrix, spectrum: ValueSpectrum, singular: Singular
-) -> Inertia | None:
-    """Inertia of A = W (V^T)^{-1} by the congruence ``V A V^T = V W``: no inverse is taken."""
-    if spectrum.invertible:
-        return inertia(V.left @ (V.right.mT @ W))
-    if singular == "pinv":
-        return inertia(W @ torch.linalg.pinv(V.dense().mT))
-    return None
-
-
-def _regime_numbers(found: Regime) -> dict[str, Any]:
-    value = found.value
-    return {
-        "W_inertia": np.array(found.qk_inertia),
-        "A_inertia": np.full(3, np.nan) if found.a_inertia is None else np.array(found.a_inertia, dtype=float),
-        "A_defined": found.a_inertia is not None,
-        "V_rank": value.rank,
-        "V_near_zero": value.near_zero,
-        "V_near_zero_relative": value.near_zero_relative,
-        "V_condition": value.condition,
-        "V_max_real": value.max_real,
-        "V_radius": value.radius,
-        "regime": found.name,
-        "regime_reason": found.reason,
-        "regime_by_spectrum": found.by_spectrum,
-    }
-
-
-def _value_factors(weights: AttentionWeights, value: ValueMap) -> FactoredMatrix:
-    """V as ``left @ right^T`` with one block of columns per KV head, so that its rank shows in its shape."""
-    left = weights.value.double().movedim(0, 1).flatten(1)
-    kv_heads, dim, d_head = weights.value.shape
-    if value == "VO":
-        summed = torch.zeros(kv_heads, d_head, dim, dtype=torch.float64)
-        return FactoredMatrix(left, summed.index_add(0, weights.groups, weights.output.double()).flatten(0, 1).mT)
-    heads = len(weights.groups)
-    if heads * d_head != dim:
-        came = f"W_V of {heads} heads × {d_head} = {heads * d_head} columns for dim {dim}, which is not square"
-        raise ArgumentValueError(expected("value", "'VO' for this model", came, "pass value='VO'"))
-    membership = torch.eye(kv_heads, dtype=torch.float64)[weights.groups]
-    return FactoredMatrix(left, torch.kron(membership, torch.eye(d_head, dtype=torch.float64)))
-
-
-def _prepared(weights: AttentionWeights, fold_norms: bool) -> AttentionWeights:
-    if not fold_norms:
-        return weights
-    if weights.norm_gain is None:
-        came = "True for a model with no norm before its attention"
-        raise ArgumentValueError(expected("fold_norms", "False", came))
-    gain = weights.norm_gain[:, None]
-    return replace(weights, query=gain * weights.query, key=gain * weights.key, value=gain * weights.value)
 
 
 def _as_dataset(
@@ -241,7 +127,3 @@ def _chosen_layers(layers: Iterable[int] | None, count: int) -> list[int]:
 def _check_choice(argument: str, came: str, choices: tuple[str, ...]) -> None:
     if came not in choices:
         raise ArgumentValueError(expected(argument, f"one of {', '.join(choices)}", repr(came)))
-
-
-def _as_array(counts: Inertia) -> np.ndarray:
-    return torch.stack([torch.as_tensor(count) for count in counts], dim=-1).numpy()

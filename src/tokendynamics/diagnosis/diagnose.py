@@ -8,8 +8,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tokendynamics.diagnosis.audit import Singular, ValueMap, audit
+from tokendynamics.diagnosis.audit import audit
 from tokendynamics.diagnosis.conventions import conventions_of
+from tokendynamics.diagnosis.layer_audit import Singular, ValueMap
 from tokendynamics.diagnosis.manifest import manifest
 from tokendynamics.diagnosis.paths import token_paths
 from tokendynamics.diagnosis.result import Diagnosis

@@ -85,7 +85,7 @@ def summary(diagnosis: Diagnosis) -> dict[str, Any]:
 
 def _write_table(table: xr.Dataset, path: Path, format: Format) -> None:
     if format == "zarr":
-        table.to_zarr(path, mode="w", consolidated=False)
+        table.to_zarr(path, mode="w", zarr_format=2)
     else:
         table.to_netcdf(path, engine="h5netcdf")
 

@@ -148,6 +148,8 @@ def _removed(found: Bool[Tensor, "layer token"], sinks: str | Sequence[int]) -> 
     wrong = [position for position in sinks if not 0 <= position < tokens]
     if wrong:
         raise ArgumentValueError(expected("sinks", f"positions from 0 to {tokens - 1}", wrong))
+    if len(set(sinks)) == tokens:
+        raise ArgumentValueError(expected("sinks", f"at least one of {tokens} tokens to be left", list(sinks)))
     removed[:, list(sinks)] = True
     return removed
 

@@ -2,7 +2,7 @@
 
 from tokendynamics.spectra.balance import balance
 from tokendynamics.spectra.inertia import Inertia, inertia
-from tokendynamics.spectra.low_rank import low_rank_eigenvalues, low_rank_inertia, product_eigenvalues
+from tokendynamics.spectra.low_rank import compress, low_rank_eigenvalues, low_rank_inertia, product_eigenvalues
 from tokendynamics.spectra.regime import Regime, RegimeName, classify, regime
 from tokendynamics.spectra.value_map import ValueSpectrum, value_spectrum, value_spectrum_of_factors
 
@@ -13,6 +13,7 @@ __all__ = [
     "ValueSpectrum",
     "balance",
     "classify",
+    "compress",
     "inertia",
     "low_rank_eigenvalues",
     "low_rank_inertia",

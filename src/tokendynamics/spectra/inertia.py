@@ -37,7 +37,7 @@ def inertia(matrix: ArrayLike, *, tolerance: float | None = None) -> Inertia:
 
     Args:
         matrix: B, shape (…, dim, dim), real floating.
-        tolerance: Absolute threshold, at least 0. Default: dim · eps · min(‖B_sym‖_F, ‖B_sym‖_∞), with the eps of
+        tolerance: Absolute threshold, at least 0. Default: dim · eps · ‖B_sym‖_F, with the eps of
             the dtype that came in.
 
     Returns:
@@ -56,7 +56,7 @@ def inertia(matrix: ArrayLike, *, tolerance: float | None = None) -> Inertia:
     symmetric = symmetric_part(given.double())
     flat = symmetric.reshape(-1, *symmetric.shape[-2:])
     size = flat.shape[-1]
-    scale = torch.minimum(torch.linalg.matrix_norm(flat), flat.abs().sum(-1).amax(-1))
+    scale = torch.linalg.matrix_norm(flat)
     threshold = rounding_threshold(scale, size, given.dtype)
     if tolerance is not None:
         threshold = torch.full_like(scale, tolerance)
@@ -83,10 +83,18 @@ def _count_signs(
     factors, pivots, _ = torch.linalg.ldl_factor_ex(matrices)
     positive, negative = _signs_of_pivots(factors, pivots)
     for index in torch.nonzero(~_clear_of_zero(factors, pivots, threshold)).flatten().tolist():
-        shift = threshold[index] * torch.eye(matrices.shape[-1], dtype=matrices.dtype, device=matrices.device)
-        positive[index] = _signs_of_pivots(*torch.linalg.ldl_factor_ex(matrices[index] - shift)[:2])[0]
-        negative[index] = _signs_of_pivots(*torch.linalg.ldl_factor_ex(matrices[index] + shift)[:2])[1]
+        positive[index] = _signs_of_shifted(matrices[index], -threshold[index])[0]
+        negative[index] = _signs_of_shifted(matrices[index], threshold[index])[1]
     return positive, negative
+
+
+def _signs_of_shifted(
+    matrix: Float[Tensor, "dim dim"], shift: Float[Tensor, ""]
+) -> tuple[Int[Tensor, ""], Int[Tensor, ""]]:
+    shifted = matrix.clone()
+    shifted.diagonal().add_(shift)
+    factors, pivots, _ = torch.linalg.ldl_factor_ex(shifted)
+    return _signs_of_pivots(factors, pivots)
 
 
 def _signs_of_pivots(

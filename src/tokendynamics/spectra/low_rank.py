@@ -32,11 +32,24 @@ def low_rank_eigenvalues(left: ArrayLike, right: ArrayLike) -> Float[Tensor, "*b
     >>> low_rank_eigenvalues([[1.0], [0.0], [0.0]], [[0.0], [2.0], [0.0]]).tolist()
     [-1.0..., 1.0...]
     """
-    left, right = _as_factors(left, right)
+    left, right = compress(*_as_factors(left, right))
+    return torch.linalg.eigvalsh(symmetric_part(left @ right.mT))
+
+
+def compress(
+    left: Float[Tensor, "*batch dim rank"], right: Float[Tensor, "*batch dim rank"]
+) -> tuple[Float[Tensor, "*batch rows rank"], Float[Tensor, "*batch rows rank"]]:
+    """Factors with min(2·rank, dim) rows whose product has the same spectrum and the same symmetric spectrum.
+
+    Whatever acts on the factors' columns (a rotation of the queries, say) can be applied after the compression.
+
+    >>> left, right = compress(torch.eye(5)[:, :1], 2 * torch.eye(5)[:, :1])
+    >>> (left @ right.mT).trace().item()
+    2.0
+    """
     rank = left.shape[-1]
     triangle = torch.linalg.qr(torch.cat([left, right], dim=-1), mode="r").R
-    middle = triangle[..., :rank] @ triangle[..., rank:].mT
-    return torch.linalg.eigvalsh(symmetric_part(middle))
+    return triangle[..., :rank], triangle[..., rank:]
 
 
 def low_rank_inertia(left: ArrayLike, right: ArrayLike, *, tolerance: float | None = None) -> Inertia:

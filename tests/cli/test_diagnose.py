@@ -1,0 +1,108 @@
+"""The command line as a user meets it: exit codes, one-line errors, files whole or absent."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import xarray as xr
+
+TINY = {
+    "model_type": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 8, "n_positions": 64, "vocab_size": 300,
+}  # fmt: skip
+
+
+def run(*arguments: str, cwd: Path, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tokendynamics.cli.main", *arguments],
+        capture_output=True, text=True, cwd=cwd, input=stdin, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(TINY))
+    return f"random:{folder}"
+
+
+def test_a_diagnosis_leaves_report_data_and_summary(model: str, tmp_path: Path) -> None:
+    done = run("diagnose", model, "--prompt", "a cat sat", "--out", "out", "--threads", "1", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "mean pair cosine" in done.stdout
+    assert str(Path("out") / "report.html") in done.stdout
+    out = tmp_path / "out"
+    assert sorted(path.name for path in out.iterdir()) == [
+        "audit.zarr", "diagnosis.json", "paths.zarr", "report.html", "trace.zarr",
+    ]  # fmt: skip
+    summary = json.loads((out / "diagnosis.json").read_text())
+    assert summary["manifest"]["command"].startswith("tokendynamics diagnose random:")
+    assert summary["prompts"] == {"prompt 1": "a cat sat"}
+    assert xr.open_zarr(out / "trace.zarr").sizes["layer"] == 3
+
+
+def test_json_goes_to_standard_output_alone(model: str, tmp_path: Path) -> None:
+    done = run("diagnose", model, "--json", "--out", "out", "--format", "netcdf", "--layers", "2", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert list(summary["prompts"]) == ["prose", "code", "dialogue", "list", "german"]
+    assert len(summary["audit"]["regime"]) == 1
+    assert xr.open_dataset(tmp_path / "out" / "audit.nc", engine="h5netcdf").layer.values.tolist() == [2]
+
+
+def test_prompts_come_from_files_and_standard_input(model: str, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("from a file")
+    arguments = ("--text-file", "text.txt", "--text-file", "-", "--json", "--out", "out")
+    done = run("diagnose", model, *arguments, cwd=tmp_path, stdin="from a pipe")
+    assert json.loads(done.stdout)["prompts"] == {"text.txt": "from a file", "standard input": "from a pipe"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["diagnose"], 2, "Missing argument 'MODEL'"),
+        (["diagnose", "MODEL", "--value", "Q"], 2, "'Q' is not one of 'V', 'VO'"),
+        (["diagnose", "MODEL", "--layers", "5-x"], 2, "expected numbers and ranges such as 1-10,30, got '5-x'"),
+        (["diagnose", "MODEL", "--layers", "3"], 2, "layers: expected numbers from 1 to 2, got [3]"),
+        (["diagnose", "MODEL", "--threads", "0"], 2, "0 is not in the range"),
+        (["diagnose", "MODEL", "--prompt", ""], 2, "prompt"),
+        (["diagnose", "MODEL", "--prompt", "x" * 65], 2, "64"),
+        (["diagnose", "MODEL", "--text-file", "missing.txt"], 2, "missing.txt"),
+        (["diagnose", "MODEL", "--device", "nowhere"], 2, "device"),
+        (["diagnose", "no/such/folder"], 1, "no/such/folder"),
+        (["diagnose", "empty-folder"], 1, "config.json"),
+        (["diagnose", "random:nothing"], 1, "nothing"),
+        (["unknown"], 2, "No such command 'unknown'"),
+    ],
+)
+def test_failures_are_one_line_with_their_code(
+    model: str, tmp_path: Path, arguments: list[str], code: int, words: str
+) -> None:
+    (tmp_path / "empty-folder").mkdir()
+    before = sorted(path.name for path in tmp_path.iterdir())
+    done = run(*[model if word == "MODEL" else word for word in arguments], cwd=tmp_path)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    assert words in done.stderr
+    error_lines = [line for line in done.stderr.splitlines() if line.lower().startswith("error")]
+    assert len(error_lines) == 1
+    assert done.stdout == ""
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+def test_a_failed_run_leaves_an_earlier_report_as_it_was(model: str, tmp_path: Path) -> None:
+    run("diagnose", model, "--prompt", "a cat", "--out", "out", cwd=tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
+    assert run("diagnose", model, "--prompt", "", "--out", "out", cwd=tmp_path).returncode == 2
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")} == before
+
+
+def test_the_target_must_be_a_folder(model: str, tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file")
+    done = run("diagnose", model, "--out", "taken", cwd=tmp_path)
+    assert done.returncode == 2
+    assert (tmp_path / "taken").read_text() == "a file"
