@@ -6,6 +6,17 @@ import os
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-from jaxtyping import install_import_hook
+from collections.abc import Iterator
+
+import pytest
+from jaxtyping import config, install_import_hook
 
 install_import_hook("tokendynamics", "typecheck.checked")
+
+
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """Turns the runtime type checks off, for arguments that a type checker would refuse before the library can."""
+    config.update("jaxtyping_disable", True)
+    yield
+    config.update("jaxtyping_disable", False)

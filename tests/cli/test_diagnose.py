@@ -10,9 +10,18 @@ from pathlib import Path
 import pytest
 import xarray as xr
 
+from tokendynamics.cli.main import main
+
 TINY = {
-    "model_type": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 8, "n_positions": 64, "vocab_size": 300,
+    "model_type": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 8, "n_positions": 256, "vocab_size": 300,
 }  # fmt: skip
+
+
+def call(arguments: list[str]) -> int:
+    """Exit code of the command line run in this process: a new interpreter takes seconds to import PyTorch."""
+    with pytest.raises(SystemExit) as done:
+        main(arguments)
+    return int(done.value.code or 0)
 
 
 def run(*arguments: str, cwd: Path, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
@@ -70,7 +79,7 @@ def test_prompts_come_from_files_and_standard_input(model: str, tmp_path: Path) 
         (["diagnose", "MODEL", "--layers", "3"], 2, "layers: expected numbers from 1 to 2, got [3]"),
         (["diagnose", "MODEL", "--threads", "0"], 2, "0 is not in the range"),
         (["diagnose", "MODEL", "--prompt", ""], 2, "prompt"),
-        (["diagnose", "MODEL", "--prompt", "x" * 65], 2, "64"),
+        (["diagnose", "MODEL", "--prompt", "x" * 257], 2, "256"),
         (["diagnose", "MODEL", "--text-file", "missing.txt"], 2, "missing.txt"),
         (["diagnose", "MODEL", "--device", "nowhere"], 2, "device"),
         (["diagnose", "no/such/folder"], 1, "no/such/folder"),
@@ -80,29 +89,49 @@ def test_prompts_come_from_files_and_standard_input(model: str, tmp_path: Path) 
     ],
 )
 def test_failures_are_one_line_with_their_code(
-    model: str, tmp_path: Path, arguments: list[str], code: int, words: str
+    model: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    code: int,
+    words: str,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "empty-folder").mkdir()
     before = sorted(path.name for path in tmp_path.iterdir())
-    done = run(*[model if word == "MODEL" else word for word in arguments], cwd=tmp_path)
-    assert done.returncode == code, done.stderr
-    assert "Traceback" not in done.stderr
-    assert words in done.stderr
-    error_lines = [line for line in done.stderr.splitlines() if line.lower().startswith("error")]
-    assert len(error_lines) == 1
-    assert done.stdout == ""
+    assert call([model if word == "MODEL" else word for word in arguments]) == code
+    printed = capsys.readouterr()
+    assert "Traceback" not in printed.err
+    assert words in printed.err
+    assert len([line for line in printed.err.splitlines() if line.lower().startswith("error")]) == 1
+    assert printed.out == ""
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
-def test_a_failed_run_leaves_an_earlier_report_as_it_was(model: str, tmp_path: Path) -> None:
-    run("diagnose", model, "--prompt", "a cat", "--out", "out", cwd=tmp_path)
+def test_a_failed_run_leaves_an_earlier_report_as_it_was(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert call(["diagnose", model, "--prompt", "a cat", "--out", "out"]) == 0
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
-    assert run("diagnose", model, "--prompt", "", "--out", "out", cwd=tmp_path).returncode == 2
+    assert call(["diagnose", model, "--prompt", "", "--out", "out"]) == 2
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")} == before
+
+
+def test_a_defect_is_one_line_and_shows_its_traceback_on_request(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tokendynamics.report.write_report", lambda found, path: 1 / 0)
+    assert call(["diagnose", model, "--prompt", "a cat"]) == 1
+    assert "error: unexpected ZeroDivisionError" in capsys.readouterr().err
+    assert not (tmp_path / "diagnosis-random-tiny").exists()
+    with pytest.raises(ZeroDivisionError):
+        main(["--traceback", "diagnose", model, "--prompt", "a cat"])
 
 
 def test_the_target_must_be_a_folder(model: str, tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file")
-    done = run("diagnose", model, "--out", "taken", cwd=tmp_path)
-    assert done.returncode == 2
+    assert call(["diagnose", model, "--out", str(tmp_path / "taken")]) == 2
     assert (tmp_path / "taken").read_text() == "a file"

@@ -156,6 +156,7 @@ def test_norm_gains_can_be_folded_in_and_it_is_recorded(one_layer: Callable[...,
     assert plain.attrs["fold_norms"] == "not folded"
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_layers_can_be_chosen_and_wrong_choices_are_named(tiny: Callable[..., Checkpoint]) -> None:
     whole, part = audit(tiny("gpt2")), audit(tiny("gpt2"), layers=[3, 1])
     assert part.layer.values.tolist() == [3, 1]
@@ -167,14 +168,14 @@ def test_layers_can_be_chosen_and_wrong_choices_are_named(tiny: Callable[..., Ch
         ({"singular": "zero"}, "singular: expected one of undefined, pinv"),
     ):
         with pytest.raises(ArgumentValueError, match=words):
-            audit.__wrapped__(tiny("gpt2"), **arguments)
+            audit(tiny("gpt2"), **arguments)
     with pytest.raises(ArgumentValueError, match="fold_norms: expected False"):
         audit(tiny("bert"), fold_norms=True)
 
 
 def test_a_value_map_that_is_not_square_asks_for_the_other(tiny: Callable[..., Checkpoint]) -> None:
     ckpt = tiny("llama", head_dim=8)
-    with pytest.raises(ArgumentValueError, match="value: expected 'VO' for this model.*not square.*pass value='VO'"):
+    with pytest.raises(ArgumentValueError, match=r"value: expected 'VO' for this model.*not square.*pass value='VO'"):
         audit(ckpt)
     assert audit(ckpt, "VO").sizes["layer"] == 3
 

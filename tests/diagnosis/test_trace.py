@@ -151,6 +151,7 @@ def test_one_token_has_no_pairs_and_says_so(tiny: Callable[..., Checkpoint]) -> 
     assert np.isfinite(table.norm_median).all()
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_wrong_prompts_and_sinks_are_named(tiny: Callable[..., Checkpoint]) -> None:
     ckpt = tiny("gpt2")
     with pytest.raises(ArgumentValueError, match="texts: expected at least one prompt, got none"):
@@ -165,7 +166,7 @@ def test_wrong_prompts_and_sinks_are_named(tiny: Callable[..., Checkpoint]) -> N
     with pytest.raises(ArgumentValueError, match="sinks: expected 'detect'"):
         trace(ckpt, "abc", sinks="largest")
     with pytest.raises(ArgumentTypeError, match="text, got int"):
-        trace.__wrapped__(ckpt, ["abc", 3])
+        trace(ckpt, ["abc", 3])
 
 
 def test_paths_are_the_principal_plane_of_the_directions(tiny: Callable[..., Checkpoint]) -> None:

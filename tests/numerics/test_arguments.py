@@ -66,9 +66,14 @@ def test_every_deliberate_error_has_one_base() -> None:
 
 def test_threads_are_restored_even_after_a_failure() -> None:
     before = torch.get_num_threads()
-    with pytest.raises(RuntimeError, match="boom"), limited_threads(1):
-        assert torch.get_num_threads() == 1
-        raise RuntimeError("boom")
+
+    def fail_with_one_thread() -> None:
+        with limited_threads(1):
+            assert torch.get_num_threads() == 1
+            raise RuntimeError("boom")
+
+    with pytest.raises(RuntimeError, match="boom"):
+        fail_with_one_thread()
     assert torch.get_num_threads() == before
     with pytest.raises(ArgumentValueError, match="threads: expected at least 1, got 0"), limited_threads(0):
         pass

@@ -95,7 +95,7 @@ def test_impossible_matrices_are_refused_by_name() -> None:
         inertia(torch.ones(2, 3))
     with pytest.raises(ArgumentValueError, match=r"matrix: expected finite numbers, got nan at index \(0, 1\)"):
         inertia([[1.0, float("nan")], [0.0, 1.0]])
-    with pytest.raises(ArgumentTypeError, match="dtype torch.int64"):
+    with pytest.raises(ArgumentTypeError, match=r"dtype torch\.int64"):
         inertia(torch.ones(2, 2, dtype=torch.int64))
     with pytest.raises(ArgumentTypeError, match="complex"):
         inertia(torch.ones(2, 2, dtype=torch.complex128))

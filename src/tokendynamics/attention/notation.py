@@ -39,7 +39,7 @@ def from_asymptotic(Q: ArrayLike, K: ArrayLike, V: ArrayLike, W: ArrayLike) -> t
 
 
 def from_logical(q: ArrayLike, k: ArrayLike, v: ArrayLike) -> tuple[FactoredMatrix, FactoredMatrix]:
-    """(qk, ov) of `logical` section 2, whose tokens are columns: the logit of receiver i and sender j is ``X_j^T k^T q X_i``.
+    """(qk, ov) of `logical` section 2, whose tokens are columns: logits ``X_j^T k^T q X_i`` of receiver i, sender j.
 
     Args:
         q: Shape (…, d_k, dim).

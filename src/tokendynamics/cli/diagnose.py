@@ -5,9 +5,14 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from tokendynamics.diagnosis.result import Diagnosis
 
 _EPILOG = """
 \b
@@ -57,7 +62,9 @@ Examples:
 @click.option("--threads", type=click.IntRange(min=1), help="CPU threads; two are often slower than one.")
 @click.option("--truncate", is_flag=True, help="Cut prompts longer than the context instead of refusing them.")
 @click.option("--allow-pickle", is_flag=True, help="Read pickled weights (weights only, but trust their source).")
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder of the results.  [default: diagnosis-MODEL]")
+@click.option(
+    "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder of the results.  [default: diagnosis-MODEL]"
+)
 @click.option(
     "--format",
     "data_format",
@@ -96,6 +103,7 @@ def diagnose_command(
 
     output = Output(as_json=as_json)
     from tokendynamics.diagnosis import diagnose
+    from tokendynamics.diagnosis.saving import data_file_names
     from tokendynamics.pretrained import load
 
     output.say(f"Loading {model}")
@@ -113,19 +121,18 @@ def diagnose_command(
         track=output.track,
     )
     folder = out or Path(f"diagnosis-{re.sub(r'[^A-Za-z0-9._-]+', '-', ckpt.name)}")
+    found = replace(found, files=data_file_names(data_format))  # type: ignore[arg-type]
     output.show(found, _write(found, folder, data_format))
 
 
-def _write(found, folder: Path, data_format: str) -> Path:  # noqa: ANN001
-    """Data files and report; the report is rendered before anything is written."""
-    from dataclasses import replace
-
-    from tokendynamics.diagnosis.saving import data_file_names, save_diagnosis
+def _write(found: Diagnosis, folder: Path, data_format: str) -> Path:
+    """Report and data files. The report comes first: a page that cannot be rendered leaves no data behind."""
+    from tokendynamics.diagnosis.saving import save_diagnosis
     from tokendynamics.report import write_report
 
-    found = replace(found, files=data_file_names(data_format))  # type: ignore[arg-type]
+    report = write_report(found, folder / "report.html")
     save_diagnosis(found, folder, format=data_format)  # type: ignore[arg-type]
-    return write_report(found, folder / "report.html")
+    return report
 
 
 def _texts(prompts: tuple[str, ...], files: tuple[Path, ...]) -> dict[str, str] | None:
@@ -151,6 +158,8 @@ def _parse_layers(spec: str | None) -> list[int] | None:
     for part in spec.split(","):
         match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
         if match is None or (match[2] and int(match[2]) < int(match[1])):
-            raise click.BadParameter(f"expected numbers and ranges such as 1-10,30, got {spec!r}", param_hint="--layers")
+            raise click.BadParameter(
+                f"expected numbers and ranges such as 1-10,30, got {spec!r}", param_hint="--layers"
+            )
         chosen.update(range(int(match[1]), int(match[2] or match[1]) + 1))
     return sorted(chosen)

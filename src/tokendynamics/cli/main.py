@@ -14,7 +14,7 @@ from tokendynamics.cli.diagnose import diagnose_command
 @click.version_option(__version__, prog_name="tokendynamics")
 @click.option("--traceback", is_flag=True, help="Show the whole traceback of a failure (for a bug report).")
 def commands(traceback: bool) -> None:
-    """Where do a transformer's tokens go with depth, why, and what can be done about it?
+    r"""Where do a transformer's tokens go with depth, why, and what can be done about it?
 
     \b
     Examples:

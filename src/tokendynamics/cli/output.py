@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 import xarray as xr
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
@@ -16,6 +17,7 @@ from rich.text import Text
 
 from tokendynamics.diagnosis.result import Diagnosis
 from tokendynamics.diagnosis.saving import summary
+from tokendynamics.diagnosis.verdict import mean_over_prompts
 
 T = TypeVar("T")
 
@@ -36,7 +38,7 @@ class Output:
 
     def say(self, message: str) -> None:
         """One line on standard error, at once."""
-        self._messages.print(Text(message))
+        self._messages.print(Text(message), soft_wrap=True)
 
     def track(self, items: Iterable[T], description: str, total: int) -> Iterable[T]:
         """A progress bar with the time left; a single line where standard error is no terminal."""
@@ -64,10 +66,12 @@ class Output:
 
 
 def _layer_table(found: Diagnosis) -> Table:
-    averaged = found.trace.drop_vars("text").mean("prompt")
+    averaged = mean_over_prompts(found.trace)
     last = averaged.sizes["layer"] - 1
-    table = Table(title=f"Mean over {found.trace.sizes['prompt']} prompts, sinks left out", title_justify="left")
-    for column in ("layer", "mean cosine", "E first", "effective rank", "(raw)", "median norm", "sinks", "effect"):
+    prompts = found.trace.sizes["prompt"]
+    title = f"Mean over {prompts} prompt{'s' * (prompts > 1)}; cosine, rank and norm without sinks, E and raw with them"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    for column in ("layer", "cosine", "E", "rank", "raw", "norm", "sinks", "effect"):
         table.add_column(column, justify="left" if column == "effect" else "right")
     for layer in _spread_rows(last):
         site = averaged.sel(layer=layer, site="feed_forward")

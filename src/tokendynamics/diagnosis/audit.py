@@ -69,7 +69,7 @@ def audit(
     """
     _check_choice("value", value, ("V", "VO"))
     _check_choice("singular", singular, ("undefined", "pinv"))
-    chosen = _chosen_layers(layers, ckpt.architecture.layers)
+    chosen = chosen_layers(layers, ckpt.architecture.layers)
     rotary = tuple(offsets) if ckpt.architecture.positions == "rotary" else ()
     rows = [
         audit_layer(ckpt.attention(layer - 1), value, fold_norms, singular, rotary)
@@ -116,7 +116,15 @@ def _conventions(ckpt: Checkpoint, value: ValueMap, fold_norms: bool, singular: 
     }
 
 
-def _chosen_layers(layers: Iterable[int] | None, count: int) -> list[int]:
+def chosen_layers(layers: Iterable[int] | None, count: int) -> list[int]:
+    """The layers to read, all of 1 … `count` for None.
+
+    Raises:
+        ArgumentValueError: None of them, or one that does not exist.
+
+    >>> chosen_layers(None, 3)
+    [1, 2, 3]
+    """
     chosen = list(range(1, count + 1)) if layers is None else list(layers)
     wrong = [layer for layer in chosen if not 1 <= layer <= count]
     if wrong or not chosen:

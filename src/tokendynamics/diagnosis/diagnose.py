@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tokendynamics.diagnosis.audit import audit
+from tokendynamics.diagnosis.audit import audit, chosen_layers
 from tokendynamics.diagnosis.conventions import conventions_of
 from tokendynamics.diagnosis.layer_audit import Singular, ValueMap
 from tokendynamics.diagnosis.manifest import manifest
@@ -78,9 +78,11 @@ def diagnose(
             if isinstance(model, Checkpoint)
             else load(model, dtype=dtype, device=device, allow_pickle=allow_pickle)
         )
+        # Wrong arguments are found before the work begins.
+        chosen = chosen_layers(layers, ckpt.architecture.layers)
         prompts = default_texts() if texts is None else texts
         measured = trace(ckpt, prompts, sinks=sinks, sink_ratio=sink_ratio, truncate=truncate, track=track)
-        weights = audit(ckpt, value, fold_norms, singular, layers=layers, track=track)
+        weights = audit(ckpt, value, fold_norms, singular, layers=chosen, track=track)
         paths = token_paths(ckpt, str(measured.text.values[0]), sink_ratio=sink_ratio, truncate=truncate)
     parameters = {
         "model": ckpt.name,

@@ -14,6 +14,7 @@ import numpy as np
 import xarray as xr
 
 from tokendynamics.diagnosis.result import Diagnosis
+from tokendynamics.diagnosis.verdict import mean_over_prompts
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 
 Format = Literal["zarr", "netcdf"]
@@ -64,7 +65,7 @@ def summary(diagnosis: Diagnosis) -> dict[str, Any]:
 
     The full arrays are in the data files; here are the per-layer means over prompts and the audit's layer table.
     """
-    averaged = diagnosis.trace.drop_vars("text").mean("prompt", skipna=True)
+    averaged = mean_over_prompts(diagnosis.trace)
     trace = {str(name): _jsonable(variable.values) for name, variable in averaged.items()}
     audit = {
         str(name): _jsonable(variable.values) for name, variable in diagnosis.audit.items() if name != "qk_eigenvalues"

@@ -24,6 +24,7 @@ def find_sinks(token_norms: Float[Tensor, "*layer token"], ratio: float = SINK_R
         token_norms: Shape (…, token).
         ratio: Dimensionless, above 1.
 
+    >>> import torch
     >>> find_sinks(torch.tensor([900.0, 3.0, 2.0, 2.5])).tolist()
     [True, False, False, False]
     """
@@ -33,6 +34,7 @@ def find_sinks(token_norms: Float[Tensor, "*layer token"], ratio: float = SINK_R
 def tokens_to_remove(sinks: Bool[Tensor, "layer token"]) -> Bool[Tensor, "layer token"]:
     """The tokens left out at each layer: its own sinks, and at every layer the persistent ones.
 
+    >>> import torch
     >>> tokens_to_remove(torch.tensor([[False, False], [True, False], [True, True]])).tolist()
     [[True, False], [True, False], [True, True]]
     """

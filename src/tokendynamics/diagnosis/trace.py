@@ -1,4 +1,4 @@
-"""Where the tokens of real prompts go: every observable after attention, after the feed-forward part, after the norm."""
+"""Where the tokens of real prompts go: every observable after attention, feed-forward part and final norm."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ class _Prompt:
     """Each of shape (layer,)."""
     component_change: np.ndarray
     token_count: np.ndarray
+    tokens: list[str]
     unit_sums: dict[str, Tensor]
     """Sum of the unit rows, shape (layer, site, dim), by sink handling."""
 
@@ -69,17 +70,20 @@ def trace(
         ``norm_lower_quartile``, ``norm_upper_quartile``, ``distance_mean``. NaN means that the site does not exist,
         or that fewer than two tokens count (see ``token_count``): the measure is undefined, not zero.
 
-        (prompt, layer): ``sink_count``, ``sink_norm`` (largest sink), ``sink_share`` (its share of all norms),
-        ``sink_position``. (prompt, layer, component): ``component_change``, the signed change of the mean pair cosine
-        over the tokens that are a sink nowhere; it sums to the change from layer 0 to the end. Across prompts:
-        ``anisotropy`` and ``anisotropy_with_sinks`` (layer, site), the mean cosine between tokens of DIFFERENT
-        prompts, and ``cosine_beyond_anisotropy``, what the tokens of one prompt share beyond that; NaN for one prompt.
+        (prompt, layer): ``sink_count``, ``sink_norm`` and ``sink_position`` of the largest (NaN and −1 where none),
+        ``sink_share`` (of the sum of all norms). (prompt, layer, component): ``component_change``, the signed change
+        of the mean pair cosine over the tokens that are a sink nowhere; it sums to the change from layer 0 to the
+        end. (prompt, token): ``token_text``, padded with "".
+
+        Across prompts, (layer, site): ``anisotropy`` and ``anisotropy_with_sinks``, the mean cosine between tokens of
+        DIFFERENT prompts, and ``cosine_beyond_anisotropy``, what the tokens of one prompt share beyond that; NaN for
+        one prompt.
 
     Raises:
         ArgumentValueError: No prompt, an empty one, one longer than the context, an impossible position.
         ArgumentTypeError: A prompt that is no text.
 
-    Source: `mathematics.md` sections 3 and 9; E is `asymptotic` (25).
+    Source: `asymptotic` (25) for E and section 7 for measuring it through a model.
 
     >>> from tokendynamics.pretrained import load
     >>> table = trace(load("random:distilgpt2"), "a short text")
@@ -87,15 +91,15 @@ def trace(
     (7, 0.0)
     """
     prompts = _named(texts)
-    rows = [
-        _measure(ckpt.states(ckpt.encode(text, truncate=truncate).ids), sinks, sink_ratio)
-        for text in track(prompts.values(), "following the tokens", len(prompts))
-    ]
+    rows = []
+    for name, text in track(prompts.items(), "following the tokens", len(prompts)):
+        encoding = ckpt.encode(text, truncate=truncate, argument=name)
+        rows.append(_measure(ckpt.states(encoding.ids), encoding.tokens, sinks, sink_ratio))
     attrs = _conventions(ckpt, sinks, sink_ratio)
     return _as_dataset(rows, prompts, attrs)
 
 
-def _measure(states: SiteStates, sinks: str | Sequence[int], ratio: float) -> _Prompt:
+def _measure(states: SiteStates, tokens: list[str], sinks: str | Sequence[int], ratio: float) -> _Prompt:
     stacked, places = _stack(states)
     token_norms = torch.linalg.vector_norm(states.feed_forward.double(), dim=-1)
     found = find_sinks(token_norms, ratio)
@@ -115,6 +119,7 @@ def _measure(states: SiteStates, sinks: str | Sequence[int], ratio: float) -> _P
         per_layer=_sink_numbers(found, token_norms),
         component_change=_component_change(units[:, ~ever], places, len(states.feed_forward)),
         token_count=np.stack([np.full(shape[0], len(ever)), (~removed).sum(dim=-1).numpy()], axis=-1),
+        tokens=tokens,
         unit_sums={name: torch.as_tensor(_on_grid(total, places, shape)) for name, total in sums.items()},
     )
 
@@ -206,6 +211,9 @@ def _as_dataset(rows: list[_Prompt], prompts: Mapping[str, str], attrs: dict[str
         np.stack([row.component_change for row in rows]),
     )
     variables["token_count"] = (("prompt", "layer", "sinks"), np.stack([row.token_count for row in rows]))
+    longest = max(len(row.tokens) for row in rows)
+    padded = [row.tokens + [""] * (longest - len(row.tokens)) for row in rows]
+    variables["token_text"] = (("prompt", "token"), np.array(padded))
     variables["anisotropy"] = (("layer", "site"), _between_prompts(rows, "removed"))
     variables["anisotropy_with_sinks"] = (("layer", "site"), _between_prompts(rows, "kept"))
     coords = {

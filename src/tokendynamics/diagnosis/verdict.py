@@ -10,7 +10,7 @@ import xarray as xr
 from tokendynamics.diagnosis.result import Finding, LayerEffect, Verdict
 
 NEUTRAL = 0.005
-"""A layer whose attention and feed-forward part together change the mean pair cosine by no more than this is neutral."""
+"""A layer whose two parts together change the mean pair cosine by no more than this is neutral."""
 
 COLLAPSED = 0.99
 """Mean pair cosine from which tokens count as collapsed to one direction."""
@@ -30,10 +30,19 @@ def judge(audit: xr.Dataset, trace: xr.Dataset) -> Verdict:
         Verdict: what the tokens do, what the sinks hide, which part does it, what the weights predict, where the
         prediction and the observation part and why, and the layers that contract and expand most.
     """
-    averaged = trace.drop_vars("text").mean("prompt", skipna=True)
+    averaged = mean_over_prompts(trace)
     findings = [_together(averaged, trace), _sinks(trace), _parts(averaged), _weights(audit)]
     findings += [_prediction_against_observation(audit, averaged), _extremes(averaged)]
     return Verdict(tuple(finding for finding in findings if finding is not None), layer_effects(averaged))
+
+
+def mean_over_prompts(trace: xr.Dataset) -> xr.Dataset:
+    """The numbers of a trace averaged over its prompts; undefined ones do not count.
+
+    Args:
+        trace: From `tokendynamics.diagnosis.trace`.
+    """
+    return trace.drop_vars(["text", "token_text"]).mean("prompt", skipna=True)
 
 
 def layer_effects(averaged: xr.Dataset) -> tuple[LayerEffect, ...]:
@@ -63,13 +72,16 @@ def _together(averaged: xr.Dataset, trace: xr.Dataset) -> Finding:
         text = "Whether the tokens draw together is undefined: fewer than two tokens count in every prompt."
         return Finding(text, "together", values)
     after = "" if np.isnan(final) else f" and {final:.2f} after the final norm"
-    text = f"{_movement(first, last)}: mean pair cosine {first:.2f} at the embedding, {last:.2f} after the last layer{after}"
+    text = (
+        f"{_movement(first, last)}: mean pair cosine {first:.2f} at the embedding, "
+        f"{last:.2f} after the last layer{after}"
+    )
     if np.isnan(common):
         text += "; one prompt alone cannot tell how much of that is a direction common to every prompt."
     else:
         text += (
-            f"; between tokens of different prompts it is {common:.2f} after the last layer, so that much is a direction "
-            f"common to all prompts (anisotropy) and {last - common:.2f} is particular to the prompt."
+            f"; between tokens of different prompts it is {common:.2f} after the last layer, so that much is a "
+            f"direction common to all prompts (anisotropy) and {last - common:.2f} is particular to the prompt."
         )
     reference = _ends(averaged.consensus_first.sel(sinks="kept"))
     values |= {"consensus_first_first": reference[0], "consensus_first_last": reference[1]}
@@ -97,6 +109,7 @@ def _sinks(trace: xr.Dataset) -> Finding:
     layers = np.flatnonzero(persistent.sink_count.values)
     peak = int(persistent.sink_norm.argmax("layer"))
     position, norm = int(persistent.sink_position[peak]), float(persistent.sink_norm[peak])
+    token, name = str(persistent.token_text[position].item()).strip(), str(persistent.prompt.item())
     site = persistent.sel(site="feed_forward")
     median = float(site.norm_median.sel(sinks="removed")[peak])
     raw = site.effective_rank.sel(sinks="kept")
@@ -104,15 +117,17 @@ def _sinks(trace: xr.Dataset) -> Finding:
     unit = _ends(site.effective_rank_unit_rows.sel(sinks="removed"))
     several = np.flatnonzero(persistent.sink_count.values > 1)
     text = (
-        f"Token {position} is an attention sink ({len(with_sinks)} of {trace.sizes['prompt']} prompts have one): "
-        f"its norm reaches {norm:,.0f} at layer {peak} against a median of {median:,.0f}, "
-        f"and sinks stand out in layers {_ranges(layers)}"
+        f"Token {position} (“{token}” in prompt {name}) is an attention sink, as is a token in {len(with_sinks)} of "
+        f"{trace.sizes['prompt']} prompts: its norm reaches {norm:,.0f} at layer {peak} against a median of "
+        f"{median:,.0f}, and sinks stand out in layers {_ranges(layers)}"
         + (f" (several at once in layers {_ranges(several)})" if len(several) else "")
-        + f". The raw effective rank falls to {float(raw[lowest]):.2f} at layer {lowest} and says “collapsed” where it sees "
-        f"only the sink; on unit rows without sinks it goes from {unit[0]:.1f} to {unit[1]:.1f}."
+        + f". The raw effective rank falls to {float(raw[lowest]):.2f} at layer {lowest} and says “collapsed” where it "
+        f"sees only the sink; on unit rows without sinks it goes from {unit[0]:.1f} to {unit[1]:.1f}."
     )
     values = {
         "position": position,
+        "token": token,
+        "prompt": name,
         "norm": norm,
         "median": median,
         "raw_effective_rank": float(raw[lowest]),
@@ -135,9 +150,9 @@ def _parts(averaged: xr.Dataset) -> Finding | None:
     moved = np.abs(attention).sum() + np.abs(feed_forward).sum() + abs(final)
     share = float(np.abs(attention).sum() / moved) if moved else 0.0
     text = (
-        f"Attention {_pull(attention, layers)} (sum {attention.sum():+.2f}), the feed-forward part "
-        f"{_pull(feed_forward, layers)} (sum {feed_forward.sum():+.2f})"
-        + (f", the final norm adds {final:+.2f}" if final else "")
+        f"Attention {_pull(attention, layers)} (sum {_signed(attention.sum())}), the feed-forward part "
+        f"{_pull(feed_forward, layers)} (sum {_signed(feed_forward.sum())})"
+        + (f", the final norm adds {_signed(final)}" if final else "")
         + f"; attention makes {share:.0%} of all movement in mean pair cosine."
     )
     values = {
@@ -173,8 +188,8 @@ def _weights(audit: xr.Dataset) -> Finding:
         dim = int(audit.W_inertia[0].sum())
         span = f"{ranks[0]}/{dim}" if len(ranks) == 1 else f"{ranks[0]}–{ranks[-1]} of {dim}"
         text = (
-            f"From the weights alone A is undefined (rank {span}) in all {layers} layers, so the paper's regimes do not "
-            f"apply; {observed}."
+            f"From the weights alone A is undefined (rank {span}) in all {layers} layers, so the paper's regimes do "
+            f"not apply; {observed}."
         )
         return Finding(text, "weights", values)
     named = ", ".join(f"{count} {name}" for name, count in regimes.most_common())
@@ -199,8 +214,8 @@ def _prediction_against_observation(audit: xr.Dataset, averaged: xr.Dataset) -> 
     else:
         text = f"Prediction and observation disagree on size: {seen}"
     text += (
-        "; that the directions nevertheless draw together is no contradiction, since the free flow knows neither the norms, "
-        "which fix the size that attention sees, nor the feed-forward parts."
+        "; that the directions nevertheless draw together is no contradiction, since the free flow knows neither the "
+        "norms, which fix the size that attention sees, nor the feed-forward parts."
         if cosine[1] - cosine[0] >= NOTICEABLE
         else "; the free flow knows neither the norms nor the feed-forward parts, so a difference is to be expected."
     )
@@ -216,7 +231,7 @@ def _extremes(averaged: xr.Dataset) -> Finding | None:
     contracting = [int(layer) for layer in order[::-1][:3] if effects[layer] == "contracts"]
     expanding = [int(layer) for layer in order[:3] if effects[layer] == "expands"]
     parts = [
-        f"{verb} most: " + ", ".join(f"layer {layer + 1} ({changes[layer]:+.2f})" for layer in chosen)
+        f"{verb} most: " + ", ".join(f"layer {layer + 1} ({_signed(changes[layer])})" for layer in chosen)
         for verb, chosen in (("Contracting", contracting), ("expanding", expanding))
         if chosen
     ]
@@ -231,6 +246,11 @@ def _ends(values: xr.DataArray) -> tuple[float, float]:
     """Value at layer 0 and after the last block."""
     after_block = values.sel(site="feed_forward") if "site" in values.dims else values
     return float(after_block.values[0]), float(after_block.values[-1])
+
+
+def _signed(number: float) -> str:
+    """Two decimals with a real minus sign."""
+    return f"{number:+.2f}".replace("-", "−")
 
 
 def _ranges(layers: np.ndarray) -> str:

@@ -1,0 +1,24 @@
+"""Size of the report file for SmolLM2."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.measure import Comparison
+from tokendynamics.diagnosis import diagnose
+from tokendynamics.report import write_report
+
+LIMIT = 2e6
+
+
+def run() -> Iterator[Comparison]:
+    """The report of the demo."""
+    with tempfile.TemporaryDirectory() as scratch:
+        size = write_report(diagnose("smollm2"), Path(scratch) / "report.html").stat().st_size
+    ratio = size / LIMIT
+    yield Comparison(
+        "report file, SmolLM2, five texts, against 2 MB", size / 1e6, LIMIT / 1e6, ratio, (ratio, ratio),
+        "under 2 MB", ratio < 1, "none: size", "MB",
+    )  # fmt: skip

@@ -1,0 +1,161 @@
+"""All observables of many states at once, from one Gram matrix per state."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float64, Int64
+from torch import Tensor
+
+from tokendynamics.numerics.arguments import ArrayLike, as_states
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
+from tokendynamics.observables.directions import lengths, refuse_zero_tokens
+from tokendynamics.observables.distances import euclidean
+from tokendynamics.observables.rank import exp_entropy
+
+# Below this share of |x_i||x_j| a squared distance from the Gram matrix has lost more than ten digits' worth.
+_CLOSE = 1e-5
+
+
+def summarize(x: ArrayLike, keep: Tensor | None = None) -> dict[str, Float64[Tensor, "*site"]]:
+    """Return every summary observable of many states in one go.
+
+    The same definitions as the functions of their name, and equal to them to 1e-10, but from one Gram matrix of
+    the unit rows, in float64. Differences in precision: here 1 − |cos| is known to about 1e-16 absolutely
+    (`consensus` resolves far smaller values), and squared distances are clamped at 0 where they come from the
+    Gram matrix; a state with tokens so close that this would show is measured from differences instead.
+
+    Args:
+        x: States of shape (…, token, dim); the leading axes are sites (prompts, layers).
+        keep: The tokens that count, a boolean tensor of shape (…, token); all by default. The others
+            (attention sinks) are left out of every quantity, and "first" and "last" mean the first and the
+            last token kept.
+
+    Returns:
+        Float64 tensors of shape (…,), whatever type came in, by name:
+
+        - ``consensus_first``, ``consensus_last``: `consensus` (`asymptotic` (25)) with that reference, and
+          ``consensus_first_signed``;
+        - ``mean_pair_cosine``: NaN, meaning "undefined", where fewer than two tokens are kept;
+        - ``effective_rank``, ``effective_rank_unit_rows``: `effective_rank` with exponent 2;
+        - ``rank_one_distance``: `rank_one_distance`;
+        - ``norm_median``, ``norm_lower_quartile``, ``norm_upper_quartile``: quantiles of `norms`, interpolated
+          linearly, in the units of `x`;
+        - ``distance_mean``: the mean of |x_i − x_j| over the pairs i ≠ j, in the units of `x`; NaN, meaning
+          "undefined", where fewer than two tokens are kept.
+
+    Raises:
+        ArgumentTypeError: `keep` is not boolean.
+        ArgumentValueError: `keep` has another shape, a kept token is zero (its index is printed), or a state
+            keeps no token.
+
+    >>> x = torch.tensor([[9.0, 9.0], [1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
+    >>> found = summarize(x, torch.tensor([False, True, True]))
+    >>> {name: round(float(value), 6) for name, value in found.items() if name.startswith("consensus")}
+    {'consensus_first': 0.5, 'consensus_last': 0.5}
+    """
+    states = as_states(x).double()
+    size = lengths(states)
+    keep = torch.ones_like(size, dtype=torch.bool) if keep is None else keep
+    _check_kept(size, keep)
+    # Tokens left out become zero rows: they add zeros to sums and zero eigenvalues to spectra.
+    unit = states * (keep / torch.where(size == 0, 1.0, size)).unsqueeze(-1)
+    cosines = unit @ unit.mT
+    largest = torch.where(keep, size, 0.0).amax(dim=-1, keepdim=True)
+    relative = torch.where(keep, size, 0.0) / largest
+    return {
+        **_agreement(cosines, keep),
+        **_ranks(unit, cosines, relative),
+        **_spread(states, cosines, relative, largest, keep),
+        **_norm_quantiles(size, keep),
+    }
+
+
+def _check_kept(size: Float64[Tensor, "*site token"], keep: Tensor) -> None:
+    if keep.dtype != torch.bool:
+        raise ArgumentTypeError(expected("keep", "a boolean mask", f"dtype {keep.dtype}"))
+    if keep.shape != size.shape:
+        wanted = f"one entry per token, shape {tuple(size.shape)}"
+        raise ArgumentValueError(expected("keep", wanted, f"shape {tuple(keep.shape)}"))
+    refuse_zero_tokens(keep & (size == 0), "x")
+    if not bool(keep.any(dim=-1).all()):
+        index = tuple(int(i) for i in torch.nonzero(~keep.any(dim=-1))[0])
+        came = "none" + (f" at site {index}" if index else "")
+        raise ArgumentValueError(expected("keep", "at least one token to keep in every state", came))
+
+
+def _agreement(
+    cosines: Float64[Tensor, "*site token token"], keep: Bool[Tensor, "*site token"]
+) -> dict[str, Float64[Tensor, "*site"]]:
+    count = keep.sum(dim=-1)
+    position = torch.arange(keep.shape[-1], device=keep.device)
+    first = torch.where(keep, position, keep.shape[-1]).amin(dim=-1)
+    last = torch.where(keep, position, -1).amax(dim=-1)
+    diagonal = cosines.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
+    pairs = (cosines.sum(dim=(-2, -1)) - diagonal) / (count * (count - 1))
+    return {
+        "consensus_first": _consensus(cosines, keep, first),
+        "consensus_first_signed": _consensus(cosines, keep, first, signed=True),
+        "consensus_last": _consensus(cosines, keep, last),
+        "mean_pair_cosine": torch.where(count > 1, pairs, torch.nan),
+    }
+
+
+def _consensus(
+    cosines: Float64[Tensor, "*site token token"],
+    keep: Bool[Tensor, "*site token"],
+    reference: Int64[Tensor, "*site"],
+    signed: bool = False,
+) -> Float64[Tensor, "*site"]:
+    row = torch.take_along_dim(cosines, reference[..., None, None], dim=-2).squeeze(-2)
+    disagreement = torch.where(keep, (1 - (row if signed else row.abs())).clamp(min=0), 0.0)
+    return disagreement.sum(dim=-1) / keep.sum(dim=-1)
+
+
+def _ranks(
+    unit: Float64[Tensor, "*site token dim"],
+    cosines: Float64[Tensor, "*site token token"],
+    relative: Float64[Tensor, "*site token"],
+) -> dict[str, Float64[Tensor, "*site"]]:
+    tokens, dim = unit.shape[-2:]
+    if tokens <= dim:
+        raw = cosines * relative.unsqueeze(-1) * relative.unsqueeze(-2)
+        grams = torch.stack([raw, cosines])
+    else:
+        scaled = unit * relative.unsqueeze(-1)
+        grams = torch.stack([scaled.mT @ scaled, unit.mT @ unit])
+    raw_rank, unit_rank = exp_entropy(torch.linalg.eigvalsh(grams).clamp(min=0))
+    return {"effective_rank": raw_rank, "effective_rank_unit_rows": unit_rank}
+
+
+def _spread(
+    states: Float64[Tensor, "*site token dim"],
+    cosines: Float64[Tensor, "*site token token"],
+    relative: Float64[Tensor, "*site token"],
+    largest: Float64[Tensor, "*site 1"],
+    keep: Bool[Tensor, "*site token"],
+) -> dict[str, Float64[Tensor, "*site"]]:
+    count = keep.sum(dim=-1)
+    counted = keep.unsqueeze(-1) & keep.unsqueeze(-2)
+    counted.diagonal(dim1=-2, dim2=-1).fill_(False)
+    product = relative.unsqueeze(-1) * relative.unsqueeze(-2)
+    squared = (relative.unsqueeze(-1) - relative.unsqueeze(-2)).square() + 2 * product * (1 - cosines)
+    close = ((squared < _CLOSE * product) & counted).flatten(start_dim=-2).any(dim=-1)
+    distance = torch.where(counted, squared, 0.0).clamp(min=0).sqrt()
+    if bool(close.any()):
+        exact = euclidean(states[close]) / largest[close].unsqueeze(-1)
+        distance[close] = torch.where(counted[close], exact, 0.0)
+    mean = distance.sum(dim=(-2, -1)) / (count * (count - 1)) * largest.squeeze(-1)
+    # Σ_i |x_i − x̄|² = Σ_ij |x_i − x_j|²/(2ℓ)
+    scatter = distance.square().sum(dim=(-2, -1)) / (2 * count)
+    return {
+        "rank_one_distance": (scatter / relative.square().sum(dim=-1)).sqrt(),
+        "distance_mean": torch.where(count > 1, mean, torch.nan),
+    }
+
+
+def _norm_quantiles(
+    size: Float64[Tensor, "*site token"], keep: Bool[Tensor, "*site token"]
+) -> dict[str, Float64[Tensor, "*site"]]:
+    levels = torch.tensor([0.25, 0.5, 0.75], dtype=size.dtype, device=size.device)
+    lower, median, upper = torch.nanquantile(torch.where(keep, size, torch.nan), levels, dim=-1)
+    return {"norm_median": median, "norm_lower_quartile": lower, "norm_upper_quartile": upper}

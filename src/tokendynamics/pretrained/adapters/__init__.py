@@ -1,0 +1,27 @@
+"""Which adapter reads which checkpoint. A new layout is one new file here, listed in `_ADAPTERS`."""
+
+from __future__ import annotations
+
+from tokendynamics.numerics.errors import CheckpointError, expected
+from tokendynamics.pretrained.adapters import bert, gpt2, llama
+from tokendynamics.pretrained.adapters.adapter import Adapter
+
+_ADAPTERS: tuple[Adapter, ...] = (gpt2.ADAPTER, llama.ADAPTER, bert.ADAPTER)
+
+MODEL_TYPES: tuple[str, ...] = tuple(kind for adapter in _ADAPTERS for kind in adapter.model_types)
+
+
+def adapter_for(model_type: str) -> Adapter:
+    """Return the adapter that reads models whose configuration says `model_type`.
+
+    >>> adapter_for("mistral").family
+    'llama'
+
+    Raises:
+        CheckpointError: No adapter knows it; the message lists those that exist and how to add one.
+    """
+    for adapter in _ADAPTERS:
+        if model_type in adapter.model_types:
+            return adapter
+    advice = "to add one, write src/tokendynamics/pretrained/adapters/<layout>.py with an ADAPTER and list it there"
+    raise CheckpointError(expected("architecture", " or ".join(MODEL_TYPES), repr(model_type), advice))

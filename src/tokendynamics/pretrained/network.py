@@ -1,0 +1,65 @@
+"""Builds a base model without allocating it, and fills it tensor by tensor: never twice the memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tokendynamics.numerics.errors import CheckpointError, expected
+from tokendynamics.pretrained.adapters.adapter import Adapter
+from tokendynamics.pretrained.messages import in_short
+from tokendynamics.pretrained.quiet import quiet
+
+
+def empty_network(config: Any, adapter: Adapter, dtype: torch.dtype = torch.float32) -> nn.Module:
+    """Return the base model (no output head) on torch's meta device, which stores shapes and no values.
+
+    Raises:
+        CheckpointError: The configuration describes no network that can be built.
+    """
+    from transformers import AutoModel
+
+    try:
+        with quiet(), torch.device("meta"):
+            return AutoModel.from_config(
+                config, attn_implementation="sdpa", dtype=dtype, trust_remote_code=False, **adapter.options
+            )
+    except Exception as error:  # the model classes raise whatever an impossible size leads to
+        came = f"one that cannot be built ({in_short(error)})"
+        raise CheckpointError(expected("config.json", "the configuration of a network", came)) from error
+
+
+def shapes_of(network: nn.Module) -> Mapping[str, tuple[int, ...]]:
+    """Return the shape of every parameter by name."""
+    return {name: tuple(parameter.shape) for name, parameter in network.named_parameters()}
+
+
+def fill(network: nn.Module, read: Callable[[str], Tensor], dtype: torch.dtype, device: torch.device) -> nn.Module:
+    """Give every parameter of an empty network its values, one at a time, and return it ready to run.
+
+    Args:
+        network: From `empty_network`; changed in place.
+        read: name → values.
+        dtype: The number format of the parameters.
+        device: Where they go.
+    """
+    for name in list(shapes_of(network)):
+        owner, _, leaf = name.rpartition(".")
+        values = read(name).to(device=device, dtype=dtype)
+        network.get_submodule(owner).register_parameter(leaf, nn.Parameter(values, requires_grad=False))
+    _fill_buffers(network, device)
+    return network.eval()
+
+
+def _fill_buffers(network: Any, device: torch.device) -> None:
+    """Compute the tables that no file stores (rotary frequencies, position ids) as transformers itself does."""
+    for module in network.modules():
+        empty = {name: buffer for name, buffer in module.named_buffers(recurse=False) if buffer.is_meta}
+        for name, buffer in empty.items():
+            persistent = name not in module._non_persistent_buffers_set
+            module.register_buffer(name, torch.empty_like(buffer, device=device), persistent=persistent)
+        if empty:
+            network._init_weights(module)

@@ -1,0 +1,1 @@
+"""The figures of the report, one file each; a file's public function builds its figures from a diagnosis."""

@@ -1,0 +1,204 @@
+"""Puts the parts of a diagnosis into the one page that a person reads."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from importlib.resources import files
+from typing import Any
+from urllib.parse import quote
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from tokendynamics.diagnosis.result import Diagnosis, LayerEffect
+from tokendynamics.report.figures.grow import grow
+from tokendynamics.report.figures.together import together
+from tokendynamics.report.figures.watch import player, watch
+from tokendynamics.report.figures.weights import regimes, summary, weights
+from tokendynamics.report.figures.who import who
+from tokendynamics.report.palette import dark_rules
+from tokendynamics.report.policy import content_security_policy
+from tokendynamics.report.text import UNDEFINED, count, number, plural, sentence, subscripts, visible
+
+SECTIONS = {
+    "together": "Do the tokens draw together with depth?",
+    "grow": "Do they grow?",
+    "who": "Who does it?",
+    "weights": "What do the weights say?",
+    "watch": "Watch the tokens",
+}
+"""The sections a finding can link to, by the name it uses."""
+
+_EFFECTS: dict[LayerEffect, str] = {"contracts": "›‹", "neutral": "·", "expands": "‹›"}
+# Not − and +: a contracting layer RAISES the mean pair cosine, and the figures print that with a plus.
+
+
+def render_report(diagnosis: Diagnosis) -> str:
+    """The whole report as one HTML page that needs nothing else.
+
+    Every figure is an SVG with title and description and a table of its numbers; nothing is fetched, and all text
+    that came from a user, a tokenizer or a checkpoint is escaped, with control characters made visible.
+
+    Args:
+        diagnosis: From `tokendynamics.diagnose`.
+
+    Returns:
+        HTML, to be stored as UTF-8.
+    """
+    script, style = _resource("page.js"), _style()
+    return (
+        _environment()
+        .get_template("page.html.jinja")
+        .render(
+            script=Markup(script),  # noqa: S704  # the project's own files
+            style=Markup(style),  # noqa: S704
+            policy=content_security_policy(script, style),
+            sections=SECTIONS,
+            model=_model(diagnosis),
+            facts=_facts(diagnosis),
+            prompts=_prompts(diagnosis),
+            verdict=diagnosis.verdict.sentences,
+            layers=_layers(diagnosis),
+            together=together(diagnosis.trace),
+            grow=grow(diagnosis.trace),
+            who=who(diagnosis.trace),
+            weights=weights(diagnosis.audit),
+            regimes=regimes(diagnosis.audit, int(diagnosis.model["dim"])),
+            summary=summary(diagnosis.audit, int(diagnosis.model["dim"])),
+            watch=watch(diagnosis.paths),
+            player=player(diagnosis.paths),
+            watched=_watched(diagnosis),
+            conventions=diagnosis.conventions,
+            manifest=_manifest(diagnosis.manifest),
+            command=str(diagnosis.manifest.get("command", "")),
+            data_files=[(name, quote(name)) for name in diagnosis.files],
+        )
+    )
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("tokendynamics.report", "template"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"plural": plural, "sentence": sentence, "subscripts": subscripts}
+    return environment
+
+
+def _finalize(value: Any) -> Any:
+    """Every text that enters the page passes here; markup of our own is left as it is."""
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _resource(name: str) -> str:
+    return files("tokendynamics.report").joinpath("template", name).read_text(encoding="utf-8").strip()
+
+
+def _style() -> str:
+    return f"{_resource('page.css')}\n@media screen and (prefers-color-scheme: dark) {{\n{dark_rules()}\n}}"
+
+
+def _model(diagnosis: Diagnosis) -> str:
+    return str(diagnosis.model["name"])
+
+
+def _facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    model, manifest = diagnosis.model, diagnosis.manifest
+    heads = f"{count(model['heads'])} heads"
+    if model.get("kv_heads") not in (None, model["heads"]):
+        heads += f" ({count(model['kv_heads'])} for keys and values)"
+    seed = model.get("random_seed")
+    weights = "random" if seed is not None else "pretrained"
+    facts = [
+        ("Parameters", f"{count(model['parameters'])}, {weights}" + (f" (seed {seed})" if seed is not None else "")),
+        ("Shape", f"{plural(model['layers'], 'layer')} × {heads} × dim {count(model['dim'])}"),
+        ("Architecture", _architecture(model)),
+        ("Source", _written(model.get("source"))),
+        ("Measured", f"{_moment(manifest.get('started'))}, in {_duration(manifest.get('duration_seconds'))}"),
+        ("With", _written(manifest.get("versions"))),
+    ]
+    return [(name, text) for name, text in facts if text]
+
+
+def _architecture(model: Mapping[str, Any]) -> str:
+    parts = [model.get("model_type") or model.get("family")]
+    parts += [
+        f"{model[name]} {noun}" for name, noun in (("positions", "positions"), ("norm", "norm")) if model.get(name)
+    ]
+    return ", ".join(str(part) for part in parts if part)
+
+
+def _moment(started: Any) -> str:
+    """An ISO time as people write it; anything else as it is.
+
+    >>> _moment("2026-11-21T23:35:52+00:00")
+    '21 November 2026, 23:35 UTC'
+    """
+    try:
+        moment = datetime.fromisoformat(str(started))
+    except ValueError:
+        return str(started)
+    return f"{moment.day} {moment:%B %Y, %H:%M %Z}".strip()
+
+
+def _duration(seconds: Any) -> str:
+    return f"{number(float(seconds))} s" if isinstance(seconds, int | float) else f"{UNDEFINED} time"
+
+
+def _prompts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    trace = diagnosis.trace
+    names = [str(name) for name in trace["prompt"].values]
+    texts = (
+        [str(text) for text in trace["text"].values] if "text" in trace.coords or "text" in trace else [""] * len(names)
+    )
+    return list(zip(names, texts, strict=True))
+
+
+def _watched(diagnosis: Diagnosis) -> str:
+    """Name of the prompt whose tokens are drawn."""
+    text = str(diagnosis.paths.attrs.get("prompt", ""))
+    return next((name for name, prompt in _prompts(diagnosis) if prompt == text), "")
+
+
+def _layers(diagnosis: Diagnosis) -> dict[str, Any]:
+    effects = diagnosis.verdict.layers
+    counts = Counter(effects)
+    return {
+        "badges": [(index, effect, _EFFECTS[effect]) for index, effect in enumerate(effects, start=1)],
+        "legend": [(effect, glyph, counts[effect]) for effect, glyph in _EFFECTS.items()],
+    }
+
+
+def _manifest(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
+    entries = [(str(name), _listed(value)) for name, value in manifest.items() if name != "command"]
+    return [(name, text) for name, text in entries if text]
+
+
+def _listed(value: Any) -> str:
+    if not isinstance(value, Mapping):
+        return _written(value)
+    return "; ".join(f"{key}: {_written(entry)}" for key, entry in value.items() if entry is not None)
+
+
+def _written(value: Any) -> str:
+    """A manifest entry in words; mappings and lists are joined, reals rounded."""
+    if value is None:
+        return ""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_written(entry)}" for key, entry in value.items() if entry is not None)
+    if isinstance(value, range | list | tuple) and _consecutive(value):
+        return f"{value[0]}–{value[-1]}"
+    if isinstance(value, list | tuple):
+        return ", ".join(_written(entry) for entry in value)
+    return number(value, 4) if isinstance(value, float) else str(value)
+
+
+def _consecutive(values: Sequence[Any]) -> bool:
+    whole = all(isinstance(value, int) and not isinstance(value, bool) for value in values)
+    return len(values) > 2 and whole and list(values) == list(range(values[0], values[0] + len(values)))

@@ -1,0 +1,119 @@
+"""How numbers and foreign text are written on the page."""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+
+from markupsafe import Markup, escape
+
+UNDEFINED = "undefined"
+"""What stands where a value does not exist; the page never prints a NaN."""
+
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+_JOINERS = "\u200c\u200d"  # needed inside Persian words and emoji: they are text, not control
+
+
+def visible(text: str, *, keep: str = "\n\t") -> str:
+    r"""Replace what would act on the page, or not show at all, by a visible sign.
+
+    C0 control characters become their control pictures; other control, format (bidirectional overrides among
+    them), private and surrogate characters become their code point in angle quotes. Escaping for HTML comes later.
+
+    >>> visible("a\x00b\u202ec")
+    'a␀b‹U+202E›c'
+    """
+    return "".join(char if char in keep else _sign(char) for char in text)
+
+
+def token_label(text: str) -> str:
+    r"""A token as a short label: nothing invisible, no spaces around it, never empty.
+
+    >>> token_label(" museum"), token_label("\n"), token_label("  ")
+    ('museum', '␊', '␣␣')
+    """
+    shown = visible(text, keep="")
+    return shown.strip(" ") or "␣" * len(shown) or "(empty)"
+
+
+def number(value: float | int | None, digits: int = 3) -> str:
+    """Write `value` with `digits` significant digits, a real minus sign, and powers of ten where they help.
+
+    >>> [number(v) for v in (0.08213, -1.5, 22613.0, 3.1e-7, float("nan"), float("inf"))]
+    ['0.0821', '−1.5', '22,600', '3.1 × 10⁻⁷', 'undefined', '∞']
+    """
+    if value is None or math.isnan(value):
+        return UNDEFINED
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    if value == 0:
+        return "0"
+    rounded = float(f"{value:.{digits - 1}e}")
+    exponent = math.floor(math.log10(abs(rounded)))
+    if -4 <= exponent < 7:
+        decimals = max(digits - 1 - exponent, 0)
+        written = f"{rounded:,.{decimals}f}"
+        return (written.rstrip("0").rstrip(".") if decimals else written).replace("-", "−")
+    mantissa = number(rounded / 10.0**exponent, digits)
+    return f"{mantissa} × 10{str(exponent).translate(_SUPERSCRIPTS)}"
+
+
+def count(value: int) -> str:
+    """Write an integer with separators.
+
+    >>> count(134515008)
+    '134,515,008'
+    """
+    return f"{value:,}".replace("-", "−")
+
+
+def signed(value: float | int | None, digits: int = 3) -> str:
+    """Like `number`, with a plus sign for positive values.
+
+    >>> signed(0.5), signed(-0.5), signed(0.0)
+    ('+0.5', '−0.5', '0')
+    """
+    written = number(value, digits)
+    return f"+{written}" if value is not None and value > 0 else written
+
+
+def plural(many: int, noun: str) -> str:
+    """A count with its noun.
+
+    >>> plural(1, "prompt"), plural(5, "prompt")
+    ('1 prompt', '5 prompts')
+    """
+    return f"{count(many)} {noun}" + ("" if many == 1 else "s")
+
+
+def sentence(text: str, *, capital: bool = True) -> str:
+    """The text as a sentence: a capital letter first unless it opens with a symbol, and a full stop.
+
+    >>> sentence("neutral within a band"), sentence("qk_eigenvalues are scaled")
+    ('Neutral within a band.', 'qk_eigenvalues are scaled.')
+    """
+    whole = text.strip().rstrip(".") + "."
+    first = re.match(r"[a-z]+(?=[ ,;:.])", whole)
+    return whole[0].upper() + whole[1:] if capital and first else whole
+
+
+def subscripts(text: str) -> Markup:
+    """Escaped text in which W_Q, d_head and the like have real subscripts.
+
+    >>> subscripts("W_Q W_Kᵀ < 1")
+    Markup('W<sub>Q</sub> W<sub>K</sub>ᵀ &lt; 1')
+    """
+    shown = str(escape(visible(text)))
+    return Markup(re.sub(r"\b([A-Za-z])_([A-Za-z]{1,4})(?![A-Za-z_])", r"\1<sub>\2</sub>", shown))  # noqa: S704  # escaped above
+
+
+def _sign(char: str) -> str:
+    code = ord(char)
+    if code < 0x20:
+        return chr(0x2400 + code)
+    if code == 0x7F:
+        return "␡"
+    kind = unicodedata.category(char)
+    hidden = kind in {"Cc", "Cs", "Co", "Cn", "Zl", "Zp"} or (kind == "Cf" and char not in _JOINERS)
+    return f"‹U+{code:04X}›" if hidden else char

@@ -1,0 +1,47 @@
+"""Writes the report to a file, whole or not at all."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+from tokendynamics.diagnosis.result import Diagnosis
+from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.report.page import render_report
+
+
+def write_report(diagnosis: Diagnosis, path: str | Path, *, max_bytes: int | None = None) -> Path:
+    """Write the report of `diagnosis` as one HTML file.
+
+    The page is written under a temporary name in the same folder and then renamed, so that a failure leaves neither
+    a half-written report nor a damaged older one.
+
+    Args:
+        diagnosis: From `tokendynamics.diagnose`.
+        path: The file to write; its folder is made if need be.
+        max_bytes: Refuse to write a page larger than this; None for no limit.
+
+    Returns:
+        The path written.
+
+    Raises:
+        ArgumentValueError: `path` is a folder, or the page would be larger than `max_bytes`.
+    """
+    target = Path(path)
+    if target.is_dir():
+        raise ArgumentValueError(
+            expected("path", "a file name", f"the folder {target}", "add a name such as report.html")
+        )
+    page = render_report(diagnosis).encode("utf-8")
+    if max_bytes is not None and len(page) > max_bytes:
+        came = f"a page of {len(page)} bytes"
+        raise ArgumentValueError(expected("max_bytes", f"at most {max_bytes}", came, "use fewer or shorter prompts"))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        temporary.write_bytes(page)
+        temporary.replace(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    return target

@@ -1,0 +1,348 @@
+"""The page as text: escaping, policy, self-containment, figures with their descriptions, tables with their numbers."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Callable
+from html import unescape
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tokendynamics.diagnosis.result import Diagnosis
+from tokendynamics.numerics.errors import ArgumentValueError
+from tokendynamics.report import page as page_module
+from tokendynamics.report import render_report, write_report
+
+FETCHING = {"src", "href", "xlink:href", "srcset", "action", "data", "poster", "background", "formaction"}
+VOID = {"meta", "link", "input", "br", "hr", "img"}
+
+
+class Reader(HTMLParser):
+    """Collects elements in order, as (tag, attributes), and checks that they nest."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str]]] = []
+        self.open: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, {name: value or "" for name, value in attrs}))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, {name: value or "" for name, value in attrs}))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def all(self, tag: str) -> list[dict[str, str]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+def table_of(page: str, figure: str) -> list[list[str]]:
+    """The texts of the rows of a figure's table."""
+    part = page[page.index(f'<figure id="{figure}">') :]
+    body = part[part.index("<tbody>") : part.index("</tbody>")]
+    rows = re.findall(r"<tr>(.*?)</tr>", body, re.DOTALL)
+    return [[unescape(cell) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row)] for row in rows]
+
+
+def value_of(text: str) -> float:
+    """Reads back a number as the page writes it."""
+    if text == "undefined":
+        return float("nan")
+    mantissa, _, power = text.replace("−", "-").replace(",", "").partition(" × 10")
+    exponent = power.translate(str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789"))
+    return float(mantissa) * 10.0 ** int(exponent or 0)
+
+
+def close(texts: list[str], values: np.ndarray) -> bool:
+    return np.allclose([value_of(text) for text in texts], np.asarray(values, float), rtol=6e-4, equal_nan=True)
+
+
+def test_the_page_is_well_formed_and_says_its_language(page: str) -> None:
+    reader = Reader(page)
+    assert reader.open == []
+    assert reader.all("html") == [{"lang": "en"}]
+    identifiers = [attributes["id"] for _, attributes in reader.elements if "id" in attributes]
+    assert len(identifiers) == len(set(identifiers))
+
+
+def test_text_from_outside_never_becomes_markup_or_script(page: str, hostile: str) -> None:
+    reader = Reader(page)
+    assert len(reader.all("script")) == 2
+    assert "alert(1)</script>" not in page
+    assert "<script>alert" not in page
+    assert len(reader.all("style")) == 1
+    shown = "&lt;script&gt;alert(1)&lt;/script&gt;&lt;/style&gt;&#34;&#39;&amp;amp;"
+    shown += "␀␛[31m‹U+202E›evil‹U+2066› مرحبا 👩‍👩‍👧 ‹U+FEFF›"
+    assert page.count(shown) >= 10
+    assert hostile not in page
+
+
+def test_no_control_or_bidirectional_character_is_left(page: str) -> None:
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufeff]", page)
+
+
+def test_the_policy_allows_nothing_but_the_inlined_script_and_style(page: str) -> None:
+    (policy,) = [m["content"] for m in Reader(page).all("meta") if m.get("http-equiv") == "Content-Security-Policy"]
+    directives = dict(part.split(" ", 1) for part in policy.split("; "))
+    assert directives["default-src"] == "'none'"
+    assert "unsafe" not in policy
+    assert "http" not in policy
+    script = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    style = re.findall(r"<style>(.*?)</style>", page, re.DOTALL)
+    for texts, directive in ((script, "script-src"), (style, "style-src")):
+        digests = [base64.b64encode(hashlib.sha256(t.encode()).digest()).decode() for t in texts]
+        assert directives[directive] == " ".join(f"'sha256-{digest}'" for digest in digests)
+    assert page.index("Content-Security-Policy") < page.index("<style>")
+
+
+def test_no_element_has_an_inline_style_or_handler(page: str) -> None:
+    for _, attributes in Reader(page).elements:
+        assert "style" not in attributes
+        assert not [name for name in attributes if name.startswith("on")]
+
+
+def test_nothing_refers_to_the_network(page: str) -> None:
+    addresses = {
+        value for _, attributes in Reader(page).elements for name, value in attributes.items() if name in FETCHING
+    }
+    assert all(address.startswith(("#", "data:,", "./")) for address in addresses)
+    rest = page.replace("http://www.w3.org/2000/svg", "")
+    assert not re.search(r"https?://|url\((?!#)|@import", rest)
+
+
+def test_every_link_inside_the_page_leads_somewhere(page: str) -> None:
+    reader = Reader(page)
+    targets = {f"#{attributes['id']}" for _, attributes in reader.elements if "id" in attributes}
+    inner = {a["href"] for a in reader.all("a") if a["href"].startswith("#")}
+    assert {"#together", "#grow", "#who", "#weights", "#watch", "#verdict", "#measured"} <= inner <= targets
+
+
+def test_data_files_are_linked_as_relative_addresses(page: str) -> None:
+    assert 'href="./a%20folder/su%3Fmmary.json"' in page
+
+
+def test_every_figure_has_a_described_drawing_a_caption_and_a_table(page: str) -> None:
+    figures = re.findall(r'<figure id="([^"]+)">(.*?)</figure>', page, re.DOTALL)
+    assert len(figures) == 12
+    for ident, content in figures:
+        drawing = re.search(r"<svg [^>]*>", content)
+        assert drawing is not None
+        assert 'role="img"' in drawing[0]
+        assert f'aria-labelledby="{ident}-title {ident}-desc"' in drawing[0]
+        title = re.search(rf'<title id="{ident}-title">([^<]+)</title>', content)
+        description = re.search(rf'<desc id="{ident}-desc">([^<]+)</desc>', content)
+        assert title is not None
+        assert "?" in title[1]
+        assert description is not None
+        assert re.search(r"\d", description[1])
+        assert "<table" in content
+        assert re.search(r"<figcaption>[^<]{40}", content)
+
+
+def test_the_sections_come_in_order_with_the_verdict_first(page: str) -> None:
+    found = re.findall(r'<section id="(\w+)" aria-labelledby="\1-heading">', page)
+    assert found == ["verdict", "together", "grow", "who", "weights", "watch", "measured"]
+
+
+def test_each_finding_and_each_layer_is_in_the_verdict(page: str, diagnosis: Diagnosis) -> None:
+    verdict = page[page.index('id="verdict"') : page.index('id="together"')]
+    for finding in diagnosis.verdict.sentences:
+        assert finding.text[:22] in verdict
+        assert f'href="#{finding.figure}"' in verdict
+    badges = re.findall(
+        r'<span class="layer"><span class="hidden">Layer </span>(\d+)<span class="hidden"> (\w+)<', verdict
+    )
+    assert badges == [(str(i), effect) for i, effect in enumerate(diagnosis.verdict.layers, start=1)]
+    assert set(re.findall(r'aria-hidden="true">([^<]+)<', verdict)) == {"›‹", "·", "‹›"}
+
+
+@pytest.mark.parametrize(
+    "measure",
+    [
+        "mean_pair_cosine",
+        "consensus_first",
+        "consensus_last",
+        "effective_rank_unit_rows",
+        "effective_rank",
+        "rank_one_distance",
+    ],
+)
+def test_the_depth_tables_hold_the_datasets_numbers(page: str, diagnosis: Diagnosis, measure: str) -> None:
+    rows = table_of(page, f"together-{measure.replace('_', '-')}")
+    trace = diagnosis.trace
+    sites = {
+        "embedding": "feed_forward",
+        "attention": "attention",
+        "feed-forward": "feed_forward",
+        "final norm": "final_norm",
+    }
+    assert len(rows) == 1 + 2 * 30 + 1
+    for row in rows:
+        at = trace[measure].sel(layer=int(row[0]), site=sites[row[1]])
+        removed, kept = at.sel(sinks="removed").values, at.sel(sinks="kept").values
+        wanted = [np.mean(removed), removed.min(), removed.max(), np.mean(kept)]
+        if measure == "mean_pair_cosine":
+            wanted.append(trace["anisotropy"].sel(layer=int(row[0]), site=sites[row[1]]).item())
+        assert close(row[2:], np.array([*wanted, *removed]))
+
+
+def test_the_norm_table_holds_the_datasets_numbers(page: str, diagnosis: Diagnosis) -> None:
+    trace = diagnosis.trace.sel(site="feed_forward", sinks="removed").mean("prompt")
+    rows = [row for row in table_of(page, "grow-norms") if row[1] in {"embedding", "feed-forward"}]
+    names = ("norm_lower_quartile", "norm_median", "norm_upper_quartile")
+    assert close([cell for row in rows for cell in row[2:5]], np.stack([trace[n].values for n in names], 1).ravel())
+    assert [row[6] for row in rows[:3]] == ["no sink"] * 3
+    assert close([row[6] for row in rows[3:]], trace["sink_norm"].values[3:])
+
+
+def test_the_component_bars_add_up_to_their_totals(page: str, diagnosis: Diagnosis) -> None:
+    rows = table_of(page, "who-components")
+    mean = diagnosis.trace["component_change"].mean("prompt")
+    assert len(rows) == 30
+    for layer, row in enumerate(rows, start=1):
+        assert close(row[1:3], mean.sel(layer=layer, component=["attention", "feed_forward"]).values)
+        assert (row[3] == "") == (layer < 30)
+        assert value_of(row[4]) == pytest.approx(float(mean.sel(layer=layer).sum()), rel=6e-4)
+    caption = re.search(r"diamonds to ([+−][\d.]+)", page)
+    assert caption is not None
+    assert value_of(caption[1].lstrip("+")) == pytest.approx(float(mean.sum()), abs=5e-3)
+
+
+@pytest.mark.parametrize("circuit", ["qk", "ov"])
+def test_the_heat_map_tables_hold_every_head(page: str, diagnosis: Diagnosis, circuit: str) -> None:
+    rows = table_of(page, f"weights-{circuit}")
+    balance = diagnosis.audit[f"{circuit}_balance"]
+    assert [(int(r[0]), int(r[1])) for r in rows] == [(layer, head) for layer in range(1, 31) for head in range(9)]
+    assert close([r[2] for r in rows], balance.values.ravel())
+    assert {tuple(r[3:]) for r in rows} == {("64", "64", "448")}
+
+
+def test_heat_map_strength_and_sign_are_those_of_the_balance(page: str, diagnosis: Diagnosis) -> None:
+    part = page[page.index('<figure id="weights-qk">') : page.index('<figure id="weights-ov">')]
+    tiles = re.findall(r'<path class="tip"[^>]*>|<path [^>]*class="tip"[^>]*>', part)
+    assert len(tiles) == 270
+    values = diagnosis.audit["qk_balance"].values.ravel()
+    for tile, value in zip(tiles, values, strict=True):
+        opacity = re.search(r'fill-opacity="([\d.]+)"', tile)
+        assert opacity is not None
+        assert float(opacity[1]) == pytest.approx(abs(value), abs=6e-3)
+        assert ('fill="#c9600a"' in tile) == (value >= 0)
+
+
+def test_an_undefined_a_is_written_with_its_rank_and_given_no_number(page: str) -> None:
+    wide = page[page.index('class="scroll wide"') : page.index('id="watch"')]
+    assert wide.count("undefined (rank 192/576)") == 30
+    assert "undefined (rank 192/576) in 30 of 30 layers" in page
+
+
+def test_a_defined_a_is_written_with_its_signs(defined_page: str) -> None:
+    wide = defined_page[defined_page.index('class="scroll wide"') : defined_page.index('id="watch"')]
+    assert wide.count("290/286/0") == 6
+    assert "undefined" not in wide
+    assert "random (seed 7)" in defined_page
+
+
+def test_the_token_table_holds_positions_and_norms(page: str, diagnosis: Diagnosis) -> None:
+    rows = table_of(page, "watch-stills")
+    paths = diagnosis.paths
+    assert [int(row[0]) for row in rows[::12]] == [0, 6, 12, 18, 24, 30]
+    for row in rows:
+        at = paths.isel(token=int(row[1])).sel(layer=int(row[0]))
+        assert close(row[5:], at["norm"].values[None])
+        if bool(at["is_sink"]):
+            assert row[3:5] == ["sink", "sink"]
+        else:
+            assert close(row[3:5], at["position"].values)
+
+
+SHAPES = {
+    "one prompt": {"prompts": 1, "layers": 4},
+    "one token": {"prompts": 1, "layers": 4, "tokens": 1, "pairs": False},
+    "no final norm": {"layers": 4, "final_norm": False},
+    "one layer": {"layers": 1, "heads": 1, "prompts": 2},
+    "some layers audited": {"layers": 12, "audited": [2, 11], "prompts": 2},
+    "many prompts": {"layers": 3, "prompts": 12},
+    "a long prompt": {"layers": 3, "tokens": 300, "prompts": 1},
+}
+
+
+@pytest.mark.parametrize("shape", list(SHAPES))
+def test_every_shape_of_diagnosis_gives_a_whole_page_without_nan(build: Callable[..., Diagnosis], shape: str) -> None:
+    found = render_report(build(**SHAPES[shape]))
+    assert Reader(found).open == []
+    markup = re.sub(r"(?s)<script.*?</script>|<style.*?</style>", "", found)
+    assert "NaN" not in markup
+    text = re.sub(r"<[^>]*>", " ", markup)
+    assert not re.search(r"\b(nan|inf|none|null|undefined undefined)\b", text, re.IGNORECASE)
+    assert found.count("<svg ") == len(re.findall("<figure ", found))
+
+
+def test_one_token_prompts_are_called_undefined(build: Callable[..., Diagnosis]) -> None:
+    found = render_report(build(**SHAPES["one token"]))
+    assert "undefined: needs two tokens that are no sinks" in found
+    assert set(table_of(found, "together-mean-pair-cosine")[0][2:]) == {"undefined"}
+    assert "NaN" not in re.sub(r"<script>.*?</script>", "", found, flags=re.DOTALL)
+
+
+def test_a_model_without_a_final_norm_has_no_bar_for_it(build: Callable[..., Diagnosis]) -> None:
+    found = render_report(build(**SHAPES["no final norm"]))
+    part = found[found.index('id="who"') : found.index('id="weights"')]
+    assert "final norm" not in part.lower()
+
+
+def test_long_prompts_are_cut_and_say_so(build: Callable[..., Diagnosis]) -> None:
+    found = render_report(build(**SHAPES["a long prompt"]))
+    assert "The first 256 of 300 tokens are drawn." in found
+    assert found.count('class="token"') == 256
+
+
+def test_the_page_is_small_and_the_same_each_time(page: str, diagnosis: Diagnosis) -> None:
+    assert len(page.encode()) < 900_000
+    assert render_report(diagnosis) == page
+
+
+def test_the_file_is_written_whole(build: Callable[..., Diagnosis], tmp_path: Path) -> None:
+    found = build(layers=2, prompts=1)
+    path = write_report(found, tmp_path / "new folder" / "report.html")
+    assert path.read_text(encoding="utf-8") == render_report(found)
+    assert [p.name for p in path.parent.iterdir()] == ["report.html"]
+
+
+def test_a_failure_leaves_the_old_report_and_nothing_else(
+    build: Callable[..., Diagnosis], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "report.html"
+    path.write_text("old")
+    found = build(layers=2, prompts=1)
+
+    def refuse(*_: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    with pytest.raises(OSError, match="disk full"):
+        write_report(found, path)
+    assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
+    assert path.read_text() == "old"
+
+
+def test_too_large_a_page_and_a_folder_are_refused(build: Callable[..., Diagnosis], tmp_path: Path) -> None:
+    found = build(layers=2, prompts=1)
+    with pytest.raises(ArgumentValueError, match="max_bytes: expected at most 1000, got a page of"):
+        write_report(found, tmp_path / "report.html", max_bytes=1000)
+    with pytest.raises(ArgumentValueError, match="path: expected a file name"):
+        write_report(found, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_times_that_are_no_iso_dates_are_shown_as_they_are() -> None:
+    assert page_module._moment("yesterday") == "yesterday"
