@@ -50,8 +50,8 @@ def summarize(x: ArrayLike, keep: Tensor | None = None) -> dict[str, Float64[Ten
 
     >>> x = torch.tensor([[9.0, 9.0], [1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
     >>> found = summarize(x, torch.tensor([False, True, True]))
-    >>> {name: round(float(value), 6) for name, value in found.items() if name.startswith("consensus")}
-    {'consensus_first': 0.5, 'consensus_last': 0.5}
+    >>> {name: round(float(found[name]), 6) for name in ("consensus_first", "mean_pair_cosine")}
+    {'consensus_first': 0.5, 'mean_pair_cosine': 0.0}
     """
     states = as_states(x).double()
     size = lengths(states)
