@@ -15,7 +15,8 @@ from torch import Tensor
 from tokendynamics.diagnosis.sinks import PERSISTENT_SHARE, SINK_RATIO, find_sinks, tokens_to_remove
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
 from tokendynamics.numerics.progress import Track, silent
-from tokendynamics.observables.summary import summarize
+from tokendynamics.observables.gram import gram_of
+from tokendynamics.observables.summary import summarize_gram
 from tokendynamics.pretrained import Checkpoint, SiteStates
 
 SITES = ("attention", "feed_forward", "final_norm")
@@ -34,8 +35,8 @@ class _Prompt:
     component_change: np.ndarray
     token_count: np.ndarray
     tokens: list[str]
-    unit_sums: dict[str, Tensor]
-    """Sum of the unit rows, shape (layer, site, dim), by sink handling."""
+    unit_sums: np.ndarray
+    """Sums of the unit rows, shape (layer, site, sinks, dim)."""
 
 
 def trace(
@@ -100,47 +101,45 @@ def trace(
 
 
 def _measure(states: SiteStates, tokens: list[str], sinks: str | Sequence[int], ratio: float) -> _Prompt:
-    stacked, places = _stack(states)
-    token_norms = torch.linalg.vector_norm(states.feed_forward.double(), dim=-1)
+    final = () if states.final_norm is None else (states.final_norm[None].cpu(),)
+    gram = gram_of(states.attention.cpu(), states.feed_forward.cpu(), *final)
+    places = _places(len(states.feed_forward), with_final_norm=bool(final))
+    token_norms = gram.size[places.of("feed_forward")]
     found = find_sinks(token_norms, ratio)
     removed = _removed(found, sinks)
-    keep = ~removed[torch.tensor([layer for layer, _ in places])]
-    shape = (len(states.feed_forward), len(SITES))
-    whole, kept = summarize(stacked), summarize(stacked, keep)
-    observables = {name: _on_grid(torch.stack([whole[name], kept[name]], dim=-1), places, shape) for name in whole}
-    units = torch.nn.functional.normalize(stacked.double(), dim=-1)
-    ever = removed.any(dim=0)
-    sums = {
-        "kept": units.sum(dim=-2),
-        "removed": (units * keep[..., None]).sum(dim=-2),
-    }
+    left = ~removed[places.layers]
+    keep = torch.stack([torch.ones_like(left), left])
     return _Prompt(
-        observables=observables,
+        observables={name: places.grid(values.mT) for name, values in summarize_gram(gram, keep).items()},
         per_layer=_sink_numbers(found, token_norms),
-        component_change=_component_change(units[:, ~ever], places, len(states.feed_forward)),
-        token_count=np.stack([np.full(shape[0], len(ever)), (~removed).sum(dim=-1).numpy()], axis=-1),
+        component_change=_component_change(gram.cosines, ~removed.any(dim=0), places),
+        token_count=np.stack([np.full(len(removed), len(tokens)), (~removed).sum(dim=-1).numpy()], axis=-1),
         tokens=tokens,
-        unit_sums={name: torch.as_tensor(_on_grid(total, places, shape)) for name, total in sums.items()},
+        unit_sums=places.grid(gram.sums_of_directions(keep).transpose(0, 1)),
     )
 
 
-def _stack(states: SiteStates) -> tuple[Float[Tensor, "state token dim"], list[tuple[int, int]]]:
-    """All states of one pass in the order of the computation, with the (layer, site) of each."""
-    parts, places = [states.feed_forward[:1]], [(0, 1)]
-    for layer in range(1, len(states.feed_forward)):
-        parts += [states.attention[layer - 1 : layer], states.feed_forward[layer : layer + 1]]
-        places += [(layer, 0), (layer, 1)]
-    if states.final_norm is not None:
-        parts.append(states.final_norm[None])
-        places.append((len(states.feed_forward) - 1, 2))
-    return torch.cat(parts), places
+@dataclass(frozen=True)
+class _Places:
+    """Layer and site of each state of a forward pass."""
+
+    layers: list[int]
+    sites: list[int]
+
+    def of(self, site: str) -> list[int]:
+        """Which states are at a site, in the order of the layers."""
+        return [place for place, number in enumerate(self.sites) if SITES[number] == site]
+
+    def grid(self, values: Tensor) -> np.ndarray:
+        """Shape (state, …) as (layer, site, …), NaN where a site does not exist."""
+        grid = np.full((max(self.layers) + 1, len(SITES), *values.shape[1:]), np.nan)
+        grid[self.layers, self.sites] = values.numpy()
+        return grid
 
 
-def _on_grid(values: Tensor, places: list[tuple[int, int]], shape: tuple[int, int]) -> np.ndarray:
-    grid = np.full((*shape, *values.shape[1:]), np.nan)
-    layers, sites = zip(*places, strict=True)
-    grid[list(layers), list(sites)] = values.double().numpy()
-    return grid
+def _places(depth: int, *, with_final_norm: bool) -> _Places:
+    layers = [*range(1, depth), *range(depth), *([depth - 1] if with_final_norm else [])]
+    return _Places(layers, [0] * (depth - 1) + [1] * depth + [2] * with_final_norm)
 
 
 def _removed(found: Bool[Tensor, "layer token"], sinks: str | Sequence[int]) -> Bool[Tensor, "layer token"]:
@@ -174,17 +173,24 @@ def _sink_numbers(
 
 
 def _component_change(
-    units: Float[Tensor, "state token dim"], places: list[tuple[int, int]], layers: int
+    cosines: Float[Tensor, "state token token"], counted: Bool[Tensor, " token"], places: _Places
 ) -> np.ndarray:
     """Change of the mean pair cosine by each part, shape (layer, component); rows of layer 0 are zero."""
-    count = units.shape[1]
-    change = np.zeros((layers, len(COMPONENTS)))
-    if count < 2:
+    change = np.zeros((max(places.layers) + 1, len(COMPONENTS)))
+    if int(counted.sum()) < 2:
         return np.full_like(change, np.nan)
-    cosine = (units.sum(dim=1).square().sum(dim=-1) - count) / (count * (count - 1))
-    for (layer, site), step in zip(places[1:], cosine.diff().tolist(), strict=True):
-        change[layer, site] = step
+    mean = _mean_pair_cosine(cosines[:, counted][:, :, counted]).numpy()
+    attention, feed_forward, final = (mean[places.of(site)] for site in SITES)
+    change[1:, 0] = attention - feed_forward[:-1]
+    change[1:, 1] = feed_forward[1:] - attention
+    change[-1, 2] = sum(final - feed_forward[-1])
     return change
+
+
+def _mean_pair_cosine(cosines: Float[Tensor, "state token token"]) -> Float[Tensor, " state"]:
+    count = cosines.shape[-1]
+    diagonal = cosines.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
+    return (cosines.sum(dim=(-2, -1)) - diagonal) / (count * (count - 1))
 
 
 def _between_prompts(rows: list[_Prompt], handling: str) -> np.ndarray:
@@ -192,11 +198,12 @@ def _between_prompts(rows: list[_Prompt], handling: str) -> np.ndarray:
 
     From the sums S_p of unit rows: (|Σ_p S_p|² − Σ_p |S_p|²) / ((Σ_p n_p)² − Σ_p n_p²).
     """
-    sums = torch.stack([row.unit_sums[handling] for row in rows])
-    counts = torch.as_tensor(np.stack([row.token_count[:, SINK_HANDLING.index(handling)] for row in rows])).double()
-    products = sums.sum(dim=0).square().sum(dim=-1) - sums.square().sum(dim=-1).sum(dim=0)
-    pairs = counts.sum(dim=0).square() - counts.square().sum(dim=0)
-    return torch.where(pairs[:, None] > 0, products / pairs[:, None], torch.nan).numpy()
+    which = SINK_HANDLING.index(handling)
+    sums = np.stack([row.unit_sums[:, :, which] for row in rows])
+    counts = np.stack([row.token_count[:, which] for row in rows]).astype(float)
+    products = (sums.sum(axis=0) ** 2).sum(axis=-1) - (sums**2).sum(axis=(0, -1))
+    pairs = (counts.sum(axis=0) ** 2 - (counts**2).sum(axis=0))[:, None]
+    return np.divide(products, pairs, out=np.full_like(products, np.nan), where=pairs > 0)
 
 
 def _as_dataset(rows: list[_Prompt], prompts: Mapping[str, str], attrs: dict[str, str]) -> xr.Dataset:

@@ -8,12 +8,15 @@ from torch import Tensor
 
 from tokendynamics.numerics.arguments import ArrayLike, as_states
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
-from tokendynamics.observables.directions import lengths, refuse_zero_tokens
-from tokendynamics.observables.distances import euclidean
+from tokendynamics.observables.directions import refuse_zero_tokens
+from tokendynamics.observables.gram import Gram, gram_of
 from tokendynamics.observables.rank import exp_entropy
 
 # Below this share of |x_i||x_j| a squared distance from the Gram matrix has lost more than ten digits' worth.
 _CLOSE = 1e-5
+
+_CHUNK_BYTES = 2**20
+"""Sites are summarised in pieces whose pairwise arrays have this size: what they need then comes from the cache."""
 
 
 def summarize(x: ArrayLike, keep: Tensor | None = None) -> dict[str, Float64[Tensor, "*site"]]:
@@ -53,30 +56,56 @@ def summarize(x: ArrayLike, keep: Tensor | None = None) -> dict[str, Float64[Ten
     >>> {name: round(float(found[name]), 6) for name in ("consensus_first", "mean_pair_cosine")}
     {'consensus_first': 0.5, 'mean_pair_cosine': 0.0}
     """
-    states = as_states(x).double()
-    size = lengths(states)
-    keep = torch.ones_like(size, dtype=torch.bool) if keep is None else keep
-    _check_kept(size, keep)
+    states = as_states(x)
+    *sites, tokens, dim = states.shape
+    keep = torch.ones(*sites, tokens, dtype=torch.bool, device=states.device) if keep is None else keep
+    _check_mask(keep, (*sites, tokens))
+    gram = gram_of(states.reshape(-1, tokens, dim))
+    refuse_zero_tokens(keep & (gram.size.reshape(keep.shape) == 0), "x")
+    found = summarize_gram(gram, keep.reshape(1, -1, tokens))
+    return {name: values.reshape(sites) for name, values in found.items()}
+
+
+def summarize_gram(gram: Gram, keep: Bool[Tensor, "mask site token"]) -> dict[str, Float64[Tensor, "mask site"]]:
+    """`summarize` under several masks at once, for states whose cosines are at hand.
+
+    Args:
+        gram: From `gram_of`.
+        keep: The tokens that count under each mask, none of them zero and at least one in every state.
+
+    >>> gram = gram_of(torch.tensor([[[9.0, 9.0], [1.0, 0.0], [0.0, 1.0]]]))
+    >>> masks = torch.tensor([[[True, True, True]], [[False, True, True]]])
+    >>> summarize_gram(gram, masks)["mean_pair_cosine"].round(decimals=6).tolist()
+    [[0.471405], [0.0]]
+    """
+    sites = max(1, _CHUNK_BYTES // (8 * keep.shape[0] * keep.shape[-1] ** 2))
+    found = [
+        _summarize_piece(piece, mask) for piece, mask in zip(gram.split(sites), keep.split(sites, dim=1), strict=True)
+    ]
+    return {name: torch.cat([values[name] for values in found], dim=-1) for name in found[0]}
+
+
+def _summarize_piece(gram: Gram, keep: Bool[Tensor, "mask site token"]) -> dict[str, Float64[Tensor, "mask site"]]:
     # Tokens left out become zero rows: they add zeros to sums and zero eigenvalues to spectra.
-    unit = states * (keep / torch.where(size == 0, 1.0, size)).unsqueeze(-1)
-    cosines = unit @ unit.mT
-    largest = torch.where(keep, size, 0.0).amax(dim=-1, keepdim=True)
-    relative = torch.where(keep, size, 0.0) / largest
+    counted = keep.unsqueeze(-1) & keep.unsqueeze(-2)
+    cosines = gram.cosines * counted
+    size = gram.size * keep
+    largest = size.amax(dim=-1, keepdim=True)
+    relative = size / largest
     return {
         **_agreement(cosines, keep),
-        **_ranks(unit, cosines, relative),
-        **_spread(states, cosines, relative, largest, keep),
-        **_norm_quantiles(size, keep),
+        **_ranks(gram, cosines, relative, keep),
+        **_spread(gram, cosines, counted, relative, largest),
+        **_norm_quantiles(gram.size, keep),
     }
 
 
-def _check_kept(size: Float64[Tensor, "*site token"], keep: Tensor) -> None:
+def _check_mask(keep: Tensor, shape: tuple[int, ...]) -> None:
     if keep.dtype != torch.bool:
         raise ArgumentTypeError(expected("keep", "a boolean mask", f"dtype {keep.dtype}"))
-    if keep.shape != size.shape:
-        wanted = f"one entry per token, shape {tuple(size.shape)}"
+    if tuple(keep.shape) != shape:
+        wanted = f"one entry per token, shape {shape}"
         raise ArgumentValueError(expected("keep", wanted, f"shape {tuple(keep.shape)}"))
-    refuse_zero_tokens(keep & (size == 0), "x")
     if not bool(keep.any(dim=-1).all()):
         index = tuple(int(i) for i in torch.nonzero(~keep.any(dim=-1))[0])
         came = "none" + (f" at site {index}" if index else "")
@@ -84,8 +113,8 @@ def _check_kept(size: Float64[Tensor, "*site token"], keep: Tensor) -> None:
 
 
 def _agreement(
-    cosines: Float64[Tensor, "*site token token"], keep: Bool[Tensor, "*site token"]
-) -> dict[str, Float64[Tensor, "*site"]]:
+    cosines: Float64[Tensor, "mask site token token"], keep: Bool[Tensor, "mask site token"]
+) -> dict[str, Float64[Tensor, "mask site"]]:
     count = keep.sum(dim=-1)
     position = torch.arange(keep.shape[-1], device=keep.device)
     first = torch.where(keep, position, keep.shape[-1]).amin(dim=-1)
@@ -101,49 +130,50 @@ def _agreement(
 
 
 def _consensus(
-    cosines: Float64[Tensor, "*site token token"],
-    keep: Bool[Tensor, "*site token"],
-    reference: Int64[Tensor, "*site"],
+    cosines: Float64[Tensor, "mask site token token"],
+    keep: Bool[Tensor, "mask site token"],
+    reference: Int64[Tensor, "mask site"],
     signed: bool = False,
-) -> Float64[Tensor, "*site"]:
+) -> Float64[Tensor, "mask site"]:
     row = torch.take_along_dim(cosines, reference[..., None, None], dim=-2).squeeze(-2)
     disagreement = torch.where(keep, (1 - (row if signed else row.abs())).clamp(min=0), 0.0)
     return disagreement.sum(dim=-1) / keep.sum(dim=-1)
 
 
 def _ranks(
-    unit: Float64[Tensor, "*site token dim"],
-    cosines: Float64[Tensor, "*site token token"],
-    relative: Float64[Tensor, "*site token"],
-) -> dict[str, Float64[Tensor, "*site"]]:
-    tokens, dim = unit.shape[-2:]
-    if tokens <= dim:
+    gram: Gram,
+    cosines: Float64[Tensor, "mask site token token"],
+    relative: Float64[Tensor, "mask site token"],
+    keep: Bool[Tensor, "mask site token"],
+) -> dict[str, Float64[Tensor, "mask site"]]:
+    if keep.shape[-1] <= gram.dim:
         raw = cosines * relative.unsqueeze(-1) * relative.unsqueeze(-2)
         grams = torch.stack([raw, cosines])
     else:
-        scaled = unit * relative.unsqueeze(-1)
-        grams = torch.stack([scaled.mT @ scaled, unit.mT @ unit])
+        unit = gram.directions()
+        scaled, counted = unit * relative.unsqueeze(-1), unit * keep.unsqueeze(-1)
+        grams = torch.stack([scaled.mT @ scaled, counted.mT @ counted])
     raw_rank, unit_rank = exp_entropy(torch.linalg.eigvalsh(grams).clamp(min=0))
     return {"effective_rank": raw_rank, "effective_rank_unit_rows": unit_rank}
 
 
 def _spread(
-    states: Float64[Tensor, "*site token dim"],
-    cosines: Float64[Tensor, "*site token token"],
-    relative: Float64[Tensor, "*site token"],
-    largest: Float64[Tensor, "*site 1"],
-    keep: Bool[Tensor, "*site token"],
-) -> dict[str, Float64[Tensor, "*site"]]:
-    count = keep.sum(dim=-1)
-    counted = keep.unsqueeze(-1) & keep.unsqueeze(-2)
-    counted.diagonal(dim1=-2, dim2=-1).fill_(False)
+    gram: Gram,
+    cosines: Float64[Tensor, "mask site token token"],
+    counted: Bool[Tensor, "mask site token token"],
+    relative: Float64[Tensor, "mask site token"],
+    largest: Float64[Tensor, "mask site 1"],
+) -> dict[str, Float64[Tensor, "mask site"]]:
+    count = counted.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
+    pairs = counted.clone()
+    pairs.diagonal(dim1=-2, dim2=-1).fill_(False)
     product = relative.unsqueeze(-1) * relative.unsqueeze(-2)
     squared = (relative.unsqueeze(-1) - relative.unsqueeze(-2)).square() + 2 * product * (1 - cosines)
-    close = ((squared < _CLOSE * product) & counted).flatten(start_dim=-2).any(dim=-1)
-    distance = torch.where(counted, squared, 0.0).clamp(min=0).sqrt()
+    close = ((squared < _CLOSE * product) & pairs).flatten(start_dim=-2).any(dim=-1).any(dim=0)
+    distance = (squared.clamp(min=0) * pairs).sqrt()
     if bool(close.any()):
-        exact = euclidean(states[close]) / largest[close].unsqueeze(-1)
-        distance[close] = torch.where(counted[close], exact, 0.0)
+        exact = gram.exact_distances(close) / largest[:, close].unsqueeze(-1)
+        distance[:, close] = exact * pairs[:, close]
     mean = distance.sum(dim=(-2, -1)) / (count * (count - 1)) * largest.squeeze(-1)
     # Σ_i |x_i − x̄|² = Σ_ij |x_i − x_j|²/(2ℓ)
     scatter = distance.square().sum(dim=(-2, -1)) / (2 * count)
@@ -154,8 +184,8 @@ def _spread(
 
 
 def _norm_quantiles(
-    size: Float64[Tensor, "*site token"], keep: Bool[Tensor, "*site token"]
-) -> dict[str, Float64[Tensor, "*site"]]:
+    size: Float64[Tensor, "site token"], keep: Bool[Tensor, "mask site token"]
+) -> dict[str, Float64[Tensor, "mask site"]]:
     levels = torch.tensor([0.25, 0.5, 0.75], dtype=size.dtype, device=size.device)
     lower, median, upper = torch.nanquantile(torch.where(keep, size, torch.nan), levels, dim=-1)
     return {"norm_median": median, "norm_lower_quartile": lower, "norm_upper_quartile": upper}

@@ -159,7 +159,7 @@ class Checkpoint:
             ArgumentTypeError: Ids that are no whole numbers.
             ArgumentValueError: Not one prompt, an id outside the vocabulary, or more tokens than the context.
         """
-        return collect_states(self.model, self._adapter.sites, self._checked(ids), self.architecture.dim)
+        return collect_states(self.model, self._adapter.sites, self._checked(ids))
 
     def _checked(self, ids: Tensor) -> Tensor:
         ids = ids[None] if ids.ndim == 1 else ids

@@ -31,29 +31,38 @@ class SiteStates:
     final_norm: Float[Tensor, "token dim"] | None
 
 
-def collect_states(network: nn.Module, sites: Sites, ids: Tensor, dim: int) -> SiteStates:
-    """Run the network once and copy the state at each site, once, into two arrays.
+def collect_states(network: nn.Module, sites: Sites, ids: Tensor) -> SiteStates:
+    """Run the network once and keep the state at each site.
+
+    The tensors that the blocks hand on are kept as they are and joined after the pass: copying them meanwhile would
+    push the weights out of the cache.
 
     Args:
         network: A filled base model.
         sites: Where to look.
         ids: Token ids (1, token).
-        dim: Width of the residual state.
     """
     blocks = list(network.get_submodule(sites.blocks).children())
-    depth, parameter = len(blocks), next(network.parameters())
-    states = torch.empty(2 * depth + 2, ids.shape[-1], dim, dtype=parameter.dtype, device=parameter.device)
-    attention, feed_forward, final = states[:depth], states[depth:-1], states[-1]
+    attention: list[Tensor] = []
+    feed_forward: list[Tensor] = []
+    final: list[Tensor] = []
     watch = _input_of if sites.attention_side == "input" else _output_of
     with ExitStack() as hooks, torch.inference_mode(), quiet():
-        hooks.enter_context(_input_of(blocks[0], feed_forward[0].copy_))
-        for index, block in enumerate(blocks):
-            hooks.enter_context(watch(block.get_submodule(sites.attention), attention[index].copy_))
-            hooks.enter_context(_output_of(block, feed_forward[index + 1].copy_))
+        hooks.enter_context(_input_of(blocks[0], feed_forward.append))
+        for block in blocks:
+            hooks.enter_context(watch(block.get_submodule(sites.attention), attention.append))
+            hooks.enter_context(_output_of(block, feed_forward.append))
         if sites.final_norm is not None:
-            hooks.enter_context(_output_of(network.get_submodule(sites.final_norm), final.copy_))
-        network(input_ids=ids.to(parameter.device), use_cache=False)
-    return SiteStates(attention, feed_forward, final if sites.final_norm is not None else None)
+            hooks.enter_context(_output_of(network.get_submodule(sites.final_norm), final.append))
+        network(input_ids=ids.to(next(network.parameters()).device), use_cache=False)
+    return SiteStates(_joined(attention), _joined(feed_forward), _joined(final)[0] if final else None)
+
+
+def _joined(states: list[Tensor]) -> Tensor:
+    """One tensor of all of them; the list is emptied, so that each state is in memory twice for a moment only."""
+    joined = torch.stack(states)
+    states.clear()
+    return joined
 
 
 @contextmanager
