@@ -209,16 +209,17 @@ def _prediction_against_observation(audit: xr.Dataset, averaged: xr.Dataset) -> 
     expects_growth = bool((audit.V_max_real > 0).any())
     grows = factor > 1
     seen = f"the median norm goes from {norm[0]:.3g} to {norm[-1]:.3g} (× {factor:.3g})"
-    if expects_growth == grows:
-        text = f"Prediction and observation agree on size: {seen}"
+    agree = expects_growth == grows
+    text = f"Prediction and observation {'agree' if agree else 'disagree'} on size: {seen}; "
+    if cosine[1] - cosine[0] >= NOTICEABLE:
+        text += (
+            "that the directions nevertheless draw together is no contradiction, since the free flow knows neither the "
+            "norms, which fix the size that attention sees, nor the feed-forward parts."
+        )
+    elif agree:
+        text += "the free flow knows neither the norms nor the feed-forward parts, so this is no proof of its rule."
     else:
-        text = f"Prediction and observation disagree on size: {seen}"
-    text += (
-        "; that the directions nevertheless draw together is no contradiction, since the free flow knows neither the "
-        "norms, which fix the size that attention sees, nor the feed-forward parts."
-        if cosine[1] - cosine[0] >= NOTICEABLE
-        else "; the free flow knows neither the norms nor the feed-forward parts, so a difference is to be expected."
-    )
+        text += "the free flow knows neither the norms nor the feed-forward parts, so that is to be expected."
     return Finding(text, "grow", {"norm_first": float(norm[0]), "norm_last": float(norm[-1]), "factor": factor})
 
 
