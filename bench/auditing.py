@@ -17,13 +17,15 @@ DIM, HIDDEN, HEADS, VOCABULARY = 4096, 11008, 32, 32000
 LAYERS = 2
 ALLOWED = 1.5
 
+# VmHWM and not ru_maxrss: the latter starts from the resident size of the process that forked this one.
 _AUDIT = """
-import resource, sys
+import pathlib, sys
 import torch
 torch.set_num_threads(int(sys.argv[2]))
 import tokendynamics as td
 table = td.audit(td.load(sys.argv[1]))
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, *table.regime.values)
+status = dict(line.split(":", 1) for line in pathlib.Path("/proc/self/status").read_text().splitlines())
+print(int(status["VmHWM"].split()[0]) * 1024, *table.regime.values)
 """
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from tokendynamics import observables
 from tokendynamics.diagnosis import token_paths, trace
 from tokendynamics.diagnosis.sinks import find_sinks, tokens_to_remove
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
@@ -51,6 +52,8 @@ def by_hand(x: np.ndarray) -> dict[str, float]:
         "mean_pair_cosine": mean_pair_cosine(x),
         "effective_rank": effective_rank(x),
         "effective_rank_unit_rows": effective_rank(unit),
+        "stable_rank": float((np.linalg.norm(x) / np.linalg.norm(x, 2)) ** 2),
+        "stable_rank_unit_rows": float((np.linalg.norm(unit) / np.linalg.norm(unit, 2)) ** 2),
         "rank_one_distance": float(np.linalg.norm(x - x.mean(0)) / np.linalg.norm(x)),
         "norm_median": float(np.median(norms)),
         "norm_lower_quartile": float(np.quantile(norms, 0.25)),
@@ -94,6 +97,25 @@ def test_component_changes_add_up_to_the_whole_change(tiny: Callable[..., Checkp
     np.testing.assert_allclose(table.component_change.sum(["layer", "component"]), whole, atol=1e-12)
     step = cosine_of.sel(layer=2, site="attention") - cosine_of.sel(layer=1, site="feed_forward")
     np.testing.assert_allclose(table.component_change.sel(layer=2, component="attention"), step, atol=1e-12)
+
+
+def test_shares_are_those_of_the_absolute_changes(tiny: Callable[..., Checkpoint]) -> None:
+    table = trace(tiny("llama"), TEXTS)
+    moved = np.abs(table.component_change.values).sum(axis=1)
+    np.testing.assert_allclose(table.component_share, moved / moved.sum(axis=1, keepdims=True), atol=1e-12)
+
+
+def test_slower_observables_on_request_are_the_single_functions(tiny: Callable[..., Checkpoint]) -> None:
+    ckpt = tiny("gpt2")
+    table = trace(ckpt, TEXTS, sinks=(0,), extra=("clusters", "hemisphere_margin"), cluster_angle=1.2)
+    states = ckpt.states(ckpt.encode(TEXTS["two"]).ids).attention[1].double()
+    row = table.sel(prompt="two", layer=2, site="attention")
+    for handling, kept in (("kept", states), ("removed", states[1:])):
+        assert int(row.clusters.sel(sinks=handling)) == int(observables.clusters(kept, 1.2))
+        margin = float(observables.hemisphere(kept).margin)
+        assert float(row.hemisphere_margin.sel(sinks=handling)) == pytest.approx(margin, abs=1e-12)
+    assert table.attrs["cluster_angle"] == 1.2
+    assert "clusters" not in trace(ckpt, TEXTS)
 
 
 def test_anisotropy_is_the_mean_cosine_between_tokens_of_different_prompts(tiny: Callable[..., Checkpoint]) -> None:

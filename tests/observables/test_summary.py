@@ -23,6 +23,8 @@ def one_by_one(x):
         "mean_pair_cosine": observables.mean_pair_cosine(x) if pairs else np.nan,
         "effective_rank": observables.effective_rank(x),
         "effective_rank_unit_rows": observables.effective_rank(x, unit_rows=True),
+        "stable_rank": observables.stable_rank(x),
+        "stable_rank_unit_rows": observables.stable_rank(x, unit_rows=True),
         "rank_one_distance": observables.rank_one_distance(x),
         "norm_median": median,
         "norm_lower_quartile": lower,

@@ -14,7 +14,7 @@ import numpy as np
 import xarray as xr
 
 from tokendynamics.diagnosis.result import Diagnosis
-from tokendynamics.diagnosis.verdict import mean_over_prompts
+from tokendynamics.diagnosis.verdict import mean_over_prompts, spread_over_prompts
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 
 Format = Literal["zarr", "netcdf"]
@@ -63,10 +63,12 @@ def save_diagnosis(diagnosis: Diagnosis, folder: Path, *, format: Format = "zarr
 def summary(diagnosis: Diagnosis) -> dict[str, Any]:
     """The diagnosis as plain JSON values; an undefined number is null.
 
-    The full arrays are in the data files; here are the per-layer means over prompts and the audit's layer table.
+    The full arrays are in the data files; here are the per-layer means and standard deviations over
+    prompts and the audit's layer table.
     """
     averaged = mean_over_prompts(diagnosis.trace)
     trace = {str(name): _jsonable(variable.values) for name, variable in averaged.items()}
+    spread = spread_over_prompts(diagnosis.trace)
     audit = {
         str(name): _jsonable(variable.values) for name, variable in diagnosis.audit.items() if name != "qk_eigenvalues"
     }
@@ -77,6 +79,7 @@ def summary(diagnosis: Diagnosis) -> dict[str, Any]:
             "layers": list(diagnosis.verdict.layers),
         },
         "audit": {"dims": {str(k): list(v.dims) for k, v in diagnosis.audit.items()}, **audit},
+        "trace_spread": {str(name): _jsonable(variable.values) for name, variable in spread.items()},
         "trace_mean": {"dims": {str(k): list(v.dims) for k, v in averaged.items()}, **trace},
         "prompts": dict(zip(diagnosis.trace.prompt.values.tolist(), diagnosis.trace.text.values.tolist(), strict=True)),
         "conventions": [asdict(convention) for convention in diagnosis.conventions],

@@ -3,40 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 import xarray as xr
-from jaxtyping import Bool, Float
-from torch import Tensor
 
-from tokendynamics.diagnosis.sinks import PERSISTENT_SHARE, SINK_RATIO, find_sinks, tokens_to_remove
+from tokendynamics.diagnosis.prompt_trace import (
+    COMPONENTS,
+    SINK_HANDLING,
+    SITES,
+    PromptTrace,
+    measure_prompt,
+    slower_observables,
+)
+from tokendynamics.diagnosis.sinks import PERSISTENT_SHARE, SINK_RATIO
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
 from tokendynamics.numerics.progress import Track, silent
-from tokendynamics.observables.gram import gram_of
-from tokendynamics.observables.summary import summarize_gram
-from tokendynamics.pretrained import Checkpoint, SiteStates
-
-SITES = ("attention", "feed_forward", "final_norm")
-COMPONENTS = SITES
-SINK_HANDLING = ("kept", "removed")
-
-
-@dataclass(frozen=True)
-class _Prompt:
-    """What one forward pass leaves: numbers only, no states."""
-
-    observables: dict[str, np.ndarray]
-    """Each of shape (layer, site, sinks)."""
-    per_layer: dict[str, np.ndarray]
-    """Each of shape (layer,)."""
-    component_change: np.ndarray
-    token_count: np.ndarray
-    tokens: list[str]
-    unit_sums: np.ndarray
-    """Sums of the unit rows, shape (layer, site, sinks, dim)."""
+from tokendynamics.pretrained import Checkpoint
 
 
 def trace(
@@ -46,6 +29,8 @@ def trace(
     sinks: str | Sequence[int] = "detect",
     sink_ratio: float = SINK_RATIO,
     truncate: bool = False,
+    extra: Sequence[str] = (),
+    cluster_angle: float = 0.5,
     track: Track = silent,
 ) -> xr.Dataset:
     """Run real text through the real model and measure the tokens at every site of every layer.
@@ -58,6 +43,8 @@ def trace(
             out everywhere, such as ``(0,)``, or ``()`` for none.
         sink_ratio: Dimensionless, above 1.
         truncate: Whether a prompt longer than the context is cut; otherwise it is refused.
+        extra: Observables that cost more than the forward pass: "clusters", "hemisphere_margin".
+        cluster_angle: For "clusters", the angle in radians within which two tokens belong together.
         track: Progress.
 
     Returns:
@@ -67,14 +54,16 @@ def trace(
 
         (prompt, layer, site, sinks): ``consensus_first``, ``consensus_first_signed``, ``consensus_last`` (E,
         `asymptotic` (25), against the first and the last token that counts), ``mean_pair_cosine``,
-        ``effective_rank``, ``effective_rank_unit_rows``, ``rank_one_distance``, ``norm_median``,
-        ``norm_lower_quartile``, ``norm_upper_quartile``, ``distance_mean``. NaN means that the site does not exist,
-        or that fewer than two tokens count (see ``token_count``): the measure is undefined, not zero.
+        ``effective_rank``, ``stable_rank`` (each also ``…_unit_rows``), ``rank_one_distance``, ``norm_median``,
+        ``norm_lower_quartile``, ``norm_upper_quartile``, ``distance_mean``, and the extra ones asked for. NaN means
+        that the site does not exist, or that fewer than two tokens count (see ``token_count``): the measure is
+        undefined, not zero.
 
         (prompt, layer): ``sink_count``, ``sink_norm`` and ``sink_position`` of the largest (NaN and −1 where none),
         ``sink_share`` (of the sum of all norms). (prompt, layer, component): ``component_change``, the signed change
         of the mean pair cosine over the tokens that are a sink nowhere; it sums to the change from layer 0 to the
-        end. (prompt, token): ``token_text``, padded with "".
+        end. (prompt, component): ``component_share`` of all absolute changes. (prompt, token): ``token_text``, padded
+        with "".
 
         Across prompts, (layer, site): ``anisotropy`` and ``anisotropy_with_sinks``, the mean cosine between tokens of
         DIFFERENT prompts, and ``cosine_beyond_anisotropy``, what the tokens of one prompt share beyond that; NaN for
@@ -91,109 +80,16 @@ def trace(
     >>> table.sizes["layer"], float(table.mean_pair_cosine.sel(site="feed_forward", sinks="kept")[0, 0].round(1))
     (7, 0.0)
     """
-    prompts = _named(texts)
+    prompts, slower = _named(texts), slower_observables(extra, cluster_angle)
     rows = []
     for name, text in track(prompts.items(), "following the tokens", len(prompts)):
         encoding = ckpt.encode(text, truncate=truncate, argument=name)
-        rows.append(_measure(ckpt.states(encoding.ids), encoding.tokens, sinks, sink_ratio))
-    attrs = _conventions(ckpt, sinks, sink_ratio)
+        rows.append(measure_prompt(ckpt.states(encoding.ids), encoding.tokens, sinks, sink_ratio, slower))
+    attrs = _conventions(ckpt, sinks, sink_ratio) | ({"cluster_angle": cluster_angle} if "clusters" in extra else {})
     return _as_dataset(rows, prompts, attrs)
 
 
-def _measure(states: SiteStates, tokens: list[str], sinks: str | Sequence[int], ratio: float) -> _Prompt:
-    final = () if states.final_norm is None else (states.final_norm[None].cpu(),)
-    gram = gram_of(states.attention.cpu(), states.feed_forward.cpu(), *final)
-    places = _places(len(states.feed_forward), with_final_norm=bool(final))
-    token_norms = gram.size[places.of("feed_forward")]
-    found = find_sinks(token_norms, ratio)
-    removed = _removed(found, sinks)
-    left = ~removed[places.layers]
-    keep = torch.stack([torch.ones_like(left), left])
-    return _Prompt(
-        observables={name: places.grid(values.mT) for name, values in summarize_gram(gram, keep).items()},
-        per_layer=_sink_numbers(found, token_norms),
-        component_change=_component_change(gram.cosines, ~removed.any(dim=0), places),
-        token_count=np.stack([np.full(len(removed), len(tokens)), (~removed).sum(dim=-1).numpy()], axis=-1),
-        tokens=tokens,
-        unit_sums=places.grid(gram.sums_of_directions(keep).transpose(0, 1)),
-    )
-
-
-@dataclass(frozen=True)
-class _Places:
-    """Layer and site of each state of a forward pass."""
-
-    layers: list[int]
-    sites: list[int]
-
-    def of(self, site: str) -> list[int]:
-        """Which states are at a site, in the order of the layers."""
-        return [place for place, number in enumerate(self.sites) if SITES[number] == site]
-
-    def grid(self, values: Tensor) -> np.ndarray:
-        """Shape (state, …) as (layer, site, …), NaN where a site does not exist."""
-        grid = np.full((max(self.layers) + 1, len(SITES), *values.shape[1:]), np.nan)
-        grid[self.layers, self.sites] = values.numpy()
-        return grid
-
-
-def _places(depth: int, *, with_final_norm: bool) -> _Places:
-    layers = [*range(1, depth), *range(depth), *([depth - 1] if with_final_norm else [])]
-    return _Places(layers, [0] * (depth - 1) + [1] * depth + [2] * with_final_norm)
-
-
-def _removed(found: Bool[Tensor, "layer token"], sinks: str | Sequence[int]) -> Bool[Tensor, "layer token"]:
-    if isinstance(sinks, str):
-        if sinks != "detect":
-            raise ArgumentValueError(expected("sinks", "'detect' or a sequence of positions", repr(sinks)))
-        return tokens_to_remove(found)
-    removed = torch.zeros_like(found)
-    tokens = found.shape[-1]
-    wrong = [position for position in sinks if not 0 <= position < tokens]
-    if wrong:
-        raise ArgumentValueError(expected("sinks", f"positions from 0 to {tokens - 1}", wrong))
-    if len(set(sinks)) == tokens:
-        raise ArgumentValueError(expected("sinks", f"at least one of {tokens} tokens to be left", list(sinks)))
-    removed[:, list(sinks)] = True
-    return removed
-
-
-def _sink_numbers(
-    found: Bool[Tensor, "layer token"], token_norms: Float[Tensor, "layer token"]
-) -> dict[str, np.ndarray]:
-    largest = torch.where(found, token_norms, -torch.inf).max(dim=-1)
-    any_sink = found.any(dim=-1)
-    share = torch.where(found, token_norms, 0.0).sum(dim=-1) / token_norms.sum(dim=-1)
-    return {
-        "sink_count": found.sum(dim=-1).numpy(),
-        "sink_norm": torch.where(any_sink, largest.values, torch.nan).numpy(),
-        "sink_share": share.numpy(),
-        "sink_position": torch.where(any_sink, largest.indices, -1).numpy(),
-    }
-
-
-def _component_change(
-    cosines: Float[Tensor, "state token token"], counted: Bool[Tensor, " token"], places: _Places
-) -> np.ndarray:
-    """Change of the mean pair cosine by each part, shape (layer, component); rows of layer 0 are zero."""
-    change = np.zeros((max(places.layers) + 1, len(COMPONENTS)))
-    if int(counted.sum()) < 2:
-        return np.full_like(change, np.nan)
-    mean = _mean_pair_cosine(cosines[:, counted][:, :, counted]).numpy()
-    attention, feed_forward, final = (mean[places.of(site)] for site in SITES)
-    change[1:, 0] = attention - feed_forward[:-1]
-    change[1:, 1] = feed_forward[1:] - attention
-    change[-1, 2] = sum(final - feed_forward[-1])
-    return change
-
-
-def _mean_pair_cosine(cosines: Float[Tensor, "state token token"]) -> Float[Tensor, " state"]:
-    count = cosines.shape[-1]
-    diagonal = cosines.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
-    return (cosines.sum(dim=(-2, -1)) - diagonal) / (count * (count - 1))
-
-
-def _between_prompts(rows: list[_Prompt], handling: str) -> np.ndarray:
+def _between_prompts(rows: list[PromptTrace], handling: str) -> np.ndarray:
     """Mean cosine between tokens of different prompts, shape (layer, site); NaN for one prompt.
 
     From the sums S_p of unit rows: (|Σ_p S_p|² − Σ_p |S_p|²) / ((Σ_p n_p)² − Σ_p n_p²).
@@ -206,7 +102,7 @@ def _between_prompts(rows: list[_Prompt], handling: str) -> np.ndarray:
     return np.divide(products, pairs, out=np.full_like(products, np.nan), where=pairs > 0)
 
 
-def _as_dataset(rows: list[_Prompt], prompts: Mapping[str, str], attrs: dict[str, str]) -> xr.Dataset:
+def _as_dataset(rows: list[PromptTrace], prompts: Mapping[str, str], attrs: Mapping[str, str | float]) -> xr.Dataset:
     grid = ("prompt", "layer", "site", "sinks")
     variables: dict[str, Any] = {
         name: (grid, np.stack([row.observables[name] for row in rows])) for name in rows[0].observables
@@ -232,6 +128,8 @@ def _as_dataset(rows: list[_Prompt], prompts: Mapping[str, str], attrs: dict[str
         "component": list(COMPONENTS),
     }
     table = xr.Dataset(variables, coords=coords, attrs=attrs)
+    moved = np.abs(table.component_change).sum("layer", skipna=False)
+    table["component_share"] = moved / moved.sum("component", skipna=False).where(lambda total: total > 0)
     within = table.mean_pair_cosine.sel(sinks="removed", drop=True).mean("prompt")
     return table.assign(cosine_beyond_anisotropy=within - table.anisotropy)
 

@@ -45,6 +45,16 @@ def mean_over_prompts(trace: xr.Dataset) -> xr.Dataset:
     return trace.drop_vars(["text", "token_text"]).mean("prompt", skipna=True)
 
 
+def spread_over_prompts(trace: xr.Dataset) -> xr.Dataset:
+    """Standard deviation over prompts (with n in the denominator) of every number that has one per prompt.
+
+    Args:
+        trace: From `tokendynamics.diagnosis.trace`.
+    """
+    per_prompt = [name for name, values in trace.items() if "prompt" in values.dims and name != "token_text"]
+    return trace.drop_vars("text")[per_prompt].std("prompt", skipna=True)
+
+
 def layer_effects(averaged: xr.Dataset) -> tuple[LayerEffect, ...]:
     """What attention and feed-forward part of each layer 1 … L do together to the mean pair cosine.
 
@@ -147,8 +157,7 @@ def _parts(averaged: xr.Dataset) -> Finding | None:
     attention, feed_forward = (change.sel(component=name).values for name in ("attention", "feed_forward"))
     final = float(change.sel(component="final_norm").sum())
     layers = len(attention)
-    moved = np.abs(attention).sum() + np.abs(feed_forward).sum() + abs(final)
-    share = float(np.abs(attention).sum() / moved) if moved else 0.0
+    share = float(averaged.component_share.sel(component="attention"))
     text = (
         f"Attention {_pull(attention, layers)} (sum {_signed(attention.sum())}), the feed-forward part "
         f"{_pull(feed_forward, layers)} (sum {_signed(feed_forward.sum())})"

@@ -40,6 +40,7 @@ def summarize(x: ArrayLike, keep: Tensor | None = None) -> dict[str, Float64[Ten
           ``consensus_first_signed``;
         - ``mean_pair_cosine``: NaN, meaning "undefined", where fewer than two tokens are kept;
         - ``effective_rank``, ``effective_rank_unit_rows``: `effective_rank` with exponent 2;
+        - ``stable_rank``, ``stable_rank_unit_rows``: `stable_rank`;
         - ``rank_one_distance``: `rank_one_distance`;
         - ``norm_median``, ``norm_lower_quartile``, ``norm_upper_quartile``: quantiles of `norms`, interpolated
           linearly, in the units of `x`;
@@ -153,8 +154,14 @@ def _ranks(
         unit = gram.directions()
         scaled, counted = unit * relative.unsqueeze(-1), unit * keep.unsqueeze(-1)
         grams = torch.stack([scaled.mT @ scaled, counted.mT @ counted])
-    raw_rank, unit_rank = exp_entropy(torch.linalg.eigvalsh(grams).clamp(min=0))
-    return {"effective_rank": raw_rank, "effective_rank_unit_rows": unit_rank}
+    energies = torch.linalg.eigvalsh(grams).clamp(min=0)
+    (effective, effective_unit), (stable, stable_unit) = exp_entropy(energies), energies.sum(dim=-1) / energies[..., -1]
+    return {
+        "effective_rank": effective,
+        "effective_rank_unit_rows": effective_unit,
+        "stable_rank": stable,
+        "stable_rank_unit_rows": stable_unit,
+    }
 
 
 def _spread(

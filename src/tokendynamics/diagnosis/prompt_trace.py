@@ -1,0 +1,189 @@
+"""Every observable of one prompt at every site, from one forward pass; numbers only, no states are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from tokendynamics.diagnosis.sinks import find_sinks, tokens_to_remove
+from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.observables.clustering import clusters
+from tokendynamics.observables.gram import Gram, gram_of
+from tokendynamics.observables.half_space import hemisphere
+from tokendynamics.observables.summary import summarize_gram
+from tokendynamics.pretrained import SiteStates
+
+SITES = ("attention", "feed_forward", "final_norm")
+COMPONENTS = SITES
+SINK_HANDLING = ("kept", "removed")
+
+
+Observable: TypeAlias = Callable[[Tensor], float]
+"""A number of one state, shape (token, dim)."""
+
+
+@dataclass(frozen=True)
+class PromptTrace:
+    """What one forward pass leaves.
+
+    Attributes:
+        observables: Each of shape (layer, site, sinks).
+        per_layer: Each of shape (layer,).
+        component_change: Shape (layer, component).
+        token_count: Shape (layer, sinks).
+        tokens: Their text.
+        unit_sums: Sums of the unit rows, shape (layer, site, sinks, dim).
+    """
+
+    observables: dict[str, np.ndarray]
+    per_layer: dict[str, np.ndarray]
+    component_change: np.ndarray
+    token_count: np.ndarray
+    tokens: list[str]
+    unit_sums: np.ndarray
+
+
+def measure_prompt(
+    states: SiteStates, tokens: list[str], sinks: str | Sequence[int], ratio: float, slower: dict[str, Observable]
+) -> PromptTrace:
+    """Measure the states of one forward pass.
+
+    Args:
+        states: What the network passed on.
+        tokens: The text of each token.
+        sinks: See `tokendynamics.diagnosis.trace.trace`.
+        ratio: From which multiple of the median norm a token is a sink.
+        slower: From `slower_observables`.
+
+    Raises:
+        ArgumentValueError: Sinks that do not exist, or that leave no token.
+    """
+    final = () if states.final_norm is None else (states.final_norm[None].cpu(),)
+    gram = gram_of(states.attention.cpu(), states.feed_forward.cpu(), *final)
+    places = _places(len(states.feed_forward), with_final_norm=bool(final))
+    token_norms = gram.size[places.of("feed_forward")]
+    found = find_sinks(token_norms, ratio)
+    removed = _removed(found, sinks)
+    left = ~removed[places.layers]
+    keep = torch.stack([torch.ones_like(left), left])
+    values = summarize_gram(gram, keep) | {name: _one_by_one(gram, keep, each) for name, each in slower.items()}
+    return PromptTrace(
+        observables={name: places.grid(numbers.mT) for name, numbers in values.items()},
+        per_layer=_sink_numbers(found, token_norms),
+        component_change=_component_change(gram.cosines, ~removed.any(dim=0), places),
+        token_count=np.stack([np.full(len(removed), len(tokens)), (~removed).sum(dim=-1).numpy()], axis=-1),
+        tokens=tokens,
+        unit_sums=places.grid(gram.sums_of_directions(keep).transpose(0, 1)),
+    )
+
+
+def slower_observables(extra: Sequence[str], cluster_angle: float) -> dict[str, Observable]:
+    """The observables that are computed state by state, by name.
+
+    Args:
+        extra: Names among "clusters" and "hemisphere_margin".
+        cluster_angle: Radians.
+
+    Raises:
+        ArgumentValueError: An unknown name.
+
+    >>> import torch
+    >>> slower_observables(["clusters"], 0.1)["clusters"](torch.eye(3))
+    3.0
+    """
+    known: dict[str, Observable] = {
+        "clusters": lambda x: float(clusters(x, cluster_angle)),
+        "hemisphere_margin": lambda x: float(hemisphere(x).margin),
+    }
+    unknown = [name for name in extra if name not in known]
+    if unknown:
+        raise ArgumentValueError(expected("extra", f"among {', '.join(known)}", ", ".join(map(repr, unknown))))
+    return {name: known[name] for name in extra}
+
+
+def _one_by_one(gram: Gram, keep: Bool[Tensor, "mask state token"], observable: Observable) -> Tensor:
+    states = [state.double() for part in gram.parts for state in part]
+    return torch.tensor(
+        [[observable(state[kept]) for state, kept in zip(states, mask, strict=True)] for mask in keep],
+        dtype=torch.float64,
+    )
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Layer and site of each state of a forward pass."""
+
+    layers: list[int]
+    sites: list[int]
+
+    def of(self, site: str) -> list[int]:
+        """Which states are at a site, in the order of the layers."""
+        return [place for place, number in enumerate(self.sites) if SITES[number] == site]
+
+    def grid(self, values: Tensor) -> np.ndarray:
+        """Shape (state, …) as (layer, site, …), NaN where a site does not exist."""
+        grid = np.full((max(self.layers) + 1, len(SITES), *values.shape[1:]), np.nan)
+        grid[self.layers, self.sites] = values.numpy()
+        return grid
+
+
+def _places(depth: int, *, with_final_norm: bool) -> _Places:
+    layers = [*range(1, depth), *range(depth), *([depth - 1] if with_final_norm else [])]
+    return _Places(layers, [0] * (depth - 1) + [1] * depth + [2] * with_final_norm)
+
+
+def _removed(found: Bool[Tensor, "layer token"], sinks: str | Sequence[int]) -> Bool[Tensor, "layer token"]:
+    if isinstance(sinks, str):
+        if sinks != "detect":
+            raise ArgumentValueError(expected("sinks", "'detect' or a sequence of positions", repr(sinks)))
+        return tokens_to_remove(found)
+    removed = torch.zeros_like(found)
+    tokens = found.shape[-1]
+    wrong = [position for position in sinks if not 0 <= position < tokens]
+    if wrong:
+        raise ArgumentValueError(expected("sinks", f"positions from 0 to {tokens - 1}", wrong))
+    if len(set(sinks)) == tokens:
+        raise ArgumentValueError(expected("sinks", f"at least one of {tokens} tokens to be left", list(sinks)))
+    removed[:, list(sinks)] = True
+    return removed
+
+
+def _sink_numbers(
+    found: Bool[Tensor, "layer token"], token_norms: Float[Tensor, "layer token"]
+) -> dict[str, np.ndarray]:
+    largest = torch.where(found, token_norms, -torch.inf).max(dim=-1)
+    any_sink = found.any(dim=-1)
+    share = torch.where(found, token_norms, 0.0).sum(dim=-1) / token_norms.sum(dim=-1)
+    return {
+        "sink_count": found.sum(dim=-1).numpy(),
+        "sink_norm": torch.where(any_sink, largest.values, torch.nan).numpy(),
+        "sink_share": share.numpy(),
+        "sink_position": torch.where(any_sink, largest.indices, -1).numpy(),
+    }
+
+
+def _component_change(
+    cosines: Float[Tensor, "state token token"], counted: Bool[Tensor, " token"], places: _Places
+) -> np.ndarray:
+    """Change of the mean pair cosine by each part, shape (layer, component); rows of layer 0 are zero."""
+    change = np.zeros((max(places.layers) + 1, len(COMPONENTS)))
+    if int(counted.sum()) < 2:
+        return np.full_like(change, np.nan)
+    mean = _mean_pair_cosine(cosines[:, counted][:, :, counted]).numpy()
+    attention, feed_forward, final = (mean[places.of(site)] for site in SITES)
+    change[1:, 0] = attention - feed_forward[:-1]
+    change[1:, 1] = feed_forward[1:] - attention
+    change[-1, 2] = sum(final - feed_forward[-1])
+    return change
+
+
+def _mean_pair_cosine(cosines: Float[Tensor, "state token token"]) -> Float[Tensor, " state"]:
+    count = cosines.shape[-1]
+    diagonal = cosines.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
+    return (cosines.sum(dim=(-2, -1)) - diagonal) / (count * (count - 1))
