@@ -29,6 +29,18 @@ def test_datasets_read_back_as_they_were(found: Diagnosis, tmp_path: Path, forma
         assert back.attrs == table.attrs
 
 
+def test_saving_in_the_other_format_leaves_no_stale_data(found: Diagnosis, tmp_path: Path) -> None:
+    found.save(tmp_path / "out", format="zarr")
+    found.save(tmp_path / "out", format="netcdf")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == set(saving.data_file_names("netcdf"))
+
+
+def test_netcdf_without_its_library_is_refused_with_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saving, "find_spec", lambda name: None)
+    with pytest.raises(ArgumentValueError, match="install the extra netcdf"):
+        saving.data_file_names("netcdf")
+
+
 def test_the_summary_is_strict_json_with_null_for_what_is_undefined(found: Diagnosis, tmp_path: Path) -> None:
     found.save(tmp_path)
     text = (tmp_path / "diagnosis.json").read_text()

@@ -108,6 +108,7 @@ def diagnose_command(
     from tokendynamics.diagnosis.saving import data_file_names
     from tokendynamics.pretrained import load
 
+    files = data_file_names(data_format)  # type: ignore[arg-type]
     output.say(f"Loading {model}")
     ckpt = load(model, dtype=dtype, device=device, allow_pickle=allow_pickle, report=output.say)
     found = diagnose(
@@ -123,7 +124,7 @@ def diagnose_command(
         track=output.track,
     )
     folder = out or Path(f"diagnosis-{re.sub(r'[^A-Za-z0-9._-]+', '-', ckpt.name)}")
-    found = replace(found, files=data_file_names(data_format))  # type: ignore[arg-type]
+    found = replace(found, files=files)
     output.show(found, _write(found, folder, data_format))
 
 

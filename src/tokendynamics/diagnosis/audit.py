@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -72,7 +73,7 @@ def audit(
     chosen = chosen_layers(layers, ckpt.architecture.layers)
     rotary = tuple(offsets) if ckpt.architecture.positions == "rotary" else ()
     rows = [
-        audit_layer(ckpt.attention(layer - 1), value, fold_norms, singular, rotary)
+        audit_layer(partial(ckpt.attention, layer - 1), value, fold_norms, singular, rotary)
         for layer in track(chosen, "auditing the weights", len(chosen))
     ]
     return _as_dataset(rows, chosen, rotary, _conventions(ckpt, value, fold_norms, singular))

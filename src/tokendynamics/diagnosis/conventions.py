@@ -56,8 +56,9 @@ def conventions_of(audit: xr.Dataset, trace: xr.Dataset) -> tuple[Convention, ..
         ),
         Convention(
             "Sites",
-            f"after attention and after the feed-forward part of each block; {trace.attrs['final_norm']}",
-            "reading the last state after the final norm alone mixes the norm's effect into the last layer",
+            trace.attrs["sites"],
+            "one state a layer would hide which part moved it, and reading the last one after a final norm mixes in "
+            "the norm's effect",
         ),
         Convention("Who does it", trace.attrs["component_change"], "with sinks, their few pairs would blur the sums"),
         Convention(
@@ -66,5 +67,9 @@ def conventions_of(audit: xr.Dataset, trace: xr.Dataset) -> tuple[Convention, ..
             "a wider band calls more layers neutral",
         ),
         Convention("Precision", trace.attrs["precision"], "half precision adds noise of about 1e-3 to each cosine"),
-        Convention("Tokenization", trace.attrs["tokenization"], "other tokens are other particles"),
+        Convention(
+            "Tokenization",
+            "the model's own tokenizer" if trace.attrs["tokenization"] == "own" else trace.attrs["tokenization"],
+            "other tokens are other particles",
+        ),
     )

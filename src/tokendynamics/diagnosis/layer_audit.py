@@ -6,12 +6,13 @@ longer than it is needed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from tokendynamics.attention.circuits import FactoredMatrix, ov_circuit
@@ -30,12 +31,17 @@ Singular = Literal["undefined", "pinv"]
 
 
 def audit_layer(
-    weights: AttentionWeights, value: ValueMap, fold_norms: bool, singular: Singular, offsets: tuple[int, ...]
+    read: Callable[[], AttentionWeights],
+    value: ValueMap,
+    fold_norms: bool,
+    singular: Singular,
+    offsets: tuple[int, ...],
 ) -> dict[str, Any]:
     """Every number of one layer by variable name; see `tokendynamics.diagnosis.audit.audit` for each.
 
     Args:
-        weights: The layer's factors.
+        read: Reads the layer's factors. They are read here, and not passed, so that they can be let go of as soon as
+            the matrix they go into exists.
         value: Which value map.
         fold_norms: Whether the norm's gain multiplies the factors.
         singular: What A is where the value map is singular.
@@ -44,12 +50,28 @@ def audit_layer(
     Raises:
         ArgumentValueError: Norms that cannot be folded, or a W_V that is not square.
     """
-    weights = _with_folded_norm(weights) if fold_norms else weights
+    weights = _with_folded_norm(read()) if fold_norms else read()
     # Many problems of size 2·d_head: the barriers of several threads cost more than the arithmetic.
     with limited_threads(1):
         heads = [_head_numbers(weights, head, offsets) for head in range(len(weights.groups))]
     numbers = {name: np.stack([head[name] for head in heads]) for name in heads[0]}
-    return numbers | _layer_numbers(weights, value, singular)
+    whole, value_parts = _sum_of_circuits(weights), _value_parts(weights, value)
+    del weights
+    qk_inertia = inertia(whole)
+    V = _value_map(*value_parts)
+    del value_parts
+    spectrum = value_spectrum(V) if isinstance(V, Tensor) else value_spectrum_of_factors(V.left, V.right)
+    if spectrum.invertible:
+        # V A V^T = V W: A_sym and the symmetric part of V W are congruent, and no inverse is taken.
+        whole = (V if isinstance(V, Tensor) else V.dense()) @ whole
+        del V
+        found = classify(qk_inertia, inertia(whole), spectrum)
+    elif singular == "pinv":
+        dense = V if isinstance(V, Tensor) else V.dense()
+        found = _with_pseudo_inverse(qk_inertia, inertia(whole @ torch.linalg.pinv(dense.mT)), spectrum)
+    else:
+        found = classify(qk_inertia, None, spectrum)
+    return numbers | _regime_numbers(found)
 
 
 def _head_numbers(weights: AttentionWeights, head: int, offsets: tuple[int, ...]) -> dict[str, np.ndarray]:
@@ -74,24 +96,6 @@ def _head_numbers(weights: AttentionWeights, head: int, offsets: tuple[int, ...]
     return {name: number.numpy() for name, number in numbers.items()}
 
 
-def _layer_numbers(weights: AttentionWeights, value: ValueMap, singular: Singular) -> dict[str, Any]:
-    whole = _sum_of_circuits(weights)
-    qk_inertia = inertia(whole)
-    V = _value_map(weights, value)
-    spectrum = value_spectrum(V) if isinstance(V, Tensor) else value_spectrum_of_factors(V.left, V.right)
-    if spectrum.invertible:
-        # V A V^T = V W: A_sym and the symmetric part of V W are congruent, and no inverse is taken.
-        whole = (V if isinstance(V, Tensor) else V.dense()) @ whole
-        del V
-        found = classify(qk_inertia, inertia(whole), spectrum)
-    elif singular == "pinv":
-        dense = V if isinstance(V, Tensor) else V.dense()
-        found = _with_pseudo_inverse(qk_inertia, inertia(whole @ torch.linalg.pinv(dense.mT)), spectrum)
-    else:
-        found = classify(qk_inertia, None, spectrum)
-    return _regime_numbers(found)
-
-
 def _sum_of_circuits(weights: AttentionWeights) -> Float[Tensor, "dim dim"]:
     """W = Σ_h W_Q W_K^T in float64, one head at a time."""
     dim = weights.query.shape[-2]
@@ -101,21 +105,30 @@ def _sum_of_circuits(weights: AttentionWeights) -> Float[Tensor, "dim dim"]:
     return whole
 
 
-def _value_map(weights: AttentionWeights, value: ValueMap) -> Float[Tensor, "dim dim"] | FactoredMatrix:
-    """V dense where it can have full rank; otherwise as factors with one block of columns per KV head."""
-    kv_heads, dim, d_head = weights.value.shape
-    heads = len(weights.groups)
+def _value_parts(weights: AttentionWeights, value: ValueMap) -> tuple[Tensor, Tensor | None, Tensor]:
+    """What the value map is made of: W_V, W_O where it takes part, and the KV head of each head."""
+    heads, dim, d_head = len(weights.groups), *weights.value.shape[1:]
     if value == "V" and heads * d_head != dim:
         came = f"W_V of {heads} heads × {d_head} = {heads * d_head} columns for dim {dim}, which is not square"
         raise ArgumentValueError(expected("value", "'VO' for this model", came, "pass value='VO'"))
-    left = weights.value.movedim(0, 1).flatten(1).double()
-    if value == "VO":
+    return weights.value, weights.output if value == "VO" else None, weights.groups
+
+
+def _value_map(
+    value: Float[Tensor, "kv_head dim d_head"],
+    output: Float[Tensor, "head d_head dim"] | None,
+    groups: Int[Tensor, " head"],
+) -> Float[Tensor, "dim dim"] | FactoredMatrix:
+    """V dense where it can have full rank; otherwise as factors with one block of columns per KV head."""
+    kv_heads, dim, d_head = value.shape
+    left = value.movedim(0, 1).flatten(1).double()
+    if output is not None:
         summed = torch.zeros(kv_heads, d_head, dim, dtype=torch.float64)
-        right = summed.index_add_(0, weights.groups, weights.output.double()).flatten(0, 1).mT
-    elif kv_heads == heads:
+        right = summed.index_add_(0, groups, output.double()).flatten(0, 1).mT
+    elif kv_heads == len(groups):
         return left
     else:
-        membership = torch.eye(kv_heads, dtype=torch.float64)[weights.groups]
+        membership = torch.eye(kv_heads, dtype=torch.float64)[groups]
         right = torch.kron(membership, torch.eye(d_head, dtype=torch.float64))
     return FactoredMatrix(left, right) if kv_heads * d_head < dim else left @ right.mT
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from tokendynamics.diagnosis.sinks import find_sinks, tokens_to_remove
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 from tokendynamics.observables.clustering import clusters
+from tokendynamics.observables.directions import refuse_zero_tokens
 from tokendynamics.observables.gram import Gram, gram_of
 from tokendynamics.observables.half_space import hemisphere
 from tokendynamics.observables.summary import summarize_gram
@@ -62,10 +63,11 @@ def measure_prompt(
         slower: From `slower_observables`.
 
     Raises:
-        ArgumentValueError: Sinks that do not exist, or that leave no token.
+        ArgumentValueError: Sinks that do not exist, or that leave no token; a state that is zero or not finite.
     """
     final = () if states.final_norm is None else (states.final_norm[None].cpu(),)
     gram = gram_of(states.attention.cpu(), states.feed_forward.cpu(), *final)
+    refuse_zero_tokens(gram.size == 0, "states")
     places = _places(len(states.feed_forward), with_final_norm=bool(final))
     token_norms = gram.size[places.of("feed_forward")]
     found = find_sinks(token_norms, ratio)

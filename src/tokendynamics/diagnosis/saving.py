@@ -7,6 +7,7 @@ import math
 import shutil
 import tempfile
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ from tokendynamics.numerics.errors import ArgumentValueError, expected
 
 Format = Literal["zarr", "netcdf"]
 SUFFIXES: dict[str, str] = {"zarr": ".zarr", "netcdf": ".nc"}
+TABLES = ("audit", "trace", "paths")
 SUMMARY = "diagnosis.json"
 
 
@@ -27,17 +29,23 @@ def data_file_names(format: Format = "zarr") -> tuple[str, ...]:
 
     >>> data_file_names("netcdf")
     ('audit.nc', 'trace.nc', 'paths.nc', 'diagnosis.json')
+
+    Raises:
+        ArgumentValueError: An unknown format, or one that cannot be written here.
     """
     if format not in SUFFIXES:
         raise ArgumentValueError(expected("format", "'zarr' or 'netcdf'", repr(format)))
-    return (*(f"{name}{SUFFIXES[format]}" for name in ("audit", "trace", "paths")), SUMMARY)
+    if format == "netcdf" and find_spec("h5netcdf") is None:
+        advice = "install the extra netcdf, or save as zarr"
+        raise ArgumentValueError(expected("format", "'zarr' where h5netcdf is not installed", repr(format), advice))
+    return (*(f"{name}{SUFFIXES[format]}" for name in TABLES), SUMMARY)
 
 
 def save_diagnosis(diagnosis: Diagnosis, folder: Path, *, format: Format = "zarr") -> tuple[Path, ...]:
     """Write the three datasets and `diagnosis.json` (verdict, model, conventions, manifest, layer means).
 
     Everything is written to a temporary folder beside the target and moved when complete; files of an earlier
-    diagnosis in `folder` are replaced.
+    diagnosis in `folder`, in either format, are replaced.
 
     Args:
         diagnosis: From `tokendynamics.diagnose`.
@@ -57,7 +65,10 @@ def save_diagnosis(diagnosis: Diagnosis, folder: Path, *, format: Format = "zarr
             _write_table(_writable(table), Path(scratch) / name, format)
         text = json.dumps(summary(diagnosis), indent=2, ensure_ascii=False, allow_nan=False)
         (Path(scratch) / SUMMARY).write_text(text + "\n", encoding="utf-8")
-        return tuple(_move(Path(scratch) / name, folder / name) for name in names)
+        for suffix in SUFFIXES.values():
+            for name in TABLES:
+                _remove(folder / f"{name}{suffix}")
+        return tuple((Path(scratch) / name).replace(folder / name) for name in names)
 
 
 def summary(diagnosis: Diagnosis) -> dict[str, Any]:
@@ -101,11 +112,11 @@ def _writable(table: xr.Dataset) -> xr.Dataset:
     ).assign({name: variable.astype(object) for name, variable in table.items() if variable.dtype.kind == "U"})
 
 
-def _move(source: Path, target: Path) -> Path:
-    if target.is_dir():
-        shutil.rmtree(target)
-    source.replace(target)
-    return target
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _jsonable(value: Any) -> Any:

@@ -19,7 +19,7 @@ from tokendynamics.diagnosis.prompt_trace import (
 from tokendynamics.diagnosis.sinks import PERSISTENT_SHARE, SINK_RATIO
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
 from tokendynamics.numerics.progress import Track, silent
-from tokendynamics.pretrained import Checkpoint
+from tokendynamics.pretrained import Architecture, Checkpoint
 
 
 def trace(
@@ -149,10 +149,17 @@ def _conventions(ckpt: Checkpoint, sinks: str | Sequence[int], ratio: float) -> 
         "consensus": "E = 1 - mean |cos| over all tokens with the reference among them (asymptotic (25), from i = 1)",
         "reference_token": "consensus_first: first token that counts; consensus_last: last token that counts",
         "effective_rank": "exp of the entropy of the squared singular values",
-        "final_norm": "the state before it is feed_forward at the last layer",
+        "sites": _sites_in_words(ckpt.architecture),
         "component_change": "mean pair cosine over the tokens that are a sink at no layer",
         "precision": f"forward pass in {str(ckpt.dtype).removeprefix('torch.')}, observables in float64",
     }
+
+
+def _sites_in_words(facts: Architecture) -> str:
+    if facts.norm_placement == "post":
+        return "after the attention and after the feed-forward part of each block, each with the norm behind it"
+    words = "the residual state after the attention and after the feed-forward part of each block"
+    return words + ("; the final norm apart, behind the last of them" if facts.has_final_norm else "")
 
 
 def _named(texts: str | Sequence[str] | Mapping[str, str]) -> dict[str, str]:

@@ -76,7 +76,7 @@ def gram_of(*parts: Float[Tensor, "_ token dim"]) -> Gram:
     [[[1.0, 0.8], [0.8, 1.0]]]
     """
     for part in parts:
-        check_finite(part, "x")
+        check_finite(part, "states")
     sizes, cosines = zip(*(_norms_and_cosines(piece.double()) for piece in _pieces(parts)), strict=True)
     return Gram(parts, torch.cat(sizes), torch.cat(cosines))
 

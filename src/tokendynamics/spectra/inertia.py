@@ -73,7 +73,7 @@ def symmetric_part(matrix: Float[Tensor, "*batch dim dim"]) -> Float[Tensor, "*b
     >>> symmetric_part(torch.tensor([[0.0, 2.0], [0.0, 0.0]])).tolist()
     [[0.0, 1.0], [1.0, 0.0]]
     """
-    return (matrix + matrix.mT) / 2
+    return (matrix + matrix.mT).div_(2)
 
 
 def _count_signs(
