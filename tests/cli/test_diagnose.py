@@ -119,6 +119,13 @@ def test_a_failed_run_leaves_an_earlier_report_as_it_was(
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")} == before
 
 
+@pytest.mark.parametrize("arguments", [["--help"], ["diagnose", "--help"]])
+def test_help_shows_examples_one_to_a_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(arguments) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[lines.index("  Examples:") + 1].startswith("    tokendynamics diagnose smollm2")
+
+
 def test_a_defect_is_one_line_and_shows_its_traceback_on_request(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

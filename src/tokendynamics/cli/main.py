@@ -10,20 +10,22 @@ from tokendynamics._version import __version__
 from tokendynamics.cli.diagnose import diagnose_command
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+_EPILOG = """
+\b
+Examples:
+  tokendynamics diagnose smollm2
+  tokendynamics diagnose ./my-checkpoint --prompt "The sky is" --out report
+  tokendynamics diagnose random:gpt2 --threads 2 --json > gpt2.json
+
+Exit codes: 0 done, 1 failed, 2 wrong usage.
+"""
+
+
+@click.group(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="tokendynamics")
 @click.option("--traceback", is_flag=True, help="Show the whole traceback of a failure (for a bug report).")
 def commands(traceback: bool) -> None:
-    r"""Where do a transformer's tokens go with depth, why, and what can be done about it?
-
-    \b
-    Examples:
-      tokendynamics diagnose smollm2
-      tokendynamics diagnose ./my-checkpoint --prompt "The sky is" --out report
-      tokendynamics diagnose random:gpt2 --threads 2 --json > gpt2.json
-
-    Exit codes: 0 done, 1 failed, 2 wrong usage.
-    """
+    """Where do a transformer's tokens go with depth, why, and what can be done about it?"""
 
 
 commands.add_command(diagnose_command)
