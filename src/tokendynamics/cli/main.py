@@ -9,7 +9,6 @@ import click
 from tokendynamics._version import __version__
 from tokendynamics.cli.diagnose import diagnose_command
 
-
 _EPILOG = """
 \b
 Examples:
