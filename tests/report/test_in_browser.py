@@ -150,14 +150,14 @@ def test_figures_and_tables_are_there_without_scripts(browser: Any, address: str
     from selenium.webdriver.common.by import By
 
     drawings = browser.find_elements(By.CSS_SELECTOR, "figure svg")
-    assert len(drawings) == 12
+    assert len(drawings) == 13
     assert sum(drawing.is_displayed() for drawing in drawings) == 7
     assert not browser.find_element(By.ID, "player").is_displayed()
     browser.find_element(By.CSS_SELECTOR, "#grow details summary").click()
     assert browser.find_element(By.CSS_SELECTOR, "#grow table").is_displayed()
     browser.find_element(By.CSS_SELECTOR, "label[for=pick-4]").click()
     shown = [panel.is_displayed() for panel in browser.find_elements(By.CSS_SELECTOR, ".panel")]
-    assert shown == [False, False, False, True, False, False]
+    assert shown == [False, False, False, True, False, False, False]
     assert picture(browser, "#who-components svg")["drawn"] > 0.02
 
 

@@ -133,7 +133,7 @@ def test_data_files_are_linked_as_relative_addresses(page: str) -> None:
 
 def test_every_figure_has_a_described_drawing_a_caption_and_a_table(page: str) -> None:
     figures = re.findall(r'<figure id="([^"]+)">(.*?)</figure>', page, re.DOTALL)
-    assert len(figures) == 12
+    assert len(figures) == 13
     for ident, content in figures:
         drawing = re.search(r"<svg [^>]*>", content)
         assert drawing is not None
@@ -166,11 +166,18 @@ def test_each_finding_and_each_layer_is_in_the_verdict(page: str, diagnosis: Dia
     assert set(re.findall(r'aria-hidden="true">([^<]+)<', verdict)) == {"›‹", "·", "‹›"}
 
 
+def test_every_variant_has_the_rule_that_shows_it(page: str) -> None:
+    offered = re.findall(r'id="(pick-\d+)"', page)
+    assert len(offered) == 7
+    assert all(f"#{name}:checked ~ .panels > :nth-child({name.removeprefix('pick-')})" in page for name in offered)
+
+
 @pytest.mark.parametrize(
     "measure",
     [
         "mean_pair_cosine",
         "consensus_first",
+        "consensus_first_signed",
         "consensus_last",
         "effective_rank_unit_rows",
         "effective_rank",

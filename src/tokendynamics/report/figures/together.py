@@ -47,6 +47,14 @@ _MEASURES = (
         (0.0, 1.0),
     ),
     _Measure(
+        "consensus_first_signed",
+        "E, first token, signed",
+        "Signed E against the first token (0: consensus)",
+        "1 − mean of cos(first token, token i) without the absolute value of eq. 25: an opposite pair counts as "
+        "disagreement, so that the value runs from 0 to 2.",
+        (0.0, 1.0),
+    ),
+    _Measure(
         "consensus_last",
         "E, last token",
         "E against the last token (0: consensus)",
@@ -58,8 +66,8 @@ _MEASURES = (
         "effective_rank_unit_rows",
         "Effective rank, unit rows",
         "Effective rank of unit rows (1: one direction)",
-        "Number of directions that the tokens fill, exp of the entropy of the normalised singular values, with each "
-        "token scaled to length 1, so that no large token decides alone.",
+        "Number of directions that the tokens fill, exp of the entropy of the squared singular values normalised to "
+        "sum 1, with each token scaled to length 1, so that no large token decides alone.",
         (0.0, None),
     ),
     _Measure(
