@@ -15,6 +15,9 @@ import click
 if TYPE_CHECKING:
     from tokendynamics.diagnosis.result import Diagnosis
 
+_MOST_LAYERS = 10_000
+"""No network has more; a typing error should not fill the memory."""
+
 _EPILOG = """
 \b
 Examples:
@@ -173,5 +176,8 @@ def _parse_layers(spec: str | None) -> list[int] | None:
             raise click.BadParameter(
                 f"expected numbers and ranges such as 1-10,30, got {spec!r}", param_hint="--layers"
             )
-        chosen.update(range(int(match[1]), int(match[2] or match[1]) + 1))
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last > _MOST_LAYERS:
+            raise click.BadParameter(f"expected layers up to {_MOST_LAYERS}, got {last}", param_hint="--layers")
+        chosen.update(range(first, last + 1))
     return sorted(chosen)

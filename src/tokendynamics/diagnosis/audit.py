@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from tokendynamics.diagnosis.layer_audit import Singular, ValueMap, audit_layer
-from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
 from tokendynamics.numerics.progress import Track, silent
 from tokendynamics.numerics.tolerances import NEAR_ZERO
 from tokendynamics.pretrained import Checkpoint
@@ -48,7 +49,8 @@ def audit(
 
     Returns:
         Dataset with dims ``layer`` (counted from 1), ``head``, ``sign``, ``eigenvalue`` and, for rotary models,
-        ``offset``. Counts: ``W_inertia``, ``A_inertia`` (layer, sign; A's are NaN where ``A_defined`` is False),
+        ``offset``. Counts: ``W_inertia``, ``A_inertia`` (layer, sign; A's are NaN where ``A_defined`` is False, unless "pinv" asks
+        for the pseudo-inverse's),
         ``qk_inertia``, ``ov_inertia`` (layer, head, sign). Spectra: ``qk_eigenvalues`` (layer, head, eigenvalue), of
         the scaled symmetric part, its exact zeros left out. Balances Σ Re λ/Σ|λ| in −1 … 1: ``qk_balance`` and
         ``ov_sym_balance`` (of the symmetric parts), ``ov_balance`` (of ov's own eigenvalues). ``V_rank``,
@@ -113,7 +115,7 @@ def _conventions(ckpt: Checkpoint, value: ValueMap, fold_norms: bool, singular: 
         "scaling": "qk_eigenvalues carry 1/sqrt(d_head); signs and balances do not depend on it",
         "near_zero_threshold": f"{NEAR_ZERO:g} absolute, as in positional Table 7, and relative to the spectral radius",
         "balance": "qk: eigenvalues of the symmetric part; ov: Re of ov's own eigenvalues; ov_sym: symmetric part",
-        "weights_precision": str(ckpt.dtype).removeprefix("torch."),
+        "weights_precision": "as stored, computed in float64",
     }
 
 
@@ -122,11 +124,16 @@ def chosen_layers(layers: Iterable[int] | None, count: int) -> list[int]:
 
     Raises:
         ArgumentValueError: None of them, or one that does not exist.
+        ArgumentTypeError: Not a sequence of whole numbers.
 
     >>> chosen_layers(None, 3)
     [1, 2, 3]
     """
-    chosen = list(range(1, count + 1)) if layers is None else list(layers)
+    if layers is not None and (
+        isinstance(layers, int | str) or not all(isinstance(layer, Integral) for layer in layers)
+    ):
+        raise ArgumentTypeError(expected("layers", f"a sequence of whole numbers from 1 to {count}", repr(layers)))
+    chosen = list(range(1, count + 1)) if layers is None else [int(layer) for layer in dict.fromkeys(layers)]
     wrong = [layer for layer in chosen if not 1 <= layer <= count]
     if wrong or not chosen:
         raise ArgumentValueError(expected("layers", f"numbers from 1 to {count}", wrong or "none"))

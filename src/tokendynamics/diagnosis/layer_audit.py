@@ -23,7 +23,7 @@ from tokendynamics.pretrained import AttentionWeights
 from tokendynamics.spectra.balance import balance
 from tokendynamics.spectra.inertia import Inertia, inertia
 from tokendynamics.spectra.low_rank import compress, count_signs, low_rank_eigenvalues, product_eigenvalues
-from tokendynamics.spectra.regime import Regime, classify
+from tokendynamics.spectra.regime import Regime, classify, contraction_form
 from tokendynamics.spectra.value_map import ValueSpectrum, value_spectrum, value_spectrum_of_factors
 
 ValueMap = Literal["V", "VO"]
@@ -61,13 +61,12 @@ def audit_layer(
     V = _value_map(*value_parts)
     del value_parts
     spectrum = value_spectrum(V) if isinstance(V, Tensor) else value_spectrum_of_factors(V.left, V.right)
+    dense = V if isinstance(V, Tensor) else V.dense()
     if spectrum.invertible:
-        # V A V^T = V W: A_sym and the symmetric part of V W are congruent, and no inverse is taken.
-        whole = (V if isinstance(V, Tensor) else V.dense()) @ whole
-        del V
+        whole = contraction_form(whole, dense, spectrum.condition)
+        del V, dense
         found = classify(qk_inertia, inertia(whole), spectrum)
     elif singular == "pinv":
-        dense = V if isinstance(V, Tensor) else V.dense()
         found = _with_pseudo_inverse(qk_inertia, inertia(whole @ torch.linalg.pinv(dense.mT)), spectrum)
     else:
         found = classify(qk_inertia, None, spectrum)
@@ -144,7 +143,7 @@ def _regime_numbers(found: Regime) -> dict[str, Any]:
     return {
         "W_inertia": np.array(found.qk_inertia),
         "A_inertia": np.full(3, np.nan) if found.a_inertia is None else np.array(found.a_inertia, dtype=float),
-        "A_defined": found.a_inertia is not None,
+        "A_defined": value.invertible,
         "V_rank": value.rank,
         "V_near_zero": value.near_zero,
         "V_near_zero_relative": value.near_zero_relative,

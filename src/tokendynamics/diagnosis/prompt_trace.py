@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from tokendynamics.diagnosis.sinks import find_sinks, tokens_to_remove
-from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
 from tokendynamics.observables.clustering import clusters
 from tokendynamics.observables.directions import refuse_zero_tokens
 from tokendynamics.observables.gram import Gram, gram_of
@@ -145,6 +145,8 @@ def _removed(found: Bool[Tensor, "layer token"], sinks: str | Sequence[int]) -> 
         if sinks != "detect":
             raise ArgumentValueError(expected("sinks", "'detect' or a sequence of positions", repr(sinks)))
         return tokens_to_remove(found)
+    if not isinstance(sinks, Sequence):
+        raise ArgumentTypeError(expected("sinks", "'detect' or a sequence of positions", repr(sinks)))
     removed = torch.zeros_like(found)
     tokens = found.shape[-1]
     wrong = [position for position in sinks if not 0 <= position < tokens]

@@ -59,6 +59,8 @@ def save_diagnosis(diagnosis: Diagnosis, folder: Path, *, format: Format = "zarr
         ArgumentValueError: An unknown format.
     """
     names = data_file_names(format)
+    if folder.exists() and not folder.is_dir():
+        raise ArgumentValueError(expected("folder", "a folder or a new name", f"the file {folder}"))
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".partial-") as scratch:
         for name, table in zip(names, (diagnosis.audit, diagnosis.trace, diagnosis.paths), strict=False):

@@ -9,6 +9,8 @@ from __future__ import annotations
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from tokendynamics.numerics.errors import ArgumentValueError, expected
+
 SINK_RATIO = 4.0
 """A token is a sink where its norm exceeds this many times the (lower) median of its prompt's tokens there."""
 
@@ -24,10 +26,15 @@ def find_sinks(token_norms: Float[Tensor, "*layer token"], ratio: float = SINK_R
         token_norms: Shape (…, token).
         ratio: Dimensionless, above 1.
 
+    Raises:
+        ArgumentValueError: A ratio that is not above 1.
+
     >>> import torch
     >>> find_sinks(torch.tensor([900.0, 3.0, 2.0, 2.5])).tolist()
     [True, False, False, False]
     """
+    if not 1 < ratio < float("inf"):
+        raise ArgumentValueError(expected("sink_ratio", "a number above 1", ratio))
     return token_norms > ratio * token_norms.median(dim=-1, keepdim=True).values
 
 

@@ -66,7 +66,7 @@ def trace(
         with "".
 
         Across prompts, (layer, site): ``anisotropy`` and ``anisotropy_with_sinks``, the mean cosine between tokens of
-        DIFFERENT prompts, and ``cosine_beyond_anisotropy``, what the tokens of one prompt share beyond that; NaN for
+        DIFFERENT prompts (each pair of tokens counting alike), and ``cosine_beyond_anisotropy``, what the tokens of one prompt share beyond that; NaN for
         one prompt.
 
     Raises:
@@ -167,6 +167,8 @@ def _named(texts: str | Sequence[str] | Mapping[str, str]) -> dict[str, str]:
         named = {"prompt 1": texts}
     elif isinstance(texts, Mapping):
         named = dict(texts)
+    elif texts is None or not isinstance(texts, Sequence):
+        raise ArgumentTypeError(expected("texts", "a text, several, or several by name", type(texts).__name__))
     else:
         named = {f"prompt {number}": text for number, text in enumerate(texts, start=1)}
     if not named:

@@ -96,13 +96,18 @@ def _to_floating(value: ArrayLike, argument: str) -> Tensor:
     else:
         try:
             tensor = torch.as_tensor(np.asarray(value, dtype=np.float64))
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RuntimeError) as error:
             wanted = "a tensor, an array or nested lists of equal length"
             raise ArgumentTypeError(expected(argument, wanted, f"{type(value).__name__} ({error})")) from error
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
 def _from_numpy(array: np.ndarray, argument: str) -> Tensor:
+    # PyTorch takes neither foreign byte orders nor negative strides, and warns of arrays that cannot be written to.
+    if array.dtype.kind == "f" and not (
+        array.dtype.isnative and array.flags.writeable and min(array.strides, default=1) >= 0
+    ):
+        array = array.astype(array.dtype.newbyteorder("="), order="C", copy=True)
     try:
         return torch.as_tensor(array)
     except TypeError as error:

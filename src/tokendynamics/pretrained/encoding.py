@@ -84,6 +84,11 @@ def encode_bytes(text: str, vocabulary: int, context: int, *, truncate: bool, ar
 def _check_not_empty(argument: str, text: str) -> None:
     if not text.strip():
         raise ArgumentValueError(expected(argument, "some text", repr(text[:20]), "pass at least one word"))
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        came = f"a lone surrogate at character {error.start}"
+        raise ArgumentValueError(expected(argument, "text that UTF-8 can hold", came, "remove it")) from error
 
 
 def _check_length(argument: str, length: int, context: int) -> None:

@@ -13,11 +13,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from tokendynamics.numerics.arguments import ArrayLike, as_square
+from tokendynamics.numerics.errors import ArgumentValueError, expected
 from tokendynamics.numerics.tolerances import rounding_threshold
 
 _PROBES = 4
 _PROBE_STEPS = 2
 _PROBE_MARGIN = 100.0
+_SCALE_STEPS = 10
+_SMALLEST_SAFE, _LARGEST_SAFE = 1e-140, 1e140
 
 
 class Inertia(NamedTuple):
@@ -37,14 +40,14 @@ def inertia(matrix: ArrayLike, *, tolerance: float | None = None) -> Inertia:
 
     Args:
         matrix: B, shape (…, dim, dim), real floating.
-        tolerance: Absolute threshold, at least 0. Default: dim · eps · ‖B_sym‖_F, with the eps of
+        tolerance: Absolute threshold, at least 0. Default: dim · eps · max|λ|, with the eps of
             the dtype that came in.
 
     Returns:
         Inertia: three ints for one matrix, three int64 tensors of shape (…) for a batch.
 
     Raises:
-        ArgumentValueError: Not square, or not finite.
+        ArgumentValueError: Not square, not finite, or an impossible tolerance.
         ArgumentTypeError: Not real floating numbers.
 
     Source: Sylvester's law; the signs of W_sym and A_sym decide the regime (`positional` Remark 3.5).
@@ -52,14 +55,16 @@ def inertia(matrix: ArrayLike, *, tolerance: float | None = None) -> Inertia:
     >>> inertia([[2.0, 0.0, 0.0], [0.0, -1.0, 0.0], [0.0, 0.0, 0.0]])
     Inertia(positive=1, negative=1, zero=1)
     """
+    if tolerance is not None and not 0 <= tolerance < float("inf"):
+        raise ArgumentValueError(expected("tolerance", "a number from 0", tolerance))
     given = as_square(matrix, "matrix")
-    symmetric = symmetric_part(given.double())
+    divisor = _safe_divisor(given)
+    symmetric = symmetric_part(given.double() if divisor == 1.0 else given.double() / divisor)
     flat = symmetric.reshape(-1, *symmetric.shape[-2:])
     size = flat.shape[-1]
-    scale = torch.linalg.matrix_norm(flat)
-    threshold = rounding_threshold(scale, size, given.dtype)
+    threshold = rounding_threshold(_largest_eigenvalue(flat), size, given.dtype)
     if tolerance is not None:
-        threshold = torch.full_like(scale, tolerance)
+        threshold = torch.full_like(threshold, tolerance / divisor)
     positive, negative = _count_signs(flat, threshold)
     counts = (positive, negative, size - positive - negative)
     if given.ndim == 2:
@@ -74,6 +79,29 @@ def symmetric_part(matrix: Float[Tensor, "*batch dim dim"]) -> Float[Tensor, "*b
     [[0.0, 1.0], [1.0, 0.0]]
     """
     return (matrix + matrix.mT).div_(2)
+
+
+def _safe_divisor(matrix: Float[Tensor, "*batch dim dim"]) -> float:
+    """1, or the largest entry where squares of the entries would overflow or vanish: signs do not depend on it."""
+    largest = float(matrix.abs().amax())
+    return 1.0 if largest == 0 or _SMALLEST_SAFE < largest < _LARGEST_SAFE else largest
+
+
+def _largest_eigenvalue(matrices: Float[Tensor, "batch dim dim"]) -> Float[Tensor, " batch"]:
+    """Max |λ| to some percent, by power iteration on seeded probes: the scale of a threshold needs no more."""
+    probes = _probes(matrices)
+    growth = torch.zeros(len(matrices), dtype=matrices.dtype, device=matrices.device)
+    for _ in range(_SCALE_STEPS):
+        size = torch.linalg.vector_norm(probes, dim=-2, keepdim=True)
+        probes = matrices @ (probes / torch.where(size == 0, 1.0, size))
+        growth = torch.linalg.vector_norm(probes, dim=-2).amax(-1)
+    return growth
+
+
+def _probes(matrices: Float[Tensor, "batch dim dim"]) -> Float[Tensor, "batch dim probe"]:
+    generator = torch.Generator().manual_seed(0)
+    shape = (*matrices.shape[:-1], _PROBES)
+    return torch.randn(shape, generator=generator, dtype=matrices.dtype).to(matrices.device)
 
 
 def _count_signs(
@@ -115,9 +143,7 @@ def _clear_of_zero(
     The estimate of ‖B^{-1}‖ is a lower bound; that four Gaussian probes all miss it by the margin of 100 after two
     steps has a probability below 1e-12. The probes are seeded: the same matrix gives the same answer.
     """
-    generator = torch.Generator().manual_seed(0)
-    shape = (factors.shape[0], factors.shape[-1], _PROBES)
-    probes = torch.randn(shape, generator=generator, dtype=factors.dtype).to(factors.device)
+    probes = _probes(factors)
     growth = torch.zeros_like(threshold)
     for _ in range(_PROBE_STEPS):
         probes = probes / torch.linalg.vector_norm(probes, dim=-2, keepdim=True)

@@ -125,6 +125,8 @@ def product_eigenvalues(left: ArrayLike, right: ArrayLike) -> Complex[Tensor, "*
 def _as_factors(left: ArrayLike, right: ArrayLike) -> tuple[Tensor, Tensor]:
     first = as_tensor(left, "left", ndim_at_least=2, axes="(…, dim, rank)").double()
     second = as_tensor(right, "right", ndim_at_least=2, axes="(…, dim, rank)").double()
+    if first.numel() == 0:
+        raise ArgumentValueError(expected("left", "at least one row and one column", f"shape {tuple(first.shape)}"))
     if first.shape != second.shape:
         wanted = f"the shape of left, {tuple(first.shape)}"
         raise ArgumentValueError(expected("right", wanted, f"shape {tuple(second.shape)}"))

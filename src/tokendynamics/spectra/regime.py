@@ -11,10 +11,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
 from tokendynamics.numerics.arguments import ArrayLike, as_square
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 from tokendynamics.spectra.inertia import Inertia, inertia
 from tokendynamics.spectra.value_map import ValueSpectrum, value_spectrum
+
+_CONGRUENCE_LIMIT = 1e6
 
 RegimeName = Literal["convergence", "divergence", "intermediate", "mixed", "undefined"]
 
@@ -45,8 +51,7 @@ class Regime:
 def regime(qk: ArrayLike, ov: ArrayLike) -> Regime:
     """Regime of one attention layer from its QK and OV circuits.
 
-    A is never formed: ``ov^T A ov = ov^T qk``, so A_sym and the symmetric part of ``ov^T qk`` are congruent and have
-    the same inertia, however badly ov is conditioned.
+    The signs of A_sym are counted without forming A where that is safe; see `contraction_form`.
 
     Args:
         qk: W, shape (dim, dim), logits ``x_i^T qk x_j``.
@@ -64,12 +69,33 @@ def regime(qk: ArrayLike, ov: ArrayLike) -> Regime:
     >>> regime([[1.0, 0.0], [0.0, 1.0]], [[-1.0, 0.0], [0.0, -2.0]]).name
     'convergence'
     """
-    w, o = as_square(qk, "qk").double(), as_square(ov, "ov").double()
+    w, o = as_square(qk, "qk"), as_square(ov, "ov")
     if w.ndim != 2 or w.shape != o.shape:
         wanted = f"one pair of dim × dim matrices, the shape of qk being {tuple(w.shape)}"
         raise ArgumentValueError(expected("ov", wanted, f"shape {tuple(o.shape)}"))
     value = value_spectrum(o)
-    return classify(inertia(w), inertia(o.mT @ w) if value.invertible else None, value)
+    if not value.invertible:
+        return classify(inertia(w), None, value)
+    return classify(inertia(w), inertia(contraction_form(w.double(), o.double().mT, value.condition)), value)
+
+
+def contraction_form(
+    W: Float[Tensor, "dim dim"], V: Float[Tensor, "dim dim"], condition: float
+) -> Float[Tensor, "dim dim"]:
+    """A matrix whose symmetric part has the signs of A_sym, A = W (V^T)^{-1}, V invertible.
+
+    ``V A V^T = V W``: A_sym and the symmetric part of V W are congruent, and no inverse is taken. The congruence
+    squares the condition number of V, so beyond 1e6 it is A itself, by solving with V.
+
+    Args:
+        W: Shape (dim, dim), float64.
+        V: Shape (dim, dim), float64, in row form (the transpose of ov).
+        condition: cond(V).
+
+    >>> contraction_form(torch.eye(2).double(), -torch.eye(2).double(), 1.0).diagonal().tolist()
+    [-1.0, -1.0]
+    """
+    return V @ W if condition < _CONGRUENCE_LIMIT else torch.linalg.solve(V, W.mT).mT
 
 
 def classify(qk_inertia: Inertia, a_inertia: Inertia | None, value: ValueSpectrum) -> Regime:
@@ -124,8 +150,9 @@ def _reason(name: RegimeName, qk: Inertia, a: Inertia | None, value: ValueSpectr
 
 
 def _by_spectrum(value: ValueSpectrum) -> str:
-    if value.max_real < 0:
+    noise = value.dim * torch.finfo(torch.float64).eps * value.radius
+    if value.max_real < -noise:
         return f"does not diverge: every Re λ(V) < 0 (largest {value.max_real:.3g})"
-    if value.max_real > 0:
+    if value.max_real > noise:
         return f"diverges for most starts: some Re λ(V) > 0 (largest {value.max_real:.3g})"
-    return "undecided: the largest Re λ(V) is 0"
+    return "undecided: the largest Re λ(V) is 0 to rounding"

@@ -19,7 +19,7 @@ class ValueSpectrum:
 
     Attributes:
         dim: Size of the matrix.
-        rank: Number of singular values above dim · eps · σ_max.
+        rank: Number of singular values above dim · eps · σ_max, with the eps of the dtype that came in.
         condition: σ_max/σ_min; infinite when the rank is below dim.
         near_zero: Number of eigenvalues with |λ| < 1e-3 (absolute, as in `positional` Table 7).
         near_zero_relative: Number of eigenvalues with |λ| < 1e-3 · ρ, ρ the spectral radius.
@@ -58,8 +58,9 @@ def value_spectrum(matrix: ArrayLike) -> ValueSpectrum:
     >>> spectrum.rank, spectrum.condition, spectrum.near_zero, spectrum.max_real
     (1, inf, 1, 2.0)
     """
-    dense = as_square(matrix, "matrix").double()
-    return _summarize(dense.shape[-1], torch.linalg.svdvals(dense), torch.linalg.eigvals(dense))
+    given = as_square(matrix, "matrix")
+    dense = given.double()
+    return _summarize(dense.shape[-1], torch.linalg.svdvals(dense), torch.linalg.eigvals(dense), given.dtype)
 
 
 def value_spectrum_of_factors(left: Float[Tensor, "dim rank"], right: Float[Tensor, "dim rank"]) -> ValueSpectrum:
@@ -76,11 +77,16 @@ def value_spectrum_of_factors(left: Float[Tensor, "dim rank"], right: Float[Tens
     if left.shape[-1] >= left.shape[-2]:
         return value_spectrum(left @ right.mT)
     triangles = torch.linalg.qr(left, mode="r").R @ torch.linalg.qr(right, mode="r").R.mT
-    return _summarize(left.shape[-2], torch.linalg.svdvals(triangles), product_eigenvalues(left, right))
+    return _summarize(left.shape[-2], torch.linalg.svdvals(triangles), product_eigenvalues(left, right), torch.float64)
 
 
-def _summarize(dim: int, singular: Float[Tensor, " some"], eigenvalues: Complex[Tensor, " other"]) -> ValueSpectrum:
-    threshold = rounding_threshold(singular[0], dim, torch.float64)
+def _summarize(
+    dim: int,
+    singular: Float[Tensor, " some"],
+    eigenvalues: Complex[Tensor, " other"],
+    dtype: torch.dtype,
+) -> ValueSpectrum:
+    threshold = rounding_threshold(singular[0], dim, dtype)
     rank = int((singular > threshold).sum())
     exact_zeros = torch.zeros(dim - len(eigenvalues), dtype=eigenvalues.dtype)
     eigenvalues = torch.cat([eigenvalues, exact_zeros])
