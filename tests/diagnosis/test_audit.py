@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tokendynamics.diagnosis import audit
-from tokendynamics.numerics.errors import ArgumentValueError
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
 from tokendynamics.pretrained import Checkpoint, load
 
 
@@ -68,6 +68,8 @@ def test_a_singular_value_map_is_undefined_with_its_rank(one_layer: Callable[...
     with_pinv = audit(ckpt, singular="pinv")
     explicit = constrained(PLUS, 1).float().double() @ torch.linalg.pinv(V.double().T)
     assert with_pinv.A_inertia[0].values.tolist() == signs(symmetric_eigenvalues(explicit))
+    assert not with_pinv.A_defined.values.any()
+    assert "A from the pseudo-inverse" in str(with_pinv.regime_reason[0].item())
     assert with_pinv.attrs["singular"] == "pinv"
 
 
@@ -95,6 +97,8 @@ def test_every_number_is_the_dense_one(tiny: Callable[..., Checkpoint], family: 
             assert int(row.V_near_zero) == (np.abs(eigenvalues) < 1e-3).sum()
         for head, (q, k) in enumerate(zip(query, key, strict=True)):
             dense = symmetric_eigenvalues(q @ k.T)
+            scaled = dense[np.argsort(np.abs(dense))[-row.sizes["eigenvalue"] :]] / np.sqrt(weights.query.shape[-1])
+            np.testing.assert_allclose(row.qk_eigenvalues[head], np.sort(scaled), atol=1e-12)
             assert row.qk_inertia[head].values.tolist() == signs(dense)
             assert float(row.qk_balance[head]) == pytest.approx(dense.sum() / np.abs(dense).sum(), abs=1e-12)
             ov = (values[head] @ output[head]).T
@@ -163,11 +167,13 @@ def test_layers_can_be_chosen_and_wrong_choices_are_named(tiny: Callable[..., Ch
     np.testing.assert_array_equal(part.qk_balance.sel(layer=1), whole.qk_balance.sel(layer=1))
     for arguments, words in (
         ({"layers": [0, 4]}, r"layers: expected numbers from 1 to 3, got \[0, 4\]"),
+        ({"layers": 3}, "layers: expected a sequence of whole numbers"),
+        ({"layers": [1.5]}, "layers: expected a sequence of whole numbers"),
         ({"layers": []}, "layers: expected numbers from 1 to 3, got none"),
         ({"value": "W"}, "value: expected one of V, VO, got 'W'"),
         ({"singular": "zero"}, "singular: expected one of undefined, pinv"),
     ):
-        with pytest.raises(ArgumentValueError, match=words):
+        with pytest.raises((ArgumentValueError, ArgumentTypeError), match=words):
             audit(tiny("gpt2"), **arguments)
     with pytest.raises(ArgumentValueError, match="fold_norms: expected False"):
         audit(tiny("bert"), fold_norms=True)

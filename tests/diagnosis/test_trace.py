@@ -187,6 +187,16 @@ def test_wrong_prompts_and_sinks_are_named(tiny: Callable[..., Checkpoint]) -> N
         trace(ckpt, "abc", sinks=(3,))
     with pytest.raises(ArgumentValueError, match="sinks: expected 'detect'"):
         trace(ckpt, "abc", sinks="largest")
+    with pytest.raises(ArgumentTypeError, match="sinks: expected 'detect' or a sequence"):
+        trace(ckpt, "abc", sinks=0)
+    with pytest.raises(ArgumentValueError, match=r"sink_ratio: expected a number above 1, got 0\.5"):
+        trace(ckpt, "abc", sink_ratio=0.5)
+    with pytest.raises(ArgumentValueError, match="extra: expected among clusters, hemisphere_margin, got 'speed'"):
+        trace(ckpt, "abc", extra=["speed"])
+    with pytest.raises(ArgumentValueError, match="a lone surrogate at character 0"):
+        trace(ckpt, "\ud800 x")
+    with pytest.raises(ArgumentTypeError, match="texts: expected a text, several, or several by name, got NoneType"):
+        trace(ckpt, None)
     with pytest.raises(ArgumentTypeError, match="text, got int"):
         trace(ckpt, ["abc", 3])
 

@@ -31,6 +31,7 @@ def with_cosine(table: xr.Dataset, first: float, last: float) -> xr.Dataset:
 @pytest.mark.parametrize(
     ("first", "last", "words"),
     [
+        (0.995, 0.999, "The tokens point in one direction from the start"),
         (0.1, 0.995, "The tokens collapse to one direction"),
         (0.1, 0.6, "The tokens do draw together, slowly, and do not collapse"),
         (0.6, 0.1, "The tokens spread apart"),
@@ -70,7 +71,11 @@ def test_growth_that_the_weights_do_not_expect_is_called_a_disagreement(
     measured: tuple[xr.Dataset, xr.Dataset],
 ) -> None:
     weights, table = measured
-    texts = {sign: str(judge(weights.assign(V_max_real=weights.V_max_real * 0 + sign), table)) for sign in (1.0, -1.0)}
+    words = {1.0: "diverges for most starts", -1.0: "does not diverge"}
+    texts = {
+        sign: str(judge(weights.assign(regime_by_spectrum=("layer", [word] * 3)), table))
+        for sign, word in words.items()
+    }
     norm = table.norm_median.sel(sinks="removed", site="feed_forward").mean("prompt")
     agreeing = 1.0 if float(norm[-1]) > float(norm[0]) else -1.0
     assert "Prediction and observation agree" in texts[agreeing]
@@ -101,7 +106,8 @@ def test_smollm2_is_told_that_its_raw_rank_sees_only_the_sink() -> None:
     )
     verdict = judge(audit(ckpt), trace(ckpt, text))
     together, sinks, _, weights, agreement, _ = verdict.sentences
-    assert together.text.startswith("The tokens do draw together, slowly, and do not collapse")
+    assert together.text.startswith("The tokens do draw together, slowly, and do not collapse (most of the rise, ")
+    assert "is made in layers 1, 2)" in together.text
     assert (sinks.values["position"], sinks.values["token"]) == (0, "The")
     assert sinks.values["norm"] == pytest.approx(2.26e4, rel=0.02)
     assert sinks.values["layers"] == [*range(3, 10), *range(12, 31)]

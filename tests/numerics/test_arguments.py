@@ -34,6 +34,12 @@ def test_what_is_no_real_array_is_refused_by_name(value: object, words: str) -> 
         as_tensor(value, "x")
 
 
+def test_any_layout_of_an_array_is_read() -> None:
+    array = np.arange(6.0).reshape(2, 3)
+    for view in (array[:, ::-1], array.astype(">f8"), np.broadcast_to(array[:1], (2, 3)), np.asfortranarray(array)):
+        np.testing.assert_array_equal(as_tensor(view, "x").numpy(), view)
+
+
 def test_too_few_axes_empty_axes_and_odd_squares_print_the_shape() -> None:
     with pytest.raises(ArgumentValueError, match=r"x: expected at least 2 axes \(…, token, dim\), got shape \(3,\)"):
         as_states(torch.ones(3))

@@ -90,6 +90,37 @@ def test_float32_noise_of_a_rank_deficient_product_is_zero() -> None:
     assert inertia(factor @ factor.T) == Inertia(5, 0, 35)
 
 
+@pytest.mark.parametrize("dim", [64, 256, 768])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_small_eigenvalues_of_single_precision_matrices_still_count(dim: int, dtype: torch.dtype) -> None:
+    matrix = torch.randn(dim, dim, generator=torch.Generator().manual_seed(dim)).to(dtype)
+    symmetric = (matrix.double() + matrix.double().T) / 2
+    eigenvalues = np.linalg.eigvalsh(symmetric.numpy())
+    small = 1.01 * dim * torch.finfo(torch.float32).eps * np.abs(eigenvalues).max()
+    expected = Inertia(int((eigenvalues > small).sum()), int((eigenvalues < -small).sum()), 0)
+    assert sum(expected) == dim, "the draw has an eigenvalue at the threshold: take another seed"
+    assert inertia(matrix) == expected
+
+
+def test_a_graded_positive_definite_matrix_is_positive_definite_in_float32() -> None:
+    basis = orthogonal(512, 0)
+    matrix = (basis @ torch.diag(torch.logspace(0, -3.5, 512, dtype=torch.float64)) @ basis.T).float()
+    assert inertia(matrix) == Inertia(512, 0, 0)
+
+
+def test_huge_and_tiny_entries_neither_overflow_nor_vanish() -> None:
+    assert inertia(np.diag([1e308, -1e308])) == Inertia(1, 1, 0)
+    assert inertia(np.diag([1e-300, -1e-300, 0.0])) == Inertia(1, 1, 1)
+    assert inertia(np.diag([1e200, -1e200, 1e180])) == Inertia(1, 1, 1)
+    assert inertia(np.diag([2e200, -1e200, 1e200]), tolerance=1.5e200) == Inertia(1, 0, 2)
+
+
+@pytest.mark.parametrize("tolerance", [-1.0, float("nan"), float("inf")])
+def test_an_impossible_tolerance_is_refused(tolerance: float) -> None:
+    with pytest.raises(ArgumentValueError, match="tolerance: expected a number from 0"):
+        inertia(torch.eye(2), tolerance=tolerance)
+
+
 def test_impossible_matrices_are_refused_by_name() -> None:
     with pytest.raises(ArgumentValueError, match=r"matrix: expected square matrices .* got shape \(2, 3\)"):
         inertia(torch.ones(2, 3))

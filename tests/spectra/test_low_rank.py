@@ -99,6 +99,11 @@ def test_near_zero_counts_depend_on_scale_only_when_absolute() -> None:
     assert whole.condition == pytest.approx(tiny.condition, rel=1e-12)
 
 
+def test_the_radius_is_the_largest_modulus_and_not_the_largest_real_part() -> None:
+    found = value_spectrum([[0.0, -2.0, 0.0], [2.0, 0.0, 0.0], [0.0, 0.0, -3.0]])
+    assert (found.radius, found.max_real, found.min_real) == pytest.approx((3.0, 0.0, -3.0), abs=1e-14)
+
+
 def test_factors_of_different_shapes_are_refused_with_both_shapes() -> None:
     with pytest.raises(ArgumentValueError, match=r"right: expected the shape of left, \(3, 2\), got shape \(3, 1\)"):
         low_rank_eigenvalues(torch.ones(3, 2), torch.ones(3, 1))

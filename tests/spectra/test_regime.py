@@ -76,6 +76,28 @@ def test_a_singular_value_map_leaves_A_undefined_with_its_rank() -> None:
     assert "undefined (rank 2/4)" in found.reason
 
 
+def test_a_float32_product_of_low_rank_is_singular_in_its_own_precision() -> None:
+    left, right = torch.randn(2, 64, 16, generator=torch.Generator().manual_seed(0))
+    found = regime(torch.eye(64), left @ right.T)
+    assert found.name == "undefined"
+    assert "rank 16/64" in found.reason
+
+
+@pytest.mark.parametrize("small", [1e-3, 1e-7, 1e-9])
+def test_badly_conditioned_value_maps_keep_their_signs(small: float) -> None:
+    """A = −I exactly, however small an entry of qk and ov becomes."""
+    scales = torch.tensor([1.0, small, small / 10], dtype=torch.float64)
+    found = regime(torch.diag(scales), -torch.diag(scales))
+    assert found.a_inertia is not None
+    assert tuple(found.a_inertia) == (0, 3, 0)
+    assert found.name == "convergence"
+
+
+def test_a_spectrum_on_the_imaginary_axis_is_undecided() -> None:
+    draw = torch.randn(6, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert regime(torch.eye(6, dtype=torch.float64), draw - draw.T).by_spectrum.startswith("undecided")
+
+
 def test_both_criteria_are_told_apart() -> None:
     """Symmetric A ≺ 0, W ≻ 0 gives Re λ(V) < 0; without symmetry the two criteria can part."""
     qk = torch.eye(3, dtype=torch.float64)

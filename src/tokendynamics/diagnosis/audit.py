@@ -49,14 +49,13 @@ def audit(
 
     Returns:
         Dataset with dims ``layer`` (counted from 1), ``head``, ``sign``, ``eigenvalue`` and, for rotary models,
-        ``offset``. Counts: ``W_inertia``, ``A_inertia`` (layer, sign; A's are NaN where ``A_defined`` is False, unless "pinv" asks
-        for the pseudo-inverse's),
-        ``qk_inertia``, ``ov_inertia`` (layer, head, sign). Spectra: ``qk_eigenvalues`` (layer, head, eigenvalue), of
-        the scaled symmetric part, its exact zeros left out. Balances Σ Re λ/Σ|λ| in −1 … 1: ``qk_balance`` and
-        ``ov_sym_balance`` (of the symmetric parts), ``ov_balance`` (of ov's own eigenvalues). ``V_rank``,
-        ``V_near_zero`` (|λ| < 1e-3), ``V_near_zero_relative`` (|λ| < 1e-3 ρ), ``V_condition`` (∞ where singular),
-        ``V_max_real``, ``V_radius`` (layer). ``regime``, ``regime_reason``, ``regime_by_spectrum`` (layer). Every
-        convention is an attribute.
+        ``offset``. Counts: ``W_inertia``, ``A_inertia`` (layer, sign; A's are NaN where ``A_defined`` is False, unless
+        "pinv" asks for the pseudo-inverse's), ``qk_inertia``, ``ov_inertia`` (layer, head, sign). Spectra:
+        ``qk_eigenvalues`` (layer, head, eigenvalue), of the scaled symmetric part, its exact zeros left out. Balances
+        Σ Re λ/Σ|λ| in −1 … 1: ``qk_balance`` and ``ov_sym_balance`` (of the symmetric parts), ``ov_balance`` (of ov's
+        own eigenvalues). ``V_rank``, ``V_near_zero`` (|λ| < 1e-3), ``V_near_zero_relative`` (|λ| < 1e-3 ρ),
+        ``V_condition`` (∞ where singular), ``V_max_real``, ``V_radius`` (layer). ``regime``, ``regime_reason``,
+        ``regime_by_spectrum`` (layer). Every convention is an attribute.
 
     Raises:
         ArgumentValueError: An unknown value map, a layer that does not exist, norms that cannot be folded, a W_V that
@@ -129,9 +128,8 @@ def chosen_layers(layers: Iterable[int] | None, count: int) -> list[int]:
     >>> chosen_layers(None, 3)
     [1, 2, 3]
     """
-    if layers is not None and (
-        isinstance(layers, int | str) or not all(isinstance(layer, Integral) for layer in layers)
-    ):
+    whole = isinstance(layers, Iterable) and all(isinstance(layer, Integral) for layer in layers)
+    if layers is not None and not whole:
         raise ArgumentTypeError(expected("layers", f"a sequence of whole numbers from 1 to {count}", repr(layers)))
     chosen = list(range(1, count + 1)) if layers is None else [int(layer) for layer in dict.fromkeys(layers)]
     wrong = [layer for layer in chosen if not 1 <= layer <= count]

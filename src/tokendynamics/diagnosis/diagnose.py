@@ -83,7 +83,7 @@ def diagnose(
         prompts = default_texts() if texts is None else texts
         measured = trace(ckpt, prompts, sinks=sinks, sink_ratio=sink_ratio, truncate=truncate, track=track)
         weights = audit(ckpt, value, fold_norms, singular, layers=chosen, track=track)
-        paths = token_paths(ckpt, str(measured.text.values[0]), sink_ratio=sink_ratio, truncate=truncate)
+        paths = token_paths(ckpt, str(measured.text.values[0]), sinks=sinks, sink_ratio=sink_ratio, truncate=truncate)
     parameters = {
         "model": ckpt.name,
         "prompts": measured.prompt.values.tolist(),

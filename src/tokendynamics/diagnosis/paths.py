@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 import xarray as xr
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from tokendynamics.diagnosis.prompt_trace import tokens_left_out
 from tokendynamics.diagnosis.sinks import SINK_RATIO, find_sinks
 from tokendynamics.pretrained import Checkpoint
 
 
-def token_paths(ckpt: Checkpoint, text: str, *, sink_ratio: float = SINK_RATIO, truncate: bool = False) -> xr.Dataset:
+def token_paths(
+    ckpt: Checkpoint,
+    text: str,
+    *,
+    sinks: str | Sequence[int] = "detect",
+    sink_ratio: float = SINK_RATIO,
+    truncate: bool = False,
+) -> xr.Dataset:
     """Directions of a prompt's tokens, layer by layer, in the two dimensions in which they vary most.
 
     The unit rows of all layers together are centred and projected on their first two principal axes: one plane for
@@ -21,6 +31,7 @@ def token_paths(ckpt: Checkpoint, text: str, *, sink_ratio: float = SINK_RATIO, 
     Args:
         ckpt: From `tokendynamics.load`.
         text: The prompt.
+        sinks: "detect" for the sinks of each layer, or positions to treat as such everywhere.
         sink_ratio: See `tokendynamics.diagnosis.trace.trace`.
         truncate: Whether a prompt longer than the context is cut.
 
@@ -39,12 +50,13 @@ def token_paths(ckpt: Checkpoint, text: str, *, sink_ratio: float = SINK_RATIO, 
     encoding = ckpt.encode(text, truncate=truncate)
     states = ckpt.states(encoding.ids).feed_forward.double()
     token_norms = torch.linalg.vector_norm(states, dim=-1)
-    sinks = find_sinks(token_norms, sink_ratio)
-    position, explained = _principal_plane(torch.nn.functional.normalize(states, dim=-1), sinks)
+    found = find_sinks(token_norms, sink_ratio)
+    is_sink = found if sinks == "detect" else tokens_left_out(found, sinks)
+    position, explained = _principal_plane(torch.nn.functional.normalize(states, dim=-1), is_sink)
     variables = {
         "position": (("layer", "token", "axis"), position.numpy()),
         "norm": (("layer", "token"), token_norms.numpy()),
-        "is_sink": (("layer", "token"), sinks.numpy()),
+        "is_sink": (("layer", "token"), is_sink.numpy()),
     }
     coords = {"layer": np.arange(len(states)), "token_text": ("token", encoding.tokens)}
     attrs = {

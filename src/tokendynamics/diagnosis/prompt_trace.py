@@ -71,7 +71,7 @@ def measure_prompt(
     places = _places(len(states.feed_forward), with_final_norm=bool(final))
     token_norms = gram.size[places.of("feed_forward")]
     found = find_sinks(token_norms, ratio)
-    removed = _removed(found, sinks)
+    removed = tokens_left_out(found, sinks)
     left = ~removed[places.layers]
     keep = torch.stack([torch.ones_like(left), left])
     values = summarize_gram(gram, keep) | {name: _one_by_one(gram, keep, each) for name, each in slower.items()}
@@ -140,7 +140,17 @@ def _places(depth: int, *, with_final_norm: bool) -> _Places:
     return _Places(layers, [0] * (depth - 1) + [1] * depth + [2] * with_final_norm)
 
 
-def _removed(found: Bool[Tensor, "layer token"], sinks: str | Sequence[int]) -> Bool[Tensor, "layer token"]:
+def tokens_left_out(found: Bool[Tensor, "layer token"], sinks: str | Sequence[int]) -> Bool[Tensor, "layer token"]:
+    """The tokens that "removed" leaves out at each layer, given the sinks found there.
+
+    Args:
+        found: Sinks by their norm.
+        sinks: "detect", or positions to leave out everywhere.
+
+    Raises:
+        ArgumentTypeError: Neither of the two.
+        ArgumentValueError: Positions that do not exist, or that leave no token.
+    """
     if isinstance(sinks, str):
         if sinks != "detect":
             raise ArgumentValueError(expected("sinks", "'detect' or a sequence of positions", repr(sinks)))

@@ -66,8 +66,8 @@ def trace(
         with "".
 
         Across prompts, (layer, site): ``anisotropy`` and ``anisotropy_with_sinks``, the mean cosine between tokens of
-        DIFFERENT prompts (each pair of tokens counting alike), and ``cosine_beyond_anisotropy``, what the tokens of one prompt share beyond that; NaN for
-        one prompt.
+        DIFFERENT prompts (each pair of tokens counting alike), and ``cosine_beyond_anisotropy``, what the tokens of
+        one prompt share beyond that; NaN for one prompt.
 
     Raises:
         ArgumentValueError: No prompt, an empty one, one longer than the context, an impossible position.

@@ -12,6 +12,9 @@ from tokendynamics.diagnosis.result import Finding, LayerEffect, Verdict
 NEUTRAL = 0.005
 """A layer whose two parts together change the mean pair cosine by no more than this is neutral."""
 
+GRADUAL = 0.05
+"""Median change of the mean pair cosine by a layer below which the drawing together is called slow."""
+
 COLLAPSED = 0.99
 """Mean pair cosine from which tokens count as collapsed to one direction."""
 
@@ -31,7 +34,7 @@ def judge(audit: xr.Dataset, trace: xr.Dataset) -> Verdict:
         prediction and the observation part and why, and the layers that contract and expand most.
     """
     averaged = mean_over_prompts(trace)
-    findings = [_together(averaged, trace), _sinks(trace), _parts(averaged), _weights(audit)]
+    findings = [_together(averaged, trace), _sinks(trace), _parts(averaged), _weights(audit, averaged)]
     findings += [_prediction_against_observation(audit, averaged), _extremes(averaged)]
     return Verdict(tuple(finding for finding in findings if finding is not None), layer_effects(averaged))
 
@@ -83,7 +86,7 @@ def _together(averaged: xr.Dataset, trace: xr.Dataset) -> Finding:
         return Finding(text, "together", values)
     after = "" if np.isnan(final) else f" and {final:.2f} after the final norm"
     text = (
-        f"{_movement(first, last)}: mean pair cosine {first:.2f} at the embedding, "
+        f"{_movement(first, last, _layer_changes(averaged))}: mean pair cosine {first:.2f} at the embedding, "
         f"{last:.2f} after the last layer{after}"
     )
     if np.isnan(common):
@@ -98,14 +101,28 @@ def _together(averaged: xr.Dataset, trace: xr.Dataset) -> Finding:
     return Finding(text, "together", values)
 
 
-def _movement(first: float, last: float) -> str:
+def _movement(first: float, last: float, changes: np.ndarray) -> str:
+    if min(first, last) >= COLLAPSED:
+        return "The tokens point in one direction from the start and stay there"
     if last >= COLLAPSED:
         return "The tokens collapse to one direction"
     if last - first >= NOTICEABLE:
-        return "The tokens do draw together, slowly, and do not collapse"
+        pace = "slowly" if np.median(np.abs(changes)) < GRADUAL else "quickly"
+        return f"The tokens do draw together, {pace}, and do not collapse{_jump(changes)}"
     if first - last >= NOTICEABLE:
         return "The tokens spread apart"
     return "The tokens neither draw together nor spread apart by much"
+
+
+def _jump(changes: np.ndarray) -> str:
+    """Whether three layers or fewer of a deep model make most of the rise, in words."""
+    order = np.argsort(changes)[::-1]
+    enough = int(np.searchsorted(np.cumsum(changes[order]), changes.sum() / 2)) + 1
+    if len(changes) < 6 or enough > 3:
+        return ""
+    layers = sorted(int(layer) + 1 for layer in order[:enough])
+    named = f"layer {layers[0]}" if enough == 1 else f"layers {', '.join(map(str, layers))}"
+    return f" (most of the rise, {_signed(changes[order[:enough]].sum())}, is made in {named})"
 
 
 def _sinks(trace: xr.Dataset) -> Finding:
@@ -174,21 +191,23 @@ def _parts(averaged: xr.Dataset) -> Finding | None:
 
 
 def _pull(change: np.ndarray, layers: int) -> str:
-    together = int((change > 0).sum())
-    if 2 * together >= layers:
-        return f"pulls tokens together in {together} of {layers} layers"
-    return f"pushes them apart in {layers - together} of {layers}"
+    if not abs(change.sum()) > NEUTRAL:
+        return "hardly moves them"
+    if change.sum() > 0:
+        return f"pulls tokens together in {int((change > 0).sum())} of {layers} layers"
+    return f"pushes them apart in {int((change < 0).sum())} of {layers}"
 
 
-def _weights(audit: xr.Dataset) -> Finding:
+def _weights(audit: xr.Dataset, averaged: xr.Dataset) -> Finding:
     regimes = Counter(audit.regime.values.tolist())
-    layers = audit.sizes["layer"]
+    layers, of_all = audit.sizes["layer"], averaged.sizes["layer"] - 1
+    which = f"{layers} layers" if layers == of_all else f"{layers} audited layers (of {of_all})"
     values = {
         "regimes": dict(regimes),
         "V_rank": audit.V_rank.values.tolist(),
         "V_max_real": audit.V_max_real.values.tolist(),
     }
-    growing = int((audit.V_max_real > 0).sum())
+    growing = int(_expects_growth(audit).sum())
     observed = f"the observed criterion (some Re λ(V) > 0, in {growing} of {layers} layers) expects growth"
     if growing == 0:
         observed = "the observed criterion (no Re λ(V) > 0 in any layer) expects no growth"
@@ -197,25 +216,36 @@ def _weights(audit: xr.Dataset) -> Finding:
         dim = int(audit.W_inertia[0].sum())
         span = f"{ranks[0]}/{dim}" if len(ranks) == 1 else f"{ranks[0]}–{ranks[-1]} of {dim}"
         text = (
-            f"From the weights alone A is undefined (rank {span}) in all {layers} layers, so the paper's regimes do "
-            f"not apply; {observed}."
+            f"From the weights alone A is undefined (rank {span}) in all {which}, so the paper's regimes do "
+            f"not apply{_pseudo(audit)}; {observed}."
         )
         return Finding(text, "weights", values)
     named = ", ".join(f"{count} {name}" for name, count in regimes.most_common())
     share = float((audit.W_inertia.sel(sign="positive") / audit.W_inertia.sum("sign")).mean())
     theorem = "" if regimes.get("convergence") else ", and no theorem of collapse applies"
     text = (
-        f"The weights alone put the {layers} layers in these regimes: {named} "
+        f"The weights alone put the {which} in these regimes: {named} "
         f"({share:.1%} of W_sym's eigenvalues are positive){theorem}; {observed}."
     )
     return Finding(text, "weights", values)
+
+
+def _pseudo(audit: xr.Dataset) -> str:
+    if audit.attrs["singular"] != "pinv":
+        return ""
+    return " (the signs that stand in A's place were asked for from a pseudo-inverse)"
+
+
+def _expects_growth(audit: xr.Dataset) -> np.ndarray:
+    """Per layer, whether the observed criterion finds Re λ(V) > 0 beyond rounding."""
+    return np.array([words.startswith("diverges") for words in audit.regime_by_spectrum.values.tolist()])
 
 
 def _prediction_against_observation(audit: xr.Dataset, averaged: xr.Dataset) -> Finding:
     norm = averaged.norm_median.sel(sinks="removed", site="feed_forward").values
     factor = float(norm[-1] / norm[0])
     cosine = _ends(averaged.mean_pair_cosine.sel(sinks="removed"))
-    expects_growth = bool((audit.V_max_real > 0).any())
+    expects_growth = bool(_expects_growth(audit).any())
     grows = factor > 1
     seen = f"the median norm goes from {norm[0]:.3g} to {norm[-1]:.3g} (× {factor:.3g})"
     agree = expects_growth == grows

@@ -104,9 +104,8 @@ def _to_floating(value: ArrayLike, argument: str) -> Tensor:
 
 def _from_numpy(array: np.ndarray, argument: str) -> Tensor:
     # PyTorch takes neither foreign byte orders nor negative strides, and warns of arrays that cannot be written to.
-    if array.dtype.kind == "f" and not (
-        array.dtype.isnative and array.flags.writeable and min(array.strides, default=1) >= 0
-    ):
+    plain = array.dtype.isnative and array.flags.writeable and min(array.strides, default=1) >= 0
+    if array.dtype.kind == "f" and not plain:
         array = array.astype(array.dtype.newbyteorder("="), order="C", copy=True)
     try:
         return torch.as_tensor(array)
