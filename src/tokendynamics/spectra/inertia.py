@@ -19,7 +19,7 @@ from tokendynamics.numerics.tolerances import rounding_threshold
 _PROBES = 4
 _PROBE_STEPS = 2
 _PROBE_MARGIN = 100.0
-_SCALE_STEPS = 10
+_SCALE_STEPS = 4
 _SMALLEST_SAFE, _LARGEST_SAFE = 1e-140, 1e140
 
 
