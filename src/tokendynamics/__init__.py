@@ -12,9 +12,13 @@ from typing import TYPE_CHECKING, Any
 from tokendynamics._version import __version__
 
 if TYPE_CHECKING:
-    from tokendynamics import observables, spectra
-    from tokendynamics.diagnosis import Diagnosis, audit, diagnose, trace
+    from tokendynamics import observables, plots, spectra
+    from tokendynamics.attention import AbsolutePositions, Attention, Periodic, RotaryPositions, Sinusoidal
+    from tokendynamics.diagnosis import Diagnosis, audit, diagnose, flow_of, trace
+    from tokendynamics.dynamics import Flow, Trajectory, events, simulate
     from tokendynamics.pretrained import Checkpoint, load
+    from tokendynamics.spaces import Ellipsoid, Free, Sphere
+    from tokendynamics.theorems import certify, check
 
 _HOME = {
     "observables": "tokendynamics.observables",
@@ -25,9 +29,51 @@ _HOME = {
     "trace": "tokendynamics.diagnosis",
     "diagnose": "tokendynamics.diagnosis",
     "Diagnosis": "tokendynamics.diagnosis",
+    "flow_of": "tokendynamics.diagnosis",
+    "Attention": "tokendynamics.attention",
+    "Sinusoidal": "tokendynamics.attention",
+    "Periodic": "tokendynamics.attention",
+    "AbsolutePositions": "tokendynamics.attention",
+    "RotaryPositions": "tokendynamics.attention",
+    "Free": "tokendynamics.spaces",
+    "Sphere": "tokendynamics.spaces",
+    "Ellipsoid": "tokendynamics.spaces",
+    "Flow": "tokendynamics.dynamics",
+    "simulate": "tokendynamics.dynamics",
+    "Trajectory": "tokendynamics.dynamics",
+    "events": "tokendynamics.dynamics",
+    "check": "tokendynamics.theorems",
+    "certify": "tokendynamics.theorems",
+    "plots": "tokendynamics.plots",
 }
 
-__all__ = ["Checkpoint", "Diagnosis", "__version__", "audit", "diagnose", "load", "observables", "spectra", "trace"]
+__all__ = [
+    "AbsolutePositions",
+    "Attention",
+    "Checkpoint",
+    "Diagnosis",
+    "Ellipsoid",
+    "Flow",
+    "Free",
+    "Periodic",
+    "RotaryPositions",
+    "Sinusoidal",
+    "Sphere",
+    "Trajectory",
+    "__version__",
+    "audit",
+    "certify",
+    "check",
+    "diagnose",
+    "events",
+    "flow_of",
+    "load",
+    "observables",
+    "plots",
+    "simulate",
+    "spectra",
+    "trace",
+]
 
 
 def __getattr__(name: str) -> Any:

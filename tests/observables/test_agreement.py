@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tokendynamics.numerics.errors import ArgumentValueError
-from tokendynamics.observables import consensus, mean_pair_cosine
+from tokendynamics.observables import agreement_with_first, consensus, first_token_function, mean_pair_cosine
 
 
 def simplex(dim):
@@ -116,3 +116,36 @@ def test_one_token_has_no_pairs():
 def test_a_reference_beyond_the_tokens_is_refused(reference):
     with pytest.raises(ArgumentValueError, match=f"reference: expected a token index from -3 to 2, got {reference}"):
         consensus(np.eye(3), reference)
+
+
+def test_agreement_with_the_first_is_the_inner_product_with_it():
+    x = random_states(3, 5, 4)
+    found = agreement_with_first(x)
+    np.testing.assert_allclose(found, [[token @ system[0] for token in system] for system in x], rtol=1e-13)
+    np.testing.assert_allclose(found[:, 0], np.square(np.linalg.norm(x[:, 0], axis=-1)), rtol=1e-13)
+    with pytest.raises(ArgumentValueError, match=r"x_1·x_i: expected finite numbers, got inf at index \(0,\)"):
+        agreement_with_first([[1e200]])
+
+
+def test_the_first_token_function_is_the_cubic_it_is_printed_as():
+    a = np.linspace(-2.5, 2.5, 41)
+    np.testing.assert_allclose(first_token_function(a), 2 / 3 - a + a**3 / 3, rtol=1e-12, atol=1e-15)
+    # Its derivative a² − 1 is negative inside (−1, 1): more agreement is always lower.
+    assert (np.diff(first_token_function(np.linspace(-1, 1, 101))) < 0).all()
+
+
+@pytest.mark.parametrize("gap", [2.0**-52, 2.0**-40, 2.0**-20])
+def test_the_first_token_function_keeps_its_digits_next_to_agreement(gap):
+    exact = gap**2 * (1 - gap / 3)
+    assert first_token_function(1 - gap) == pytest.approx(exact, rel=1e-15)
+    assert first_token_function(1 + gap) == pytest.approx(gap**2 * (1 + gap / 3), rel=1e-15)
+
+
+def test_the_first_token_function_answers_in_the_type_and_shape_that_came():
+    assert first_token_function(1.0) == 0.0
+    single = first_token_function(torch.tensor([[0.5, 0.1]]))
+    assert single.dtype == torch.float32
+    assert single.shape == (1, 2)
+    assert isinstance(first_token_function(np.array([0.5])), np.ndarray)
+    with pytest.raises(ArgumentValueError, match=r"agreement: expected finite numbers, got nan at index \(1,\)"):
+        first_token_function([0.0, math.nan])

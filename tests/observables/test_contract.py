@@ -12,9 +12,13 @@ from tokendynamics import observables
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
 
 QK = np.array([[0.5, 0.2, 0.0], [0.1, -0.3, 0.4], [0.0, 0.2, 0.1]])
+METRIC = np.array([[2.0, 0.5, 0.0], [0.5, 1.0, 0.2], [0.0, 0.2, 3.0]])
+DIRECTION = np.array([0.6, 0.0, 0.8])
+POINTS = np.array([[0.3, -0.2, 0.1], [1.0, 0.0, -0.5]])
 
 DIRECTIONAL = {
     "angles": partial(observables.pairwise_distances, geometry="sphere"),
+    "largest_angle": partial(observables.diameter, geometry="sphere"),
     "consensus": observables.consensus,
     "consensus_last": partial(observables.consensus, reference=-1),
     "consensus_signed": partial(observables.consensus, signed=True),
@@ -30,14 +34,46 @@ RELATIVE = {
     "stable_rank": observables.stable_rank,
     "rank_one_distance": observables.rank_one_distance,
 }
-ABSOLUTE = {"norms": observables.norms, "distances": observables.pairwise_distances}
-WITH_A_MATRIX = {
+ABSOLUTE = {
+    "norms": observables.norms,
+    "distances": observables.pairwise_distances,
+    "diameter": observables.diameter,
+}
+PER_TOKEN = {
+    "interaction_sums": partial(observables.interaction_sums, qk=QK),
+    "log_interaction_sums": partial(observables.log_interaction_sums, qk=QK),
+    "quadratic_form": partial(observables.quadratic_form, QK),
+    "quadratic_form_rate": lambda x: observables.quadratic_form_rate(QK, x, x),
+    "quadratic_form_rate_bound": partial(observables.quadratic_form_rate_bound, qk=QK),
+    "coordinate_along": partial(observables.coordinate_along, direction=DIRECTION),
+    "direction_deficit": partial(observables.direction_deficit, direction=DIRECTION),
+    "direction_deficit_in_a_metric": partial(observables.direction_deficit, direction=DIRECTION, metric=METRIC),
+}
+PER_PAIR = {
+    "pair_quadratic_form": partial(observables.pair_quadratic_form, QK),
+    "pair_quadratic_form_rate": lambda x: observables.pair_quadratic_form_rate(QK, x, x),
+}
+ORDERED = {
+    "agreement_with_first": observables.agreement_with_first,
+    "causal_interaction_sums": partial(observables.interaction_sums, qk=QK, causal=True),
+}
+GEOMETRIC = {**DIRECTIONAL, **RELATIVE, **ABSOLUTE, "agreement_with_first": observables.agreement_with_first}
+ALL = {
+    **GEOMETRIC,
+    **PER_TOKEN,
+    **PER_PAIR,
+    **ORDERED,
     "potential": partial(observables.potential, qk=QK),
     "log_potential": partial(observables.log_potential, qk=QK),
-    "quadratic_form": partial(observables.quadratic_form, QK),
+    "interaction_energy": partial(observables.interaction_energy, qk=QK),
+    "log_interaction_energy": partial(observables.log_interaction_energy, qk=QK),
+    "log_interaction": lambda x: observables.log_interaction(POINTS, x, QK),
+    "log_interaction_gradient": lambda x: observables.log_interaction_gradient(POINTS, x, QK),
+    "riemannian_metric": lambda x: observables.riemannian_metric(x, x, x, QK),
+    "hemisphere_function": partial(observables.hemisphere_function, direction=DIRECTION),
+    "hemisphere_function_in_a_metric": partial(observables.hemisphere_function, direction=DIRECTION, metric=METRIC),
+    "hemisphere_direction": lambda x: observables.hemisphere(x).direction,
 }
-GEOMETRIC = {**DIRECTIONAL, **RELATIVE, **ABSOLUTE}
-ALL = {**GEOMETRIC, **WITH_A_MATRIX, "hemisphere_direction": lambda x: observables.hemisphere(x).direction}
 
 
 def states(*shape, seed=0):
@@ -108,8 +144,10 @@ def test_lengths_scale_with_the_states(function):
 
 SYMMETRIC = {
     name: function
-    for name, function in {**ALL}.items()
-    if not name.startswith("consensus") and name not in ("angles", "distances", "norms", "quadratic_form")
+    for name, function in ALL.items()
+    if not name.startswith("consensus")
+    and name not in ("angles", "distances", "norms")
+    and name not in {**PER_TOKEN, **PER_PAIR, **ORDERED}
 }
 
 
@@ -121,9 +159,9 @@ def test_the_order_of_the_tokens_does_not_matter(function):
 
 def test_per_token_results_follow_the_order_of_the_tokens():
     x, order = states(6, 3), [4, 2, 0, 5, 1, 3]
-    for name in ("norms", "quadratic_form"):
-        np.testing.assert_allclose(ALL[name](x[order]), ALL[name](x)[order], rtol=1e-14)
-    for name in ("distances", "angles"):
+    for name in ("norms", *PER_TOKEN):
+        np.testing.assert_allclose(ALL[name](x[order]), ALL[name](x)[order], rtol=1e-13, atol=1e-15)
+    for name in ("distances", "angles", *PER_PAIR):
         np.testing.assert_allclose(ALL[name](x[order]), ALL[name](x)[order][:, order], rtol=1e-12, atol=1e-15)
     found = [observables.consensus(x[order], reference) for reference in range(6)]
     np.testing.assert_allclose(found, [observables.consensus(x, reference) for reference in order], rtol=1e-12)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tokendynamics.numerics.errors import ArgumentValueError
-from tokendynamics.observables import norms, pairwise_distances
+from tokendynamics.observables import diameter, norms, pairwise_distances
 
 
 @pytest.mark.parametrize("scale", [1e-300, 1e-160, 1.0, 1e160, 1e300])
@@ -91,3 +91,21 @@ def test_angles_do_not_see_norms_of_any_scale():
 def test_an_unknown_geometry_is_refused_by_name():
     with pytest.raises(ArgumentValueError, match="geometry: expected 'euclidean' or 'sphere', got 'torus'"):
         pairwise_distances([[1.0]], geometry="torus")
+
+
+def test_the_diameter_is_the_largest_distance():
+    corners = np.array([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
+    assert diameter(7 * corners) == pytest.approx(7 * math.sqrt(2), rel=1e-15)
+    assert diameter(corners[1:] * [2.0, 3.0], geometry="sphere") == pytest.approx(math.pi / 2, rel=1e-15)
+    assert diameter([[2.0, 5.0]]) == 0
+    x = np.random.default_rng(6).standard_normal((4, 6, 3))
+    largest = [max(np.linalg.norm(a - b) for a in system for b in system) for system in x]
+    np.testing.assert_allclose(diameter(x), largest, rtol=1e-15)
+
+
+@pytest.mark.parametrize("geometry", ["euclidean", "sphere"])
+def test_the_diameter_tells_consensus_from_almost_consensus(geometry):
+    token = np.array([0.6, 0.8])
+    assert diameter(np.stack([token, token, token]), geometry=geometry) == 0
+    near = token + 1e-13 * np.array([-0.8, 0.6])
+    assert diameter(np.stack([token, near]), geometry=geometry) == pytest.approx(1e-13, rel=1e-3)

@@ -1,4 +1,4 @@
-"""The interaction potential and quadratic forms against closed forms and explicit sums."""
+"""The interaction potential and energy against closed forms and explicit sums."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tokendynamics.numerics.errors import ArgumentValueError
-from tokendynamics.observables import log_potential, potential, quadratic_form
+from tokendynamics.observables import interaction_energy, log_interaction_energy, log_potential, potential
 
 
 def test_the_potential_is_minus_half_the_sum_over_all_ordered_pairs():
@@ -48,19 +48,25 @@ def test_the_log_potential_is_finite_where_the_potential_overflows():
     assert log_potential(small, np.eye(3)) == pytest.approx(math.log(-potential(small, np.eye(3))), rel=1e-13)
 
 
-def test_quadratic_forms_are_x_transposed_b_x_and_see_only_the_symmetric_part():
-    random = np.random.default_rng(4)
-    b, x = random.standard_normal((3, 3)), random.standard_normal((2, 5, 3))
-    expected = [[token @ b @ token for token in system] for system in x]
-    np.testing.assert_allclose(quadratic_form(b, x), expected, rtol=1e-12, atol=1e-13)
-    np.testing.assert_allclose(quadratic_form((b + b.T) / 2, x), expected, rtol=1e-12, atol=1e-13)
+def test_the_interaction_energy_is_minus_twice_the_potential_and_has_a_stable_logarithm():
+    random = np.random.default_rng(6)
+    x, qk = random.standard_normal((2, 4, 3)), random.standard_normal((3, 3))
+    total = [sum(math.exp(a @ qk @ b) for a in system for b in system) for system in x]
+    np.testing.assert_allclose(interaction_energy(x, qk), total, rtol=1e-13)
+    np.testing.assert_allclose(interaction_energy(x, qk), -2 * potential(x, qk), rtol=1e-14)
+    np.testing.assert_allclose(log_interaction_energy(x, qk), np.log(total), rtol=1e-13)
+    assert interaction_energy([[40.0]], [[1.0]]) == math.inf
+    assert log_interaction_energy([[40.0], [40.0]], [[1.0]]) == pytest.approx(1600 + math.log(4), rel=1e-15)
+
+
+def test_tokens_at_zero_have_the_squared_number_of_tokens_as_their_energy():
+    assert interaction_energy(np.zeros((7, 2)), np.eye(2)) == pytest.approx(49, rel=1e-15)
 
 
 def test_each_system_may_have_its_own_matrix():
     random = np.random.default_rng(5)
     matrices, x = random.standard_normal((3, 4, 4)), random.standard_normal((3, 6, 4))
     for i in range(3):
-        np.testing.assert_allclose(quadratic_form(matrices, x)[i], quadratic_form(matrices[i], x[i]), rtol=1e-13)
         np.testing.assert_allclose(potential(x, matrices)[i], potential(x[i], matrices[i]), rtol=1e-13)
 
 
@@ -68,14 +74,14 @@ def test_energies_have_the_dtype_of_the_states():
     x = torch.eye(3)
     assert potential(x, np.eye(3)).dtype == torch.float32
     assert log_potential(x, np.eye(3)).dtype == torch.float32
-    assert quadratic_form(np.eye(3), x).dtype == torch.float32
+    assert interaction_energy(x, np.eye(3)).dtype == torch.float32
 
 
 def test_matrices_that_do_not_fit_are_refused():
     with pytest.raises(ArgumentValueError, match=r"qk: expected shape \(…, 3, 3\) to fit x, got shape \(2, 2\)"):
         potential(np.eye(3), np.eye(2))
-    with pytest.raises(ArgumentValueError, match=r"matrix: expected square matrices.*got shape \(2, 3\)"):
-        quadratic_form(np.ones((2, 3)), np.eye(3))
+    with pytest.raises(ArgumentValueError, match=r"qk: expected square matrices.*got shape \(2, 3\)"):
+        potential(np.eye(3), np.ones((2, 3)))
     with pytest.raises(ArgumentValueError, match=r"qk: expected leading axes that broadcast.*\(4,\)"):
         potential(np.ones((4, 2, 3)), np.ones((5, 3, 3)))
 

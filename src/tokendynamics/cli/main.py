@@ -7,7 +7,9 @@ import sys
 import click
 
 from tokendynamics._version import __version__
+from tokendynamics.cli.check import check_command
 from tokendynamics.cli.diagnose import diagnose_command
+from tokendynamics.cli.simulate import simulate_command
 
 _EPILOG = """
 \b
@@ -15,8 +17,11 @@ Examples:
   tokendynamics diagnose smollm2
   tokendynamics diagnose ./my-checkpoint --prompt "The sky is" --out report
   tokendynamics diagnose random:gpt2 --threads 2 --json > gpt2.json
+  tokendynamics simulate --example fig3 > fig3.toml
+  tokendynamics check fig3.toml
+  tokendynamics simulate fig3.toml
 
-Exit codes: 0 done, 1 failed, 2 wrong usage.
+Exit codes: 0 done, 1 failed, 2 wrong usage or wrong input, 130 interrupted.
 """
 
 
@@ -28,6 +33,8 @@ def commands(traceback: bool) -> None:
 
 
 commands.add_command(diagnose_command)
+commands.add_command(simulate_command)
+commands.add_command(check_command)
 
 
 def main(arguments: list[str] | None = None) -> None:

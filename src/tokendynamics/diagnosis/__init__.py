@@ -2,9 +2,21 @@
 
 from tokendynamics.diagnosis.audit import audit
 from tokendynamics.diagnosis.diagnose import diagnose
+from tokendynamics.diagnosis.network_flow import flow_of
 from tokendynamics.diagnosis.paths import token_paths
 from tokendynamics.diagnosis.result import Convention, Diagnosis, Finding, Verdict
 from tokendynamics.diagnosis.trace import trace
 from tokendynamics.diagnosis.verdict import judge
 
-__all__ = ["Convention", "Diagnosis", "Finding", "Verdict", "audit", "diagnose", "judge", "token_paths", "trace"]
+__all__ = [
+    "Convention",
+    "Diagnosis",
+    "Finding",
+    "Verdict",
+    "audit",
+    "diagnose",
+    "flow_of",
+    "judge",
+    "token_paths",
+    "trace",
+]

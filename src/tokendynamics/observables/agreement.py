@@ -1,4 +1,4 @@
-"""How far tokens agree in direction: the consensus measure E and the mean cosine over pairs."""
+"""How far tokens agree in direction: the consensus measure E, the mean cosine, the agreement with the first."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tokendynamics.numerics.arguments import ArrayLike, as_states, like
+from tokendynamics.numerics.arguments import ArrayLike, as_states, as_tensor, check_finite, like
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 from tokendynamics.observables.directions import unit_rows
 
@@ -78,6 +78,55 @@ def mean_pair_cosine(x: ArrayLike) -> Any:
         raise ArgumentValueError(expected("x", "at least two tokens for a measure over pairs", came))
     result = _mean_pair_cosine(unit_rows(states.double()))
     return like(result.to(states.dtype), x)
+
+
+def agreement_with_first(x: ArrayLike) -> Any:
+    """Return a_i = y_1·y_i, the inner product of every token with the first one.
+
+    Source: `asymptotic`, proof of theorem 5.1, where tokens have length 1 and a_i → 1 for every i. Lengths are
+    not divided out; `direction_deficit` of the first token gives 1 − a_i without cancellation on the sphere.
+
+    Args:
+        x: States of shape (…, token, dim).
+
+    Returns:
+        Shape (…, token), in the squared units of `x`; the first entry is |y_1|².
+
+    Raises:
+        ArgumentValueError: Values that overflow.
+
+    >>> agreement_with_first([[1.0, 0.0], [0.6, 0.8], [-1.0, 0.0]])
+    [1.0, 0.6, -1.0]
+    """
+    states = as_states(x)
+    wide = states.double()
+    result = (wide * wide[..., :1, :]).sum(dim=-1)
+    check_finite(result, "x_1·x_i")
+    return like(result.to(states.dtype), x)
+
+
+def first_token_function(agreement: ArrayLike) -> Any:
+    """Return 2/3 − a + a³/3, computed as (1 − a)²(2 + a)/3.
+
+    Source: `asymptotic` (17), the Lyapunov function of theorem 5.1 on [−1, 1]: 4/3 at the antipode, falling to 0
+    at a = 1. The factors keep it at or above 0 for a ≥ −2, also where a exceeds 1 by rounding; the printed sum
+    gives −5.6e-17 at a = 1.
+
+    Args:
+        agreement: a, of any shape, such as `agreement_with_first` gives.
+
+    Returns:
+        The shape of `agreement`, dimensionless.
+
+    Raises:
+        ArgumentTypeError, ArgumentValueError: See `tokendynamics.numerics.arguments.as_tensor`.
+
+    >>> first_token_function([1.0, 0.5, 0.0, -1.0])
+    [0.0, 0.208333..., 0.666666..., 1.333333...]
+    """
+    values = as_tensor(agreement, "agreement")
+    a = values.double()
+    return like(((1 - a).square() * (2 + a) / 3).to(values.dtype), agreement)
 
 
 def _consensus(unit: Float[Tensor, "*system token dim"], index: int, signed: bool) -> Float[Tensor, "*system"]:

@@ -71,6 +71,29 @@ def pairwise_distances(x: ArrayLike, *, geometry: str = "euclidean") -> Any:
     return like(result.to(states.dtype), x)
 
 
+def diameter(x: ArrayLike, *, geometry: str = "euclidean") -> Any:
+    """Return the largest distance between two tokens.
+
+    0 exactly when all tokens coincide (in direction, on the sphere): the measure of consensus in `asymptotic`
+    theorem 4.1. Distances are those of `pairwise_distances`.
+
+    Args:
+        x: States of shape (…, token, dim).
+        geometry: ``"euclidean"`` or ``"sphere"``.
+
+    Returns:
+        Shape (…,), in the units of `x`, or in radians from 0 to π; 0 for a single token.
+
+    Raises:
+        ArgumentValueError: Another geometry, or a zero token where angles are asked for.
+
+    >>> diameter([[0.0, 0.0], [3.0, 4.0], [1.0, 1.0]])
+    5.0
+    """
+    states = as_states(x)
+    return like(pairwise_distances(states, geometry=geometry).flatten(start_dim=-2).amax(dim=-1), x)
+
+
 def euclidean(x: Float[Tensor, "*system token dim"]) -> Float[Tensor, "*system token token"]:
     """Return |x_i − x_j| from differences; memory (…, token, token) and (…, token, dim), never their product."""
     size = x.abs()

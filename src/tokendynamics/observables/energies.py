@@ -1,16 +1,15 @@
-"""Energies of token states: the interaction potential and quadratic forms."""
+"""Energies of token states: the interaction potential and the sum it is made of, with their logarithms."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from tokendynamics.numerics.arguments import ArrayLike, as_square, as_states, check_finite, like
-from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.arguments import ArrayLike, as_states, check_finite, like
+from tokendynamics.observables.fitting import fitting_matrix
 
 
 def potential(x: ArrayLike, qk: ArrayLike) -> Any:
@@ -34,8 +33,9 @@ def potential(x: ArrayLike, qk: ArrayLike) -> Any:
     >>> f"{potential([[1.0, 0.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]]):.6f}"  # −2e
     '-5.436564'
     """
-    states, form = _fitting(x, qk, "qk")
-    return like(-_log_half_sum(states.double(), form).exp().to(states.dtype), x)
+    states = as_states(x)
+    log_sum = _log_sum(states.double(), fitting_matrix(states, qk, "qk"))
+    return like(-(log_sum - math.log(2)).exp().to(states.dtype), x)
 
 
 def log_potential(x: ArrayLike, qk: ArrayLike) -> Any:
@@ -56,52 +56,60 @@ def log_potential(x: ArrayLike, qk: ArrayLike) -> Any:
     >>> f"{log_potential([[100.0]], [[1.0]]):.6f}"  # 10000 − log 2
     '9999.306853'
     """
-    states, form = _fitting(x, qk, "qk")
-    return like(_log_half_sum(states.double(), form).to(states.dtype), x)
+    states = as_states(x)
+    log_sum = _log_sum(states.double(), fitting_matrix(states, qk, "qk"))
+    return like((log_sum - math.log(2)).to(states.dtype), x)
 
 
-def quadratic_form(matrix: ArrayLike, x: ArrayLike) -> Any:
-    """Return q_B(x_i) = x_i^T B x_i for every token.
+def interaction_energy(x: ArrayLike, qk: ArrayLike) -> Any:
+    """Return h = Σ_ij exp(x_i^T qk x_j), which is −2 times `potential`.
 
-    Only the symmetric part (B + B^T)/2 counts. Source: the forms of A and W in `positional` (theorems 3.1, 3.3).
+    Source: `positional`, proof of lemma B.4: it does not increase along the free flow if A = qk·ov^{−1} is
+    symmetric negative definite and qk is symmetric positive definite; then it tends to ℓ², its value at 0.
 
     Args:
-        matrix: B, of shape (dim, dim) or (…, dim, dim) broadcasting against the systems of `x`.
         x: States of shape (…, token, dim).
+        qk: The form of the logits, (dim, dim) or (…, dim, dim) broadcasting against the systems of `x`.
 
     Returns:
-        Shape (…, token), in the squared units of `x` times those of B.
+        Shape (…,), dimensionless, above 0. It is inf where the sum exceeds the largest number of the dtype:
+        `log_interaction_energy` stays finite there.
 
     Raises:
-        ArgumentValueError: Shapes that do not fit, or values that overflow.
+        ArgumentValueError: Shapes that do not fit, or logits that overflow.
 
-    >>> quadratic_form([[2.0, 1.0], [0.0, -1.0]], [[1.0, 0.0], [0.0, 3.0], [1.0, 1.0]])
-    [2.0, -9.0, 2.0]
+    >>> interaction_energy([[0.0], [0.0], [0.0]], [[1.0]])
+    9.0...
     """
-    states, form = _fitting(x, matrix, "matrix")
-    wide = states.double()
-    result = ((wide @ form) * wide).sum(dim=-1)
-    check_finite(result, "x_i^T matrix x_i")
-    return like(result.to(states.dtype), x)
+    states = as_states(x)
+    return like(_log_sum(states.double(), fitting_matrix(states, qk, "qk")).exp().to(states.dtype), x)
 
 
-def _log_half_sum(
+def log_interaction_energy(x: ArrayLike, qk: ArrayLike) -> Any:
+    """Return log h, finite where `interaction_energy` overflows: `log_potential` plus log 2.
+
+    Source: the logarithm of h in `positional`, lemma B.4.
+
+    Args:
+        x: States of shape (…, token, dim).
+        qk: The form of the logits, (dim, dim) or (…, dim, dim) broadcasting against the systems of `x`.
+
+    Returns:
+        Shape (…,), dimensionless.
+
+    Raises:
+        ArgumentValueError: Shapes that do not fit, or logits that overflow.
+
+    >>> log_interaction_energy([[100.0]], [[1.0]])
+    10000.0
+    """
+    states = as_states(x)
+    return like(_log_sum(states.double(), fitting_matrix(states, qk, "qk")).to(states.dtype), x)
+
+
+def _log_sum(
     x: Float64[Tensor, "*system token dim"], form: Float64[Tensor, "*form_system dim dim"]
 ) -> Float64[Tensor, "*broadcast"]:
     logits = x @ form @ x.mT
     check_finite(logits, "x_i^T qk x_j")
-    return logits.flatten(start_dim=-2).logsumexp(dim=-1) - math.log(2)
-
-
-def _fitting(x: ArrayLike, matrix: ArrayLike, argument: str) -> tuple[Tensor, Tensor]:
-    states, form = as_states(x), as_square(matrix, argument)
-    dim, leading = states.shape[-1], states.shape[:-2]
-    if form.shape[-1] != dim:
-        wanted = f"shape (…, {dim}, {dim}) to fit x"
-        raise ArgumentValueError(expected(argument, wanted, f"shape {tuple(form.shape)}"))
-    try:
-        torch.broadcast_shapes(leading, form.shape[:-2])
-    except RuntimeError:
-        wanted = f"leading axes that broadcast against those of x, {tuple(leading)}"
-        raise ArgumentValueError(expected(argument, wanted, f"shape {tuple(form.shape)}")) from None
-    return states, form.to(device=states.device, dtype=torch.float64)
+    return logits.flatten(start_dim=-2).logsumexp(dim=-1)

@@ -1,0 +1,275 @@
+"""Attention as a map of token states: who attends to whom, and what is carried."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from tokendynamics.attention.frozen import Frozen, Multiple
+from tokendynamics.attention.mixing import (
+    SHORT,
+    average,
+    fused_average,
+    linear_average,
+    linear_weights,
+    logits,
+    softmax_weights,
+)
+from tokendynamics.attention.positions import AbsolutePositions, RotaryPositions
+from tokendynamics.attention.schedules import Schedule, ScheduleLike, Time, as_schedule
+from tokendynamics.numerics.arguments import ArrayLike, as_states, like
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
+
+Weights = Literal["softmax", "linear"]
+Normalization = Literal["plain", "paper"]
+
+
+class Attention:
+    """Heads of attention: logits ``s_ij = x_i^T qk x_j``, weights from them, output ``Σ_h Σ_j w^h_ij ov_h x_j``.
+
+    i receives and j sends; ov acts on column vectors. Matrices may be shared by all systems or, with leading
+    system axes, differ between them.
+
+    Args:
+        qk: (dim, dim), (head, dim, dim) or (*system, head, dim, dim), a `FactoredMatrix`, `Sinusoidal`, `Periodic`,
+            or a function of time.
+        ov: Likewise, for the same heads.
+        causal: Whether token i sees only tokens j ≤ i.
+        weights: ``"softmax"`` over the senders, or ``"linear"``: the logits themselves (`logical` (2.2)).
+        normalization: ``"plain"``, or ``"paper"``: the weights times 1/√dim (`asymptotic` (4)–(21)), a change of
+            time. None leaves the choice to the flow: "paper" on the sphere and ellipsoid, "plain" in free space.
+        positions: None, `AbsolutePositions` or `RotaryPositions`.
+
+    Raises:
+        ArgumentTypeError: Integer or complex arrays, or something that is no matrix.
+        ArgumentValueError: Shapes that do not fit (both are printed), NaN or infinity, an unknown option.
+
+    >>> attention = Attention([[0.0, 0.0], [0.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]], causal=True)
+    >>> attention.pattern([[1.0, 0.0], [0.0, 1.0]])
+    [[[1.0, 0.0], [0.5, 0.5]]]
+    """
+
+    def __init__(
+        self,
+        qk: ScheduleLike,
+        ov: ScheduleLike,
+        *,
+        causal: bool = False,
+        weights: Weights = "softmax",
+        normalization: Normalization | None = None,
+        positions: AbsolutePositions | RotaryPositions | None = None,
+    ) -> None:
+        if weights not in ("softmax", "linear"):
+            raise ArgumentValueError(expected("weights", "'softmax' or 'linear'", repr(weights)))
+        if normalization not in (None, "plain", "paper"):
+            raise ArgumentValueError(expected("normalization", "'plain', 'paper' or None", repr(normalization)))
+        if not isinstance(positions, AbsolutePositions | RotaryPositions | None):
+            wanted = "None, AbsolutePositions or RotaryPositions"
+            raise ArgumentTypeError(expected("positions", wanted, type(positions).__name__))
+        self.qk: Schedule = as_schedule(qk, "qk")
+        self.ov: Schedule = as_schedule(ov, "ov")
+        self.causal = bool(causal)
+        self.weights: Weights = weights
+        self.normalization: Normalization | None = normalization
+        self.positions = positions
+        _check_circuits(self.qk, self.ov)
+        _check_positions(positions, self.dim, self.heads)
+
+    @property
+    def dim(self) -> int:
+        """Features of a token."""
+        return self.qk.shape[-1]
+
+    @property
+    def heads(self) -> int:
+        """Number of heads."""
+        return self.qk.shape[-3]
+
+    @property
+    def system_shape(self) -> tuple[int, ...]:
+        """Leading axes of the matrices: () where all systems share them."""
+        return max((schedule.shape[:-3] for schedule in self.schedules), key=len)
+
+    @property
+    def schedules(self) -> tuple[Schedule, ...]:
+        """All matrices over time: qk, ov, and those of rotary positions."""
+        rotary = (self.positions.query, self.positions.key) if isinstance(self.positions, RotaryPositions) else ()
+        return (self.qk, self.ov, *rotary)
+
+    @property
+    def constant(self) -> bool:
+        """Whether nothing depends on time."""
+        return all(schedule.constant for schedule in self.schedules)
+
+    def logits(self, x: ArrayLike, t: float = 0.0) -> Any:
+        """``s_ij = x_i^T qk x_j`` for all pairs, positions included and before any mask.
+
+        Args:
+            x: States (…, token, dim).
+            t: Time of the schedules.
+
+        Returns:
+            Shape (…, head, token, token), receivers first, dimensionless.
+
+        Raises:
+            ArgumentValueError: A dim that differs from that of qk.
+        """
+        states = self.fitting(x)
+        query, key = self.queries_and_keys(states, t)
+        return like(logits(query, key), x)
+
+    def pattern(self, x: ArrayLike, t: float = 0.0) -> Any:
+        """The attention pattern: rows of softmax over the senders, or masked raw logits if weights are linear.
+
+        Args:
+            x: States (…, token, dim).
+            t: Time of the schedules.
+
+        Returns:
+            Shape (…, head, token, token); without the 1/√dim of ``normalization="paper"``.
+        """
+        states = self.fitting(x)
+        query, key = self.queries_and_keys(states, t)
+        weigh = softmax_weights if self.weights == "softmax" else linear_weights
+        return like(weigh(query, key, self.causal), x)
+
+    def mix(self, x: Tensor, t: Time, *, identity_values: bool = False) -> Tensor:
+        """``Σ_h Σ_j w^h_ij ov_h x_j`` for checked states; with `identity_values` as if every ov were the identity.
+
+        Memory is linear in the number of tokens with softmax weights.
+        """
+        query, key = self.queries_and_keys(x, t)
+        placed = self.placed(x)
+        ov = Multiple(torch.ones(self.heads).to(x), self.dim) if identity_values else self.ov.at(t)
+        if x.shape[-2] > SHORT:
+            averaging = fused_average if self.weights == "softmax" else linear_average
+            return ov.output(averaging(query, key, ov.values(placed), self.causal)).sum(dim=-3)
+        weigh = softmax_weights if self.weights == "softmax" else linear_weights
+        weights = weigh(query, key, self.causal)
+        if isinstance(ov, Multiple):
+            return (weights * ov.multiple[..., None, None]).sum(dim=-3) @ placed
+        return ov.output(average(weights, ov.values(placed))).sum(dim=-3)
+
+    def queries_and_keys(self, x: Tensor, t: Time) -> tuple[Tensor, Tensor]:
+        """Rows whose inner products are the logits, (*system, head, token, rank); the head axis of keys may be 1."""
+        placed = self.placed(x)
+        qk: Frozen = self.qk.at(t)
+        query, key = qk.queries(placed), qk.keys(placed)
+        if isinstance(self.positions, RotaryPositions):
+            turned_query, turned_key = self.positions.turned(x, t)
+            query = _side_by_side(query, turned_query) * self.positions.scale
+            key = _side_by_side(key, turned_key)
+        return query, key
+
+    def placed(self, x: Tensor) -> Tensor:
+        """What attention reads: x, or x + p with absolute positions."""
+        if not isinstance(self.positions, AbsolutePositions):
+            return x
+        table = self.positions.table
+        if table.shape[0] < x.shape[-2]:
+            wanted = f"at least {x.shape[-2]} rows, one for each token of x, shape {tuple(x.shape)}"
+            raise ArgumentValueError(expected("table", wanted, f"shape {tuple(table.shape)}"))
+        return x + table[: x.shape[-2]].to(x)
+
+    def fitting(self, x: ArrayLike, argument: str = "x") -> Tensor:
+        """`x` as states whose dim and system axes fit, or a refusal that prints both shapes."""
+        states = as_states(x, argument)
+        if states.shape[-1] != self.dim:
+            wanted = f"shape (…, token, {self.dim}) to fit qk, shape {tuple(self.qk.shape)}"
+            raise ArgumentValueError(expected(argument, wanted, f"shape {tuple(states.shape)}"))
+        if self.system_shape and self.system_shape != states.shape[:-2]:
+            wanted = f"leading axes {self.system_shape}, those of the matrices"
+            raise ArgumentValueError(expected(argument, wanted, f"shape {tuple(states.shape)}"))
+        self.placed(states)
+        return states
+
+    def with_schedules(
+        self, qk: ScheduleLike, ov: ScheduleLike, positions: AbsolutePositions | RotaryPositions | None
+    ) -> Attention:
+        """The same options over other matrices."""
+        return Attention(
+            qk,
+            ov,
+            causal=self.causal,
+            weights=self.weights,
+            normalization=self.normalization,
+            positions=positions,
+        )
+
+    def within(self, start: float, end: float) -> Attention:
+        """The attention on an interval without breaks; see `Schedule.within`."""
+        if self.constant:
+            return self
+        return self._each(lambda schedule: schedule.within(start, end))
+
+    def breaks(self, start: float, end: float) -> list[float]:
+        """Times strictly between start and end where a matrix jumps, in order."""
+        return sorted({time for schedule in self.schedules for time in schedule.breaks(start, end)})
+
+    def flattened(self) -> Attention:
+        """The attention with its system axes, if it has several, made one."""
+        return self._each(lambda schedule: schedule.flattened()) if len(self.system_shape) > 1 else self
+
+    def select(self, systems: Tensor) -> Attention:
+        """The attention of some systems, by index along the first axis."""
+        return self._each(lambda schedule: schedule.select(systems)) if self.system_shape else self
+
+    def to(self, *, dtype: torch.dtype, device: torch.device) -> Attention:
+        """The same in another precision or place."""
+        positions = self.positions and self.positions.to(dtype=dtype, device=device)
+        qk, ov = (schedule.to(dtype=dtype, device=device) for schedule in (self.qk, self.ov))
+        return self.with_schedules(qk, ov, positions)
+
+    def _each(self, change) -> Attention:
+        positions = self.positions
+        if isinstance(positions, RotaryPositions):
+            positions = positions.with_schedules(change(positions.query), change(positions.key))
+        return self.with_schedules(change(self.qk), change(self.ov), positions)
+
+
+def masked_weights(logits: Tensor, causal: bool, weights: str, first_receiver: int = 0) -> Tensor:
+    """Softmax over the senders, or the logits themselves; senders after the receiver get 0 if `causal`.
+
+    Args:
+        logits: (…, receiver, sender), for receivers from `first_receiver` on.
+        causal: Whether senders after the receiver are left out.
+        weights: "softmax" or "linear".
+        first_receiver: Index of the first row.
+    """
+    everyone = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device)
+    hidden = everyone.triu(1 + first_receiver) if causal else None
+    if weights == "linear":
+        return logits if hidden is None else logits.masked_fill(hidden, 0.0)
+    return (logits if hidden is None else logits.masked_fill(hidden, -torch.inf)).softmax(dim=-1)
+
+
+def _side_by_side(first: Tensor, second: Tensor) -> Tensor:
+    leading = torch.broadcast_shapes(first.shape[:-1], second.shape[:-1])
+    return torch.cat([first.expand(*leading, -1), second.expand(*leading, -1)], dim=-1)
+
+
+def _check_circuits(qk: Schedule, ov: Schedule) -> None:
+    for name, schedule in (("qk", qk), ("ov", ov)):
+        if schedule.shape[-1] != schedule.shape[-2] or schedule.shape[-1] == 0:
+            raise ArgumentValueError(expected(name, "square matrices (…, dim, dim)", f"shape {tuple(schedule.shape)}"))
+    if qk.shape[-3:] != ov.shape[-3:]:
+        wanted = f"the heads and dim of qk, shape {tuple(qk.shape)}"
+        raise ArgumentValueError(expected("ov", wanted, f"shape {tuple(ov.shape)}"))
+    if qk.shape[:-3] and ov.shape[:-3] and qk.shape[:-3] != ov.shape[:-3]:
+        wanted = f"the system axes of qk, shape {tuple(qk.shape)}, or none"
+        raise ArgumentValueError(expected("ov", wanted, f"shape {tuple(ov.shape)}"))
+
+
+def _check_positions(positions: AbsolutePositions | RotaryPositions | None, dim: int, heads: int) -> None:
+    if isinstance(positions, AbsolutePositions) and positions.table.shape[-1] != dim:
+        wanted = f"table of shape (token, {dim}) to fit qk"
+        raise ArgumentValueError(expected("positions", wanted, f"shape {tuple(positions.table.shape)}"))
+    if not isinstance(positions, RotaryPositions):
+        return
+    if dim % 2 and positions.rank == dim:
+        raise ArgumentValueError(expected("positions", "an even dim for rotary positions", f"dim {dim}"))
+    if positions.dim != dim or positions.query.shape[-3] not in (1, heads):
+        wanted = f"query of shape ({heads}, {dim}, rank) to fit qk"
+        raise ArgumentValueError(expected("positions", wanted, f"shape {tuple(positions.query.shape)}"))

@@ -1,0 +1,64 @@
+"""Averages over the senders, in the form that suits the sizes: fused for long sequences, direct for short ones."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad, scaled_dot_product_attention
+
+SHORT = 128
+"""Up to this many tokens the matrix of weights is formed; beyond it memory stays linear in the tokens."""
+
+
+def softmax_weights(query: Tensor, key: Tensor, causal: bool) -> Tensor:
+    """``softmax_j(q_i · k_j)``, (*system, head, token, token), for (*system, head, token, rank) and head or 1 keys."""
+    scores = logits(query, key)
+    if causal:
+        tokens = scores.shape[-1]
+        scores = scores + torch.full((tokens, tokens), -torch.inf, dtype=scores.dtype, device=scores.device).triu(1)
+    return scores.softmax(dim=-1)
+
+
+def linear_weights(query: Tensor, key: Tensor, causal: bool) -> Tensor:
+    """The logits themselves, 0 for senders after the receiver if `causal`."""
+    scores = logits(query, key)
+    return scores.tril() if causal else scores
+
+
+def logits(query: Tensor, key: Tensor) -> Tensor:
+    """``q_i · k_j``, (*system, head, token, token)."""
+    return _shared_by_heads(query, key.mT)
+
+
+def average(weights: Tensor, value: Tensor) -> Tensor:
+    """``Σ_j w_ij v_j``, (*system, head, token, width)."""
+    return _shared_by_heads(weights, value)
+
+
+def fused_average(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> Tensor:
+    """``Σ_j softmax_j(q_i · k_j) v_j`` in memory linear in the tokens."""
+    # Four axes and one width: with three axes or unequal widths PyTorch falls back to a path that forms the weights.
+    system, heads, tokens = query.shape[:-3], query.shape[-3], query.shape[-2]
+    width = max(query.shape[-1], value.shape[-1])
+
+    def prepared(part: Tensor) -> Tensor:
+        four_axes = part.expand(*system, heads, -1, -1).reshape(-1, heads, tokens, part.shape[-1])
+        return pad(four_axes, (0, width - part.shape[-1])) if part.shape[-1] < width else four_axes
+
+    parts = prepared(query), prepared(key), prepared(value)
+    mixed = scaled_dot_product_attention(*parts, is_causal=causal, scale=1.0)
+    return mixed[..., : value.shape[-1]].reshape(*system, heads, tokens, value.shape[-1])
+
+
+def linear_average(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> Tensor:
+    """``Σ_j (q_i · k_j) v_j``; without a mask through a rank × width product, which is linear in the tokens."""
+    return average(linear_weights(query, key, causal), value) if causal else query @ (key.mT @ value)
+
+
+def _shared_by_heads(left: Tensor, right: Tensor) -> Tensor:
+    """``left_h @ right_h`` where right may have one head for all: then the heads' rows stand in one product."""
+    heads, rows = left.shape[-3:-1]
+    if right.shape[-3] == heads:
+        return left @ right
+    stacked = left.reshape(*left.shape[:-3], heads * rows, left.shape[-1]) @ right.squeeze(-3)
+    return stacked.reshape(*stacked.shape[:-2], heads, rows, stacked.shape[-1])

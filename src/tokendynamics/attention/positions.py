@@ -1,0 +1,124 @@
+"""Where tokens stand in the sequence: tables added to them, or rotations of queries and keys."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tokendynamics.attention.frozen import per_head
+from tokendynamics.attention.schedules import Schedule, ScheduleLike, Time, as_schedule
+from tokendynamics.numerics.arguments import ArrayLike, as_tensor
+from tokendynamics.numerics.errors import ArgumentValueError, expected
+
+
+class AbsolutePositions:
+    """A vector p_i added to token i inside attention, in the logits and in what is averaged.
+
+    The state stays x: the flow is the one of x + p seen from x. Source: `positional` (5).
+
+    Args:
+        table: (token, dim), given or learned.
+
+    >>> AbsolutePositions.sinusoidal(3, 2).table[:, 0].round(decimals=3).tolist()  # sin 1, sin 2, sin 3
+    [0.841, 0.909, 0.141]
+    """
+
+    def __init__(self, table: ArrayLike) -> None:
+        self.table = as_tensor(table, "table", ndim_at_least=2, axes="(token, dim)")
+        if self.table.ndim != 2:
+            raise ArgumentValueError(expected("table", "shape (token, dim)", f"shape {tuple(self.table.shape)}"))
+
+    @classmethod
+    def sinusoidal(cls, tokens: int, dim: int, base: float = 10000.0) -> AbsolutePositions:
+        """Sines and cosines: ``p_ij = sin(i · base^(−j/dim))`` for even j, ``cos(i · base^(−(j−1)/dim))`` for odd j.
+
+        i = 1 … tokens, and the feature index j counts from 0. Source: the formula above `positional` (5).
+        """
+        position = torch.arange(1, tokens + 1, dtype=torch.float64).unsqueeze(-1)
+        feature = torch.arange(dim, dtype=torch.float64)
+        angle = position * base ** (-(feature - feature % 2) / dim)
+        return cls(torch.where(feature % 2 == 0, angle.sin(), angle.cos()))
+
+    def to(self, *, dtype: torch.dtype, device: torch.device) -> AbsolutePositions:
+        """The same in another precision or place."""
+        return AbsolutePositions(self.table.to(dtype=dtype, device=device))
+
+
+class RotaryPositions:
+    """An extra term ``x_l^T Q̄ R_{i−l} K̄^T x_i`` in the logits of receiver l and sender i.
+
+    R_m turns the neighbouring coordinate pairs (2c, 2c + 1) by the angles m · base^(−2c/rank). Since
+    ``R_{i−l} = R_l^T R_i``, the vectors Q̄^T x_l and K̄^T x_i are turned by their own positions and nothing of size
+    token² × dim² exists. Source: `positional` (6)–(8), without its 1/√D_k.
+
+    Args:
+        query: Q̄, (dim, rank) or (head, dim, rank), constant or a schedule; rank even.
+        key: K̄ of the same shape.
+        base: Of the geometric sequence of frequencies.
+        scale: Multiplies ALL logits, those of qk too; 1/√D_k for the paper's (7).
+        frequencies: Radians per position of each pair, (rank/2,), in place of those of `base`.
+
+    Raises:
+        ArgumentValueError: Shapes that differ, an odd rank, a base that is not positive.
+    """
+
+    def __init__(
+        self,
+        query: ScheduleLike,
+        key: ScheduleLike,
+        base: float = 10000.0,
+        scale: float = 1.0,
+        *,
+        frequencies: ArrayLike | None = None,
+    ) -> None:
+        self.query: Schedule = as_schedule(query, "query")
+        self.key: Schedule = as_schedule(key, "key")
+        if self.query.shape != self.key.shape:
+            wanted = f"the shape of query, {tuple(self.query.shape)}"
+            raise ArgumentValueError(expected("key", wanted, f"shape {tuple(self.key.shape)}"))
+        if self.rank % 2:
+            advice = "rotary positions turn pairs of coordinates"
+            raise ArgumentValueError(expected("query", "an even number of columns", f"{self.rank}", advice))
+        if not base > 0:
+            raise ArgumentValueError(expected("base", "a positive number", base))
+        self.base, self.scale = float(base), float(scale)
+        pair = torch.arange(0, self.rank, 2, dtype=torch.float64)
+        given = self.base ** (-pair / self.rank) if frequencies is None else as_tensor(frequencies, "frequencies")
+        if given.shape != pair.shape:
+            wanted = f"one number for each of {len(pair)} pairs"
+            raise ArgumentValueError(expected("frequencies", wanted, f"shape {tuple(given.shape)}"))
+        self.frequencies = given.to(torch.float64)
+
+    @property
+    def dim(self) -> int:
+        """Features of a token."""
+        return self.query.shape[-2]
+
+    @property
+    def rank(self) -> int:
+        """Coordinates that are turned."""
+        return self.query.shape[-1]
+
+    def turned(self, x: Tensor, t: Time) -> tuple[Tensor, Tensor]:
+        """Queries and keys (*system, head, token, rank), each turned by its own position."""
+        tokens = x.unsqueeze(-3)
+        query = per_head(tokens, self.query.at(t).dense())
+        key = per_head(tokens, self.key.at(t).dense())
+        place = torch.arange(x.shape[-2], dtype=torch.float64)
+        angles = (place.unsqueeze(-1) * self.frequencies).to(x.device)
+        cosine, sine = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+        return _turn(query, cosine, sine), _turn(key, cosine, sine)
+
+    def with_schedules(self, query: ScheduleLike, key: ScheduleLike) -> RotaryPositions:
+        """The same base and scale over other matrices."""
+        return RotaryPositions(query, key, self.base, self.scale, frequencies=self.frequencies)
+
+    def to(self, *, dtype: torch.dtype, device: torch.device) -> RotaryPositions:
+        """The same in another precision or place."""
+        query, key = (part.to(dtype=dtype, device=device) for part in (self.query, self.key))
+        return self.with_schedules(query, key)
+
+
+def _turn(vectors: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    even, odd = vectors[..., 0::2], vectors[..., 1::2]
+    return torch.stack([even * cosine - odd * sine, odd * cosine + even * sine], dim=-1).flatten(-2)

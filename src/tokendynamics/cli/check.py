@@ -1,0 +1,78 @@
+"""``tokendynamics check``: which statements of the theory speak about a file's flow and start, and which do not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from tokendynamics.theorems import Check
+
+_EPILOG = """
+\b
+Examples:
+  tokendynamics check fig3.toml
+  tokendynamics check fig3.toml --json | jq '.checks[] | select(.applies) | .statement'
+"""
+
+
+@click.command("check", epilog=_EPILOG)
+@click.argument("spec", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--threads", type=click.IntRange(min=1), help="CPU threads; wins over [solver] threads.")
+@click.option("--json", "as_json", is_flag=True, help="Print the checks as JSON on standard output.")
+def check_command(spec: Path, threads: int | None, as_json: bool) -> None:
+    """Say which theorems apply to the flow of the TOML file SPEC, what they predict, and why the others do not.
+
+    Hypotheses are measured on the circuits and the start; nothing is integrated and nothing is written.
+    """
+    from tokendynamics.numerics.threads import limited_threads
+    from tokendynamics.specification.build import build
+    from tokendynamics.specification.read import read_specification
+    from tokendynamics.theorems import check
+
+    file = read_specification(spec)
+    problem = build(file)
+    with limited_threads(threads or file.tables.solver.threads):
+        found = check(problem.flow, problem.start)
+    if as_json:
+        from tokendynamics.specification.saving import plain
+
+        summary = {"file": spec.name, "title": file.tables.title, "checks": found}
+        click.echo(json.dumps(plain(summary), ensure_ascii=False, allow_nan=False))
+    else:
+        _print(found, file.tables.title or spec.name)
+
+
+def _print(found: list[Check], title: str) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    table = Table(box=SIMPLE_HEAD, title=Text(title), title_justify="left")
+    for column in ("statement", "applies", "what it predicts, or why it does not apply"):
+        table.add_column(column, no_wrap=column == "statement")
+    for one in sorted(found, key=lambda each: not each.applies):
+        table.add_row(one.statement, "yes" if one.applies else "no", _account(one))
+    console.print(table)
+    noted = [one for one in found if one.applies and one.erratum]
+    for one in noted:
+        console.print(Text(f"{one.statement}, erratum: {one.erratum}"))
+
+
+def _account(one: Check) -> str:
+    """The prediction with what was assumed, or each violated hypothesis with its margin."""
+    if one.applies:
+        said = [] if one.prediction is None else [one.prediction.text]
+        return "\n".join([*said, *(f"assumed: {text}" for text in one.assumed)])
+    margins = {
+        hypothesis.text: hypothesis.margin
+        for hypothesis in one.hypotheses
+        if hypothesis.holds is False and hypothesis.margin is not None
+    }
+    reasons = [f"{text} (margin {margins[text]:.3g})" if text in margins else text for text in one.reasons]
+    return "\n".join(reasons)

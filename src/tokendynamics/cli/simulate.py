@@ -1,0 +1,263 @@
+"""``tokendynamics simulate``: run what a file describes and write trajectory, figures and certificates."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from tokendynamics.cli.output import Output
+    from tokendynamics.dynamics import Trajectory
+    from tokendynamics.specification.build import Problem
+    from tokendynamics.specification.read import SpecificationFile
+    from tokendynamics.specification.saving import Results
+
+_EPILOG = """
+\b
+Examples:
+  tokendynamics simulate --example fig3 > fig3.toml   a file to start from; --example list names them all
+  tokendynamics simulate fig3.toml                    writes the folder simulation-fig3
+  tokendynamics simulate fig3.toml --out run --json
+  tokendynamics check fig3.toml                       the theorems only, nothing is integrated
+
+\b
+The folder holds trajectory.zarr, certificates.json, manifest.json, a copy of the file, and the figures. A system that
+ends before the horizon keeps what it reached; the table of statuses says so, and the exit code is still 0. After
+Ctrl-C what was reached is saved with the status "interrupted", and the exit code is 130.
+"""
+
+
+@click.command("simulate", epilog=_EPILOG)
+@click.argument("spec", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--example", help="Print a documented example instead of running; 'list' names them.")
+@click.option(
+    "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder of the results.  [default: simulation-SPEC]"
+)
+@click.option("--threads", type=click.IntRange(min=1), help="CPU threads; wins over [solver] threads.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on standard output.")
+def simulate_command(
+    spec: Path | None, example: str | None, out: Path | None, threads: int | None, as_json: bool
+) -> None:
+    """Simulate the flow that the TOML file SPEC describes.
+
+    An unknown key, a wrong unit or a shape that does not fit is one line with its line number in the file.
+    """
+    if example is not None and spec is None:
+        _print_example(example)
+        return
+    if spec is None or example is not None:
+        raise click.UsageError("expected either SPEC or --example NAME; --example list names the examples")
+    _check_writable(out)
+
+    from tokendynamics.cli.output import Output
+    from tokendynamics.dynamics import Interrupted, simulate
+    from tokendynamics.numerics.threads import limited_threads
+    from tokendynamics.specification.build import build
+    from tokendynamics.specification.read import read_specification
+    from tokendynamics.theorems import certify, check
+
+    output, started = Output(as_json=as_json), datetime.now(UTC)
+    file = read_specification(spec)
+    problem = build(file)
+    names = _figure_names(file, problem)
+    folder = out or Path(f"simulation-{spec.stem}")
+    with limited_threads(threads or file.tables.solver.threads) as in_force:
+        checks = check(problem.flow, problem.start)
+        output.say(f"Simulating {file.tables.title or spec.name}")
+        certificates = None
+        try:
+            with file.blaming(("solver",)), _progress() as progress:
+                trajectory = simulate(
+                    problem.flow,
+                    problem.start,
+                    problem.times,
+                    events=problem.events,
+                    progress=progress,
+                    **problem.options,
+                )
+            certificates = certify(trajectory)
+        except Interrupted as stopped:
+            trajectory = stopped.trajectory
+        drawn = {} if certificates is None else _draw(names, trajectory, problem, file, output)
+
+    from tokendynamics.specification.saving import Results, save_simulation
+
+    record = _manifest(file, trajectory, started, in_force)
+    results = Results(trajectory, checks, certificates, record, drawn)
+    paths = save_simulation(results, file, folder)
+    if certificates is None:
+        _say_interrupted(trajectory, folder)
+        raise click.exceptions.Exit(130)
+    if as_json:
+        _print_json(results, folder, paths)
+    else:
+        _print_tables(results, folder, paths)
+    _warn_of_early_ends(trajectory, output)
+
+
+def _print_example(name: str) -> None:
+    from tokendynamics.specification.examples import example_names, example_text
+
+    if name == "list":
+        titles = {
+            each: example_text(each).splitlines()[0].removeprefix("title = ").strip('"# ') for each in example_names()
+        }
+        width = max(map(len, titles))
+        click.echo("\n".join(f"{each:<{width}}  {title}" for each, title in titles.items()))
+    else:
+        click.echo(example_text(name), nl=False)
+
+
+def _figure_names(file: SpecificationFile, problem: Problem) -> list[Any]:
+    """The figures to draw; one that cannot be drawn is refused before anything is integrated."""
+    from tokendynamics.specification.figures import default_figures, objection
+
+    table = file.tables.output
+    systems = problem.start.shape[0] if problem.start.ndim == 3 else 1
+    if table.system >= systems:
+        raise file.error(("output", "system"), f"expected a system from 0 to {systems - 1}, got {table.system}")
+    if table.figures is None:
+        return default_figures(problem)
+    for index, name in enumerate(table.figures):
+        if found := objection(name, problem, table.system):
+            raise file.error(("output", "figures", index), f"{name!r}: {found}")
+    return list(table.figures)
+
+
+def _draw(
+    names: list[Any], trajectory: Trajectory, problem: Problem, file: SpecificationFile, output: Output
+) -> dict[str, Any]:
+    """The figures of the run; one that its values do not allow is a warning, since the run itself is worth keeping."""
+    from tokendynamics.numerics.errors import TokenDynamicsError
+    from tokendynamics.specification.figures import draw
+    from tokendynamics.specification.tables import SpacedTimes
+
+    time = file.tables.time
+    log_times = isinstance(time, SpacedTimes) and time.spacing == "log"
+    drawn: dict[str, Any] = {}
+    for name in names:
+        try:
+            system = file.tables.output.system
+            drawn[name] = draw(name, trajectory, problem.flow, system=system, log_times=log_times)
+        except TokenDynamicsError as error:
+            output.say(f"warning: figure {name!r} was not drawn: {error}")
+    return drawn
+
+
+def _manifest(file: SpecificationFile, trajectory: Trajectory, started: datetime, threads: int) -> dict[str, Any]:
+    from tokendynamics.diagnosis.manifest import manifest
+
+    record = manifest(
+        shlex.join(["tokendynamics", *sys.argv[1:]]),
+        file.tables.model_dump(mode="json", exclude_unset=True),
+        seed=getattr(file.tables.start, "seed", None),
+        started=started,
+        threads=threads,
+    )
+    return record | {
+        "engine": trajectory.engine,
+        "counts": trajectory.counts,
+        "status": dict(_statuses(trajectory)),
+        "horizon": float(trajectory.times[-1]),
+        "end_times": trajectory.end_times,
+    }
+
+
+@contextmanager
+def _progress() -> Iterator[bool | Callable[[float], None]]:
+    """A bar on standard error while the body runs, where that is a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield False
+        return
+    columns = (TextColumn("simulating"), BarColumn(), TextColumn("{task.percentage:.0f} %"), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("simulating", total=1.0)
+        yield lambda share: bar.update(task, completed=share)
+
+
+def _statuses(trajectory: Trajectory) -> Counter[str]:
+    return Counter(str(status) for status in trajectory.status.reshape(-1).tolist())
+
+
+def _warn_of_early_ends(trajectory: Trajectory, output: Output) -> None:
+    """A line where systems did not end as they were asked to: at the horizon or by an event that means arrival."""
+    arrived = {"reached the horizon", "consensus", "equilibrium"}
+    early = Counter({status: count for status, count in _statuses(trajectory).items() if status not in arrived})
+    if early:
+        what = ", ".join(f"{count} {status}" for status, count in early.items())
+        last = float(trajectory.end_times.min())
+        output.say(
+            f"warning: not every system reached the horizon t = {trajectory.times[-1]:g}: {what}; "
+            f"the earliest ended at t = {last:g}, and what was reached is kept"
+        )
+
+
+def _say_interrupted(trajectory: Trajectory, folder: Path) -> None:
+    last = float(trajectory.end_times.min())
+    click.echo(
+        f"interrupted at t = {last:g} of {trajectory.times[-1]:g}: what was reached is in {folder / 'trajectory.zarr'}",
+        err=True,
+    )
+
+
+def _print_json(results: Results, folder: Path, paths: tuple[Path, ...]) -> None:
+    import json
+
+    from tokendynamics.specification.saving import plain
+
+    summary = {
+        "folder": str(folder),
+        "files": [path.name for path in paths],
+        "certificates": results.certificates,
+        "manifest": results.manifest,
+    }
+    click.echo(json.dumps(plain(summary), ensure_ascii=False, allow_nan=False))
+
+
+def _print_tables(results: Results, folder: Path, paths: tuple[Path, ...]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console, trajectory = Console(highlight=False), results.trajectory
+    ends, statuses = trajectory.end_times.reshape(-1), trajectory.status.reshape(-1)
+    table = Table(box=SIMPLE_HEAD, title=f"Engine {trajectory.engine}", title_justify="left")
+    for column in ("status", "systems", "earliest end", "latest end"):
+        table.add_column(column, justify="left" if column == "status" else "right")
+    for status, count in _statuses(trajectory).items():
+        chosen = ends[statuses == status]
+        table.add_row(status, str(count), f"{chosen.min():g}", f"{chosen.max():g}")
+    console.print(table)
+    table = Table(box=SIMPLE_HEAD, title="Certificates", title_justify="left")
+    for column in ("statement", "outcome", "margin", "tolerance", "what was found"):
+        table.add_column(
+            column, justify="right" if column in ("margin", "tolerance") else "left", no_wrap=column == "statement"
+        )
+    for found in results.certificates or ():
+        row = (found.statement, found.outcome, f"{found.margin:.3g}", f"{found.tolerance:.3g}", Text(found.text))
+        table.add_row(*row)
+    console.print(table if results.certificates else "No statement of the theory applies: nothing to certify.\n")
+    console.print(Text(f"{folder}: {', '.join(path.name for path in paths)}"), soft_wrap=True)
+
+
+def _check_writable(out: Path | None) -> None:
+    """Refuse a target that cannot be made before minutes are spent on what should go there."""
+    existing = next(path for path in (out or Path()).absolute().parents if path.exists())
+    if out is not None and out.exists():
+        existing = out
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        raise click.BadParameter(f"{existing} is not a folder that can be written to", param_hint="--out")

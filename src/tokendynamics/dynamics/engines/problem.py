@@ -1,0 +1,80 @@
+"""What every engine is given and what it gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from tokendynamics.dynamics.engines.tableau import Tableau
+from tokendynamics.dynamics.events import Event
+from tokendynamics.dynamics.field import Field
+from tokendynamics.dynamics.status import Status
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One batch of systems to run.
+
+    Attributes:
+        field: The vector field, in the dtype and on the device of `start`.
+        start: States (system, token, dim), on the space.
+        times: Increasing times; the first is that of `start`.
+        rtol: Relative tolerance per step.
+        atol: Absolute tolerance per step.
+        events: What ends a system's run early.
+        max_steps: Budget of attempted steps for each system.
+        tableau: The Runge–Kutta method of the stepping engines.
+        step: Fixed step of the `fixed` engine; None for step control.
+        tau: Step of one layer of the `layers` engine.
+        report: Called now and then with the share of the work done, 0 to 1.
+        footprint: Numbers a system's right-hand side touches beyond its states and weights.
+    """
+
+    field: Field
+    start: Tensor
+    times: tuple[float, ...]
+    rtol: float
+    atol: float
+    events: tuple[Event, ...]
+    max_steps: int
+    tableau: Tableau
+    step: float | None = None
+    tau: float = 1.0
+    report: Callable[[float], None] = lambda share: None
+    footprint: int = 0
+
+
+@dataclass
+class Outcome:
+    """What an engine found.
+
+    Attributes:
+        states: (system, time, token, dim); from the end of a system's run on, its last state.
+        status: One for each system.
+        end_times: Where each system's run ended, (system,), float64.
+        counts: Numbers of right-hand sides, accepted and rejected steps, each (system,) int64, and whatever else
+            an engine counts.
+        notes: How the work was done, in words.
+        interrupted: Whether Ctrl-C ended it.
+    """
+
+    states: Tensor
+    status: list[Status]
+    end_times: Tensor
+    counts: dict[str, Tensor]
+    notes: list[str] = field(default_factory=list)
+    interrupted: bool = False
+
+    @classmethod
+    def blank(cls, problem: Problem) -> Outcome:
+        """All systems at their start."""
+        systems, (first, count) = len(problem.start), (problem.times[0], len(problem.times))
+        states = problem.start.detach().unsqueeze(1).repeat(1, count, 1, 1)
+        counts = {
+            name: torch.zeros(systems, dtype=torch.int64) for name in ("right_hand_sides", "accepted", "rejected")
+        }
+        end_times = torch.full((systems,), first, dtype=torch.float64)
+        return cls(states, [Status.HORIZON] * systems, end_times, counts)

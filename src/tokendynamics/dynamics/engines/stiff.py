@@ -1,0 +1,142 @@
+"""Long horizons: SciPy's implicit multistep solvers with the analytic Jacobian, one system after the other.
+
+Implicit steps grow as the motion slows down, so that the cost does not grow with the horizon: metastable clusters
+are followed to times of 1e12. The work is done in float64 on the CPU whatever the start is.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import torch
+from scipy.integrate import DenseOutput, OdeSolver
+from torch import Tensor
+
+from tokendynamics.dynamics.engines.problem import Outcome, Problem
+from tokendynamics.dynamics.engines.stiff_solvers import LARGEST_DENSE, Equations, solver_for
+from tokendynamics.dynamics.events import Event
+from tokendynamics.dynamics.field import Field
+from tokendynamics.dynamics.status import Status
+from tokendynamics.numerics.threads import limited_threads
+
+
+def run(problem: Problem) -> Outcome:
+    """Run all systems of the problem.
+
+    Steps that LSODA rejects inside a step are not known: there is no count of them, but their right-hand sides count.
+    """
+    outcome, field = Outcome.blank(problem), _in_double(problem.field)
+    (systems, tokens, dim), small = problem.start.shape, problem.start[0].numel() <= LARGEST_DENSE
+    names = ("right_hand_sides", "jacobians", "accepted")
+    outcome.counts = {name: torch.zeros(systems, dtype=torch.int64) for name in names}
+    outcome.notes.append("LSODA" if small else f"BDF with GMRES: {tokens * dim} numbers of state")
+    with limited_threads(1 if small else None):
+        for row in range(systems):
+            part = _System(problem, field.select(torch.tensor([row])), outcome, row)
+            try:
+                part.run()
+            except KeyboardInterrupt:
+                part.stop(Status.INTERRUPTED)
+                outcome.status[row + 1 :] = [Status.INTERRUPTED] * (systems - row - 1)
+                outcome.interrupted = True
+                break
+            finally:
+                part.record_counts()
+    return outcome
+
+
+class _System:
+    """The run of one system, row `row` of the outcome; `t` and `y` are where it is."""
+
+    def __init__(self, problem: Problem, field: Field, outcome: Outcome, row: int) -> None:
+        self.problem, self.field, self.outcome, self.row = problem, field, outcome, row
+        start = problem.start[row].detach().to(device="cpu", dtype=torch.float64)
+        self.equations = Equations(field, (start.shape[0], start.shape[1]))
+        self.t, self.y = problem.times[0], start.numpy().reshape(-1).copy()
+        self.cursor, self.steps = 1, 0
+
+    def run(self) -> None:
+        """Run from jump to jump of the schedules, up to the horizon or to what ends the run before."""
+        end = self.problem.times[-1]
+        joints = [self.t, *self.field.attention.breaks(self.t, end), end]
+        status = next((event.status for event in self.problem.events if self._value(event, self.t, self.y) <= 0), None)
+        for left, right in zip(joints, joints[1:], strict=False):
+            if status is not None:
+                break
+            self.equations.field = self.field.within(left, right)
+            status = self._segment(left, right)
+        self.stop(status or Status.HORIZON)
+
+    def stop(self, status: Status) -> None:
+        """End the run here: the last state is held at all later times."""
+        self.outcome.status[self.row] = status
+        self.outcome.end_times[self.row] = self.t
+        self.outcome.states[self.row, self.cursor :] = self._states(self.y)
+
+    def record_counts(self) -> None:
+        """Write the counts of this system into the outcome."""
+        for name, count in {**self.equations.counts, "accepted": self.steps}.items():
+            self.outcome.counts[name][self.row] = count
+
+    def _segment(self, left: float, right: float) -> Status | None:
+        problem = self.problem
+        solver = solver_for(self.equations, self._retracted(self.y), left, right, problem.rtol, problem.atol)
+        while solver.status == "running":
+            if self.steps >= problem.max_steps:
+                return Status.BUDGET
+            with warnings.catch_warnings(), np.errstate(all="ignore"):
+                warnings.simplefilter("ignore")
+                solver.step()
+            if not np.isfinite(solver.y).all():
+                return Status.NOT_FINITE
+            if solver.status == "failed":
+                return Status.UNDERFLOW if np.isfinite(solver.fun(self.t, self.y)).all() else Status.NOT_FINITE
+            self.steps += 1
+            status = self._accept(solver)
+            if status is not None:
+                return status
+            self._report()
+        return None
+
+    def _accept(self, solver: OdeSolver) -> Status | None:
+        """Hand out what the step passed, up to the first event in it; the status of that event, if any."""
+        path, before = solver.dense_output(), self.t
+        until, state, status = float(solver.t), solver.y, None
+        for event in self.problem.events:
+            if self._value(event, until, state) <= 0:
+                until, status = self._crossing(event, path, before, until), event.status
+                state = path(until)
+        while self.cursor < len(self.problem.times) and self.problem.times[self.cursor] <= until:
+            time = self.problem.times[self.cursor]
+            self.outcome.states[self.row, self.cursor] = self._states(state if time == until else path(time))
+            self.cursor += 1
+        self.t, self.y = until, state.copy()
+        return status
+
+    def _crossing(self, event: Event, path: DenseOutput, low: float, high: float) -> float:
+        """The time at which the event's value, above zero at `low`, is no longer so, to the last digit."""
+        while low < (middle := low + (high - low) / 2) < high:
+            low, high = (low, middle) if self._value(event, middle, path(middle)) <= 0 else (middle, high)
+        return high
+
+    def _value(self, event: Event, t: float, y: np.ndarray) -> float:
+        field, states = self.equations.field, self.equations.states(y)
+        return float(event.value(field, field.project(states), torch.tensor([t], dtype=torch.float64)))
+
+    def _states(self, y: np.ndarray) -> Tensor:
+        return self.equations.states(self._retracted(y))[0].to(self.outcome.states)
+
+    def _retracted(self, y: np.ndarray) -> np.ndarray:
+        return self.field.exactly_projected(self.equations.states(y)).reshape(-1).numpy()
+
+    def _report(self) -> None:
+        start, end, systems = self.problem.times[0], self.problem.times[-1], len(self.outcome.status)
+        self.problem.report((self.row + (self.t - start) / (end - start)) / systems)
+
+
+def _in_double(field: Field) -> Field:
+    place = {"dtype": torch.float64, "device": torch.device("cpu")}
+    metric = None if field.metric is None else field.metric.to(**place)
+    return replace(field, attention=field.attention.to(**place), metric=metric)

@@ -1,0 +1,86 @@
+"""Events that end the run of a system: consensus reached, a norm above a bound, rest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from tokendynamics.dynamics.field import Field
+from tokendynamics.dynamics.status import Status
+from tokendynamics.numerics.errors import ArgumentValueError, expected
+
+
+@runtime_checkable
+class Event(Protocol):
+    """Ends a system's run where its value, positive so far, becomes zero or less."""
+
+    @property
+    def status(self) -> Status:
+        """The status the system then has."""
+        ...
+
+    def value(self, field: Field, x: Tensor, t: Tensor) -> Tensor:
+        """One number for each system, shape (system,), of states (system, token, dim) at times (system,)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Consensus:
+    """All tokens within an angle of one token: ``max_i |u_i − u_r| ≤ below`` for unit rows u (signed).
+
+    Attributes:
+        below: The chord, about the angle in radians where it is small.
+        reference: Index of the token r.
+    """
+
+    below: float = 1e-3
+    reference: int = 0
+    status: Status = Status.CONSENSUS
+
+    def __post_init__(self) -> None:
+        _check_positive("below", self.below)
+
+    def value(self, field: Field, x: Tensor, t: Tensor) -> Tensor:
+        """See `Event`."""
+        unit = x / x.norm(dim=-1, keepdim=True)
+        return (unit - unit[:, self.reference, None]).norm(dim=-1).amax(dim=-1) - self.below
+
+
+@dataclass(frozen=True)
+class NormAbove:
+    """A token's norm exceeds `bound`, on a logarithmic scale so that nothing overflows."""
+
+    bound: float
+    status: Status = Status.DIVERGED
+
+    def __post_init__(self) -> None:
+        _check_positive("bound", self.bound)
+
+    def value(self, field: Field, x: Tensor, t: Tensor) -> Tensor:
+        """See `Event`."""
+        largest = x.abs().amax(dim=(-2, -1)).clamp_min(torch.finfo(x.dtype).tiny)
+        norms = (x / largest[:, None, None]).norm(dim=-1).amax(dim=-1)
+        return -(norms.log() + largest.log() - torch.log(torch.as_tensor(self.bound, dtype=x.dtype, device=x.device)))
+
+
+@dataclass(frozen=True)
+class AtRest:
+    """No token is faster than `speed`, in units of x per time."""
+
+    speed: float
+    status: Status = Status.EQUILIBRIUM
+
+    def __post_init__(self) -> None:
+        _check_positive("speed", self.speed)
+
+    def value(self, field: Field, x: Tensor, t: Tensor) -> Tensor:
+        """See `Event`."""
+        return field.refined_velocity(x, t).norm(dim=-1).amax(dim=-1) - self.speed
+
+
+def _check_positive(argument: str, value: float) -> None:
+    if not value > 0:
+        raise ArgumentValueError(expected(argument, "a positive number", value))

@@ -1,0 +1,154 @@
+"""The vector field of a flow on checked tensors, in the form that suits it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from tokendynamics.attention.attention import Attention, masked_weights
+from tokendynamics.attention.positions import AbsolutePositions
+from tokendynamics.attention.schedules import Constant, Time
+from tokendynamics.dynamics import small_systems
+from tokendynamics.spaces.retraction import inner, normalized
+
+SLOW = 1e-6
+"""Tokens slower than this share of the largest possible speed are recomputed from differences."""
+
+_DIFFERENCE_ENTRIES = 2**22
+_PIECE_ENTRIES = 2**18
+"""Larger batches are evaluated in pieces of this many numbers, so that what passes between products stays in cache."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """What an engine integrates: ``dx/dt = velocity(x, t)`` for states (system, token, dim) of one dtype and device.
+
+    Attributes:
+        attention: Whose system axes, if any, are one axis.
+        constrained: Whether tokens live on ``y^T M y = 1``.
+        metric: M, (dim, dim) or (system, dim, dim); None for the identity.
+        factor: Multiplies the weights: 1, or 1/√dim of `normalization="paper"`.
+        identity_values: Whether ov is left out, as in `asymptotic` (20).
+    """
+
+    attention: Attention
+    constrained: bool
+    metric: Tensor | None
+    factor: float
+    identity_values: bool = False
+
+    def velocity(self, x: Tensor, t: Time) -> Tensor:
+        """The field at the projection of x, one product form for all tokens: accurate to rounding of |ov x|."""
+        if x.ndim == 3 and len(x) > 1 and x.numel() > _PIECE_ENTRIES:
+            return torch.cat([self._piece(part).velocity(x[part], _time_of(t, part)) for part in _pieces(x)])
+        if small_systems.suits(self.attention, x):
+            options = {"constrained": self.constrained, "metric": self.metric, "identity_values": self.identity_values}
+            velocity = small_systems.velocity(self.attention, x, t, **options)
+            return velocity if self.factor == 1.0 else self.factor * velocity
+        if not self.constrained:
+            return self._mixed(x, t)
+        y = self.project(x)
+        pull = self._mixed(y, t)
+        return pull - inner(y, pull, self.metric) * y
+
+    def velocity_from_differences(self, x: Tensor, t: Time) -> Tensor:
+        """``Σ_j w_ij (y_j − y_i)``, tangent: accurate to rounding of the velocity itself, however slow.
+
+        Only where ov is a multiple of the identity (`multiples`). The usual form sums to y_i first and loses what
+        moves slower than 1e-16. Costs token² · dim, in pieces of bounded memory.
+        """
+        y = self.project(x)
+        query, key = self.attention.queries_and_keys(y, t)
+        tokens, dim = y.shape[-2:]
+        rows = max(1, _DIFFERENCE_ENTRIES // (query[..., :1, :1].numel() * tokens * dim))
+        pieces = [
+            self._difference_rows(y, query[..., start : start + rows, :], key, start)
+            for start in range(0, tokens, rows)
+        ]
+        return torch.cat(pieces, dim=-2)
+
+    def refined_velocity(self, x: Tensor, t: Time) -> Tensor:
+        """`velocity`, with slow tokens taken from differences where that is possible."""
+        velocity = self.velocity(x, t)
+        if not self.constrained or self.multiples is None:
+            return velocity
+        bound = SLOW * self.factor * self.multiples.abs().sum(dim=-1)[..., None, None]
+        slow = velocity.norm(dim=-1, keepdim=True) < bound
+        return torch.where(slow, self.velocity_from_differences(x, t), velocity) if bool(slow.any()) else velocity
+
+    def layer(self, x: Tensor, k: int, tau: float) -> Tensor:
+        """``π_M(x + τ Σ_h w^h(x) x ov_h^T)`` with the schedules at time k (`asymptotic` (6))."""
+        moved = x + tau * self._mixed(x, float(k))
+        return self.exactly_projected(moved)
+
+    def exactly_projected(self, x: Tensor) -> Tensor:
+        """`project` to the last digit, for states that are handed out."""
+        return normalized(x, self.metric) if self.constrained else x
+
+    def project(self, x: Tensor) -> Tensor:
+        """``x / |x|_M`` if constrained; a zero token gives NaN, which an engine reports as a status."""
+        return x * inner(x, x, self.metric).rsqrt() if self.constrained else x
+
+    @property
+    def multiples(self) -> Tensor | None:
+        """c_h, (*system, head), where every ov_h is c_h times the identity at all times; else None."""
+        if isinstance(self.attention.positions, AbsolutePositions):
+            return None
+        if self.identity_values:
+            return torch.ones(self.attention.heads, dtype=torch.float64)
+        ov = self.attention.ov
+        return ov.multiple if isinstance(ov, Constant) else None
+
+    @property
+    def per_system(self) -> bool:
+        """Whether systems differ in their matrices."""
+        return bool(self.attention.system_shape) or (self.metric is not None and self.metric.ndim > 2)
+
+    @property
+    def constant(self) -> bool:
+        """Whether the field does not depend on time."""
+        return self.attention.constant
+
+    def within(self, start: float, end: float) -> Field:
+        """The field on an interval without jumps; see `Schedule.within`."""
+        return self if self.constant else replace(self, attention=self.attention.within(start, end))
+
+    def flattened(self, leading: tuple[int, ...]) -> Field:
+        """The field for systems along one axis instead of `leading`."""
+        per_system = self.metric is not None and self.metric.ndim > 2
+        metric = self.metric.flatten(0, -3) if per_system and self.metric is not None else self.metric
+        return replace(self, attention=self.attention.flattened(), metric=metric)
+
+    def select(self, systems: Tensor) -> Field:
+        """The field of some systems."""
+        per_system = self.metric is not None and self.metric.ndim > 2
+        metric = self.metric[systems] if per_system and self.metric is not None else self.metric
+        return replace(self, attention=self.attention.select(systems), metric=metric)
+
+    def _piece(self, systems: slice) -> Field:
+        return self.select(torch.arange(systems.start, systems.stop)) if self.per_system else self
+
+    def _mixed(self, x: Tensor, t: Time) -> Tensor:
+        mixed = self.attention.mix(x, t, identity_values=self.identity_values)
+        return mixed if self.factor == 1.0 else self.factor * mixed
+
+    def _difference_rows(self, y: Tensor, query: Tensor, key: Tensor, start: int) -> Tensor:
+        receivers = y[..., start : start + query.shape[-2], :]
+        weights = masked_weights(query @ key.mT, self.attention.causal, self.attention.weights, start)
+        multiples = self.multiples
+        if multiples is not None and not self.identity_values:
+            weights = weights * multiples[..., None, None]
+        differences = y.unsqueeze(-3) - receivers.unsqueeze(-2)
+        pull = self.factor * (weights.sum(dim=-3).unsqueeze(-1) * differences).sum(dim=-2)
+        return pull - inner(receivers, pull, self.metric) * receivers
+
+
+def _pieces(x: Tensor) -> list[slice]:
+    size = max(1, _PIECE_ENTRIES // x[0].numel())
+    return [slice(start, min(start + size, len(x))) for start in range(0, len(x), size)]
+
+
+def _time_of(t: Time, systems: slice) -> Time:
+    return t[systems] if isinstance(t, Tensor) and t.ndim else t

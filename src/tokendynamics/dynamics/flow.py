@@ -1,0 +1,160 @@
+"""A flow: attention acting on tokens of a space, in continuous time or layer by layer."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from tokendynamics.attention.attention import Attention
+from tokendynamics.attention.schedules import Constant
+from tokendynamics.dynamics.field import Field
+from tokendynamics.numerics.arguments import ArrayLike, check_finite, like
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
+from tokendynamics.spaces.ellipsoid import Ellipsoid
+from tokendynamics.spaces.free import Free
+from tokendynamics.spaces.retraction import retract
+from tokendynamics.spaces.sphere import Sphere
+
+Projection = Literal["orthogonal", "remark_5_1"]
+
+
+class Flow:
+    """Tokens that move under attention.
+
+    On the sphere and on ellipsoids ``dy_i/dt = Σ_h Σ_j w^h_ij (ov_h y_j − (y_i^T M ov_h y_j) y_i)``
+    (`asymptotic` (7)), evaluated at the projection ``y / |y|_M``: the formula as printed makes the ellipsoid
+    repelling wherever ``y_i^T M Σ w ov y_j < 0``. In free space ``dx_i/dt = Σ_h ov_h Σ_j w^h_ij x_j``
+    (`positional` (2), (5), (8)).
+
+    Args:
+        attention: The heads, whose weights are multiplied by 1/√dim if its normalization is "paper", or None on a
+            sphere or ellipsoid.
+        space: `Free`, `Sphere` or `Ellipsoid`.
+        projection: "orthogonal" (for the metric), or "remark_5_1": the projection of `asymptotic` Remark 5.1, for
+            one head and metric ``ov^T ov``: ``dy_i/dt = Σ_j w_ij (y_j − (y_i^T M y_j) y_i)``.
+
+    Raises:
+        ArgumentTypeError: Not an attention, or not a space.
+        ArgumentValueError: A metric that does not fit the dim (both are printed); for "remark_5_1" several heads, an ov
+            that depends on time, or another metric.
+
+    >>> import torch
+    >>> identity = torch.eye(2, dtype=torch.float64)
+    >>> flow = Flow(Attention(0 * identity, identity), Free())
+    >>> flow.velocity([[1.0, 0.0], [0.0, 1.0]])  # both move with the mean
+    [[0.5, 0.5], [0.5, 0.5]]
+    """
+
+    def __init__(self, attention: Attention, space: Free | Ellipsoid, projection: Projection = "orthogonal") -> None:
+        if not isinstance(attention, Attention):
+            raise ArgumentTypeError(expected("attention", "an Attention", type(attention).__name__))
+        if not isinstance(space, Free | Ellipsoid):
+            raise ArgumentTypeError(expected("space", "Free(), Sphere() or Ellipsoid(metric)", repr(space)))
+        if projection not in ("orthogonal", "remark_5_1"):
+            raise ArgumentValueError(expected("projection", "'orthogonal' or 'remark_5_1'", repr(projection)))
+        self.attention, self.space, self.projection = attention, space, projection
+        constrained = isinstance(space, Ellipsoid)
+        self.normalization = attention.normalization or ("paper" if constrained else "plain")
+        _check_metric(space, attention)
+        if projection == "remark_5_1":
+            _check_remark_5_1(attention, space)
+
+    @property
+    def dim(self) -> int:
+        """Features of a token."""
+        return self.attention.dim
+
+    @property
+    def heads(self) -> int:
+        """Number of heads."""
+        return self.attention.heads
+
+    @property
+    def weight_factor(self) -> float:
+        """What multiplies the attention pattern: 1/√dim if the normalization is "paper", else 1."""
+        return 1 / math.sqrt(self.dim) if self.normalization == "paper" else 1.0
+
+    def velocity(self, x: ArrayLike, t: float = 0.0) -> Any:
+        """The vector field at x, taken at the projection of x on a constrained space.
+
+        Where ov is a multiple of the identity, tokens nearly at rest are computed from the differences
+        ``Σ_j w_ij (y_j − y_i)``: the velocity is then right to its own last digits, however small it is.
+
+        Args:
+            x: States (…, token, dim).
+            t: Time of the schedules.
+
+        Returns:
+            Shape (…, token, dim), in units of x per time.
+
+        Raises:
+            ArgumentValueError: Shapes that do not fit (both are printed), NaN, or a zero token on a sphere.
+        """
+        states = self.attention.fitting(x)
+        return like(self.field(states).refined_velocity(self._placed(states), float(t)), x)
+
+    def step(self, x: ArrayLike, k: int = 0, tau: float = 1.0) -> Any:
+        """One discrete layer, ``y ← π_M(y + τ Σ_h w^h(y) y ov_h^T)`` (`asymptotic` (6)).
+
+        The map is a first-order approximation of the flow: halving τ divides the error of one step by four.
+
+        Args:
+            x: States (…, token, dim).
+            k: Index of the layer: the schedules are taken at time k.
+            tau: Step τ.
+
+        Returns:
+            Shape (…, token, dim).
+
+        Raises:
+            ArgumentValueError: As for `velocity`; or a token that overflows, or lands on zero and cannot be projected.
+        """
+        states = self.attention.fitting(x)
+        moved = self.field(states).layer(self._placed(states), k, tau)
+        check_finite(moved, "x after the layer")
+        return like(moved, x)
+
+    def field(self, like_states: Tensor) -> Field:
+        """The field for states of the dtype and device of `like_states`."""
+        place = {"dtype": like_states.dtype, "device": like_states.device}
+        metric = None if self.space.metric is None else self.space.metric.to(**place)
+        return Field(
+            attention=self.attention.to(**place),
+            constrained=isinstance(self.space, Ellipsoid),
+            metric=metric,
+            factor=self.weight_factor,
+            identity_values=self.projection == "remark_5_1",
+        )
+
+    def _placed(self, states: Tensor) -> Tensor:
+        return retract(states, self.field(states).metric, "x") if isinstance(self.space, Ellipsoid) else states
+
+    def __repr__(self) -> str:
+        mask = "causal" if self.attention.causal else "full mask"
+        return f"Flow({self.heads} heads, dim {self.dim}, {mask}, {self.space.name}, {self.normalization})"
+
+
+def _check_metric(space: Free | Ellipsoid, attention: Attention) -> None:
+    if space.metric is not None and space.metric.shape[-1] != attention.dim:
+        wanted = f"a metric of shape ({attention.dim}, {attention.dim}) to fit qk, shape {tuple(attention.qk.shape)}"
+        raise ArgumentValueError(expected("space", wanted, f"shape {tuple(space.metric.shape)}"))
+
+
+def _check_remark_5_1(attention: Attention, space: Free | Ellipsoid) -> None:
+    if attention.heads != 1 or not isinstance(attention.ov, Constant) or isinstance(space, Free):
+        came = f"{attention.heads} heads, ov {type(attention.ov).__name__}, {space!r}"
+        wanted = "one head with a constant ov on an ellipsoid for 'remark_5_1'"
+        raise ArgumentValueError(expected("projection", wanted, came))
+    ov = attention.ov.matrix_at(0.0)[..., 0, :, :]
+    metric = torch.eye(attention.dim, dtype=ov.dtype) if isinstance(space, Sphere) else space.metric
+    if metric is None:
+        return
+    gram = ov.mT @ ov
+    defect = float((gram - metric.to(gram)).abs().max() / gram.abs().max())
+    if defect > 1e-10:
+        wanted = "the metric ov^T ov for 'remark_5_1'"
+        came = f"a metric that differs from it by {defect:.3g} of its largest entry"
+        raise ArgumentValueError(expected("space", wanted, came, "pass Ellipsoid(ov.T @ ov)"))

@@ -1,0 +1,112 @@
+"""A flow as arrays and words that a file can hold, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from tokendynamics.attention.attention import Attention
+from tokendynamics.attention.circuits import FactoredMatrix
+from tokendynamics.attention.positions import AbsolutePositions, RotaryPositions
+from tokendynamics.attention.schedules import Constant, Periodic, Schedule, Sinusoidal
+from tokendynamics.dynamics.flow import Flow
+from tokendynamics.spaces.ellipsoid import Ellipsoid
+from tokendynamics.spaces.free import Free
+from tokendynamics.spaces.sphere import Sphere
+
+Arrays = dict[str, np.ndarray]
+
+
+def flow_to_record(flow: Flow) -> tuple[dict[str, Any], Arrays]:
+    """A description in words and numbers, and the matrices by name.
+
+    A schedule that is a user's function is described as "callable" and cannot come back.
+    """
+    attention, positions = flow.attention, flow.attention.positions
+    arrays: Arrays = {}
+    words: dict[str, Any] = {
+        "space": flow.space.name,
+        "projection": flow.projection,
+        "normalization": flow.normalization,
+        "weights": attention.weights,
+        "causal": attention.causal,
+        "qk": _schedule_to_record(attention.qk, "qk", arrays),
+        "ov": _schedule_to_record(attention.ov, "ov", arrays),
+        "positions": None,
+    }
+    if flow.space.metric is not None:
+        arrays["metric"] = _array(flow.space.metric)
+    if isinstance(positions, AbsolutePositions):
+        words["positions"], arrays["positions_table"] = {"kind": "absolute"}, _array(positions.table)
+    if isinstance(positions, RotaryPositions):
+        words["positions"] = {"kind": "rotary", "base": positions.base, "scale": positions.scale}
+        arrays["positions_frequencies"] = _array(positions.frequencies)
+        words["positions"]["query"] = _schedule_to_record(positions.query, "positions_query", arrays)
+        words["positions"]["key"] = _schedule_to_record(positions.key, "positions_key", arrays)
+    return words, arrays
+
+
+def flow_from_record(words: dict[str, Any], arrays: Arrays) -> Flow | None:
+    """The flow again; None if one of its schedules was a user's function."""
+    qk, ov = (_schedule_from_record(words[name], name, arrays) for name in ("qk", "ov"))
+    place = words["positions"]
+    positions: AbsolutePositions | RotaryPositions | None = None
+    if place is not None and place["kind"] == "absolute":
+        positions = AbsolutePositions(arrays["positions_table"])
+    if place is not None and place["kind"] == "rotary":
+        sides = [_schedule_from_record(place[name], f"positions_{name}", arrays) for name in ("query", "key")]
+        if sides[0] is None or sides[1] is None:
+            return None
+        positions = RotaryPositions(
+            sides[0], sides[1], place["base"], place["scale"], frequencies=arrays["positions_frequencies"]
+        )
+    if qk is None or ov is None:
+        return None
+    options = {name: words[name] for name in ("causal", "weights", "normalization")}
+    attention = Attention(qk, ov, positions=positions, **options)
+    space = {"free": Free, "sphere": Sphere, "ellipsoid": lambda: Ellipsoid(arrays["metric"])}[words["space"]]()
+    return Flow(attention, space, words["projection"])
+
+
+def _schedule_to_record(schedule: Schedule, name: str, arrays: Arrays) -> dict[str, Any]:
+    if isinstance(schedule, Constant):
+        _store(schedule.matrix, name, arrays)
+        return {"kind": "constant"}
+    if isinstance(schedule, Sinusoidal):
+        for part in ("matrix", "amplitude", "frequency", "phase"):
+            arrays[f"{name}_{part}"] = _array(getattr(schedule, part))
+        return {"kind": "sinusoidal", "absolute": schedule.absolute}
+    if isinstance(schedule, Periodic):
+        _store(schedule.matrices, name, arrays)
+        return {"kind": "periodic", "period": schedule.period}
+    return {"kind": "callable"}
+
+
+def _schedule_from_record(words: dict[str, Any], name: str, arrays: Arrays) -> Any:
+    if words["kind"] == "constant":
+        return Constant(_stored(name, arrays))
+    if words["kind"] == "sinusoidal":
+        parts = (arrays[f"{name}_{part}"] for part in ("matrix", "amplitude", "frequency", "phase"))
+        return Sinusoidal(*parts, absolute=words["absolute"])
+    if words["kind"] == "periodic":
+        return Periodic(_stored(name, arrays), words["period"])
+    return None
+
+
+def _store(matrix: torch.Tensor | FactoredMatrix, name: str, arrays: Arrays) -> None:
+    if isinstance(matrix, FactoredMatrix):
+        arrays[f"{name}_left"], arrays[f"{name}_right"] = _array(matrix.left), _array(matrix.right)
+    else:
+        arrays[name] = _array(matrix)
+
+
+def _stored(name: str, arrays: Arrays) -> torch.Tensor | FactoredMatrix:
+    if name in arrays:
+        return torch.as_tensor(arrays[name])
+    return FactoredMatrix(torch.as_tensor(arrays[f"{name}_left"]), torch.as_tensor(arrays[f"{name}_right"]))
+
+
+def _array(tensor: torch.Tensor) -> np.ndarray:
+    return tensor.detach().cpu().numpy().copy()

@@ -1,0 +1,204 @@
+"""One `simulate` for every flow: the caller says what, and it chooses how."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tokendynamics.dynamics.choice import choose
+from tokendynamics.dynamics.engines import batched, fixed, layers, stiff
+from tokendynamics.dynamics.engines.problem import Outcome, Problem
+from tokendynamics.dynamics.engines.tableau import TABLEAUS
+from tokendynamics.dynamics.events import Event, NormAbove
+from tokendynamics.dynamics.flow import Flow
+from tokendynamics.dynamics.interrupted import Interrupted
+from tokendynamics.dynamics.progress import reporting
+from tokendynamics.dynamics.span import SpanReduction
+from tokendynamics.dynamics.trajectory import Trajectory
+from tokendynamics.dynamics.trajectory_dataset import record
+from tokendynamics.numerics.arguments import ArrayLike, as_tensor, like
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
+from tokendynamics.spaces.ellipsoid import Ellipsoid
+from tokendynamics.spaces.retraction import retract
+
+Engine = Literal["auto", "batched", "stiff", "layers", "fixed"]
+_ENGINES: dict[str, Callable[[Problem], Outcome]] = {
+    "batched": batched.run,
+    "stiff": stiff.run,
+    "layers": layers.run,
+    "fixed": fixed.run,
+}
+_STEPS = 100_000
+
+
+def simulate(
+    flow: Flow,
+    x0: ArrayLike,
+    times: ArrayLike,
+    *,
+    rtol: float = 1e-8,
+    atol: float = 1e-10,
+    engine: Engine = "auto",
+    events: Sequence[Event] = (),
+    max_steps: int | None = None,
+    device: str | torch.device | None = None,
+    dtype: torch.dtype | None = None,
+    progress: bool | Callable[[float], None] = False,
+    method: Literal["dopri5", "bosh3", "rk4", "euler"] = "dopri5",
+    step: float | None = None,
+    tau: float = 1.0,
+) -> Trajectory:
+    """Run a flow from `x0` and return the states at `times`.
+
+    Engines: ``"batched"`` (Dormand–Prince 5(4) in PyTorch, step control for each system by itself), ``"stiff"``
+    (SciPy's LSODA with the analytic Jacobian, for long horizons), ``"layers"`` (the discrete model: `times` count
+    layers of step `tau`), ``"fixed"`` (equal steps of `method`, differentiable). ``"auto"`` takes "fixed" if `step`
+    is given, "stiff" for small systems over long horizons, and "batched" otherwise; the trajectory says which.
+
+    A system whose run cannot be completed does not raise: its status says why, and its states are held from there.
+    In free space a system whose norm exceeds 1e100 (1e15 in float32) ends as "diverged".
+
+    Args:
+        flow: The flow.
+        x0: Start (…, token, dim) at `times[0]`; projected onto a constrained space. Leading axes are systems.
+        times: Increasing output times, at least two; any spacing, steps do not depend on it.
+        rtol: Relative tolerance per step; raised to ten units in the last place of the dtype if below that.
+        atol: Absolute tolerance per step.
+        engine: See above.
+        events: From `tokendynamics.dynamics.events`; a system ends at its first one.
+        max_steps: Attempted steps for each system, 100,000 if None.
+        device: Such as "cuda"; that of `x0` if None.
+        dtype: float64 or float32; that of `x0` if None.
+        progress: True for a progress bar, or a function of the share done (0 to 1).
+        method: "dopri5"; "bosh3" of order 3 for fields with kinks such as |sin| gates; with `step` also "rk4", "euler".
+        step: A fixed step instead of step control: gradients then flow through the simulation.
+        tau: Step of one layer of engine "layers".
+
+    Raises:
+        ArgumentTypeError: Integer or complex arrays.
+        ArgumentValueError: Shapes that do not fit (both are printed), NaN, a zero token on a sphere, times that do not
+            increase, an unknown engine or method.
+        Interrupted: Ctrl-C; it holds the trajectory so far.
+
+    >>> import torch
+    >>> from tokendynamics.attention import Attention
+    >>> from tokendynamics.spaces import Free
+    >>> identity = torch.eye(1, dtype=torch.float64)
+    >>> run = simulate(Flow(Attention(identity, -identity), Free()), [[1.0]], [0.0, 1.0])  # e^(−t)
+    >>> f"{run.states[-1][0][0]:.8f}", str(run.status)
+    ('0.36787944', 'reached the horizon')
+    """
+    start, leading = _start(flow, x0, device, dtype)
+    moments = _times(times)
+    if method not in TABLEAUS:
+        raise ArgumentValueError(expected("method", f"one of {', '.join(TABLEAUS)}", repr(method)))
+    if step is not None and events:
+        raise ArgumentValueError(expected("events", "none with a fixed step", f"{len(events)}", "leave out step="))
+    field = flow.field(start).flattened(leading)
+    with reporting(progress) as report:
+        problem = Problem(
+            field=field,
+            start=field.exactly_projected(start.reshape(-1, *start.shape[-2:])),
+            times=moments,
+            rtol=max(_positive(rtol, "rtol"), 10 * torch.finfo(start.dtype).eps),
+            atol=_positive(atol, "atol"),
+            events=_with_overflow_guard(events, flow, start.dtype),
+            max_steps=_STEPS if max_steps is None else max_steps,
+            tableau=TABLEAUS[method],
+            step=step,
+            tau=tau,
+            report=report,
+        )
+        chosen = choose(engine, problem)
+        outcome = _run(chosen, problem)
+        report(1.0)
+    options = {"rtol": problem.rtol, "atol": atol, "max_steps": problem.max_steps, "method": method, "tau": tau}
+    options |= {"step": step, "events": [repr(event) for event in problem.events], "device": str(start.device)}
+    trajectory = _trajectory(flow, x0, leading, problem, outcome, chosen, record(options))
+    if outcome.interrupted:
+        raise Interrupted(trajectory)
+    return trajectory
+
+
+def _run(engine: str, problem: Problem) -> Outcome:
+    reduction = SpanReduction.of(problem) if engine in ("batched", "stiff") else None
+    if reduction is None:
+        return _ENGINES[engine](problem)
+    return reduction.lifted(_ENGINES[engine](reduction.problem))
+
+
+def _start(
+    flow: Flow, x0: ArrayLike, device: str | torch.device | None, dtype: torch.dtype | None
+) -> tuple[Tensor, tuple[int, ...]]:
+    start = flow.attention.fitting(x0, "x0")
+    if dtype not in (None, torch.float32, torch.float64):
+        raise ArgumentTypeError(expected("dtype", "torch.float64 or torch.float32", dtype))
+    try:
+        start = start.to(dtype=dtype, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ArgumentValueError(
+            expected("device", "a device that PyTorch has here", f"{device!r} ({reason})")
+        ) from error
+    if isinstance(flow.space, Ellipsoid):
+        retract(start, None, "x0")
+    return start, tuple(start.shape[:-2])
+
+
+def _times(times: ArrayLike) -> tuple[float, ...]:
+    moments = as_tensor(times, "times", ndim_at_least=1, axes="(time,)").to(torch.float64)
+    if moments.ndim != 1 or len(moments) < 2:
+        raise ArgumentValueError(
+            expected("times", "at least two times, shape (time,)", f"shape {tuple(moments.shape)}")
+        )
+    falls = (moments.diff() <= 0).nonzero().squeeze(-1)
+    if len(falls):
+        i = int(falls[0])
+        came = f"{float(moments[i])} at index {i} followed by {float(moments[i + 1])}"
+        raise ArgumentValueError(expected("times", "increasing times", came, "sort them and drop repetitions"))
+    return tuple(moments.tolist())
+
+
+def _positive(value: float, argument: str) -> float:
+    if not (value > 0 and math.isfinite(value)):
+        raise ArgumentValueError(expected(argument, "a positive finite number", value))
+    return value
+
+
+def _with_overflow_guard(events: Sequence[Event], flow: Flow, dtype: torch.dtype) -> tuple[Event, ...]:
+    guard: list[Event] = []
+    if not isinstance(flow.space, Ellipsoid):
+        guard.append(NormAbove(1e100 if dtype == torch.float64 else 1e15))
+    return (*events, *guard)
+
+
+def _trajectory(
+    flow: Flow,
+    x0: ArrayLike,
+    leading: tuple[int, ...],
+    problem: Problem,
+    outcome: Outcome,
+    engine: str,
+    parameters: dict[str, Any],
+) -> Trajectory:
+    times = np.array(problem.times)
+    end_times = outcome.end_times.numpy().reshape(leading)
+    tensor = outcome.states.reshape(*leading, *outcome.states.shape[1:])
+    return Trajectory(
+        states=like(tensor, x0),
+        times=times,
+        status=np.array([str(status) for status in outcome.status]).reshape(leading),
+        reached=times <= end_times[..., None],
+        end_times=end_times,
+        tensor=tensor,
+        flow=flow,
+        engine=engine,
+        counts={name: count.numpy().reshape(leading) for name, count in outcome.counts.items()},
+        notes=tuple(outcome.notes),
+        parameters=parameters,
+    )

@@ -1,0 +1,78 @@
+"""What a simulation returns: states at the times asked for, and how each system ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor
+
+from tokendynamics.dynamics import trajectory_dataset, trajectory_files
+from tokendynamics.dynamics.flow import Flow
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """Tokens over time.
+
+    Attributes:
+        states: (…, time, token, dim), in the type of the start. Where a run ended early the last state is held, and
+            `reached` says so.
+        times: (time,), float64.
+        status: How the run of each system ended, an array of words of shape (…,); see `Status`.
+        reached: Whether a system's run got as far as each time, (…, time).
+        end_times: Where each system's run ended, (…,).
+        tensor: `states` as a tensor.
+        flow: What was simulated; None after opening a file whose schedule was a user's function.
+        engine: Which engine did the work.
+        counts: Right-hand sides, accepted and rejected steps of each system, (…,), and what else the engine counts.
+        notes: How the work was done, in words.
+        parameters: Every option of the call, and the versions.
+    """
+
+    states: Any
+    times: np.ndarray
+    status: np.ndarray
+    reached: np.ndarray
+    end_times: np.ndarray
+    tensor: Tensor
+    flow: Flow | None
+    engine: str
+    counts: dict[str, np.ndarray]
+    notes: tuple[str, ...] = ()
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def dataset(self) -> xr.Dataset:
+        """An xarray Dataset with dims system, time, token, feature: states, observables, status, and the flow."""
+        return trajectory_dataset.to_dataset(self)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the dataset: a Zarr store, or NetCDF where the name ends in .nc.
+
+        It is written under a temporary name and then renamed.
+
+        Raises:
+            ArgumentValueError: Another suffix, or a file in the way.
+        """
+        return trajectory_files.save(self.dataset, path)
+
+    @classmethod
+    def open(cls, path: str | Path) -> Trajectory:
+        """Read what `save` wrote; states come back as a numpy array.
+
+        Raises:
+            ArgumentValueError: Nothing there, or not a trajectory.
+        """
+        return cls(**trajectory_dataset.from_dataset(trajectory_files.read(path)))
+
+    def __repr__(self) -> str:
+        words, numbers = np.unique(self.status.reshape(-1), return_counts=True)
+        ends = ", ".join(f"{number} × {word}" for word, number in zip(words, numbers, strict=True))
+        return f"Trajectory({tuple(self.tensor.shape)} by {self.engine}: {ends})"

@@ -1,0 +1,107 @@
+"""A trajectory as an xarray Dataset, and back."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import xarray as xr
+
+from tokendynamics._version import __version__
+from tokendynamics.dynamics.flow_record import flow_from_record, flow_to_record
+from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.observables.agreement import consensus, mean_pair_cosine
+from tokendynamics.observables.distances import norms, pairwise_distances
+
+if TYPE_CHECKING:
+    from tokendynamics.dynamics.trajectory import Trajectory
+
+_PREFIX = "flow_"
+
+
+def record(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a run with the versions and the machine's kind."""
+    versions = {name: version(name) for name in ("torch", "numpy", "scipy")}
+    return {**options, "tokendynamics": __version__, "python": platform.python_version(), **versions}
+
+
+def to_dataset(trajectory: Trajectory) -> xr.Dataset:
+    """Dims system, time, token, feature; every parameter as an attribute; the flow's matrices as variables."""
+    tensor = trajectory.tensor.detach().cpu()
+    states = tensor.reshape(-1, *tensor.shape[-3:])
+    systems = len(states)
+    variables: dict[str, Any] = {
+        "states": (("system", "time", "token", "feature"), states.numpy()),
+        "reached": (("system", "time"), trajectory.reached.reshape(systems, -1)),
+        "status": (("system",), trajectory.status.reshape(systems).astype(object)),
+        "end_time": (("system",), trajectory.end_times.reshape(systems)),
+        **_observables(states),
+    }
+    variables |= {name: (("system",), count.reshape(systems)) for name, count in trajectory.counts.items()}
+    words: dict[str, Any] | None = None
+    if trajectory.flow is not None:
+        words, arrays = flow_to_record(trajectory.flow)
+        variables |= {f"{_PREFIX}{name}": (_axes(name, array), array) for name, array in arrays.items()}
+    attributes = {
+        "engine": trajectory.engine,
+        "notes": list(trajectory.notes) or [""],
+        "leading_shape": json.dumps(list(tensor.shape[:-3])),
+        "counts": json.dumps(list(trajectory.counts)),
+        "flow": json.dumps(words),
+        "parameters": json.dumps(trajectory.parameters),
+    }
+    return xr.Dataset(variables, coords={"time": trajectory.times}, attrs=attributes)
+
+
+def from_dataset(dataset: xr.Dataset) -> dict[str, Any]:
+    """The fields of a `Trajectory`.
+
+    Raises:
+        ArgumentValueError: The dataset is not one of a trajectory.
+    """
+    if "states" not in dataset or "flow" not in dataset.attrs:
+        raise ArgumentValueError(
+            expected("path", "a trajectory that was saved", f"variables {list(dataset.variables)}")
+        )
+    leading = tuple(json.loads(dataset.attrs["leading_shape"]))
+    words = json.loads(dataset.attrs["flow"])
+    arrays = {str(name)[len(_PREFIX) :]: dataset[name].values for name in dataset if str(name).startswith(_PREFIX)}
+    states = dataset["states"].values
+    states = states.reshape(*leading, *states.shape[1:])
+    notes = dataset.attrs["notes"]
+    return {
+        "states": states,
+        "times": dataset["time"].values,
+        "status": np.array([str(word) for word in dataset["status"].values]).reshape(leading),
+        "reached": dataset["reached"].values.astype(bool).reshape(*leading, -1),
+        "end_times": dataset["end_time"].values.reshape(leading),
+        "tensor": torch.as_tensor(states),
+        "flow": None if words is None else flow_from_record(words, arrays),
+        "engine": dataset.attrs["engine"],
+        "counts": {name: dataset[name].values.reshape(leading) for name in json.loads(dataset.attrs["counts"])},
+        "notes": tuple(note for note in ([notes] if isinstance(notes, str) else notes) if note),
+        "parameters": json.loads(dataset.attrs["parameters"]),
+    }
+
+
+def _observables(states: torch.Tensor) -> dict[str, Any]:
+    """Norms always; the rest where it is defined (directions need tokens that are not zero)."""
+    system_time = ("system", "time")
+    found: dict[str, Any] = {"norm": ((*system_time, "token"), norms(states).numpy())}
+    if math.prod(states.shape[:2]) * states.shape[2] ** 2 <= 2**24:
+        found["diameter"] = (system_time, pairwise_distances(states).flatten(-2).amax(dim=-1).numpy())
+    if bool((found["norm"][1] > 0).all()):
+        found["consensus"] = (system_time, consensus(states).numpy())
+        found["consensus_signed"] = (system_time, consensus(states, signed=True).numpy())
+        if states.shape[-2] > 1:
+            found["mean_pair_cosine"] = (system_time, mean_pair_cosine(states).numpy())
+    return found
+
+
+def _axes(name: str, array: np.ndarray) -> tuple[str, ...]:
+    return tuple(f"{_PREFIX}{name}_axis_{i}" for i in range(array.ndim))

@@ -1,0 +1,33 @@
+"""Figures fit for print: tokens on their surface, phase planes, functionals, distances and norms over time, films.
+
+Every function takes plain data or a `tokendynamics.dynamics.Trajectory`, draws on a panel it is given or on a new
+figure, and returns the `matplotlib.figure.Figure`. Nothing is interpolated: lines join the states that were saved.
+`save` writes PNG, SVG and PDF; `animate` writes GIF and MP4; `panels` makes room for several plots in one figure.
+Neither pyplot nor matplotlib's settings are touched.
+"""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+
+from tokendynamics.plots.animate import animate
+from tokendynamics.plots.lengths import distances, norms
+from tokendynamics.plots.over_time import over_time
+from tokendynamics.plots.phase_plane import phase_plane
+from tokendynamics.plots.save import save
+from tokendynamics.plots.style import DOUBLE, SINGLE, panels
+from tokendynamics.plots.tokens import tokens
+
+__all__ = [
+    "DOUBLE",
+    "SINGLE",
+    "Figure",
+    "animate",
+    "distances",
+    "norms",
+    "over_time",
+    "panels",
+    "phase_plane",
+    "save",
+    "tokens",
+]

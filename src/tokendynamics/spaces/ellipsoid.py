@@ -1,0 +1,108 @@
+"""The ellipsoid y^T M y = 1, and with M = identity the sphere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tokendynamics.numerics.arguments import ArrayLike, as_square, as_states, like
+from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.seeding import generator
+from tokendynamics.numerics.tolerances import rounding_threshold
+from tokendynamics.spaces.reflection import into_half_space
+from tokendynamics.spaces.retraction import inner, retract, tangent_part
+
+
+class Ellipsoid:
+    """The points ``y^T M y = 1`` for a symmetric positive definite metric M (`asymptotic` section 2.1).
+
+    Args:
+        metric: M, (dim, dim), or (*system, dim, dim) with one for each system.
+
+    Raises:
+        ArgumentValueError: M is not square, not symmetric (to rounding), or not positive definite: its lowest
+            eigenvalue is printed.
+
+    >>> Ellipsoid([[4.0, 0.0], [0.0, 1.0]]).project([[3.0, 0.0], [0.0, -5.0]])
+    [[0.5, 0.0], [-0.0, -1.0]]
+    """
+
+    name = "ellipsoid"
+
+    def __init__(self, metric: ArrayLike) -> None:
+        self.metric: Tensor | None = _checked_metric(as_square(metric, "metric"))
+
+    def project(self, x: ArrayLike) -> Any:
+        """``π_M(x) = x / |x|_M`` (`asymptotic` (2)).
+
+        Raises:
+            ArgumentValueError: A zero token (its index is printed).
+        """
+        states = as_states(x)
+        return like(retract(states, self._metric_for(states), "x"), x)
+
+    def tangent(self, y: ArrayLike, vectors: ArrayLike) -> Any:
+        """``v − (y^T M v) y`` at points y of the ellipsoid (`asymptotic` (3))."""
+        states = as_states(y, "y")
+        return like(tangent_part(states, as_states(vectors, "vectors").to(states), self._metric_for(states)), vectors)
+
+    def distance(self, x: ArrayLike, y: ArrayLike) -> Any:
+        """The angle ``2 atan2(|x − y|_M, |x + y|_M)`` of the metric M, shape (…, token), in radians."""
+        first = as_states(x)
+        metric = self._metric_for(first)
+        one, other = retract(first, metric, "x"), retract(as_states(y, "y").to(first), metric, "y")
+        apart, together = one - other, one + other
+        lengths = (inner(part, part, metric).squeeze(-1).sqrt() for part in (apart, together))
+        return like(2 * torch.atan2(*lengths), x)
+
+    def defect(self, y: ArrayLike) -> float:
+        """The largest ``|y^T M y − 1|`` over all tokens."""
+        states = as_states(y, "y")
+        return float((inner(states, states, self._metric_for(states)) - 1).abs().max())
+
+    def sample(self, tokens: int, dim: int, systems: tuple[int, ...] = (), *, seed: int) -> Tensor:
+        """Tokens uniform for the metric M: images under M^(−1/2) of uniform points of the sphere.
+
+        Returns:
+            Shape (*systems, token, dim), float64.
+        """
+        normal = torch.randn(*systems, tokens, dim, dtype=torch.float64, generator=generator(seed))
+        metric = self._metric_for(normal)
+        if metric is not None:
+            values, vectors = torch.linalg.eigh(metric)
+            normal = normal @ (vectors * values.rsqrt().unsqueeze(-2)) @ vectors.mT
+        return retract(normal, metric, "sample")
+
+    def sample_hemisphere(
+        self, tokens: int, direction: ArrayLike, systems: tuple[int, ...] = (), *, seed: int
+    ) -> Tensor:
+        """The law of `sample` given ``direction · y > 0``."""
+        return into_half_space(direction, lambda dim: self.sample(tokens, dim, systems, seed=seed))
+
+    def _metric_for(self, states: Tensor) -> Tensor | None:
+        if self.metric is None:
+            return None
+        if self.metric.shape[-1] != states.shape[-1]:
+            wanted = f"tokens of dim {self.metric.shape[-1]} to fit metric, shape {tuple(self.metric.shape)}"
+            raise ArgumentValueError(expected("x", wanted, f"shape {tuple(states.shape)}"))
+        return self.metric.to(states)
+
+    def __repr__(self) -> str:
+        return f"Ellipsoid({None if self.metric is None else self.metric.tolist()})"
+
+
+def _checked_metric(metric: Tensor) -> Tensor:
+    scale = metric.abs().amax()
+    defect = float((metric - metric.mT).abs().amax())
+    if defect > float(rounding_threshold(scale, metric.shape[-1], metric.dtype)):
+        advice = "pass (M + M^T)/2 if the asymmetry is noise"
+        came = f"an asymmetry of {defect:.3g}"
+        raise ArgumentValueError(expected("metric", "a symmetric positive definite matrix", came, advice))
+    symmetric = (metric + metric.mT) / 2
+    lowest = float(torch.linalg.eigvalsh(symmetric).amin())
+    if not lowest > 0:
+        came = f"lowest eigenvalue {lowest:.6g}"
+        raise ArgumentValueError(expected("metric", "a symmetric positive definite matrix", came))
+    return symmetric

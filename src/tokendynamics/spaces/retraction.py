@@ -1,0 +1,54 @@
+"""Retraction onto y^T M y = 1 and the tangent part of vectors, on checked tensors."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from tokendynamics.numerics.errors import ArgumentValueError, expected
+
+
+def inner(
+    first: Float[Tensor, "*batch token dim"],
+    second: Float[Tensor, "*batch token dim"],
+    metric: Float[Tensor, "*system dim dim"] | None,
+) -> Float[Tensor, "*batch token 1"]:
+    """``x_i^T M y_i`` for each token; the plain inner product where metric is None."""
+    return (first * (second if metric is None else second @ metric)).sum(dim=-1, keepdim=True)
+
+
+def retract(
+    x: Float[Tensor, "*batch token dim"], metric: Float[Tensor, "*system dim dim"] | None, argument: str
+) -> Float[Tensor, "*batch token dim"]:
+    """``x / |x|_M``, safe for tokens of any size.
+
+    Raises:
+        ArgumentValueError: A zero token; its index is printed.
+    """
+    largest = x.abs().amax(dim=-1, keepdim=True)
+    if bool((largest == 0).any()):
+        index = tuple(int(i) for i in torch.nonzero(largest.squeeze(-1) == 0)[0])
+        came = f"a zero vector at token {index[-1]}" + (f" of system {index[:-1]}" if index[:-1] else "")
+        advice = "zero has no direction and cannot be projected: remove or mask that token"
+        raise ArgumentValueError(expected(argument, "tokens that are not zero", came, advice))
+    return normalized(x, metric)
+
+
+def normalized(
+    x: Float[Tensor, "*batch token dim"], metric: Float[Tensor, "*system dim dim"] | None
+) -> Float[Tensor, "*batch token dim"]:
+    """``x / |x|_M`` without the check: a zero token gives NaN."""
+    scaled = x / x.abs().amax(dim=-1, keepdim=True)
+    once = scaled / inner(scaled, scaled, metric).sqrt()
+    # The second pass removes the rounding of the first: the constraint then holds to the last digit or two.
+    return once * (1.5 - 0.5 * inner(once, once, metric))
+
+
+def tangent_part(
+    y: Float[Tensor, "*batch token dim"],
+    vectors: Float[Tensor, "*batch token dim"],
+    metric: Float[Tensor, "*system dim dim"] | None,
+) -> Float[Tensor, "*batch token dim"]:
+    """``v − (y^T M v) y``."""
+    return vectors - inner(y, vectors, metric) * y

@@ -1,0 +1,30 @@
+"""Specifications that run as they are, as `tokendynamics simulate --example NAME` prints them."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+from tokendynamics.numerics.errors import ArgumentValueError
+from tokendynamics.specification.errors import did_you_mean
+
+
+def example_names() -> list[str]:
+    """Names of the examples.
+
+    >>> "fig3" in example_names()
+    True
+    """
+    return sorted(
+        entry.name.removesuffix(".toml") for entry in files(__name__).iterdir() if entry.name.endswith(".toml")
+    )
+
+
+def example_text(name: str) -> str:
+    """The text of an example.
+
+    Raises:
+        ArgumentValueError: No example of that name; the nearest one is printed.
+    """
+    if name not in example_names():
+        raise ArgumentValueError(f"example: unknown name {name!r}; {did_you_mean(name, example_names())}")
+    return (files(__name__) / f"{name}.toml").read_text(encoding="utf-8")

@@ -1,0 +1,150 @@
+"""Reads a specification file: what is wrong in it is said in one line, with the number of the line it stands on."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
+from tokendynamics.specification.errors import SpecificationError, did_you_mean
+from tokendynamics.specification.lines import KeyPath, key_lines, nearest_line, present_part
+from tokendynamics.specification.tables import Specification
+
+_LONGEST_VALUE = 60
+_OF_ARGUMENT: dict[str, KeyPath] = {"times": ("time",), "x0": ("start",), "metric": ("space", "metric")}
+"""Arguments of the library that other tables than the one at hand speak of."""
+
+
+@dataclass(frozen=True)
+class SpecificationFile:
+    """A checked file, and where each of its keys stands.
+
+    Attributes:
+        name: The file's name, for messages.
+        text: What the file says.
+        tables: The checked values.
+        lines: The line of every key.
+    """
+
+    name: str
+    text: str
+    tables: Specification
+    lines: dict[KeyPath, int]
+
+    def error(self, path: KeyPath, message: str) -> SpecificationError:
+        """An error about the key at `path`, with its line."""
+        return _located(self.name, self.lines, path, message)
+
+    @contextmanager
+    def blaming(self, path: KeyPath) -> Iterator[None]:
+        """Errors of the library about arguments that came from `path`, or from a key below it, get their line."""
+        try:
+            yield
+        except SpecificationError:
+            raise
+        except (ArgumentTypeError, ArgumentValueError) as error:
+            argument, _, rest = str(error).partition(": ")
+            below = _OF_ARGUMENT.get(argument, (*path, argument))
+            if below in self.lines:
+                raise self.error(below, rest) from error
+            raise self.error(path, rest if path and argument == path[-1] else str(error)) from error
+
+
+def read_specification(path: Path) -> SpecificationFile:
+    """Read and check a file.
+
+    Raises:
+        SpecificationError: Not UTF-8, not TOML, or a key, value or unit that is wrong; the message has the line.
+        OSError: The file cannot be read.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SpecificationError(f"{path.name}: not UTF-8 text ({error.reason} at byte {error.start})") from error
+    return parse_specification(text, path.name)
+
+
+def parse_specification(text: str, name: str) -> SpecificationFile:
+    r"""Check the text of a file; see `read_specification`.
+
+    >>> parse_specification('[attention]\nqk = "identity"\ncasual = true', "a.toml")
+    Traceback (most recent call last):
+    ...
+    tokendynamics.specification.errors.SpecificationError: a.toml line 3: attention.casual: unknown key; did you
+    mean 'causal'? (valid: causal, normalization, ov, qk, weights)
+    """
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SpecificationError(f"{name}: {_syntax(str(error))}") from error
+    lines = key_lines(text)
+    try:
+        return SpecificationFile(name, text, Specification.model_validate(values), lines)
+    except ValidationError as error:
+        raise _first_in_file(error, name, lines) from None
+
+
+def _syntax(message: str) -> str:
+    """The parser's message with the line in front.
+
+    >>> _syntax("Expected '=' after a key in a key/value pair (at line 2, column 5)")
+    "line 2, column 5: expected '=' after a key in a key/value pair"
+    """
+    found = re.fullmatch(r"(.*) \(at (.*)\)", message)
+    return f"{found[2]}: {found[1][0].lower()}{found[1][1:]}" if found else message
+
+
+def _first_in_file(error: ValidationError, name: str, lines: dict[KeyPath, int]) -> SpecificationError:
+    """The error that stands first; a key that is missing stands nowhere, so it comes after all that are wrong."""
+    described = [(details["type"] == "missing", *_described(details)) for details in error.errors()]
+    _, path, message = min(described, key=lambda each: (each[0], nearest_line(lines, each[1])))
+    return _located(name, lines, path, message)
+
+
+def _located(name: str, lines: dict[KeyPath, int], path: KeyPath, message: str) -> SpecificationError:
+    present = present_part(lines, path)
+    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in present).removeprefix(".")
+    return SpecificationError(f"{name} line {nearest_line(lines, path)}: {where}{': ' if where else ''}{message}")
+
+
+def _described(details: ErrorDetails) -> tuple[KeyPath, str]:
+    """Where an error of pydantic is, and the message in our words."""
+    path, context, came = tuple(details["loc"]), details.get("ctx", {}), details["input"]
+    match details["type"]:
+        case "unknown_key":
+            return (*path, context["key"]), details["msg"]
+        case "missing":
+            return path, _missing(str(path[-1]), path[:-1])
+        case "union_tag_not_found":
+            return path, _missing(context["discriminator"].strip("'"), path)
+        case "union_tag_invalid":
+            key, valid = context["discriminator"].strip("'"), re.findall(r"'([^']*)'", context["expected_tags"])
+            return (*path, key), f"unknown {key} {context['tag']!r}; {did_you_mean(context['tag'], valid)}"
+        case "literal_error" if isinstance(came, str):
+            return path, f"unknown name {came!r}; {did_you_mean(came, _quoted(context['expected']))}"
+        case "model_type" | "model_attributes_type" | "dict_type":
+            return path, f"expected a table, got {_short(came)}"
+    message = details["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
+    known = details["type"] not in ("no_unit", "wrong_unit", "ragged", "bounds", "first")
+    return path, message[0].lower() + message[1:] + (f", got {_short(came)}" if known else "")
+
+
+def _missing(key: str, path: KeyPath) -> str:
+    return f"missing key {key!r}" if path else f"missing table [{key}]"
+
+
+def _quoted(expected: str) -> list[str]:
+    return re.findall(r"'([^']*)'", expected)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 1] + "…"

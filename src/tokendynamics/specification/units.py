@@ -1,0 +1,61 @@
+"""Numbers with a unit: angles and angular frequencies. Time itself has none (it is the time of the flow)."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
+from pydantic_core import PydanticCustomError
+
+from tokendynamics.specification.errors import did_you_mean
+
+ANGLE_UNITS = {"rad": 1.0, "deg": math.pi / 180.0, "turn": 2.0 * math.pi}
+"""Radians in one of each."""
+
+FREQUENCY_UNITS = {"rad": 1.0, "deg": math.pi / 180.0, "Hz": 2.0 * math.pi}
+"""Radians per unit of time in one of each; ``Hz`` is one turn per unit of time."""
+
+_QUANTITY = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(\S*)\s*")
+
+
+def quantity(value: Any, units: dict[str, float]) -> Any:
+    """A number as it is; a text such as ``"5 Hz"`` in the base unit.
+
+    Raises:
+        PydanticCustomError: No number, no unit, or one that `units` does not have.
+
+    >>> quantity("90 deg", ANGLE_UNITS)
+    1.5707963267948966
+    """
+    if not isinstance(value, str):
+        return value
+    found = _QUANTITY.fullmatch(value)
+    base = next(iter(units))
+    if found is None or not found[2]:
+        example = f"'1.5 {base}'"
+        raise PydanticCustomError(
+            "no_unit",
+            "expected a number (in {base}) or a text such as {example}, got {came}; units {units}",
+            {"base": base, "example": example, "came": repr(value), "units": ", ".join(units)},
+        )
+    if found[2] not in units:
+        raise PydanticCustomError(
+            "wrong_unit",
+            "unknown unit {unit}; {advice}",
+            {"unit": repr(found[2]), "advice": did_you_mean(found[2], units)},
+        )
+    return float(found[1]) * units[found[2]]
+
+
+def _in(units: dict[str, float]) -> Callable[[Any], Any]:
+    return lambda value: quantity(value, units)
+
+
+Angle = Annotated[float, BeforeValidator(_in(ANGLE_UNITS))]
+"""Radians, or a text with a unit of `ANGLE_UNITS`."""
+
+Frequency = Annotated[float, BeforeValidator(_in(FREQUENCY_UNITS))]
+"""Radians per unit of time, or a text with a unit of `FREQUENCY_UNITS`."""

@@ -1,0 +1,72 @@
+"""Remark 4.2 of `asymptotic`: how probable it is that a random start satisfies theorem 4.1 (Wendel)."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from torch import Tensor
+
+from tokendynamics.dynamics import Flow, Trajectory
+from tokendynamics.observables import hemisphere, wendel_probability
+from tokendynamics.spaces import Sphere
+from tokendynamics.theorems import hypotheses as measured
+from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
+from tokendynamics.theorems.statement import Statement
+
+
+def half_space_frequency(tokens: int, dim: int, draws: int, *, seed: int) -> tuple[float, float]:
+    """Return how often uniform tokens shared an open half space, and the standard error of that frequency.
+
+    The Monte Carlo certificate of `asymptotic` remark 4.2: the frequency agrees with
+    `tokendynamics.observables.wendel_probability` to a few standard errors (those of the probability itself).
+
+    Args:
+        tokens: ℓ, at least 1.
+        dim: Features of a token.
+        draws: Number of starts, at least 1.
+        seed: Seed of the draws.
+
+    >>> half_space_frequency(3, 3, 50, seed=0)
+    (1.0, 0.0)
+    """
+    starts = Sphere().sample(tokens, dim, (draws,), seed=seed)
+    frequency = float((hemisphere(starts).margin > 0).double().mean())
+    probability = wendel_probability(tokens, dim)
+    return frequency, math.sqrt(probability * (1 - probability) / draws)
+
+
+def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
+    text = "that the tokens are independent and uniform cannot be measured on them"
+    return (measured.on_sphere(flow), measured.assumed("start drawn uniformly", text))
+
+
+def _predict(flow: Flow, start: Tensor) -> Prediction:
+    tokens = start.shape[-2]
+    probability = wendel_probability(tokens, flow.dim)
+    text = f"{tokens} uniform tokens in dim {flow.dim} share an open half space with probability {probability:.6g}"
+    return Prediction(text, limit="none: a probability of starts")
+
+
+def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
+    """A start decides only where the probability is 1; a probability is certified by `half_space_frequency`."""
+    start = trajectory.tensor[..., 0, :, :].detach().double()
+    margin = np.asarray(hemisphere(start).margin.cpu())
+    probability = wendel_probability(start.shape[-2], start.shape[-1])
+    outcome = np.where((margin > 0) & (probability == 1), "holds", "undecided")
+    text = f"an open half space holds the start (probability {probability:.6g}, seen in {np.mean(margin > 0):.6g})"
+    return (Condition(text, outcome, margin, 0.0, np.full(margin.shape, np.nan)),)
+
+
+STATEMENT = Statement(
+    name="asymptotic-remark-4.2",
+    title="Wendel's probability of a common half space",
+    equations="Remark 4.2",
+    erratum=(
+        "The printed sum runs to n − 1; it has to run to n, with dim = n + 1, and the probability is 1 exactly when "
+        "the number of tokens is at most n + 1 (printed: n)."
+    ),
+    hypotheses=_hypotheses,
+    predict=_predict,
+    conditions=_conditions,
+)

@@ -1,0 +1,51 @@
+"""Which statements apply to a flow and a start, and why the others do not."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from tokendynamics.dynamics import Flow
+from tokendynamics.numerics.arguments import ArrayLike, as_states
+from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.theorems.registry import STATEMENTS
+from tokendynamics.theorems.result import Check
+
+
+def check(flow: Flow, x0: ArrayLike) -> list[Check]:
+    """Measure the hypotheses of every statement; nothing is integrated.
+
+    Source: the table of statements of `asymptotic` (theorems 3.1 to 6.1, remarks 4.2 and 5.1) and `positional`
+    (theorems 3.1 to 3.6, C.1 to C.3, remarks 3.2 and 3.5), each with its own measurements.
+
+    Args:
+        flow: What moves the tokens.
+        x0: The start, shape (…, token, dim). Leading axes are systems: a statement applies if its hypotheses hold
+            at every one, and margins are those of the worst.
+
+    Returns:
+        One `Check` per statement, in the order of the papers: `.statement`, `.applies`, `.reasons` (one
+        sentence per violated hypothesis), `.prediction`, `.assumed` (what cannot be measured, such as the
+        boundedness of a callable), `.hypotheses` with margins, `.erratum`, `.equations`.
+
+    Raises:
+        ArgumentTypeError, ArgumentValueError: A start that is no real array, holds NaN, or has another dim.
+
+    >>> import torch
+    >>> from tokendynamics.attention import Attention
+    >>> from tokendynamics.dynamics import Flow
+    >>> from tokendynamics.spaces import Sphere
+    >>> flow = Flow(Attention(torch.eye(2).double(), torch.eye(2).double(), causal=True), Sphere())
+    >>> [found.statement for found in check(flow, [[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]]) if found.applies]
+    ['asymptotic-remark-4.2', 'asymptotic-5.1']
+    """
+    start = as_start(flow, x0)
+    return [statement.check(flow, start) for statement in STATEMENTS]
+
+
+def as_start(flow: Flow, x0: ArrayLike) -> Tensor:
+    """Return the start in float64, refused where its dim is not that of the flow."""
+    start = as_states(x0, "x0").detach().double()
+    if start.shape[-1] != flow.dim:
+        wanted = f"states of shape (…, token, {flow.dim}) to fit the flow"
+        raise ArgumentValueError(expected("x0", wanted, f"shape {tuple(start.shape)}"))
+    return start

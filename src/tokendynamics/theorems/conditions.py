@@ -1,0 +1,156 @@
+"""The parts that certificates are made of: monotone quantities, bounds, limits; and how they add up."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tokendynamics.dynamics import Flow, Trajectory
+from tokendynamics.numerics.arguments import ArrayLike
+from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.theorems.result import Certificate, Condition, Outcome
+
+MONOTONE = 1e-6
+"""A rise of a quantity (relative to its natural scale) that counts as the integrator's error."""
+LIMIT = 1e-3
+"""A limit counts as reached when the quantity is below this, relative to its natural scale."""
+_WORST_FIRST: tuple[Outcome, ...] = ("fails", "undecided", "holds")
+
+
+def integration_tolerance(trajectory: Trajectory) -> float:
+    """The larger of `MONOTONE` and 100 roundings of the dtype in which the states are stored."""
+    return max(MONOTONE, 100 * torch.finfo(trajectory.tensor.dtype).eps)
+
+
+def flow_of(trajectory: Trajectory) -> Flow:
+    """The flow of a trajectory.
+
+    Raises:
+        ArgumentValueError: It was opened from a file that could not keep its flow.
+    """
+    if trajectory.flow is None:
+        came = "one opened from a file whose schedule was a function of time"
+        raise ArgumentValueError(expected("trajectory", "one that knows its flow", came, "simulate it again"))
+    return trajectory.flow
+
+
+def beyond_rounding(error: Tensor, condition: Tensor, tolerance: float) -> Tensor:
+    """Scale down the error (…, time) of an identity where a condition number (…) makes rounding exceed the tolerance.
+
+    Rounding alone makes an error of about eps · condition; where four times that is above the tolerance, the error
+    is counted in those units, so that an exact identity does not fail for an ill-conditioned matrix.
+    """
+    unavoidable = 4 * torch.finfo(torch.float64).eps * condition / tolerance
+    return error / unavoidable.clamp_min(1.0).unsqueeze(-1)
+
+
+def never_above(excess: ArrayLike, trajectory: Trajectory, tolerance: float, text: str) -> Condition:
+    """A quantity that must not be above 0: fails at the first time at which it exceeds the tolerance.
+
+    Args:
+        excess: Shape (…, time).
+        trajectory: The run; saved times that it did not reach do not count.
+        tolerance: The excess that counts as rounding.
+        text: What is required.
+    """
+    seen = np.where(np.asarray(trajectory.reached), _as_array(excess), -np.inf)
+    # A NaN is no proof of anything: it counts as a violation.
+    violated = ~(seen <= tolerance)
+    failed = violated.any(axis=-1)
+    first = np.where(failed, np.asarray(trajectory.times)[violated.argmax(axis=-1)], np.nan)
+    outcome = np.where(failed, "fails", "holds")
+    return Condition(text, outcome, np.asarray(tolerance - seen.max(axis=-1)), tolerance, first)
+
+
+def never_rises(values: ArrayLike, trajectory: Trajectory, tolerance: float, text: str) -> Condition:
+    """A quantity that must not increase: fails where it is above its lowest value so far by more than the tolerance.
+
+    Args:
+        values: Shape (…, time).
+        trajectory: The run; saved times that it did not reach do not count.
+        tolerance: The rise that counts as the integrator's error.
+        text: What is required.
+    """
+    array = _as_array(values)
+    return never_above(array - np.minimum.accumulate(array, axis=-1), trajectory, tolerance, text)
+
+
+def tends_to_zero(values: ArrayLike, threshold: float, text: str) -> Condition:
+    """A quantity ≥ 0 whose limit must be 0: holds once it is below the threshold at the end, else undecided.
+
+    A finite run cannot refute a limit, so this never fails; the margin tells how far the run came.
+
+    Args:
+        values: Shape (…, time); the last entry is that of the last state reached.
+        threshold: The value at which the limit counts as reached.
+        text: What is required.
+    """
+    last = _as_array(values)[..., -1]
+    outcome = np.where(last <= threshold, "holds", "undecided")
+    return Condition(text, outcome, np.asarray(threshold - last), threshold, np.full(last.shape, np.nan))
+
+
+def undecided(shape: tuple[int, ...], text: str, where: np.ndarray | None = None) -> Condition:
+    """A condition that cannot be evaluated (at the systems in `where`, otherwise everywhere)."""
+    chosen = np.ones(shape, dtype=bool) if where is None else np.asarray(where)
+    outcome = np.where(chosen, "undecided", "holds")
+    return Condition(text, outcome, np.zeros(shape), 0.0, np.full(shape, np.nan))
+
+
+def combine(statement: str, conditions: tuple[Condition, ...]) -> Certificate:
+    """Add conditions up to a certificate: the worst outcome of any condition at any system decides."""
+    outcomes = _worst([condition.outcome for condition in conditions])
+    outcome: Outcome = next(word for word in _WORST_FIRST if word == "holds" or (outcomes == word).any())
+    deciding = min(conditions, key=lambda condition: _narrowness(condition, outcome))
+    failures = [condition.first_failure[~np.isnan(condition.first_failure)] for condition in conditions]
+    times = np.concatenate(failures)
+    first = float(times.min()) if times.size else None
+    margin = _margin(deciding, outcome)
+    return Certificate(
+        statement=statement,
+        outcome=outcome,
+        margin=margin,
+        tolerance=deciding.tolerance,
+        first_failure=first,
+        text=_sentence(deciding, outcome, margin, first, outcomes),
+        outcomes=outcomes,
+        margins=deciding.margin,
+        conditions=conditions,
+    )
+
+
+def _as_array(values: ArrayLike) -> np.ndarray:
+    plain = values.detach().cpu() if isinstance(values, torch.Tensor) else values
+    return np.asarray(plain, dtype=np.float64)
+
+
+def _worst(outcomes: list[np.ndarray]) -> np.ndarray:
+    stacked = np.stack(np.broadcast_arrays(*outcomes))
+    worst = np.where((stacked == "undecided").any(axis=0), "undecided", "holds")
+    return np.where((stacked == "fails").any(axis=0), "fails", worst)
+
+
+def _margin(condition: Condition, outcome: Outcome) -> float:
+    """The lowest margin among the systems with that outcome."""
+    chosen = condition.margin[condition.outcome == outcome]
+    return float(chosen.min()) if chosen.size else float("inf")
+
+
+def _narrowness(condition: Condition, outcome: Outcome) -> float:
+    """Margins of different conditions compare in units of their tolerances."""
+    return _margin(condition, outcome) / (condition.tolerance or 1.0)
+
+
+def _sentence(condition: Condition, outcome: Outcome, margin: float, first: float | None, outcomes: np.ndarray) -> str:
+    share = "" if outcomes.size == 1 else f" ({int((outcomes == outcome).sum())} of {outcomes.size} systems)"
+    value, limit = condition.tolerance - margin, condition.tolerance
+    if limit == 0 and outcome != "fails":
+        # Nothing was compared: the text says it all.
+        return f"{condition.text}: {outcome}{share}"
+    numbers = {
+        "holds": f"holds: {value:.3g} against {limit:.3g} allowed",
+        "fails": f"fails: {value:.3g} against {limit:.3g} allowed, first at t = {first}",
+        "undecided": f"undecided: {value:.3g} when the run ended, {limit:.3g} needed",
+    }[outcome]
+    return f"{condition.text}: {numbers}{share}"

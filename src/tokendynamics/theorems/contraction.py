@@ -1,0 +1,157 @@
+"""The contraction form A = qk · ov^{−1} of `positional`, its hypotheses, and the norm bound that follows from it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tokendynamics.dynamics import Flow
+from tokendynamics.numerics.tolerances import rounding_threshold
+from tokendynamics.theorems import hypotheses as measured
+from tokendynamics.theorems.free_flow import head_matrix
+from tokendynamics.theorems.result import Hypothesis
+
+_ROUNDINGS = 16
+PRINTED_RATIO_COUNTEREXAMPLE = {
+    "qk": [[0.01, 0.0], [0.0, 0.01]],
+    "ov": [[-0.01, 0.0], [0.0, -0.01]],
+    "x0": [[1.0, 0.0], [-1.0, 0.0]],
+    "printed_c": 100.0,
+    "time": 0.5,
+}
+"""Here A = −I, so ‖x‖²_A = |x|² = 100 q_qk(x): the printed inequality ‖·‖²_A ≥ c‖·‖²_qk allows c = 100, and the bound
+with that c is 0.011 at t = 0.5, where ‖x‖²_A is still 0.9999. The right c, with q_qk ≥ c‖·‖²_A, is 0.01."""
+
+
+@dataclass(frozen=True)
+class ContractionForm:
+    """The matrices of the one head of a flow and what follows from them.
+
+    Attributes:
+        qk: (*system, dim, dim), float64.
+        ov: Times the flow's weight factor: with the paper normalization the flow is the plain one of ov/√dim.
+        matrix: A = qk · ov^{−1}; not defined, and of no use, where `rank` is below dim.
+        rank: The lowest rank of ov over the systems.
+        condition: The largest σ_max/σ_min of ov over the systems.
+        tolerance: Relative error that rounding can make in A.
+    """
+
+    qk: Tensor
+    ov: Tensor
+    matrix: Tensor
+    rank: int
+    condition: float
+    tolerance: float
+
+    @property
+    def defined(self) -> bool:
+        """Whether ov has full rank at every system."""
+        return self.rank == self.ov.shape[-1]
+
+
+def contraction_form(flow: Flow) -> ContractionForm:
+    """Measure A = qk · ov^{−1} of the first head at t = 0.
+
+    Source: `positional` below its (4), A = W (V^T)^{−1} with W = qk and V^T = ov.
+
+    >>> from tokendynamics.attention import Attention
+    >>> from tokendynamics.spaces import Free
+    >>> form = contraction_form(Flow(Attention([[2.0]], [[-4.0]]), Free()))
+    >>> form.matrix.tolist(), form.condition
+    ([[-0.5]], 1.0)
+    """
+    given = flow.attention.ov.matrix_at(0.0)
+    qk, ov = head_matrix(flow.attention.qk), flow.weight_factor * head_matrix(flow.attention.ov)
+    dim = ov.shape[-1]
+    singular = torch.linalg.svdvals(ov)
+    threshold = rounding_threshold(singular[..., :1], dim, given.dtype)
+    rank = int((singular > threshold).sum(dim=-1).min())
+    condition = float((singular[..., 0] / singular[..., -1]).max()) if rank == dim else math.inf
+    # A ov = qk: solved for A^T, without an inverse.
+    matrix = torch.linalg.lstsq(ov.mT, qk.mT).solution.mT if rank < dim else torch.linalg.solve(ov.mT, qk.mT).mT
+    rounding = _ROUNDINGS * dim * torch.finfo(given.dtype).eps * condition
+    return ContractionForm(qk, ov, matrix, rank, condition, max(measured.ROUNDING, rounding))
+
+
+def invertible(form: ContractionForm) -> Hypothesis:
+    """The value matrix has full rank, so that A exists."""
+    dim = form.ov.shape[-1]
+    text = f"ov has rank {form.rank} of {dim} and condition number {form.condition:.3g}"
+    undefined = "" if form.defined else ": A = qk · ov^{−1} is undefined"
+    return measured.fact("ov invertible", form.defined, text + undefined)
+
+
+def symmetric_contraction(flow: Flow) -> tuple[Hypothesis, ...]:
+    """A exists and is symmetric; for several heads there is no A."""
+    if flow.heads != 1:
+        return ()
+    form = contraction_form(flow)
+    if not form.defined:
+        return (invertible(form),)
+    return (invertible(form), measured.symmetric(form.matrix, "A", form.tolerance))
+
+
+def definite_forms(flow: Flow) -> tuple[Hypothesis, ...]:
+    """A_sym ≺ 0 and qk_sym ≻ 0, where A exists."""
+    if flow.heads != 1:
+        return ()
+    form = contraction_form(flow)
+    positive = measured.definite(form.qk, "qk")
+    if not form.defined:
+        return (positive,)
+    return (measured.definite(form.matrix, "A", sign=-1, tolerance=form.tolerance), positive)
+
+
+def contracting_systems(form: ContractionForm) -> Tensor:
+    """Which systems have A_sym ≺ 0 and qk_sym ≻ 0, (*system,)."""
+    highest = torch.linalg.eigvalsh(symmetric_part(form.matrix))[..., -1]
+    lowest = torch.linalg.eigvalsh(symmetric_part(form.qk))[..., 0]
+    return (highest < 0) & (lowest > 0)
+
+
+def largest_ratio(form: ContractionForm) -> Tensor:
+    """The largest c with q_qk(u) ≥ c ‖u‖²_A for all u, ‖u‖²_A = −q_A(u) and A_sym ≺ 0; (*system,).
+
+    It is the lowest eigenvalue of qk_sym relative to −A_sym; for A and qk symmetric, the lowest of −ov. The proof
+    of `positional` B.3 prints the inequality the other way round, ‖·‖²_A ≥ c ‖·‖²_W, from which the bound does not
+    follow; see `PRINTED_RATIO_COUNTEREXAMPLE`.
+    """
+    root = torch.linalg.cholesky(-symmetric_part(form.matrix))
+    half = torch.linalg.solve_triangular(root, symmetric_part(form.qk), upper=False)
+    whole = torch.linalg.solve_triangular(root, half.mT, upper=False)
+    return torch.linalg.eigvalsh(symmetric_part(whole))[..., 0]
+
+
+def norm_bound(squared: Tensor, c: Tensor, tokens: int, times: Tensor) -> Tensor:
+    """``(1/c) log(e^{−2ct} (e^{c s} − L) + L)``, the bound of ‖x_l(t)‖²_A with s = ‖x_l(0)‖²_A.
+
+    From d/dt s ≤ −2 + 2L e^{−cs}, which is u' ≤ −2cu + 2cL for u = e^{cs}. Computed as a logarithm of a sum of
+    non-negative terms, so that nothing overflows.
+
+    Source: `positional` proposition B.3, the last line of its proof.
+
+    Args:
+        squared: s, (*system, token).
+        c: From `largest_ratio`, (*system,).
+        tokens: L.
+        times: (time,).
+
+    Returns:
+        Shape (*system, time, token).
+
+    >>> one = torch.ones(1, dtype=torch.float64)
+    >>> norm_bound(4 * one, one[0], 3, torch.tensor([0.0, 50.0]).double()).squeeze().exp().round(decimals=6).tolist()
+    [54.59815, 3.0]
+    """
+    decay = -2 * c[..., None, None] * times[:, None]
+    start = c[..., None, None] * squared.unsqueeze(-2) + decay
+    rest = math.log(tokens) + (-torch.expm1(decay)).log()
+    return torch.logaddexp(start, rest.expand_as(start)) / c[..., None, None]
+
+
+def symmetric_part(matrix: Tensor) -> Tensor:
+    """(B + B^T)/2."""
+    return (matrix + matrix.mT) / 2

@@ -1,0 +1,74 @@
+"""What the statements of `positional` share: the free flow's hypotheses, and quantities along a trajectory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tokendynamics.attention import AbsolutePositions, RotaryPositions, Schedule
+from tokendynamics.dynamics import Flow, Trajectory
+from tokendynamics.theorems import hypotheses as measured
+from tokendynamics.theorems.conditions import flow_of
+from tokendynamics.theorems.result import Hypothesis
+
+
+def free_softmax(flow: Flow) -> tuple[Hypothesis, ...]:
+    """Tokens in free space, moved by averages of tokens."""
+    return (measured.in_free_space(flow), measured.softmax_weights(flow))
+
+
+def constant_head(flow: Flow) -> tuple[Hypothesis, ...]:
+    """One head that does not depend on time."""
+    attention = flow.attention
+    return (measured.one_head(flow), measured.constant(attention.qk, "qk"), measured.constant(attention.ov, "ov"))
+
+
+def absolute_positions(flow: Flow) -> Hypothesis:
+    """Attention reads x + p."""
+    return _positions_are(flow, AbsolutePositions, "absolute positions")
+
+
+def rotary_positions(flow: Flow) -> Hypothesis:
+    """Queries and keys are turned by their positions."""
+    return _positions_are(flow, RotaryPositions, "rotary positions")
+
+
+def head_matrix(schedule: Schedule) -> Tensor:
+    """The matrix of the first head at t = 0, (*system, dim, dim), float64."""
+    return schedule.matrix_at(0.0)[..., 0, :, :].detach().double().cpu()
+
+
+def states_of(trajectory: Trajectory) -> Tensor:
+    """The saved states, (*system, time, token, dim), float64."""
+    return trajectory.tensor.detach().double().cpu()
+
+
+def placed_states_of(trajectory: Trajectory) -> Tensor:
+    """The saved states as attention reads them: x + p with absolute positions, x otherwise."""
+    return flow_of(trajectory).attention.placed(states_of(trajectory))
+
+
+def along(trajectory: Trajectory, quantity: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """A quantity of states and velocities at every saved time, (*system, time).
+
+    Args:
+        trajectory: The run.
+        quantity: From the states as attention reads them and the velocities, both (*system, token, dim), to
+            (*system,). The velocity is that of the vector field at the saved state, not a difference of states.
+    """
+    states, times = states_of(trajectory), np.asarray(trajectory.times, dtype=float)
+    flow = flow_of(trajectory)
+    values = []
+    for index, time in enumerate(times.tolist()):
+        x = states[..., index, :, :]
+        values.append(quantity(flow.attention.placed(x), flow.velocity(x, time)))
+    return torch.stack(values, dim=-1)
+
+
+def _positions_are(flow: Flow, kind: type, name: str) -> Hypothesis:
+    positions = flow.attention.positions
+    came = "there are none" if positions is None else f"the flow has {type(positions).__name__}"
+    return measured.fact(name, isinstance(positions, kind), came)

@@ -1,0 +1,192 @@
+"""Measurements that several statements share: what a flow and a start are, and by how much.
+
+Each returns a `Hypothesis`. Margins are at least 0 where the hypothesis holds, tolerance taken off, and those of the
+worst head, time and system. What only a proof could show (all values of a callable) is assumed: `holds` is None.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tokendynamics.attention import Periodic, Schedule
+from tokendynamics.dynamics import Flow
+from tokendynamics.observables import hemisphere
+from tokendynamics.observables.half_space import RESOLUTION
+from tokendynamics.theorems.result import Hypothesis
+
+ROUNDING = 1e-12
+"""A relative deviation from an identity between matrices that counts as rounding."""
+_TIMES = (0.0, 0.137, 0.71, 1.93, 4.41, 9.7, 23.3, 58.1, 137.9)
+"""Where schedules that cannot be known at all times are looked at."""
+
+
+def observed(schedule: Schedule) -> tuple[list[Tensor], bool]:
+    """The matrices of a schedule, float64, and whether these are all that it ever takes."""
+    if schedule.constant:
+        return [schedule.matrix_at(0.0).double()], True
+    if isinstance(schedule, Periodic):
+        return [schedule.piece(index).matrix_at(0.0).double() for index in range(schedule.pieces)], True
+    return [schedule.matrix_at(time).double() for time in _TIMES], False
+
+
+def fact(name: str, holds: bool, text: str) -> Hypothesis:
+    """A hypothesis without a size, such as the mask."""
+    return Hypothesis(name, holds, None, 0.0, text)
+
+
+def assumed(name: str, text: str) -> Hypothesis:
+    """A hypothesis that cannot be measured."""
+    return Hypothesis(name, None, None, 0.0, text)
+
+
+def at_most(name: str, value: float, tolerance: float, what: str) -> Hypothesis:
+    """A deviation that has to vanish up to the tolerance; `what` says what `value` is."""
+    margin = tolerance - value
+    return Hypothesis(name, margin >= 0, margin, tolerance, f"{what} is {value:.3g}, at most {tolerance:.3g} allowed")
+
+
+def above(name: str, value: float, tolerance: float, what: str) -> Hypothesis:
+    """A quantity that has to exceed 0 by more than the tolerance; `what` says what `value` is."""
+    margin = value - tolerance
+    return Hypothesis(name, margin > 0, margin, tolerance, f"{what} is {value:.3g}, above {tolerance:.3g} required")
+
+
+def one_head(flow: Flow) -> Hypothesis:
+    """A single head."""
+    return fact("one head", flow.heads == 1, f"the flow has {flow.heads} head{'s' * (flow.heads > 1)}")
+
+
+def full_mask(flow: Flow) -> Hypothesis:
+    """Every token sees every token."""
+    return fact("full mask", not flow.attention.causal, _mask(flow))
+
+
+def causal_mask(flow: Flow) -> Hypothesis:
+    """Token i sees only tokens j ≤ i."""
+    return fact("causal mask", flow.attention.causal, _mask(flow))
+
+
+def softmax_weights(flow: Flow) -> Hypothesis:
+    """Weights are a softmax of the logits, hence positive."""
+    return fact("softmax weights", flow.attention.weights == "softmax", f"weights are {flow.attention.weights}")
+
+
+def no_positions(flow: Flow) -> Hypothesis:
+    """Attention reads the states and nothing else."""
+    positions = flow.attention.positions
+    came = "there are none" if positions is None else f"the flow has {type(positions).__name__}"
+    return fact("no positions", positions is None, came)
+
+
+def projection_is(flow: Flow, projection: str) -> Hypothesis:
+    """The projection onto the tangent space is that of the statement."""
+    return fact(f"{projection} projection", flow.projection == projection, f"the projection is {flow.projection}")
+
+
+def on_ellipsoid(flow: Flow) -> Hypothesis:
+    """Tokens live on an ellipsoid, the sphere among them."""
+    return fact("tokens on an ellipsoid", flow.space.name != "free", f"the space is {flow.space.name}")
+
+
+def on_sphere(flow: Flow) -> Hypothesis:
+    """Tokens live on the unit sphere, or on an ellipsoid whose metric is the identity."""
+    metric = metric_of(flow)
+    if flow.space.name == "free" or flow.space.metric is None:
+        return fact("tokens on the sphere", flow.space.name != "free", f"the space is {flow.space.name}")
+    deviation = float((metric - torch.eye(flow.dim).double()).abs().max())
+    return at_most("tokens on the sphere", deviation, ROUNDING, "the largest entry of M − I")
+
+
+def in_free_space(flow: Flow) -> Hypothesis:
+    """Tokens are not constrained."""
+    return fact("free space", flow.space.name == "free", f"the space is {flow.space.name}")
+
+
+def dim_at_least_two(flow: Flow) -> Hypothesis:
+    """The sphere is connected; in dim 1 it is two points, and nothing moves."""
+    return fact("dim at least 2", flow.dim >= 2, f"dim is {flow.dim}")
+
+
+def metric_of(flow: Flow) -> Tensor:
+    """M of the flow's space, float64, the identity on the sphere (and in free space)."""
+    metric = flow.space.metric
+    return torch.eye(flow.dim, dtype=torch.float64) if metric is None else metric.detach().double().cpu()
+
+
+def constant(schedule: Schedule, name: str) -> Hypothesis:
+    """Matrices that do not depend on time; a callable that agrees at a few times is assumed to be constant."""
+    matrices, complete = observed(schedule)
+    change = max(float((matrix - matrices[0]).abs().max()) for matrix in matrices)
+    claim = f"{name} constant in time"
+    if change == 0 and not complete:
+        return assumed(claim, f"{name} is the same at the {len(_TIMES)} times looked at, other times are unknown")
+    scale = max(float(matrices[0].abs().max()), 1.0)
+    return at_most(claim, change / scale, ROUNDING, f"the largest relative change of {name}")
+
+
+def identity_values(flow: Flow) -> Hypothesis:
+    """The value matrix of every head is the identity at all times, or is cancelled by the projection."""
+    claim = "ov is the identity"
+    if flow.projection == "remark_5_1":
+        return fact(claim, True, "the projection of Remark 5.1 cancels ov")
+    matrices, complete = observed(flow.attention.ov)
+    eye = torch.eye(flow.dim, dtype=torch.float64, device=matrices[0].device)
+    deviation = max(float((matrix - eye).abs().max()) for matrix in matrices)
+    if deviation <= ROUNDING and not complete:
+        return assumed(claim, f"ov is the identity at the {len(_TIMES)} times looked at, other times are unknown")
+    return at_most(claim, deviation, ROUNDING, "the largest entry of ov − I")
+
+
+def symmetric(matrix: Tensor, name: str, tolerance: float = ROUNDING) -> Hypothesis:
+    """A symmetric matrix (…, dim, dim); the deviation is relative to its largest entry."""
+    scale = matrix.abs().amax(dim=(-2, -1)).clamp_min(torch.finfo(matrix.dtype).tiny)
+    deviation = float(((matrix - matrix.mT).abs().amax(dim=(-2, -1)) / scale).max())
+    return at_most(f"{name} symmetric", deviation, tolerance, f"the relative asymmetry of {name}")
+
+
+def definite(matrix: Tensor, name: str, sign: int = 1, tolerance: float = ROUNDING) -> Hypothesis:
+    """A symmetric part that is positive (sign 1) or negative (sign −1) definite, its size relative to the largest."""
+    values = sign * torch.linalg.eigvalsh((matrix + matrix.mT) / 2)
+    largest = values.abs().amax(dim=-1).clamp_min(torch.finfo(matrix.dtype).tiny)
+    lowest = float((values.amin(dim=-1) / largest).min())
+    word, end = ("positive", "lowest") if sign > 0 else ("negative", "highest")
+    what = f"the {end} eigenvalue of {name}{'' if sign > 0 else ', its sign changed,'} relative to the largest"
+    return above(f"{name} {word} definite", lowest, tolerance, what)
+
+
+def equal(first: Tensor, second: Tensor, claim: str, what: str, tolerance: float = ROUNDING) -> Hypothesis:
+    """Two matrices that have to agree, relative to the largest entry of the second."""
+    scale = second.abs().amax(dim=(-2, -1)).clamp_min(torch.finfo(second.dtype).tiny)
+    deviation = float(((first - second).abs().amax(dim=(-2, -1)) / scale).max())
+    return at_most(claim, deviation, tolerance, what)
+
+
+def bounded(schedule: Schedule, name: str) -> Hypothesis:
+    """Matrices that stay bounded for all times."""
+    if schedule.bounded is None:
+        return assumed(f"{name} bounded", f"{name} is a function of time whose bound cannot be measured")
+    return fact(f"{name} bounded", schedule.bounded, f"{name} is {type(schedule).__name__}")
+
+
+def uniformly_continuous(schedule: Schedule, name: str) -> Hypothesis:
+    """Matrices that are uniformly continuous in time: not so where they jump."""
+    claim = f"{name} uniformly continuous"
+    if isinstance(schedule, Periodic):
+        matrices, _ = observed(schedule)
+        jump = max(float((a - b).abs().max()) for a, b in zip(matrices, matrices[1:] + matrices[:1], strict=True))
+        return at_most(claim, jump, 0.0, f"the largest jump of {name}, piecewise constant in time,")
+    if schedule.uniformly_continuous is None:
+        return assumed(claim, f"{name} is a function of time whose continuity cannot be measured")
+    return fact(claim, schedule.uniformly_continuous, f"{name} is {type(schedule).__name__}")
+
+
+def open_half_space(start: Tensor) -> Hypothesis:
+    """All tokens of each system in an open half space through the origin: the margin of the deepest one."""
+    margin = float(hemisphere(start).margin.min())
+    what = "the margin of the deepest half space (0 where there is none)"
+    return above("start in an open half space", margin, RESOLUTION, what)
+
+
+def _mask(flow: Flow) -> str:
+    return "the mask is causal" if flow.attention.causal else "the mask is full"

@@ -1,0 +1,39 @@
+"""Corollary C.1 of `positional`: with absolute positions the tokens of theorem 3.4 tend to minus their positions."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from tokendynamics.dynamics import Flow, Trajectory
+from tokendynamics.theorems.free_flow import absolute_positions, placed_states_of
+from tokendynamics.theorems.positional_3_4 import (
+    contraction_conditions,
+    contraction_hypotheses,
+    contraction_prediction,
+)
+from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
+from tokendynamics.theorems.statement import Statement
+
+
+def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
+    return (absolute_positions(flow), *contraction_hypotheses(flow))
+
+
+def _predict(flow: Flow, start: Tensor) -> Prediction:
+    shifted = contraction_prediction(flow, flow.attention.placed(start), "(x_l + p_l)")
+    return Prediction(shifted.text, limit="x_l = −p_l for every token", rate=shifted.rate)
+
+
+def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
+    return contraction_conditions(placed_states_of(trajectory), trajectory)
+
+
+STATEMENT = Statement(
+    name="positional-C.1",
+    title="Convergence to minus the positions",
+    equations="Corollary C.1; (5), (17)",
+    erratum="",
+    hypotheses=_hypotheses,
+    predict=_predict,
+    conditions=_conditions,
+)

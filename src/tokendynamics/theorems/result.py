@@ -1,0 +1,126 @@
+"""What a check and a certificate are: hypotheses with margins, predictions, outcomes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+Outcome = Literal["holds", "fails", "undecided"]
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One hypothesis of a statement, measured on a flow and a start.
+
+    Attributes:
+        name: A few words, such as ``"ov is the identity"``.
+        holds: True or False as measured (over all systems of a batch), or None where it cannot be measured and is
+            assumed: the boundedness of a callable, say.
+        margin: How far the measured quantity is on the right side, at the worst system: at least 0 where the
+            hypothesis holds, below 0 where not, the tolerance already taken off. None for facts without a size
+            (a mask) and for what is assumed.
+        tolerance: What rounding was allowed, in the units of the margin; 0.0 where nothing was measured.
+        text: One sentence with the measured number.
+    """
+
+    name: str
+    holds: bool | None
+    margin: float | None
+    tolerance: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a statement says will happen.
+
+    Attributes:
+        text: One sentence.
+        limit: The limit set in words, such as ``"consensus at token 1"``.
+        rate: The exponential rate (per unit of time) at which distances to the limit shrink in the end, where it
+            is known; at the slowest system of a batch. None otherwise.
+    """
+
+    text: str
+    limit: str
+    rate: float | None = None
+
+
+@dataclass(frozen=True)
+class Check:
+    """Whether one statement applies to a flow and a start, and what it then predicts.
+
+    Attributes:
+        statement: Its name, such as ``"asymptotic-4.1"``.
+        applies: Whether no hypothesis is violated; for a batch, at no system.
+        hypotheses: Every hypothesis that could be looked at, in the order of the statement. One that presupposes
+            a violated one (a simple top eigenvalue before its eigenvector) is left out.
+        reasons: One sentence per violated hypothesis; empty where the statement applies.
+        prediction: None where the statement does not apply.
+        assumed: One sentence per hypothesis that was not measured.
+        erratum: What the paper prints wrongly and what is meant here; empty where nothing is known.
+        equations: The numbers of the equations in the paper.
+    """
+
+    statement: str
+    applies: bool
+    hypotheses: tuple[Hypothesis, ...]
+    reasons: tuple[str, ...]
+    prediction: Prediction | None
+    assumed: tuple[str, ...]
+    erratum: str
+    equations: str
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One part of a certificate, decided for every system of a trajectory.
+
+    Attributes:
+        text: What is required, such as ``"the diameter tends to 0"``.
+        outcome: ``"holds"``, ``"fails"`` or ``"undecided"`` per system, shape (…,) without the axes of time,
+            token and dim.
+        margin: Tolerance minus violation (or threshold minus value reached), shape (…,): at least 0 where it holds.
+        tolerance: The violation that counts as rounding, or the threshold below which a limit counts as reached.
+        first_failure: The first saved time at which it fails, NaN where it does not, shape (…,).
+    """
+
+    text: str
+    outcome: np.ndarray
+    margin: np.ndarray
+    tolerance: float
+    first_failure: np.ndarray
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What became of a statement's prediction along a trajectory.
+
+    The numbers are those of the condition and the system that decide: the first that fails, else one that is
+    undecided, else the one that holds most narrowly.
+
+    Attributes:
+        statement: Its name.
+        outcome: ``"holds"``: every condition is met, limits down to the threshold. ``"fails"``: a condition is
+            violated by more than the tolerance. ``"undecided"``: nothing is violated, but the run ended before a
+            limit was near.
+        margin: Tolerance minus violation, or threshold minus the value reached; at least 0 where it holds.
+        tolerance: The tolerance or threshold of the deciding condition.
+        first_failure: The first saved time at which a condition fails, over all systems; None where none does.
+        text: One sentence with the numbers.
+        outcomes: The outcome per system, shape (…,).
+        margins: The margin of the deciding condition per system, shape (…,).
+        conditions: Every part.
+    """
+
+    statement: str
+    outcome: Outcome
+    margin: float
+    tolerance: float
+    first_failure: float | None
+    text: str
+    outcomes: np.ndarray = field(repr=False)
+    margins: np.ndarray = field(repr=False)
+    conditions: tuple[Condition, ...] = field(repr=False)

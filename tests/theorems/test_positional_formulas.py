@@ -1,0 +1,164 @@
+"""The quantities behind the statements of `positional`, each against a second route."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import scipy.linalg
+import torch
+from scipy.integrate import solve_ivp
+from torch import Tensor
+
+from tokendynamics.attention import Attention
+from tokendynamics.dynamics import Flow, simulate
+from tokendynamics.dynamics.events import NormAbove
+from tokendynamics.spaces import Free
+from tokendynamics.theorems import certify
+from tokendynamics.theorems.contraction import contraction_form, largest_ratio, norm_bound
+from tokendynamics.theorems.expansion import expanding_directions
+from tokendynamics.theorems.fates import fates, log_norms
+from tokendynamics.theorems.slow_decay import slope_condition
+
+QK = torch.tensor([[1.2, 0.3], [0.3, 0.9]], dtype=torch.float64)
+A = torch.tensor([[-1.0, 0.25], [0.25, -0.8]], dtype=torch.float64)
+X0 = torch.tensor([[0.9, 0.1], [-0.2, 1.1], [0.4, -0.7], [-1.0, 0.3]], dtype=torch.float64)
+SYMMETRIC = Flow(Attention(QK, torch.linalg.solve(A, QK)), Free())
+
+
+def drawn(seed: int, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_the_contraction_form_times_ov_is_qk_at_every_system() -> None:
+    qk, ov = drawn(0, 6, 1, 3, 3), drawn(1, 6, 1, 3, 3)
+    form = contraction_form(Flow(Attention(qk, ov), Free()))
+    assert (form.matrix @ ov[:, 0]).numpy() == pytest.approx(qk[:, 0].numpy(), abs=1e-10)
+    assert form.condition == pytest.approx(np.linalg.cond(ov[:, 0].numpy()).max())
+
+
+def test_the_paper_normalization_counts_as_part_of_ov() -> None:
+    plain, paper = (
+        contraction_form(Flow(Attention(QK, A, normalization=kind), Free())).matrix for kind in ("plain", "paper")
+    )
+    assert paper.numpy() == pytest.approx(math.sqrt(2) * plain.numpy())
+
+
+def test_c_is_the_lowest_relative_eigenvalue_and_no_direction_falls_below_it() -> None:
+    skew = torch.tensor([[0.0, 0.5], [-0.5, 0.0]], dtype=torch.float64)
+    form = contraction_form(Flow(Attention(QK + skew, torch.linalg.solve(A, QK + skew)), Free()))
+    c = float(largest_ratio(form))
+    assert c == pytest.approx(scipy.linalg.eigh(QK.numpy(), -A.numpy(), eigvals_only=True)[0])
+    u = drawn(2, 2000, 2)
+    ratios = (u @ QK * u).sum(dim=-1) / -(u @ A * u).sum(dim=-1)
+    assert c <= float(ratios.min()) <= 1.001 * c
+
+
+@pytest.mark.parametrize(("start", "c", "tokens"), [(3.0, 0.7, 4), (0.01, 2.0, 9), (400.0, 5.0, 2)])
+def test_the_bound_solves_the_equation_it_comes_from(start: float, c: float, tokens: int) -> None:
+    def rate(t: float, s: np.ndarray) -> np.ndarray:
+        return -2 + 2 * tokens * np.exp(-c * s)
+
+    times = np.linspace(0.0, 3.0, 7)
+    expected = solve_ivp(rate, (0.0, 3.0), [start], t_eval=times, rtol=1e-11, atol=1e-12, method="LSODA").y[0]
+    squared = torch.tensor([start], dtype=torch.float64)
+    bound = norm_bound(squared, torch.tensor(c, dtype=torch.float64), tokens, torch.as_tensor(times))
+    assert bound[:, 0].numpy() == pytest.approx(expected, rel=1e-8)
+
+
+def test_directions_are_eigenvectors_of_v_and_not_of_ov() -> None:
+    ov = torch.tensor([[0.5, 0.7, 0.0], [0.0, 0.2, 0.4], [0.0, -0.4, 0.2]], dtype=torch.float64)
+    found = expanding_directions(Flow(Attention(torch.zeros(3, 3).double(), ov), Free()))
+    assert found.rates[found.valid].tolist() == pytest.approx([0.5])
+    n = found.normals[found.valid][0]
+    assert (n @ ov).numpy() == pytest.approx(0.5 * n.numpy())
+    assert float((ov @ n - 0.5 * n).norm()) > 0.1
+
+
+def test_every_direction_expands_under_the_identity() -> None:
+    found = expanding_directions(Flow(Attention(torch.zeros(3, 3).double(), torch.eye(3).double()), Free()))
+    assert bool(found.valid.all())
+
+
+def test_bounds_of_tokens_that_grow_too_fast_are_seen_to_fail() -> None:
+    ov = torch.tensor([[0.5, 0.7], [0.0, -1.0]], dtype=torch.float64)
+    claimed, true = (Flow(Attention(QK, factor * ov), Free()) for factor in (1.0, 1.5))
+    run = simulate(true, torch.tensor([[1.0, 0.3], [0.5, 0.6]], dtype=torch.float64), np.linspace(0.0, 6.0, 13))
+    (certificate,) = certify(dataclasses.replace(run, flow=claimed), ["positional-3.6"])
+    assert certificate.outcome == "fails"
+    assert certificate.margin < 0
+    assert 0 < certificate.first_failure < 6
+
+
+def test_a_direction_that_others_outgrow_is_undecided_in_the_end() -> None:
+    ov = torch.diag(torch.tensor([0.1, 3.0], dtype=torch.float64))
+    start = torch.tensor([[1.0, 0.0], [0.5, 0.0]], dtype=torch.float64)
+    flow = Flow(Attention(torch.zeros(2, 2).double(), ov), Free())
+    run = simulate(flow, start, np.linspace(0.0, 4.0, 5))
+    assert certify(run, ["positional-3.6"])[0].outcome == "holds"
+    grown = run.tensor + torch.tensor([0.0, 1.0]).double() * torch.exp(6 * torch.as_tensor(run.times))[:, None, None]
+    (certificate,) = certify(dataclasses.replace(run, tensor=grown), ["positional-3.6"])
+    assert certificate.outcome != "holds"
+
+
+def test_states_that_leave_the_bound_are_seen_to_fail() -> None:
+    run = simulate(SYMMETRIC, X0, np.linspace(0.0, 2.0, 5))
+    far = torch.linspace(1.0, 4.0, 5).double()[:, None, None] * X0
+    outcomes = [
+        certify(dataclasses.replace(run, tensor=states), ["positional-3.3"])[0].outcome for states in (run.tensor, far)
+    ]
+    assert outcomes == ["holds", "fails"]
+    (certificate,) = certify(dataclasses.replace(run, tensor=far), ["positional-3.4"])
+    assert certificate.outcome == "fails"
+    assert certificate.first_failure == 0.5
+
+
+def test_the_second_moment_in_the_end_is_the_predicted_one() -> None:
+    time = 3e4
+    run = simulate(SYMMETRIC, X0, np.array([0.0, time]))
+    last = run.tensor[-1]
+    measured = last.T @ last / len(last)
+    predicted = -torch.linalg.solve(QK, torch.linalg.solve(QK, A).T) / (2 * time)
+    assert measured.numpy() == pytest.approx(predicted.numpy(), rel=0.02)
+
+
+def test_equal_tokens_decay_exponentially_and_the_certificate_asks_no_root_of_time() -> None:
+    run = simulate(SYMMETRIC, X0[:1].expand(3, 2).contiguous(), np.linspace(0.0, 20.0, 21))
+    (certificate,) = certify(run, ["positional-3.4"])
+    assert certificate.outcome == "holds"
+    assert "tokens being equal" in certificate.conditions[1].text
+
+
+@pytest.mark.parametrize(
+    ("exponent", "outcome"), [(-0.5, "holds"), (-0.54, "holds"), (-0.7, "undecided"), (-1.5, "fails"), (0.2, "fails")]
+)
+def test_a_slope_that_cannot_be_on_its_way_fails_and_others_wait(exponent: float, outcome: str) -> None:
+    times = np.concatenate([[0.0], np.geomspace(0.1, 1e3, 41)])
+    run = simulate(Flow(Attention([[1.0]], [[-1.0]]), Free()), torch.ones(2, 1).double(), np.linspace(0.0, 0.1, 42))
+    run = dataclasses.replace(run, times=times)
+    states = torch.as_tensor(np.maximum(times, 0.1) ** exponent)[:, None, None] * torch.ones(42, 2, 1)
+    assert slope_condition(states, run, np.asarray(2.0)).outcome == outcome
+
+
+def test_a_short_run_is_undecided_about_the_slope() -> None:
+    run = simulate(SYMMETRIC, 0.1 * X0, np.linspace(0.0, 5.0, 21))
+    assert certify(run, ["positional-3.4"])[0].outcome == "undecided"
+
+
+def test_the_logarithm_of_a_norm_does_not_overflow() -> None:
+    x = torch.tensor([[3.0, 4.0], [1.0, 0.0]], dtype=torch.float64)
+    assert float(log_norms(1e300 * x)) == pytest.approx(math.log(5) + 300 * math.log(10))
+    assert float(log_norms(0 * x)) == -math.inf
+
+
+def test_fates_of_a_batch_are_told_apart() -> None:
+    identity = torch.eye(2, dtype=torch.float64)
+    ov = torch.stack([-identity, identity, -identity])[:, None]
+    line = torch.tensor([[1.0, 1.0], [2.0, 2.0], [-3.0, -3.0]], dtype=torch.float64)
+    qk = torch.stack([identity, identity, torch.diag(torch.tensor([1.0, -1.0]).double())])[:, None]
+    start = torch.stack([drawn(5, 3, 2), drawn(6, 3, 2), line])
+    times = np.concatenate([[0.0], np.geomspace(0.1, 100.0, 31)])
+    run = simulate(Flow(Attention(qk, ov), Free()), start, times, events=(NormAbove(1e5),))
+    assert fates(run).tolist() == ["zero", "diverged", "nonzero equilibrium"]
