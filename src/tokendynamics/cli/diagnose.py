@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import sys
@@ -11,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from tokendynamics.cli.target import check_writable
 
 if TYPE_CHECKING:
     from tokendynamics.diagnosis.result import Diagnosis
@@ -102,7 +103,7 @@ def diagnose_command(
     """
     chosen_layers = _parse_layers(layers)
     texts = _texts(prompts, text_files)
-    _check_writable(out)
+    check_writable(out)
 
     from tokendynamics.cli.output import Output
 
@@ -150,15 +151,6 @@ def _texts(prompts: tuple[str, ...], files: tuple[Path, ...]) -> dict[str, str] 
             raise click.BadParameter(f"{path} is not UTF-8 text ({error.reason} at byte {error.start})") from error
         named["standard input" if str(path) == "-" else path.name] = text
     return named or None
-
-
-def _check_writable(out: Path | None) -> None:
-    """Refuse a target that cannot be made before minutes are spent on what should go there."""
-    existing = next(path for path in (out or Path()).absolute().parents if path.exists())
-    if out is not None and out.exists():
-        existing = out
-    if not existing.is_dir() or not os.access(existing, os.W_OK):
-        raise click.BadParameter(f"{existing} is not a folder that can be written to", param_hint="--out")
 
 
 def _parse_layers(spec: str | None) -> list[int] | None:

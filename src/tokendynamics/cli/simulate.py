@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from collections import Counter
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from tokendynamics.cli.target import check_writable
 
 if TYPE_CHECKING:
     from tokendynamics.cli.output import Output
@@ -56,7 +57,7 @@ def simulate_command(
         return
     if spec is None or example is not None:
         raise click.UsageError("expected either SPEC or --example NAME; --example list names the examples")
-    _check_writable(out)
+    check_writable(out)
 
     from tokendynamics.cli.output import Output
     from tokendynamics.dynamics import Interrupted, simulate
@@ -252,12 +253,3 @@ def _print_tables(results: Results, folder: Path, paths: tuple[Path, ...]) -> No
         table.add_row(*row)
     console.print(table if results.certificates else "No statement of the theory applies: nothing to certify.\n")
     console.print(Text(f"{folder}: {', '.join(path.name for path in paths)}"), soft_wrap=True)
-
-
-def _check_writable(out: Path | None) -> None:
-    """Refuse a target that cannot be made before minutes are spent on what should go there."""
-    existing = next(path for path in (out or Path()).absolute().parents if path.exists())
-    if out is not None and out.exists():
-        existing = out
-    if not existing.is_dir() or not os.access(existing, os.W_OK):
-        raise click.BadParameter(f"{existing} is not a folder that can be written to", param_hint="--out")

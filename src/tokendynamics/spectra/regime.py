@@ -141,7 +141,7 @@ def _reason(name: RegimeName, qk: Inertia, a: Inertia | None, value: ValueSpectr
         )
     signs += f", A_sym {a.positive}, {a.negative} and {a.zero}"
     meaning = {
-        "convergence": "all tokens tend to zero if A and W are symmetric (Theorem 3.4), by conjecture otherwise",
+        "convergence": "all tokens tend to zero if A and W are symmetric (Theorem 3.4); otherwise they often do, not always",
         "divergence": "both forms are positive definite: tokens grow without bound",
         "intermediate": "half of the signs each way: some directions contract and others expand",
         "mixed": "no sign pattern of the theory: no theorem of collapse or of divergence applies",
@@ -152,7 +152,9 @@ def _reason(name: RegimeName, qk: Inertia, a: Inertia | None, value: ValueSpectr
 def _by_spectrum(value: ValueSpectrum) -> str:
     noise = value.dim * torch.finfo(torch.float64).eps * value.radius
     if value.max_real < -noise:
-        return f"does not diverge: every Re λ(V) < 0 (largest {value.max_real:.3g})"
+        # Observed, no theorem: large norms with other signs of W and A diverge nevertheless.
+        signs = "seen to be enough for most starts where A_sym ≺ 0 and W_sym ≻ 0, not otherwise"
+        return f"does not diverge: every Re λ(V) < 0 (largest {value.max_real:.3g}), {signs}"
     if value.max_real > noise:
         return f"diverges for most starts: some Re λ(V) > 0 (largest {value.max_real:.3g})"
     return "undecided: the largest Re λ(V) is 0 to rounding"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -51,4 +51,8 @@ class Statement:
 
     def certify(self, trajectory: Trajectory) -> Certificate:
         """Evaluate the conditions on a trajectory, whether or not the hypotheses hold."""
-        return combine(self.name, self.conditions(trajectory))
+        certificate = combine(self.name, self.conditions(trajectory))
+        if trajectory.engine != "layers":
+            return certificate
+        note = "; judged on discrete layers, of which the statement does not speak"
+        return replace(certificate, text=certificate.text + note)

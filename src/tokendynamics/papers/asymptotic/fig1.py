@@ -37,8 +37,17 @@ def reproduce(*, seed: int = 1) -> Record:
         Quantity("V at t = 200, −50e", CONSENSUS, float(potential[-1]), 1e-3, source="theory"),
         Quantity("largest rise of V between saved times", 0.0, float(np.diff(potential).max()), 1e-9, "≤", "theory"),
         Quantity("diameter at t = 200", 0.0, float(observables.diameter(run.tensor[-1])), 1e-2, "≤"),
-        Quantity("V at t = 0, at or below the top of the printed axis", PRINTED_AXIS[1], float(potential[0]), 0.0, "≤", reason=_HALF),
-        Quantity("2V at t = 0, at or below the top of the printed axis", PRINTED_AXIS[1], 2 * float(potential[0]), 0.0, "≤"),
+        Quantity(
+            "V at t = 0, at or below the top of the printed axis",
+            PRINTED_AXIS[1],
+            float(potential[0]),
+            0.0,
+            "≤",
+            reason=_HALF,
+        ),
+        Quantity(
+            "2V at t = 0, at or below the top of the printed axis", PRINTED_AXIS[1], 2 * float(potential[0]), 0.0, "≤"
+        ),
         Quantity("limit of 2V, at or above the foot of the printed axis", PRINTED_AXIS[0], 2 * CONSENSUS, 0.0, "≥"),
     )
     return Record(

@@ -21,7 +21,10 @@ def reproduce() -> Record:
     norms = torch.stack([schedule.matrix_at(float(t)).norm(dim=(-2, -1)) for t in times], dim=-1).numpy()
     half = len(times) // 2
     periodic = float(np.abs(norms[:, : half + 1] - norms[:, half:]).max())
-    shorter = min(float(np.abs(norms[:, : half + 1] - np.roll(norms[:, :half + 1], k)).max()) for k in (half // 2, half // 3, half // 5))
+    shorter = min(
+        float(np.abs(norms[:, : half + 1] - np.roll(norms[:, : half + 1], k)).max())
+        for k in (half // 2, half // 3, half // 5)
+    )
     first, second = norms
     quantities = (
         Quantity("change of both norms after 0.5 time units", 0.0, periodic, 1e-12, "≤", "theory"),

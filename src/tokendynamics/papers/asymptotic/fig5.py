@@ -52,7 +52,13 @@ def reproduce(
     box = torch.rand(systems, tokens, dim, dtype=torch.float64, generator=generator(seed + 1)) - 0.5
     times = np.linspace(0, HORIZON, 301)
     run = simulate(
-        paper_flow(dim, seed), Sphere().project(box), times, rtol=rtol, atol=rtol / 100, engine="batched", progress=progress
+        paper_flow(dim, seed),
+        Sphere().project(box),
+        times,
+        rtol=rtol,
+        atol=rtol / 100,
+        engine="batched",
+        progress=progress,
     )
     consensus = observables.consensus(run.tensor).numpy()
     expected = (1 - 1 / tokens) * (1 - math.sqrt(2 / (math.pi * dim)))

@@ -60,7 +60,12 @@ def draw(record: Record) -> Figure:
             for formula in ("corrected", "printed")
         ]
         plots.over_time(
-            counts, formulas, "probability", names=["sum to n", "sum to n − 1 (printed)"], time_label="tokens", axes=panel
+            counts,
+            formulas,
+            "probability",
+            names=["sum to n", "sum to n − 1 (printed)"],
+            time_label="tokens",
+            axes=panel,
         )
         found = [(tokens, share) for tokens, of_dim, share, *_ in record.results["rows"] if of_dim == dim]
         label = f"share of {record.results['draws']} draws"

@@ -44,7 +44,9 @@ def reproduce() -> Record:
     ]
     runs: dict[Reading, tuple[Trajectory, Trajectory]] = {}
     for reading in READINGS:
-        left = run_free(contraction_flow(*left_matrices, reading), matrix(LEFT_START), np.linspace(0, LEFT_HORIZON, 201))
+        left = run_free(
+            contraction_flow(*left_matrices, reading), matrix(LEFT_START), np.linspace(0, LEFT_HORIZON, 201)
+        )
         right = run_free(
             contraction_flow(*right_matrices, reading), matrix(RIGHT_START), np.linspace(0, RIGHT_HORIZON, 201)
         )
@@ -92,4 +94,6 @@ def draw(record: Record) -> Figure:
     runs = [run for reading in READINGS for run in record.results["runs"][reading]]
     for index, (panel, run) in enumerate(zip(panels, runs, strict=True)):
         plots.distances(run.times, run.tensor, log="values" if index % 2 == 0 else "none", axes=panel)
-    return footnote(figure, f"Upper row: V as the paper defines it; lower row: its transpose. Invented: {record.invented}.")
+    return footnote(
+        figure, f"Upper row: V as the paper defines it; lower row: its transpose. Invented: {record.invented}."
+    )

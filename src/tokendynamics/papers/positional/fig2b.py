@@ -21,7 +21,7 @@ TOKENS, HORIZON = 12, 12.0
 
 
 @timed
-def reproduce(*, seed: int = 22) -> Record:
+def reproduce(*, seed: int = 1) -> Record:
     """Twelve tokens under A = 2W to t = 12, and under the printed V = 2I to a quarter of that."""
     qk = matrix(W)
     start = Free().sample(TOKENS, 2, seed=seed)

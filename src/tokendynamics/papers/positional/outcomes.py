@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tokendynamics.attention import Attention, RotaryPositions
-from tokendynamics.dynamics import Flow, Status, Trajectory, simulate
+from tokendynamics.dynamics import Flow, Trajectory, simulate
 from tokendynamics.dynamics.events import NormAbove
 from tokendynamics.numerics.seeding import generator
 from tokendynamics.spaces import Free
@@ -17,9 +18,11 @@ from tokendynamics.spaces import Free
 HORIZON = 3000.0
 """In units of 1/‖ov‖: every flow is run at the speed at which its value matrix has norm 1, a change of time."""
 
-_BOUND = 1e4
+_BOUND = 1e3
 _STEPS = 3000
-_SHRINKS, _STAYS = 0.5, 1e-3
+_LONG_ENOUGH = 100.0
+_FAR, _STILL = 50.0, 1e-3
+_SLOPE = -0.25
 
 
 class Outcome(StrEnum):
@@ -53,10 +56,12 @@ def positive_definite(count: int, dim: int, random: torch.Generator) -> Tensor:
 def outcomes(qk: Tensor, ov: Tensor, tokens: int, seed: int, rotary: tuple[Tensor, Tensor] | None = None) -> np.ndarray:
     """Run one flow for each pair of matrices from one normal start each, and say what became of it.
 
-    - to infinity: the largest norm passed 10,000, and its logarithm still grew over the last doubling;
-    - to zero: from a tenth of the horizon to its end the largest norm halved at least (t^(−1/2) predicts 0.32);
-    - to a nonzero equilibrium: over the same time no token moved by more than a thousandth of the largest norm;
-    - undecided: anything else, such as slower motion, rotation, or a step budget that was spent.
+    What is compared is the last third of each run (a factor of three in time):
+
+    - to infinity: the largest norm is 50 times that of the start or more, and has doubled at least;
+    - to a nonzero equilibrium: no token moved by more than a thousandth of the largest norm;
+    - to zero: the largest norm fell like t^(−1/4) or faster (t^(−1/2) is predicted);
+    - undecided: anything else, such as slower motion, rotation, or a step budget spent early.
 
     Args:
         qk: W, (system, dim, dim).
@@ -84,16 +89,29 @@ def outcomes(qk: Tensor, ov: Tensor, tokens: int, seed: int, rotary: tuple[Tenso
 
 def shares(words: np.ndarray) -> dict[Outcome, float]:
     """The share of each outcome."""
-    return {outcome: float((words == outcome.value).mean()) for outcome in Outcome}
+    return {outcome: float((words == str(outcome)).mean()) for outcome in Outcome}
 
 
 def _classified(run: Trajectory) -> np.ndarray:
     norms = torch.linalg.vector_norm(run.tensor, dim=-1).amax(dim=-1).numpy()
-    tenth = int(np.searchsorted(run.times, HORIZON / 10))
-    moved = (run.tensor[:, tenth:] - run.tensor[:, -1:]).norm(dim=-1).amax(dim=(-2, -1)).numpy()
-    finished = run.status == Status.HORIZON.value
-    words = np.full(len(norms), Outcome.UNDECIDED.value, dtype=object)
-    words[finished & (moved < _STAYS * norms[:, -1])] = Outcome.EQUILIBRIUM.value
-    words[finished & (norms[:, -1] < _SHRINKS * norms[:, tenth])] = Outcome.ZERO.value
-    words[(run.status == Status.DIVERGED.value)] = Outcome.DIVERGED.value
-    return words
+    words = []
+    for system, end in enumerate(run.end_times):
+        last = int(np.searchsorted(run.times, end, side="right")) - 1
+        third = int(np.searchsorted(run.times, run.times[last] / 3))
+        late = run.tensor[system, third : last + 1]
+        moved = float((late - late[-1]).norm(dim=-1).max())
+        words.append(_outcome(norms[system, [0, third, last]], run.times[[third, last]], moved))
+    return np.array([str(word) for word in words])
+
+
+def _outcome(norms: np.ndarray, times: np.ndarray, moved: float) -> Outcome:
+    """From the largest norms at the start, at a third of the run and at its end, and the motion in between."""
+    first, third, last = norms
+    if last > _FAR * first and last > 2 * third:
+        return Outcome.DIVERGED
+    if times[-1] < _LONG_ENOUGH:
+        return Outcome.UNDECIDED
+    if moved < _STILL * last:
+        return Outcome.EQUILIBRIUM
+    falling = math.log(last / third) < _SLOPE * math.log(times[-1] / times[0])
+    return Outcome.ZERO if falling else Outcome.UNDECIDED

@@ -1,0 +1,1 @@
+"""The four workloads of simulation, and the solvers they are measured beside."""

@@ -1,0 +1,64 @@
+"""Every figure by its name, with what makes it quick."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from tokendynamics.papers.asymptotic import fig1, fig2, fig3, fig4, fig5, wendel
+from tokendynamics.papers.positional import fig1 as positional_fig1
+from tokendynamics.papers.positional import fig2a, fig2b, fig9a, fig9b, remark_3_2, remark_3_5, remark_4_2
+from tokendynamics.papers.positional import fig5 as positional_fig5
+from tokendynamics.papers.record import Record
+
+
+@dataclass(frozen=True)
+class PaperFigure:
+    """One module with `reproduce` and `draw`.
+
+    Attributes:
+        module: The module.
+        full: Arguments of `reproduce` for the size of the paper, beyond its defaults.
+        quick: Arguments for a size that runs in seconds.
+    """
+
+    module: ModuleType
+    full: Mapping[str, Any] = field(default_factory=dict)
+    quick: Mapping[str, Any] = field(default_factory=dict)
+
+    def reproduce(self, *, quick: bool = False) -> Record:
+        """Compute and compare, at the size of the paper or quickly."""
+        return self.module.reproduce(**(self.quick if quick else self.full))
+
+    def draw(self, record: Record) -> Figure:
+        """Draw what `reproduce` returned."""
+        return self.module.draw(record)
+
+    @property
+    def title(self) -> str:
+        """The first line of the module."""
+        return (self.module.__doc__ or "").split("\n")[0].replace("`", "")
+
+
+FIGURES: Mapping[str, PaperFigure] = {
+    "asymptotic-fig1": PaperFigure(fig1),
+    "asymptotic-fig2": PaperFigure(fig2),
+    "asymptotic-fig3": PaperFigure(fig3),
+    "asymptotic-fig4": PaperFigure(fig4),
+    "asymptotic-fig5": PaperFigure(fig5, full={"progress": True}, quick={"systems": 2, "rtol": 1e-5}),
+    "asymptotic-wendel": PaperFigure(wendel, quick={"draws": 100}),
+    "positional-fig1": PaperFigure(positional_fig1),
+    "positional-fig2a": PaperFigure(fig2a, quick={"systems": 8}),
+    "positional-fig2b": PaperFigure(fig2b),
+    "positional-fig5": PaperFigure(positional_fig5),
+    "positional-fig9a": PaperFigure(fig9a),
+    "positional-fig9b": PaperFigure(fig9b),
+    "positional-remark-3-2": PaperFigure(remark_3_2),
+    "positional-remark-3-5": PaperFigure(remark_3_5, quick={"draws": 30}),
+    "positional-remark-4-2": PaperFigure(remark_4_2, quick={"draws": 30}),
+}
+"""In the order of the papers."""

@@ -1,0 +1,127 @@
+"""`positional` Remark 3.5: whether A_sym ≺ 0 and W_sym ≻ 0 always send all tokens to zero, on random draws."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+from tokendynamics import plots
+from tokendynamics.numerics.seeding import generator
+from tokendynamics.papers.drawing import footnote, stacked_shares
+from tokendynamics.papers.positional.outcomes import Outcome, outcomes, positive_definite, shares
+from tokendynamics.papers.record import Quantity, Record, timed
+
+TOKENS = 4
+TO_ZERO = {2: 0.92, 4: 0.74}
+"""Share of draws that satisfy the condition and go to zero, by dim, found before by independent code."""
+
+NONZERO = 0.17
+"""Share of nonzero equilibria among draws in dim 2 that violate it, likewise."""
+
+_FALSE = "flows under the condition whose V has an eigenvalue with positive real part go to infinity"
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Random flows, what became of them, and the largest real part of the eigenvalues of their V."""
+
+    words: np.ndarray
+    largest: np.ndarray
+
+    def share(self, outcome: Outcome, among: np.ndarray | None = None) -> float:
+        """Of `outcome` among the decided ones, or among those of them in a mask."""
+        words = self.words if among is None else self.words[among]
+        decided = words[words != str(Outcome.UNDECIDED)]
+        return float((decided == str(outcome)).mean()) if len(decided) else math.nan
+
+
+def draw_flows(condition: bool, draws: int, dim: int, seed: int) -> Draws:
+    """Run `draws` flows that satisfy the paper's condition, or standard normal ones that violate it.
+
+    Args:
+        condition: Whether A_sym ≺ 0 and W_sym ≻ 0 hold, or do not.
+        draws: How many.
+        dim: Features of a token.
+        seed: Of the matrices; the starts have the next one.
+    """
+    random = generator(seed)
+    if condition:
+        contraction, qk = -positive_definite(draws, dim, random), positive_definite(draws, dim, random)
+    else:
+        contraction, qk = torch.randn(2, 2 * draws, dim, dim, dtype=torch.float64, generator=random)
+        lowest_a, lowest_w = (torch.linalg.eigvalsh((m + m.mT) / 2)[:, 0] for m in (-contraction, qk))
+        violating = ~((lowest_a > 0) & (lowest_w > 0))
+        contraction, qk = contraction[violating][:draws], qk[violating][:draws]
+    ov = torch.linalg.solve(contraction, qk)
+    largest = torch.linalg.eigvals(ov).real.amax(dim=-1).numpy()
+    return Draws(outcomes(qk, ov, TOKENS, seed + 1), largest)
+
+
+@timed
+def reproduce(*, draws: int = 200, seed: int = 35) -> Record:
+    """Four outcomes of random flows in dim 2 and 4, under the paper's condition and against it.
+
+    Shares are of the decided ones.
+
+    Args:
+        draws: For each dim and condition; 200 take about a minute.
+        seed: Of everything.
+    """
+    quantities: list[Quantity] = []
+    found: dict[tuple[int, bool], Draws] = {}
+    for dim in (2, 4):
+        held, broken = (draw_flows(condition, draws, dim, seed + 10 * dim + condition) for condition in (True, False))
+        found[dim, True], found[dim, False] = held, broken
+        zero, known = held.share(Outcome.ZERO), TO_ZERO[dim]
+        tolerance = 4 * math.sqrt(known * (1 - known) / draws)
+        negative = held.largest < 0
+        quantities += [
+            Quantity(f"dim {dim}, condition holds: share to zero (the paper's conjecture)", 1.0, zero, 0.0, reason=_FALSE),
+            Quantity(f"dim {dim}, condition holds: share to zero", known, zero, tolerance, source="simulation"),
+            Quantity(f"dim {dim}, condition holds, Re λ(V) < 0: share to infinity (observed criterion)", 0.0, held.share(Outcome.DIVERGED, negative), 0.0, source="simulation"),
+            Quantity(f"dim {dim}, condition holds, some Re λ(V) > 0: share to infinity (observed criterion)", 0.9, held.share(Outcome.DIVERGED, ~negative), 0.0, "≥", "simulation"),
+            Quantity(f"dim {dim}, condition violated: share to infinity (“likely”)", 0.5, broken.share(Outcome.DIVERGED), 0.0, "≥"),
+        ]  # fmt: skip
+    nonzero = found[2, False].share(Outcome.EQUILIBRIUM)
+    tolerance = 4 * math.sqrt(NONZERO * (1 - NONZERO) / draws)
+    quantities.append(
+        Quantity(
+            "dim 2, condition violated: share to a nonzero equilibrium",
+            NONZERO,
+            nonzero,
+            tolerance,
+            source="simulation",
+        )
+    )
+    return Record(
+        paper="positional",
+        figure="Remark 3.5",
+        statement="Not all flows with A_sym ≺ 0 and W_sym ≻ 0 go to zero: among them the spectrum of V decides. A third "
+        "outcome is a nonzero equilibrium.",
+        quantities=tuple(quantities),
+        invented=f"{draws} draws for each bar: standard normal A and W, kept if their symmetric parts are definite as "
+        f"required (or if they are not), {TOKENS} standard normal tokens, seed {seed}",
+        seed=seed,
+        results={"draws": found},
+    )
+
+
+def draw(record: Record) -> Figure:
+    """The shares of the four outcomes: by condition, and under it by the spectrum of V."""
+    found: dict[tuple[int, bool], Draws] = record.results["draws"]
+    figure, panels = plots.panels(2, width=plots.DOUBLE, height=2.8, titles=["dim 2", "dim 4"])
+    for panel, dim in zip(panels, (2, 4), strict=True):
+        held, broken = found[dim, True], found[dim, False]
+        negative = held.largest < 0
+        bars = {
+            "condition violated": shares(broken.words),
+            "condition holds": shares(held.words),
+            "… and all Re λ(V) < 0": shares(held.words[negative]),
+            "… and some Re λ(V) > 0": shares(held.words[~negative]),
+        }
+        stacked_shares(panel, {name: {str(k): v for k, v in bar.items()} for name, bar in bars.items()}, legend=dim == 2)
+    return footnote(figure, f"Condition: A_sym ≺ 0 and W_sym ≻ 0. Invented: {record.invented}.")

@@ -1,0 +1,121 @@
+"""A network's circuits as a flow: the same attention as the network's own, layer after layer."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import tokendynamics as td
+from tokendynamics.numerics.errors import ArgumentValueError
+from tokendynamics.pretrained import load
+from tokendynamics.pretrained.quiet import quiet
+
+ROTARY = {
+    "model_type": "llama",
+    "hidden_size": 24,
+    "intermediate_size": 40,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "vocab_size": 101,
+}
+
+
+@pytest.fixture(scope="module")
+def rotary_checkpoint(tmp_path_factory):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    folder = tmp_path_factory.mktemp("tiny-llama")
+    torch.manual_seed(0)
+    network = LlamaForCausalLM(LlamaConfig(**{k: v for k, v in ROTARY.items() if k != "model_type"}))
+    with torch.no_grad(), quiet():
+        for parameter in network.parameters():
+            parameter.normal_(0.0, 0.3)
+        network.save_pretrained(folder, safe_serialization=True)
+    return load(str(folder))
+
+
+def attention_of_the_network(checkpoint, layer, normed):
+    """What the block's attention module makes of states after its norm's scaling to √dim (gain still to come)."""
+    network = checkpoint.model
+    block = network.layers[layer]
+    with torch.no_grad():
+        hidden = block.input_layernorm(normed.float()[None])
+        places = torch.arange(len(normed))[None]
+        turned = network.rotary_emb(hidden, places)
+        mask = torch.full((len(normed), len(normed)), -torch.inf).triu(1)[None, None]
+        return block.self_attn(hidden, position_embeddings=turned, attention_mask=mask)[0][0].double()
+
+
+@pytest.mark.parametrize("layer", [0, 1, 2])
+def test_on_the_sphere_the_field_is_the_tangent_part_of_the_networks_own_attention(rotary_checkpoint, layer):
+    flow = td.flow_of(rotary_checkpoint)
+    y = td.Sphere().sample(7, 24, seed=3)
+    own = attention_of_the_network(rotary_checkpoint, layer, math.sqrt(24) * y) / math.sqrt(24)
+    expected = own - (own * y).sum(dim=-1, keepdim=True) * y
+    found = flow.velocity(y, t=layer + 0.5)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5 * float(own.abs().max()))
+    # Period: the first layer comes again after the last.
+    torch.testing.assert_close(flow.velocity(y, t=layer + 3.25), found, rtol=1e-12, atol=1e-12)
+
+
+def test_layers_are_taken_in_the_order_asked_for(rotary_checkpoint):
+    whole, some = td.flow_of(rotary_checkpoint), td.flow_of(rotary_checkpoint, layers=[2, 0])
+    y = td.Sphere().sample(5, 24, seed=4)
+    torch.testing.assert_close(some.velocity(y, 0.5), whole.velocity(y, 2.5))
+    torch.testing.assert_close(some.velocity(y, 1.5), whole.velocity(y, 0.5))
+    torch.testing.assert_close(td.flow_of(rotary_checkpoint, layers=1).velocity(y), whole.velocity(y, 1.0))
+
+
+def test_a_layer_norm_takes_the_mean_off_before_attention_reads():
+    checkpoint = load("random:distilgpt2:7")
+    flow = td.flow_of(checkpoint, layers=0)
+    y = td.Sphere().sample(4, 768, seed=5)
+    block = checkpoint.model.h[0]
+    centred = y - y.mean(dim=-1, keepdim=True)
+    with torch.no_grad():
+        block.ln_1.weight.fill_(1.0)
+        block.attn.c_attn.bias.zero_()
+        block.attn.c_proj.bias.zero_()
+        own = block.attn((math.sqrt(768) * centred).float()[None])[0][0].double() / math.sqrt(768)
+    expected = own - (own * y).sum(dim=-1, keepdim=True) * y
+    torch.testing.assert_close(flow.velocity(y), expected, rtol=1e-3, atol=1e-5 * float(own.abs().max()))
+
+
+def test_in_free_space_a_step_adds_the_attention_of_the_states_themselves(rotary_checkpoint):
+    flow = td.flow_of(rotary_checkpoint, space=td.Free())
+    weights = rotary_checkpoint.attention(1)
+    x = td.Free().sample(1, 24, seed=6)
+    # One token attends to itself alone: what is left is W_V W_O, and no position matters.
+    own = sum(
+        x @ weights.value_per_head[head].double() @ weights.output[head].double() for head in range(len(weights.groups))
+    )
+    torch.testing.assert_close(flow.step(x, k=1), x + own, rtol=1e-10, atol=1e-10)
+
+
+def test_layers_that_do_not_exist_are_named(rotary_checkpoint):
+    with pytest.raises(ArgumentValueError, match="layers: expected indices from 0 to 2, got 3"):
+        td.flow_of(rotary_checkpoint, layers=[0, 3])
+    with pytest.raises(ArgumentValueError, match="layers: expected at least one of 0 to 2, got none"):
+        td.flow_of(rotary_checkpoint, layers=[])
+
+
+@pytest.mark.pretrained
+def test_the_continuous_model_runs_on_smollm2s_own_weights_from_a_real_prompt():
+    checkpoint = load("smollm2")
+    flow = td.flow_of(checkpoint)
+    ids = checkpoint.encode("The museum opened its doors to the public on a rainy Sunday.").ids
+    start = checkpoint.states(ids).feed_forward[0].double()
+    run = td.simulate(flow, start, [0.0, 0.5, 2.0, 3.0], rtol=1e-4, atol=1e-6)
+    assert str(run.status) == "reached the horizon"
+    assert flow.space.defect(run.states) < 1e-14
+    # Token 1 sees only itself; the first layers barely move the mean cosine, the third draws the tokens together.
+    cosine = td.observables.mean_pair_cosine(run.tensor)
+    assert cosine[0] == pytest.approx(0.0551, abs=2e-3)
+    assert cosine[3] > cosine[1]
+    # With span and rotary positions, by another route: the whole run again in float32, layers of a finer Euler.
+    fine = td.simulate(flow, start, [0.0, 0.5], step=1 / 64, method="rk4")
+    torch.testing.assert_close(fine.states[1], run.states[1], rtol=0, atol=2e-4)

@@ -1,0 +1,139 @@
+"""Measured orders of convergence, and how well the constraint is kept over long horizons."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+
+from dynamics.reference import System, constant
+from tokendynamics.attention import Attention
+from tokendynamics.dynamics import Flow, simulate
+from tokendynamics.dynamics.engines import fixed
+from tokendynamics.dynamics.engines.problem import Problem
+from tokendynamics.dynamics.engines.tableau import TABLEAUS
+from tokendynamics.spaces import Ellipsoid, Sphere
+
+HORIZON = 2.0
+STEPS = {
+    "dopri5": np.array([8, 12, 18, 27]),
+    "rk4": np.array([12, 18, 27, 40]),
+    "bosh3": np.array([16, 24, 36, 54]),
+    "euler": np.array([200, 400, 800]),
+}
+EYE = torch.eye(3, dtype=torch.float64)
+
+
+@cache
+def example(space: str) -> tuple[System, np.ndarray, np.ndarray]:
+    """A system without symmetry, its start, and its exact end."""
+    rng = np.random.default_rng(12)
+    qk, ov, root = (rng.normal(size=shape) for shape in ((2, 3, 3), (2, 3, 3), (3, 3)))
+    metric = root @ root.T + np.eye(3) if space == "ellipsoid" else None
+    system = System(constant(qk), constant(0.8 * ov), space=space, metric=metric)
+    start = system.project(rng.normal(size=(4, 3)))
+    return system, start, system.solution(start, np.array([0.0, HORIZON]), rtol=1e-13, atol=1e-14)[-1]
+
+
+def end_of(space: str, method: str, steps: int, retraction: bool = True) -> np.ndarray:
+    system, start, _ = example(space)
+    field = system.flow().field(torch.tensor(start))
+    problem = Problem(
+        field=field,
+        start=torch.tensor(start)[None],
+        times=(0.0, HORIZON),
+        rtol=1e-8,
+        atol=1e-10,
+        events=(),
+        max_steps=10**6,
+        tableau=TABLEAUS[method],
+        step=HORIZON / steps,
+    )
+    return fixed.run(problem, retraction=retraction).states[0, -1].numpy()
+
+
+def slope(sizes: np.ndarray, errors: list[float]) -> float:
+    return float(np.polyfit(np.log(sizes), np.log(errors), 1)[0])
+
+
+@pytest.mark.parametrize("retraction", [True, False])
+@pytest.mark.parametrize("space", ["free", "sphere", "ellipsoid"])
+def test_dormand_prince_is_of_order_5_with_and_without_retraction(space, retraction, unchecked):
+    exact = example(space)[2]
+    steps = (4 if space == "free" else 2) * STEPS["dopri5"]
+    errors = [np.abs(end_of(space, "dopri5", n, retraction) - exact).max() for n in steps]
+    assert errors[-1] > 1e-12, "the finest step is lost in rounding: nothing is measured"
+    assert slope(HORIZON / steps, errors) == pytest.approx(5, abs=0.3)
+
+
+@pytest.mark.parametrize(("method", "order", "tolerance"), [("rk4", 4, 0.3), ("bosh3", 3, 0.3), ("euler", 1, 0.05)])
+@pytest.mark.parametrize("space", ["free", "sphere"])
+def test_the_other_methods_have_their_orders(space, method, order, tolerance, unchecked):
+    exact = example(space)[2]
+    steps = STEPS[method] * (1 if method == "euler" else 3)
+    errors = [np.abs(end_of(space, method, n) - exact).max() for n in steps]
+    assert slope(HORIZON / steps, errors) == pytest.approx(order, abs=tolerance)
+
+
+@pytest.mark.parametrize("space", ["free", "sphere", "ellipsoid"])
+def test_layers_approach_the_flow_at_first_order(space, unchecked):
+    system, start, exact = example(space)
+    counts = np.array([400, 800, 1600])
+    errors = [
+        np.abs(simulate(system.flow(), start, [0.0, n], engine="layers", tau=HORIZON / n).states[-1] - exact).max()
+        for n in counts.astype(float)
+    ]
+    assert slope(HORIZON / counts, errors) == pytest.approx(1, abs=0.05)
+
+
+@pytest.mark.parametrize("space", ["free", "sphere", "ellipsoid"])
+def test_halving_tau_divides_the_error_of_one_layer_by_four(space):
+    system, start, _ = example(space)
+    flow, errors = system.flow(), []
+    for tau in (0.02, 0.01, 0.005):
+        exact = system.solution(start, np.array([0.0, tau]), rtol=1e-13, atol=1e-14)[-1]
+        errors.append(np.abs(flow.step(start, tau=tau) - exact).max())
+    assert errors[0] / errors[1] == pytest.approx(4, rel=0.05)
+    assert errors[1] / errors[2] == pytest.approx(4, rel=0.025)
+
+
+@pytest.mark.parametrize("space", ["free", "sphere", "ellipsoid"])
+def test_the_error_of_step_control_follows_the_tolerance(space, unchecked):
+    system, start, exact = example(space)
+    for rtol in (1e-4, 1e-7, 1e-10):
+        run = simulate(system.flow(), start, [0.0, HORIZON], rtol=rtol, atol=rtol * 1e-2, engine="batched")
+        error = np.abs(run.states[-1] - exact).max() / np.abs(exact).max()
+        assert error <= 100 * rtol
+        assert error >= 1e-5 * rtol, "far more work than was asked for"
+
+
+@pytest.mark.parametrize("engine", ["batched", "stiff"])
+@pytest.mark.parametrize("space", ["sphere", "ellipsoid"])
+def test_the_constraint_holds_at_every_time_over_a_horizon_of_ten_thousand(space, engine, unchecked):
+    generator = torch.Generator().manual_seed(2)
+    drawn = torch.randn(3, 3, dtype=torch.float64, generator=generator)
+    ov = torch.stack([-EYE, EYE, torch.diag(torch.tensor([1.0, 0.2, -0.5])), -drawn @ drawn.T, drawn / 20])
+    flow_space = Sphere() if space == "sphere" else Ellipsoid(torch.diag(torch.tensor([0.3, 1.0, 4.0])).double())
+    flow = Flow(Attention(EYE, ov.double().unsqueeze(1)), flow_space)
+    start = flow_space.sample(4, 3, (len(ov),), seed=4)
+    times = np.concatenate([[0.0], np.geomspace(0.01, 1e4, 60)])
+    run = simulate(flow, start, times, rtol=1e-4, atol=1e-6, engine=engine)
+    assert set(run.status) == {"reached the horizon"}
+    metric = torch.eye(3, dtype=torch.float64) if flow_space.metric is None else flow_space.metric
+    defect = (torch.einsum("...i,ij,...j->...", run.states, metric, run.states) - 1).abs().amax(dim=(-1, -2))
+    assert defect.max() <= 1e-14
+    # The raw formula repels for ov = −1; evaluated at the projection, the tokens come to rest.
+    assert float(flow.velocity(run.states[:, -1])[0].norm(dim=-1).max()) < 1e-3
+
+
+def test_tokens_without_a_retraction_would_leave_the_ellipsoid_where_ov_is_negative():
+    """What the projected field guards against: dy/dt as printed has d|y|²/dt = 2 (1 − |y|²) y·Σ w ov y < 0 outside."""
+    flow = Flow(Attention(EYE, -EYE), Sphere())
+    start = Sphere().sample(3, 3, seed=1)
+    near = flow.velocity(start)
+    np.testing.assert_allclose(flow.velocity(1.7 * start), near, rtol=1e-13, atol=1e-14)
+    assert float((start * near).sum(dim=-1).abs().max()) < 1e-15
+    assert math.isclose(float(near.norm()), float(flow.velocity(0.2 * start).norm()), rel_tol=1e-13)
