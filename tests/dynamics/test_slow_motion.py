@@ -31,7 +31,7 @@ def on_sphere(angles: np.ndarray) -> np.ndarray:
 
 
 def exact_velocity(x: np.ndarray, beta: float, causal: bool) -> np.ndarray:
-    """The field with qk = β·identity and ov = identity on the sphere, in 60 digits, at the states as they are stored."""
+    """The field with qk = β·identity and ov = identity on the sphere, in 60 digits, at the stored states."""
     with mpmath.workdps(60):
         rows = [[mpmath.mpf(float(entry)) for entry in row] for row in x]
         lengths = [mpmath.sqrt(mpmath.fsum(entry**2 for entry in row)) for row in rows]

@@ -145,7 +145,7 @@ def test_a_field_that_stops_being_finite_ends_the_run_there() -> None:
 
     flow = Flow(Attention(explodes, identity(1), weights="linear"), Free())
     run = simulate(flow, [[1e10]], [0.0, 0.25, 1.0], engine="stiff")
-    assert str(run.status) in ("not finite", "step size underflow")
+    assert str(run.status) == "not finite"
     assert float(run.end_times) <= 0.5 + 1e-9
     assert run.tensor.flatten().tolist() == [1e10] * 3
 

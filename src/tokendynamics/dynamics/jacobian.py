@@ -128,7 +128,7 @@ def _weights_change(attention: Attention, weights: Tensor, logits_change: Tensor
 
 
 def _linear_maps(attention: Attention, y: Tensor, t: Time) -> tuple[Tensor, Tensor]:
-    """Queries and keys of every token as linear maps of its state, (dim, …, head, token, rank), found from unit vectors."""
+    """Queries and keys of every token as linear maps of its state, (dim, …, head, token, rank)."""
     dim = y.shape[-1]
     units = torch.eye(dim, dtype=y.dtype, device=y.device).reshape(dim, *[1] * (y.ndim - 1), dim)
     return _without_table(attention).queries_and_keys(units.expand(dim, *y.shape), t)

@@ -6,6 +6,7 @@ are followed to times of 1e12. The work is done in float64 on the CPU whatever t
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from dataclasses import replace
 
@@ -15,7 +16,7 @@ from scipy.integrate import DenseOutput, OdeSolver
 from torch import Tensor
 
 from tokendynamics.dynamics.engines.problem import Outcome, Problem
-from tokendynamics.dynamics.engines.stiff_solvers import LARGEST_DENSE, Equations, solver_for
+from tokendynamics.dynamics.engines.stiff_solvers import LARGEST_DENSE, Equations, NotFiniteError, solver_for
 from tokendynamics.dynamics.events import Event
 from tokendynamics.dynamics.field import Field
 from tokendynamics.dynamics.status import Status
@@ -62,11 +63,14 @@ class _System:
         end = self.problem.times[-1]
         joints = [self.t, *self.field.attention.breaks(self.t, end), end]
         status = next((event.status for event in self.problem.events if self._value(event, self.t, self.y) <= 0), None)
-        for left, right in zip(joints, joints[1:], strict=False):
+        for left, right in itertools.pairwise(joints):
             if status is not None:
                 break
             self.equations.field = self.field.within(left, right)
-            status = self._segment(left, right)
+            try:
+                status = self._segment(left, right)
+            except NotFiniteError:
+                status = Status.NOT_FINITE
         self.stop(status or Status.HORIZON)
 
     def stop(self, status: Status) -> None:
@@ -89,10 +93,8 @@ class _System:
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")
                 solver.step()
-            if not np.isfinite(solver.y).all():
-                return Status.NOT_FINITE
             if solver.status == "failed":
-                return Status.UNDERFLOW if np.isfinite(solver.fun(self.t, self.y)).all() else Status.NOT_FINITE
+                return Status.UNDERFLOW
             self.steps += 1
             status = self._accept(solver)
             if status is not None:

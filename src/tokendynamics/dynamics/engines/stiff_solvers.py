@@ -22,6 +22,10 @@ _SMALLEST_RTOL = 1e-13
 _GMRES_RTOL, _GMRES_RESTART, _GMRES_RESTARTS = 1e-3, 40, 5
 
 
+class NotFiniteError(ArithmeticError):
+    """The field is not finite: LSODA can loop without end on such values, so that the step is broken off."""
+
+
 @dataclass
 class Equations:
     """The field of one system as functions of a flat array, which count how often they are called.
@@ -37,11 +41,18 @@ class Equations:
     counts: dict[str, int] = field(default_factory=lambda: {"right_hand_sides": 0, "jacobians": 0})
 
     def velocity(self, t: float, y: np.ndarray) -> np.ndarray:
-        """The field, from differences where ov is a multiple of the identity: slow motion is then exact."""
+        """The field, from differences where ov is a multiple of the identity: slow motion is then exact.
+
+        Raises:
+            NotFiniteError: As it says.
+        """
         self.counts["right_hand_sides"] += 1
         x, slow = self.states(y), self.field.constrained and self.field.multiples is not None
         velocity = self.field.velocity_from_differences(x, t) if slow else self.field.velocity(x, t)
-        return velocity.reshape(-1).numpy()
+        flat = velocity.reshape(-1).numpy()
+        if not np.isfinite(flat).all():
+            raise NotFiniteError
+        return flat
 
     def jacobian(self, t: float, y: np.ndarray) -> np.ndarray:
         """The dense derivative, (token · dim, token · dim)."""

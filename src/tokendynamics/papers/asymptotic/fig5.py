@@ -74,9 +74,9 @@ def reproduce(
     return Record(
         paper="asymptotic",
         figure="Figure 5",
-        statement=f"E of (25) goes to zero along {systems} starts of {tokens} tokens × {dim} features under two causal heads.",
+        statement=f"E of (25) goes to zero along {systems} starts of {tokens} tokens × {dim} features.",
         quantities=tuple(quantities),
-        invented=f"all matrices, frequencies and phases (the paper's laws, seed {seed}) and all starts (seed {seed + 1})",
+        invented=f"all matrices, frequencies and phases (laws as printed, seed {seed}), all starts (seed {seed + 1})",
         seed=seed,
         results={"times": times, "consensus": consensus, "notes": run.notes, "counts": run.counts},
     )

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from tokendynamics import observables, plots
-from tokendynamics.papers.drawing import footnote
+from tokendynamics.papers.drawing import footnote, marks
 from tokendynamics.papers.record import Quantity, Record, timed
 from tokendynamics.spaces import Sphere
 
@@ -63,12 +63,14 @@ def draw(record: Record) -> Figure:
             counts,
             formulas,
             "probability",
-            names=["sum to n", "sum to n − 1 (printed)"],
+            names=["to n", "to n − 1 (printed)"],
             time_label="tokens",
             axes=panel,
         )
         found = [(tokens, share) for tokens, of_dim, share, *_ in record.results["rows"] if of_dim == dim]
         label = f"share of {record.results['draws']} draws"
-        panel.plot(*zip(*found, strict=True), ls="none", marker="o", color="black", mfc="white", label=label)
-        panel.legend()
+        marks(panel, [tokens for tokens, _ in found], [share for _, share in found], label)
+        panel.set_ylim(bottom=0)
+        if dim != dims[0]:
+            panel.get_legend().remove()
     return footnote(figure, f"Invented: {record.invented}.")

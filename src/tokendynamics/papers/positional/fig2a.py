@@ -32,6 +32,7 @@ def reproduce(*, systems: int = 24, seed: int = 20) -> Record:
     norms = largest_norms(run)
     medians = np.median(norms, axis=0)
     at = {float(time): float(value) for time, value in zip(times, medians, strict=True)}
+    worst = float((norms[:, -1] / norms[:, 0]).max())
     slope = math.log10(at[1e4] / at[1e3])
     quantities = (
         *printed_eigenvalues("A_sym", contraction, (-7.48513, -0.0364942), 1e-5),
@@ -41,8 +42,8 @@ def reproduce(*, systems: int = 24, seed: int = 20) -> Record:
             for time, value in MEDIANS
         ),
         Quantity("log–log slope from t = 1e3 to 1e4", -0.5, slope, 0.05, source="theory"),
-        Quantity("largest norm of all starts at t = 1e4, share of its start", 0.0, float((norms[:, -1] / norms[:, 0]).max()), 0.05, "≤"),
-    )  # fmt: skip
+        Quantity("largest norm at t = 1e4 over that at 0, worst start", 0.0, worst, 0.05, "≤"),
+    )
     return Record(
         paper="positional",
         figure="Figure 2a",

@@ -25,6 +25,8 @@ VALUE = -1.5
 QBAR = ((-3.01517413, 2.4430872), (2.11630464, 1.40111342))
 KBAR = ((5.03454859, -3.12492845), (4.58643881, -2.00780098))
 LEFT_HORIZON, RIGHT_HORIZON = 100.0, 4.0
+_DRAWN = 1.5
+"""How far growing tokens are drawn: later the start is a point."""
 
 
 @timed
@@ -46,7 +48,7 @@ def reproduce() -> Record:
         Quantity("right: largest norm at t = 1", 3.597020711, float(growing[100]), 1e-7, source="simulation"),
         Quantity("right: largest norm at t = 2", 14.91407272, float(growing[half]), 1e-6, source="simulation"),
         Quantity("right: largest norm at t = 4", 298.5342568, float(growing[-1]), 1e-4, source="simulation"),
-        Quantity("right: growth of the largest norm, log per time, over t = 2 … 4", 0.5, rate, 0.0, "≥"),
+        Quantity("right: growth rate of the largest norm, t = 2 … 4", 0.5, rate, 0.0, "≥"),
     )
     return Record(
         paper="positional",
@@ -61,10 +63,10 @@ def reproduce() -> Record:
 
 def draw(record: Record) -> Figure:
     """Tokens in the plane above, norms below."""
-    titles = ["without rotary positions", "with rotary positions", "", ""]
+    titles = ["no rotary term", f"rotary term, to t = {_DRAWN:g}", "", ""]
     figure, panels = plots.panels(2, 2, width=plots.DOUBLE, height=5.4, titles=titles)
-    for column, name in enumerate(("left", "right")):
+    for column, (name, limit) in enumerate((("left", LEFT_HORIZON), ("right", _DRAWN))):
         run = record.results[name]
-        plots.phase_plane(run, axes=panels[column])
+        plots.phase_plane(run.tensor[run.times <= limit], axes=panels[column])
         plots.norms(run.times, run.tensor, axes=panels[column + 2])
     return footnote(figure, f"Invented: {record.invented}.")

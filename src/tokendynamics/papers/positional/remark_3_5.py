@@ -22,7 +22,7 @@ TO_ZERO = {2: 0.92, 4: 0.74}
 NONZERO = 0.17
 """Share of nonzero equilibria among draws in dim 2 that violate it, likewise."""
 
-_FALSE = "flows under the condition whose V has an eigenvalue with positive real part go to infinity"
+_FALSE = "those whose V has an eigenvalue with positive real part go to infinity"
 
 
 @dataclass(frozen=True)
@@ -79,13 +79,15 @@ def reproduce(*, draws: int = 200, seed: int = 35) -> Record:
         zero, known = held.share(Outcome.ZERO), TO_ZERO[dim]
         tolerance = 4 * math.sqrt(known * (1 - known) / draws)
         negative = held.largest < 0
+        stable, unstable = held.share(Outcome.DIVERGED, negative), held.share(Outcome.DIVERGED, ~negative)
+        likely, given = broken.share(Outcome.DIVERGED), f"dim {dim}, condition holds"
         quantities += [
-            Quantity(f"dim {dim}, condition holds: share to zero (the paper's conjecture)", 1.0, zero, 0.0, reason=_FALSE),
-            Quantity(f"dim {dim}, condition holds: share to zero", known, zero, tolerance, source="simulation"),
-            Quantity(f"dim {dim}, condition holds, Re λ(V) < 0: share to infinity (observed criterion)", 0.0, held.share(Outcome.DIVERGED, negative), 0.0, source="simulation"),
-            Quantity(f"dim {dim}, condition holds, some Re λ(V) > 0: share to infinity (observed criterion)", 0.9, held.share(Outcome.DIVERGED, ~negative), 0.0, "≥", "simulation"),
-            Quantity(f"dim {dim}, condition violated: share to infinity (“likely”)", 0.5, broken.share(Outcome.DIVERGED), 0.0, "≥"),
-        ]  # fmt: skip
+            Quantity(f"{given}: share to zero (paper's conjecture)", 1.0, zero, 0.0, reason=_FALSE),
+            Quantity(f"{given}: share to zero", known, zero, tolerance, source="simulation"),
+            Quantity(f"{given}, all Re λ(V) < 0: share to infinity (observed)", 0.0, stable, 0.0, source="simulation"),
+            Quantity(f"{given}, some Re λ(V) > 0: share to infinity (observed)", 0.9, unstable, 0.0, "≥", "simulation"),
+            Quantity(f"dim {dim}, condition violated: share to infinity (“likely”)", 0.5, likely, 0.0, "≥"),
+        ]
     nonzero = found[2, False].share(Outcome.EQUILIBRIUM)
     tolerance = 4 * math.sqrt(NONZERO * (1 - NONZERO) / draws)
     quantities.append(
@@ -100,8 +102,8 @@ def reproduce(*, draws: int = 200, seed: int = 35) -> Record:
     return Record(
         paper="positional",
         figure="Remark 3.5",
-        statement="Not all flows with A_sym ≺ 0 and W_sym ≻ 0 go to zero: among them the spectrum of V decides. A third "
-        "outcome is a nonzero equilibrium.",
+        statement="Not all flows with A_sym ≺ 0 and W_sym ≻ 0 go to zero: the spectrum of V decides. A third outcome "
+        " is a nonzero equilibrium.",
         quantities=tuple(quantities),
         invented=f"{draws} draws for each bar: standard normal A and W, kept if their symmetric parts are definite as "
         f"required (or if they are not), {TOKENS} standard normal tokens, seed {seed}",
@@ -123,5 +125,7 @@ def draw(record: Record) -> Figure:
             "… and all Re λ(V) < 0": shares(held.words[negative]),
             "… and some Re λ(V) > 0": shares(held.words[~negative]),
         }
-        stacked_shares(panel, {name: {str(k): v for k, v in bar.items()} for name, bar in bars.items()}, legend=dim == 2)
+        stacked_shares(
+            panel, {name: {str(k): v for k, v in bar.items()} for name, bar in bars.items()}, legend=dim == 2
+        )
     return footnote(figure, f"Condition: A_sym ≺ 0 and W_sym ≻ 0. Invented: {record.invented}.")
