@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 
@@ -21,7 +21,7 @@ class Comparison:
         target: The target in words.
         met: Whether the median meets it.
         error: Largest difference of the two results, in words.
-        unit: "s" or "MB".
+        unit: "s", "ms/system", "MB" or "calls".
     """
 
     workload: str
@@ -37,9 +37,16 @@ class Comparison:
 
 def alternate(ours: Callable[[], object], other: Callable[[], object], rounds: int) -> list[tuple[float, float]]:
     """Seconds of (ours, other) per round, after one round that is not counted."""
-    ours()
-    other()
-    return [(_seconds(ours), _seconds(other)) for _ in range(rounds)]
+    return [(taken["ours"], taken["other"]) for taken in rounds_of({"ours": ours, "other": other}, rounds)]
+
+
+def rounds_of(
+    works: Mapping[str, Callable[[], object]], rounds: int, *, clock: Callable[[], float] = time.perf_counter
+) -> list[dict[str, float]]:
+    """Seconds of each piece of work per round, all in turn, after one round that is not counted."""
+    for work in works.values():
+        work()
+    return [{name: _seconds(work, clock) for name, work in works.items()} for _ in range(rounds)]
 
 
 def speedup(workload: str, pairs: list[tuple[float, float]], *, at_least: float, error: str) -> Comparison:
@@ -64,7 +71,7 @@ def _comparison(
     return Comparison(workload, ours, other, statistics.median(ratios), spread, target, met, error)
 
 
-def _seconds(work: Callable[[], object]) -> float:
-    start = time.perf_counter()
+def _seconds(work: Callable[[], object], clock: Callable[[], float]) -> float:
+    start = clock()
     work()
-    return time.perf_counter() - start
+    return clock() - start

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -97,11 +97,14 @@ def diffrax(flow: SphereFlow, method: str = "Tsit5") -> Solver:
     return solve
 
 
-def missing(names: Iterator[str] | tuple[str, ...]) -> list[str]:
-    """Those of the packages that are not installed."""
-    return [name for name in names if importlib.util.find_spec(name) is None]
+def where_installed(name: str, flow: SphereFlow, **options: str) -> Solver | None:
+    """The solver of the optional package `name`, or None without the package."""
+    return _OPTIONAL[name](flow, **options) if importlib.util.find_spec(name) else None
 
 
 def _on_sphere(states: Tensor) -> Tensor:
     # What drifts off the sphere is no error of the solution: the field is that of the projection.
     return Sphere().project(states)
+
+
+_OPTIONAL: dict[str, Callable[..., Solver]] = {"torchdiffeq": torchdiffeq, "torchode": torchode, "diffrax": diffrax}

@@ -94,9 +94,8 @@ class SphereFlow:
         def velocity(t: Any, states: Any, _: Any) -> Any:
             y = states / jnp.linalg.norm(states, axis=-1, keepdims=True)
             scores = (self._gated(jnp, y, t) @ qk) @ y.T
-            weights = jax.nn.softmax(jnp.tril(scores) + jnp.triu(jnp.full_like(scores, -jnp.inf), 1), axis=-1) if (
-                self.causal
-            ) else jax.nn.softmax(scores, axis=-1)
+            hidden = jnp.triu(jnp.full(scores.shape[-2:], -jnp.inf), 1) if self.causal else 0.0
+            weights = jax.nn.softmax(scores + hidden, axis=-1)
             pull = weights.sum(axis=0) @ y if ov is None else (weights @ y @ ov.swapaxes(-1, -2)).sum(axis=0)
             pull = self.factor * pull
             return pull - (y * pull).sum(axis=-1, keepdims=True) * y

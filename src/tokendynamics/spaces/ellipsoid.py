@@ -26,7 +26,7 @@ class Ellipsoid:
             eigenvalue is printed.
 
     >>> Ellipsoid([[4.0, 0.0], [0.0, 1.0]]).project([[3.0, 0.0], [0.0, -5.0]])
-    [[0.5, 0.0], [-0.0, -1.0]]
+    [[0.5, 0.0], [0.0, -1.0]]
     """
 
     name = "ellipsoid"

@@ -39,7 +39,7 @@ def reproduce(*, seed: int = 4) -> Record:
     first, second = deficits[:, 0], deficits[:, 1]
     exact = torch.linalg.matrix_exp(HORIZON / math.sqrt(3) * ov) @ start[0]
     off = float((exact / exact.norm() - run.tensor[-1, 0]).norm())
-    known = known
+    known = float((top - top.new_tensor(EIGENVECTOR)).norm())
     end, rise = float(deficits[-1].max()), float(np.diff(first).max())
     quantities = (
         *(

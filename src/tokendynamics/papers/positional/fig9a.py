@@ -65,7 +65,7 @@ def reproduce(*, draws: int = 24, seed: int = 9) -> Record:
         figure="Figure 9a",
         statement="The paper shows tokens that go to zero. Some starts do; others seem to, or leave at once.",
         quantities=quantities,
-        invented=f"all starts: one of each kind, found among normal draws, and {draws} more (seed {seed}); the horizons",
+        invented=f"all starts: one of each kind, found among normal draws, {draws} more (seed {seed}); horizons",
         seed=seed,
         results={"converging": converging, "turning": turning, "growing": growing},
     )
