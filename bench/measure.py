@@ -21,7 +21,7 @@ class Comparison:
         target: The target in words.
         met: Whether the median meets it.
         error: Largest difference of the two results, in words.
-        unit: "s", "ms/system", "MB" or "calls".
+        unit: Of `ours` and `other`: "s", "MB" and the like.
     """
 
     workload: str
@@ -63,12 +63,27 @@ def overhead(workload: str, pairs: list[tuple[float, float]], *, at_most: float,
     return _comparison(workload, pairs, ratios, f"≤ {at_most:g} × the time", ratio <= at_most, error)
 
 
+def share(
+    workload: str, pairs: list[tuple[float, float]], *, at_least: float, error: str, unit: str = "Gflop/s"
+) -> Comparison:
+    """What share of another's rate ours reaches; the pairs are rates (ours, other) and not seconds."""
+    ratios = [ours / other for ours, other in pairs]
+    ratio = statistics.median(ratios)
+    return _comparison(workload, pairs, ratios, f"≥ {at_least:g} of the rate", ratio >= at_least, error, unit)
+
+
 def _comparison(
-    workload: str, pairs: list[tuple[float, float]], ratios: list[float], target: str, met: bool, error: str
+    workload: str,
+    pairs: list[tuple[float, float]],
+    ratios: list[float],
+    target: str,
+    met: bool,
+    error: str,
+    unit: str = "s",
 ) -> Comparison:
     ours, other = (statistics.median(times) for times in zip(*pairs, strict=True))
     spread = (min(ratios), max(ratios))
-    return Comparison(workload, ours, other, statistics.median(ratios), spread, target, met, error)
+    return Comparison(workload, ours, other, statistics.median(ratios), spread, target, met, error, unit)
 
 
 def _seconds(work: Callable[[], object], clock: Callable[[], float]) -> float:

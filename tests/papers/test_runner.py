@@ -19,8 +19,19 @@ from tokendynamics.papers.summary import summary
 
 @pytest.mark.parametrize(
     ("relation", "ours", "ok"),
-    [("=", 1.05, True), ("=", 0.85, False), ("≤", 1.05, True), ("≤", -9.0, True), ("≤", 1.2, False), ("≥", 0.95, True), ("≥", 9.0, True), ("≥", 0.8, False), ("=", math.nan, False), ("≤", math.nan, False)],
-)  # fmt: skip
+    [
+        ("=", 1.05, True),
+        ("=", 0.85, False),
+        ("≤", 1.05, True),
+        ("≤", -9.0, True),
+        ("≤", 1.2, False),
+        ("≥", 0.95, True),
+        ("≥", 9.0, True),
+        ("≥", 0.8, False),
+        ("=", math.nan, False),
+        ("≤", math.nan, False),
+    ],
+)
 def test_a_quantity_holds_within_its_tolerance_and_never_for_nan(relation: str, ours: float, ok: bool):
     assert Quantity("x", 1.0, ours, 0.1, relation).ok is ok
 

@@ -10,7 +10,7 @@ from tokendynamics.numerics.errors import ArgumentValueError, expected
 LONG = 1e4
 """Horizons from here on, in units of the fastest possible motion, go to the stiff engine."""
 
-_LARGEST_STIFF, _SYSTEMS = 1024, 64
+_LARGEST_STIFF, _SYSTEMS, _JUMPS = 1024, 64, 50
 
 
 def choose(engine: str, problem: Problem) -> str:
@@ -38,9 +38,12 @@ def _suits_stiff(problem: Problem) -> bool:
     systems, tokens, dim = problem.start.shape
     if problem.start.dtype != torch.float64 or tokens * dim > _LARGEST_STIFF or systems > _SYSTEMS:
         return False
-    field, horizon = problem.field, problem.times[-1] - problem.times[0]
-    ov = field.attention.ov.matrix_at(problem.times[0])
+    field, (first, *_, last) = problem.field, problem.times
+    # Every jump of a schedule starts a multistep method anew, at order one.
+    if len(field.attention.breaks(first, last)) > _JUMPS:
+        return False
+    ov = field.attention.ov.matrix_at(first)
     speed = field.factor * (
         field.attention.heads if field.identity_values else float(ov.norm(dim=(-2, -1)).sum(-1).max())
     )
-    return horizon * speed >= LONG
+    return (last - first) * speed >= LONG

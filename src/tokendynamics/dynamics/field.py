@@ -57,14 +57,16 @@ class Field:
         """``Σ_j w_ij (y_j − y_i)``, tangent: accurate to rounding of the velocity itself, however slow.
 
         Only where ov is a multiple of the identity (`multiples`). The usual form sums to y_i first and loses what
-        moves slower than 1e-16. Costs token² · dim, in pieces of bounded memory.
+        moves slower than 1e-16. The differences are those of x itself, ``(x_j − x_i) / |x_j|_M``, which agree with
+        those of the projections up to a multiple of y_i: projecting first would round what nearly coincides. Costs
+        token² · dim, in pieces of bounded memory.
         """
         y = self.project(x)
         query, key = self.attention.queries_and_keys(y, t)
         tokens, dim = y.shape[-2:]
         rows = max(1, _DIFFERENCE_ENTRIES // (query[..., :1, :1].numel() * tokens * dim))
         pieces = [
-            self._difference_rows(y, query[..., start : start + rows, :], key, start)
+            self._difference_rows(x, y, query[..., start : start + rows, :], key, start)
             for start in range(0, tokens, rows)
         ]
         return torch.cat(pieces, dim=-2)
@@ -134,13 +136,15 @@ class Field:
         mixed = self.attention.mix(x, t, identity_values=self.identity_values)
         return mixed if self.factor == 1.0 else self.factor * mixed
 
-    def _difference_rows(self, y: Tensor, query: Tensor, key: Tensor, start: int) -> Tensor:
-        receivers = y[..., start : start + query.shape[-2], :]
+    def _difference_rows(self, x: Tensor, y: Tensor, query: Tensor, key: Tensor, start: int) -> Tensor:
+        part = slice(start, start + query.shape[-2])
+        receivers = y[..., part, :]
         weights = masked_weights(query @ key.mT, self.attention.causal, self.attention.weights, start)
         multiples = self.multiples
         if multiples is not None and not self.identity_values:
             weights = weights * multiples[..., None, None]
-        differences = y.unsqueeze(-3) - receivers.unsqueeze(-2)
+        lengths = inner(x, x, self.metric).rsqrt().unsqueeze(-3)
+        differences = (x.unsqueeze(-3) - x[..., part, :].unsqueeze(-2)) * lengths
         pull = self.factor * (weights.sum(dim=-3).unsqueeze(-1) * differences).sum(dim=-2)
         return pull - inner(receivers, pull, self.metric) * receivers
 

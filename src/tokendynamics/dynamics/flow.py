@@ -93,8 +93,12 @@ class Flow:
         Raises:
             ArgumentValueError: Shapes that do not fit (both are printed), NaN, or a zero token on a sphere.
         """
-        states = self.attention.fitting(x)
-        return like(self.field(states).refined_velocity(self._placed(states), float(t)), x)
+        states = self.fitting(x)
+        if isinstance(self.space, Ellipsoid):
+            # By powers of two, which is exact: the differences of nearly coincident tokens keep their digits.
+            retract(states, None, "x")
+            states = torch.ldexp(states, -torch.frexp(states.abs().amax(dim=-1, keepdim=True)).exponent)
+        return like(self.field(states).refined_velocity(states, float(t)), x)
 
     def step(self, x: ArrayLike, k: int = 0, tau: float = 1.0) -> Any:
         """One discrete layer, ``y ← π_M(y + τ Σ_h w^h(y) y ov_h^T)`` (`asymptotic` (6)).
@@ -112,10 +116,20 @@ class Flow:
         Raises:
             ArgumentValueError: As for `velocity`; or a token that overflows, or lands on zero and cannot be projected.
         """
-        states = self.attention.fitting(x)
-        moved = self.field(states).layer(self._placed(states), k, tau)
+        states = self.fitting(x)
+        field = self.field(states)
+        placed = retract(states, field.metric, "x") if field.constrained else states
+        moved = field.layer(placed, k, tau)
         check_finite(moved, "x after the layer")
         return like(moved, x)
+
+    def fitting(self, x: ArrayLike, argument: str = "x") -> Tensor:
+        """`x` as states that fit the attention and the metric, or a refusal that prints both shapes."""
+        states, metric = self.attention.fitting(x, argument), self.space.metric
+        if metric is not None and metric.ndim > 2 and metric.shape[:-2] != states.shape[:-2]:
+            wanted = f"leading axes {tuple(metric.shape[:-2])}, those of the metric"
+            raise ArgumentValueError(expected(argument, wanted, f"shape {tuple(states.shape)}"))
+        return states
 
     def field(self, like_states: Tensor) -> Field:
         """The field for states of the dtype and device of `like_states`."""
@@ -128,9 +142,6 @@ class Flow:
             factor=self.weight_factor,
             identity_values=self.projection == "remark_5_1",
         )
-
-    def _placed(self, states: Tensor) -> Tensor:
-        return retract(states, self.field(states).metric, "x") if isinstance(self.space, Ellipsoid) else states
 
     def __repr__(self) -> str:
         mask = "causal" if self.attention.causal else "full mask"

@@ -108,7 +108,7 @@ def simulate(
             rtol=max(_positive(rtol, "rtol"), 10 * torch.finfo(start.dtype).eps),
             atol=_positive(atol, "atol"),
             events=_with_overflow_guard(events, flow, start.dtype),
-            max_steps=_STEPS if max_steps is None else max_steps,
+            max_steps=_STEPS if max_steps is None else int(_positive(max_steps, "max_steps")),
             tableau=TABLEAUS[method],
             step=step,
             tau=tau,
@@ -135,7 +135,7 @@ def _run(engine: str, problem: Problem) -> Outcome:
 def _start(
     flow: Flow, x0: ArrayLike, device: str | torch.device | None, dtype: torch.dtype | None
 ) -> tuple[Tensor, tuple[int, ...]]:
-    start = flow.attention.fitting(x0, "x0")
+    start = flow.fitting(x0, "x0")
     if dtype not in (None, torch.float32, torch.float64):
         raise ArgumentTypeError(expected("dtype", "torch.float64 or torch.float32", dtype))
     try:

@@ -16,6 +16,7 @@ from tokendynamics.attention.frozen import Dense, Frozen, RowScaled
 from tokendynamics.attention.positions import RotaryPositions
 from tokendynamics.attention.schedules import Constant, Schedule, Sinusoidal, Time
 from tokendynamics.dynamics.engines.problem import Outcome, Problem
+from tokendynamics.dynamics.events import AtRest, Consensus, NormAbove
 
 WORTH = 0.7
 """The reduction is taken where the rank is at most this share of dim."""
@@ -102,7 +103,9 @@ class SpanReduction:
         field, (tokens, dim) = problem.field, problem.start.shape[1:]
         positions = field.attention.positions
         fixed = not isinstance(positions, RotaryPositions) or (positions.query.constant and positions.key.constant)
-        if field.multiples is None or not fixed or tokens > WORTH * dim or problem.start.requires_grad:
+        # A user's event may read coordinates.
+        known = all(isinstance(event, AtRest | Consensus | NormAbove) for event in problem.events)
+        if not known or field.multiples is None or not fixed or tokens > WORTH * dim or problem.start.requires_grad:
             return None
         basis = torch.linalg.qr(problem.start.mT).Q
         rank = basis.shape[-1]

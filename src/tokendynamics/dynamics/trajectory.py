@@ -31,7 +31,8 @@ class Trajectory:
         tensor: `states` as a tensor.
         flow: What was simulated; None after opening a file whose schedule was a user's function.
         engine: Which engine did the work.
-        counts: Right-hand sides, accepted and rejected steps of each system, (…,), and what else the engine counts.
+        counts: Right-hand sides and accepted steps of each system, (…,), and what else the engine knows: rejected steps
+            (not LSODA's, which does not tell), Jacobians.
         notes: How the work was done, in words.
         parameters: Every option of the call, and the versions.
     """

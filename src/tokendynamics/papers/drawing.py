@@ -27,7 +27,7 @@ def footnote(figure: Figure, text: str) -> Figure:
 def marks(axes: Axes, x: Sequence[float], y: Sequence[float], label: str) -> None:
     """Add open circles to a panel and its legend: what was measured, beside lines that were predicted."""
     axes.plot(x, y, ls="none", marker="o", color=INK, mfc=START, label=label)
-    axes.legend()
+    axes.legend(loc="lower left")
 
 
 @paper_style()

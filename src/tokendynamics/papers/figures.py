@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from matplotlib.figure import Figure
 
@@ -14,6 +15,15 @@ from tokendynamics.papers.positional import fig1 as positional_fig1
 from tokendynamics.papers.positional import fig2a, fig2b, fig9a, fig9b, remark_3_2, remark_3_5, remark_4_2
 from tokendynamics.papers.positional import fig5 as positional_fig5
 from tokendynamics.papers.record import Record
+
+T = TypeVar("T")
+
+
+def _told(items: Iterable[T], description: str, total: int) -> Iterable[T]:
+    """Say on the standard error how far a long figure is."""
+    for done, item in enumerate(items):
+        print(f"  {done} of {total} parts done ({description})", file=sys.stderr, flush=True)
+        yield item
 
 
 @dataclass(frozen=True)
@@ -49,7 +59,7 @@ FIGURES: Mapping[str, PaperFigure] = {
     "asymptotic-fig2": PaperFigure(fig2),
     "asymptotic-fig3": PaperFigure(fig3),
     "asymptotic-fig4": PaperFigure(fig4),
-    "asymptotic-fig5": PaperFigure(fig5, full={"progress": True}, quick={"systems": 2, "rtol": 1e-5}),
+    "asymptotic-fig5": PaperFigure(fig5, full={"track": _told}, quick={"systems": 2, "rtol": 1e-5}),
     "asymptotic-wendel": PaperFigure(wendel, quick={"draws": 100}),
     "positional-fig1": PaperFigure(positional_fig1),
     "positional-fig2a": PaperFigure(fig2a, quick={"systems": 8}),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ class NotFiniteError(ArithmeticError):
     """The field is not finite: LSODA can loop without end on such values, so that the step is broken off."""
 
 
-@dataclass
+@dataclasses.dataclass
 class Equations:
     """The field of one system as functions of a flat array, which count how often they are called.
 
@@ -38,7 +38,7 @@ class Equations:
 
     field: Field
     shape: tuple[int, int]
-    counts: dict[str, int] = field(default_factory=lambda: {"right_hand_sides": 0, "jacobians": 0})
+    counts: dict[str, int] = dataclasses.field(default_factory=lambda: {"right_hand_sides": 0, "jacobians": 0})
 
     def velocity(self, t: float, y: np.ndarray) -> np.ndarray:
         """The field, from differences where ov is a multiple of the identity: slow motion is then exact.
@@ -79,10 +79,10 @@ def solver_for(equations: Equations, y: np.ndarray, start: float, end: float, rt
 
     LSODA takes Adams methods up to order 12 where nothing is stiff and backward differences where something is.
     """
-    tolerances = {"rtol": max(rtol, _SMALLEST_RTOL), "atol": atol}
+    rtol = max(rtol, _SMALLEST_RTOL)
     if y.size > LARGEST_DENSE:
-        return KrylovBDF(equations.velocity, start, y, end, equations.jacobian_operator, **tolerances)
-    return LSODA(equations.velocity, start, y, end, jac=equations.jacobian, **tolerances)
+        return KrylovBDF(equations.velocity, start, y, end, equations.jacobian_operator, rtol=rtol, atol=atol)
+    return LSODA(equations.velocity, start, y, end, rtol=rtol, atol=atol, jac=equations.jacobian)
 
 
 class KrylovBDF(BDF):

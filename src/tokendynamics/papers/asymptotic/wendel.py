@@ -71,6 +71,6 @@ def draw(record: Record) -> Figure:
         label = f"share of {record.results['draws']} draws"
         marks(panel, [tokens for tokens, _ in found], [share for _, share in found], label)
         panel.set_ylim(bottom=0)
-        if dim != dims[0]:
+        if dim != dims[-1]:
             panel.get_legend().remove()
     return footnote(figure, f"Invented: {record.invented}.")

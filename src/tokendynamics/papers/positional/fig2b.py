@@ -65,12 +65,14 @@ def draw(record: Record) -> Figure:
     """The tokens, the same divided by e^(t/2), and their norms."""
     run, scaled = record.results["run"], record.results["scaled"]
     shown = run.times <= _DRAWN
-    titles = [f"to t = {_DRAWN:g}", "over $e^{t/2}$", "norms"]
+    titles = ["", "over $e^{t/2}$", "norms"]
     figure, (left, middle, right) = plots.panels(3, width=plots.DOUBLE, height=2.6, titles=titles)
     plots.phase_plane(run.tensor[shown], axes=left)
     plots.phase_plane(scaled, axes=middle)
     plots.norms(run.times, run.tensor, axes=right)
-    return footnote(figure, f"V = I/2, which is what A = 2W means. Invented: {record.invented}.")
+    return footnote(
+        figure, f"Left: to t = {_DRAWN:g}. V = I/2, which is what A = 2W means. Invented: {record.invented}."
+    )
 
 
 def _relative(first: Tensor, second: Tensor) -> float:

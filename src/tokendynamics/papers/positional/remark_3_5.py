@@ -103,7 +103,7 @@ def reproduce(*, draws: int = 200, seed: int = 35) -> Record:
         paper="positional",
         figure="Remark 3.5",
         statement="Not all flows with A_sym ≺ 0 and W_sym ≻ 0 go to zero: the spectrum of V decides. A third outcome "
-        " is a nonzero equilibrium.",
+        "is a nonzero equilibrium.",
         quantities=tuple(quantities),
         invented=f"{draws} draws for each bar: standard normal A and W, kept if their symmetric parts are definite as "
         f"required (or if they are not), {TOKENS} standard normal tokens, seed {seed}",
