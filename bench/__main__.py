@@ -11,10 +11,16 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from bench import auditing, reporting, spectra, tracing
+from bench import auditing, reporting, simulating, spectra, tracing
 from bench.measure import Comparison
 
-BENCHMARKS = {"spectra": spectra.run, "tracing": tracing.run, "auditing": auditing.run, "reporting": reporting.run}
+BENCHMARKS = {
+    "spectra": spectra.run,
+    "tracing": tracing.run,
+    "auditing": auditing.run,
+    "reporting": reporting.run,
+    "simulating": simulating.run,
+}
 
 
 def main() -> int:
@@ -41,7 +47,7 @@ def _table(rows: list[Comparison]) -> Table:
         table.add_column(column)
     for row in rows:
         spread = f"{row.spread[0]:.2f}–{row.spread[1]:.2f}"
-        ours, other = (f"{value:.3g} {row.unit}" for value in (row.ours, row.other))
+        ours, other = (f"{value:.4g} {row.unit}" for value in (row.ours, row.other))
         table.add_row(
             row.workload, ours, other, f"{row.ratio:.2f}", spread, row.target, "yes" if row.met else "NO", row.error
         )

@@ -41,11 +41,16 @@ def alternate(ours: Callable[[], object], other: Callable[[], object], rounds: i
 
 
 def rounds_of(
-    works: Mapping[str, Callable[[], object]], rounds: int, *, clock: Callable[[], float] = time.perf_counter
+    works: Mapping[str, Callable[[], object]],
+    rounds: int,
+    *,
+    uncounted: int = 1,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> list[dict[str, float]]:
-    """Seconds of each piece of work per round, all in turn, after one round that is not counted."""
-    for work in works.values():
-        work()
+    """Seconds of each piece of work per round, all in turn, after `uncounted` rounds that warm up."""
+    for _ in range(uncounted):
+        for work in works.values():
+            work()
     return [{name: _seconds(work, clock) for name, work in works.items()} for _ in range(rounds)]
 
 

@@ -11,12 +11,14 @@ from torch import Tensor
 
 from bench.flows.sphere_flow import SphereFlow
 from bench.measure import Comparison, rounds_of, share
+from tokendynamics.dynamics import Flow
 from tokendynamics.spaces import Sphere
 
 TOKENS, DIM = 8192, 64
 BLOCKS = (128, 256, 512, 1024)
 ROUNDS = 5
 ALLOWED = 50e6
+_PARTS = ("products", "exponentials")
 
 # VmHWM and not ru_maxrss: the latter starts from the resident size of the process that forked this one.
 _MEASURE = """
@@ -31,7 +33,7 @@ def peak():
 def work(tokens):
     flow, x = flow_and_start(tokens)
     if sys.argv[2] == "velocity":
-        flow.field(x).velocity(x, 0.0)
+        flow.velocity(x)
     else:
         simulate(flow, x, [0.0, 0.1], rtol=1e-6, engine="batched")
 work(256)
@@ -41,7 +43,7 @@ print(peak() - footprint)
 """
 
 
-def flow_and_start(tokens: int):
+def flow_and_start(tokens: int) -> tuple[Flow, Tensor]:
     """One head, full mask, constant matrices; and tokens on the sphere."""
     generator = torch.Generator().manual_seed(0)
     qk, ov = torch.randn(2, 1, DIM, DIM, generator=generator, dtype=torch.float64) / 8
@@ -70,9 +72,6 @@ def run() -> Iterator[Comparison]:
         yield _memory(name, work, x.numel() * x.element_size())
 
 
-_PARTS = ("products", "exponentials")
-
-
 def _products(x: Tensor, block: int) -> Callable[[], object]:
     """``Q K^T`` and ``W V`` in blocks of rows, in memory set aside beforehand."""
     scores, mixed = torch.empty(block, TOKENS, dtype=x.dtype), torch.empty_like(x)
@@ -99,7 +98,7 @@ def _exponentials(block: int) -> Callable[[], object]:
     return work
 
 
-def _blockwise(flow, x: Tensor) -> Tensor:
+def _blockwise(flow: Flow, x: Tensor) -> Tensor:
     qk, ov = flow.attention.qk.matrix_at(0.0)[0], flow.attention.ov.matrix_at(0.0)[0]
     pull = torch.cat([torch.softmax(rows @ qk @ x.mT, dim=-1) @ x for rows in x.split(256)]) @ ov.mT
     pull = flow.weight_factor * pull

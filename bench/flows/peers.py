@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
 import torch
@@ -44,7 +46,7 @@ def scipy(flow: SphereFlow) -> Solver:
 
 def torchdiffeq(flow: SphereFlow) -> Solver:
     """dopri5, one step for all systems."""
-    from torchdiffeq import odeint
+    odeint = import_module("torchdiffeq").odeint
 
     def solve(starts: Tensor, horizon: float, rtol: float) -> Tensor:
         times = torch.tensor([0.0, horizon], dtype=starts.dtype)
@@ -57,7 +59,7 @@ def torchdiffeq(flow: SphereFlow) -> Solver:
 
 def torchode(flow: SphereFlow) -> Solver:
     """Dopri5 with its PI controller, a step for every system."""
-    import torchode as to
+    to = import_module("torchode")
 
     def solve(starts: Tensor, horizon: float, rtol: float) -> Tensor:
         term = to.ODETerm(flow.torch(starts.shape[1]), with_stats=False)
@@ -73,20 +75,17 @@ def torchode(flow: SphereFlow) -> Solver:
 
 def diffrax(flow: SphereFlow, method: str = "Tsit5") -> Solver:
     """Compiled (not counted), `vmap` over the systems: a step for every system, all run until the last has ended."""
-    import jax
-
+    jax, dfx = import_module("jax"), import_module("diffrax")
     jax.config.update("jax_enable_x64", True)
-    import diffrax as dfx
+    term, solver = dfx.ODETerm(flow.jax()), getattr(dfx, method)()
 
-    term, solver = dfx.ODETerm(flow.jax()), getattr(dfx, method)()  # pyright: ignore[reportArgumentType]
-
-    def one(start: jax.Array, horizon: float, rtol: float) -> jax.Array:
+    def one(start: Any, horizon: float, rtol: float) -> Any:
         controller = dfx.PIDController(rtol=rtol, atol=ATOL * rtol)
         run = dfx.diffeqsolve(
             term, solver, 0.0, horizon, None, start, stepsize_controller=controller, max_steps=1_000_000,
             saveat=dfx.SaveAt(t1=True), adjoint=dfx.ForwardMode(), throw=False,
         )  # fmt: skip
-        return run.ys[-1]  # pyright: ignore[reportOptionalSubscript, reportIndexIssue]
+        return run.ys[-1]
 
     compiled = jax.jit(jax.vmap(one, in_axes=(0, None, None)))
 
@@ -99,7 +98,7 @@ def diffrax(flow: SphereFlow, method: str = "Tsit5") -> Solver:
 
 def where_installed(name: str, flow: SphereFlow, **options: str) -> Solver | None:
     """The solver of the optional package `name`, or None without the package."""
-    return _OPTIONAL[name](flow, **options) if importlib.util.find_spec(name) else None
+    return _OPTIONAL[name](flow, **options) if find_spec(name) else None
 
 
 def _on_sphere(states: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -86,9 +87,7 @@ class SphereFlow:
 
     def jax(self) -> Callable[[Any, Any, Any], Any]:
         """Of one system (token, dim), as diffrax wants it: `vmap` makes it many."""
-        import jax
-        import jax.numpy as jnp
-
+        jax, jnp = import_module("jax"), import_module("jax.numpy")
         qk, ov = jnp.asarray(self.qk.numpy()), None if self.ov is None else jnp.asarray(self.ov.numpy())
 
         def velocity(t: Any, states: Any, _: Any) -> Any:

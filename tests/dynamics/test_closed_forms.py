@@ -14,6 +14,9 @@ from tokendynamics.attention import Attention, RotaryPositions, Sinusoidal
 from tokendynamics.dynamics import Flow, simulate
 from tokendynamics.spaces import Ellipsoid, Free, Sphere
 
+# Many short steps: checking every call of every kernel would take most of the time.
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 ENGINES = ("batched", "stiff")
 TIMES = np.array([0.0, 0.7, 2.0])
 

@@ -9,6 +9,10 @@ from dynamics.reference import System, constant
 from tokendynamics.dynamics import simulate
 
 
+# Many short steps: checking every call of every kernel would take most of the time.
+pytestmark = pytest.mark.usefixtures("unchecked")
+
+
 @pytest.fixture(scope="module", params=["free", "sphere", "ellipsoid"])
 def example(request):
     rng = np.random.default_rng(9)
@@ -19,7 +23,7 @@ def example(request):
 
 
 @pytest.mark.parametrize("engine", ["batched", "stiff"])
-def test_values_at_a_hundred_random_times_equal_runs_that_end_there(example, engine, unchecked):
+def test_values_at_a_hundred_random_times_equal_runs_that_end_there(example, engine):
     system, start, times = example
     flow = system.flow()
     run = simulate(flow, start, times, rtol=1e-8, atol=1e-10, engine=engine)
@@ -43,7 +47,7 @@ def test_output_times_do_not_change_the_steps(example, engine):
 
 
 @pytest.mark.parametrize("method", ["dopri5", "bosh3"])
-def test_the_continuous_extension_is_as_good_as_the_steps(example, method, unchecked):
+def test_the_continuous_extension_is_as_good_as_the_steps(example, method):
     """Large steps: an extension of too low an order would stand out between them."""
     system, start, times = example
     run = simulate(system.flow(), start, times, rtol=1e-5, atol=1e-7, engine="batched", method=method)

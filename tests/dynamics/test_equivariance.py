@@ -7,17 +7,20 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tokendynamics.attention import Attention, RotaryPositions
 from tokendynamics.dynamics import Flow, simulate
 from tokendynamics.spaces import Ellipsoid, Free, Sphere
 
-VELOCITY = settings(max_examples=40, deadline=None)
-RUN = settings(max_examples=6, deadline=None)
+# Many short steps: checking every call of every kernel would take most of the time.
+pytestmark = pytest.mark.usefixtures("unchecked")
+FIXTURE = [HealthCheck.function_scoped_fixture]
+VELOCITY = settings(max_examples=30, deadline=None, suppress_health_check=FIXTURE)
+RUN = settings(max_examples=5, deadline=None, suppress_health_check=FIXTURE)
 TIMES = [0.0, 0.5, 1.0]
-LOOSE = {"rtol": 1e-8, "atol": 1e-10, "engine": "batched"}
+LOOSE = {"rtol": 1e-7, "atol": 1e-9, "engine": "batched"}
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,7 @@ def test_velocity_and_layer_turn_with_the_tokens_and_the_matrices(example):
 def test_trajectories_turn_with_the_tokens_and_the_matrices(example):
     q, x = rotation_of(example), example.start
     found = simulate(example.flow(q), x @ q.T, TIMES, **LOOSE).states
-    close(found, simulate(example.flow(), x, TIMES, **LOOSE).states @ q.T, 1e-6)
+    close(found, simulate(example.flow(), x, TIMES, **LOOSE).states @ q.T, 1e-5)
 
 
 @VELOCITY
@@ -105,7 +108,7 @@ def test_without_a_mask_trajectories_have_no_order(example):
     order = np.random.default_rng((example.seed, 5)).permutation(example.tokens)
     flow, x = example.flow(causal=False), example.start
     found = simulate(flow, x[order], TIMES, **LOOSE).states
-    close(found, simulate(flow, x, TIMES, **LOOSE).states[:, order], 1e-6)
+    close(found, simulate(flow, x, TIMES, **LOOSE).states[:, order], 1e-5)
 
 
 @VELOCITY
@@ -126,7 +129,7 @@ def test_causal_trajectories_do_not_see_what_is_appended(example, more):
     flow, x = example.flow(causal=True), example.start
     longer = np.concatenate([x, 0.4 + 0.4 * example.draw(more, example.dim, salt=6)])
     found = simulate(flow, longer, TIMES, **LOOSE).states[:, : len(x)]
-    close(found, simulate(flow, x, TIMES, **LOOSE).states, 1e-6)
+    close(found, simulate(flow, x, TIMES, **LOOSE).states, 1e-5)
 
 
 @VELOCITY
@@ -145,7 +148,7 @@ def test_the_papers_factor_divides_the_velocity_by_the_root_of_dim(example):
 def test_the_papers_factor_is_a_change_of_time(example):
     paper, plain = example.flow(normalization="paper"), example.flow(normalization="plain")
     slow = simulate(paper, example.start, math.sqrt(example.dim) * np.array(TIMES), **LOOSE).states
-    close(slow, simulate(plain, example.start, TIMES, **LOOSE).states, 1e-6)
+    close(slow, simulate(plain, example.start, TIMES, **LOOSE).states, 1e-5)
 
 
 @VELOCITY

@@ -17,11 +17,14 @@ from tokendynamics.dynamics.engines.problem import Problem
 from tokendynamics.dynamics.engines.tableau import TABLEAUS
 from tokendynamics.spaces import Ellipsoid, Sphere
 
+# Many short steps: checking every call of every kernel would take most of the time.
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 HORIZON = 2.0
 STEPS = {
-    "dopri5": np.array([8, 12, 18, 27]),
-    "rk4": np.array([12, 18, 27, 40]),
-    "bosh3": np.array([16, 24, 36, 54]),
+    "dopri5": np.array([80, 120, 180]),
+    "rk4": np.array([54, 81, 120]),
+    "bosh3": np.array([54, 81, 120, 180]),
     "euler": np.array([200, 400, 800]),
 }
 EYE = torch.eye(3, dtype=torch.float64)
@@ -29,13 +32,14 @@ EYE = torch.eye(3, dtype=torch.float64)
 
 @cache
 def example(space: str) -> tuple[System, np.ndarray, np.ndarray]:
-    """A system without symmetry, its start, and its exact end."""
+    """A system without symmetry, eight starts (their errors vary, the order of their sum does not), the exact ends."""
     rng = np.random.default_rng(12)
     qk, ov, root = (rng.normal(size=shape) for shape in ((2, 3, 3), (2, 3, 3), (3, 3)))
     metric = root @ root.T + np.eye(3) if space == "ellipsoid" else None
-    system = System(constant(qk), constant(0.8 * ov), space, metric, normalization="plain")
-    start = system.project(rng.normal(size=(4, 3)))
-    return system, start, system.solution(start, np.array([0.0, HORIZON]), rtol=1e-13, atol=1e-14)[-1]
+    system = System(constant(qk), constant((0.4 if space == "free" else 0.8) * ov), space, metric, normalization="plain")
+    starts = np.array([system.project(x) for x in rng.normal(size=(8, 4, 3))])
+    ends = [system.solution(x, np.array([0.0, HORIZON]), rtol=3e-14, atol=1e-15)[-1] for x in starts]
+    return system, starts, np.array(ends)
 
 
 def end_of(space: str, method: str, steps: int, retraction: bool = True) -> np.ndarray:
@@ -43,7 +47,7 @@ def end_of(space: str, method: str, steps: int, retraction: bool = True) -> np.n
     field = system.flow().field(torch.tensor(start))
     problem = Problem(
         field=field,
-        start=torch.tensor(start)[None],
+        start=torch.tensor(start),
         times=(0.0, HORIZON),
         rtol=1e-8,
         atol=1e-10,
@@ -52,7 +56,7 @@ def end_of(space: str, method: str, steps: int, retraction: bool = True) -> np.n
         tableau=TABLEAUS[method],
         step=HORIZON / steps,
     )
-    return fixed.run(problem, retraction=retraction).states[0, -1].numpy()
+    return fixed.run(problem, retraction=retraction).states[:, -1].numpy()
 
 
 def slope(sizes: np.ndarray, errors: list[float]) -> float:
@@ -61,29 +65,29 @@ def slope(sizes: np.ndarray, errors: list[float]) -> float:
 
 @pytest.mark.parametrize("retraction", [True, False])
 @pytest.mark.parametrize("space", ["free", "sphere", "ellipsoid"])
-def test_dormand_prince_is_of_order_5_with_and_without_retraction(space, retraction, unchecked):
+def test_dormand_prince_is_of_order_5_with_and_without_retraction(space, retraction):
     exact = example(space)[2]
-    steps = 4 * STEPS["dopri5"]
-    errors = [np.abs(end_of(space, "dopri5", n, retraction) - exact).max() for n in steps]
+    steps = STEPS["dopri5"]
+    errors = [np.linalg.norm(end_of(space, "dopri5", n, retraction) - exact) for n in steps]
     assert errors[-1] > 1e-12, "the finest step is lost in rounding: nothing is measured"
     assert slope(HORIZON / steps, errors) == pytest.approx(5, abs=0.3)
 
 
 @pytest.mark.parametrize(("method", "order", "tolerance"), [("rk4", 4, 0.3), ("bosh3", 3, 0.3), ("euler", 1, 0.05)])
 @pytest.mark.parametrize("space", ["free", "sphere"])
-def test_the_other_methods_have_their_orders(space, method, order, tolerance, unchecked):
+def test_the_other_methods_have_their_orders(space, method, order, tolerance):
     exact = example(space)[2]
-    steps = STEPS[method] * (1 if method == "euler" else 3)
-    errors = [np.abs(end_of(space, method, n) - exact).max() for n in steps]
+    steps = STEPS[method]
+    errors = [np.linalg.norm(end_of(space, method, n) - exact) for n in steps]
     assert slope(HORIZON / steps, errors) == pytest.approx(order, abs=tolerance)
 
 
 @pytest.mark.parametrize("space", ["free", "sphere", "ellipsoid"])
-def test_layers_approach_the_flow_at_first_order(space, unchecked):
+def test_layers_approach_the_flow_at_first_order(space):
     system, start, exact = example(space)
     counts = np.array([400, 800, 1600])
     errors = [
-        np.abs(simulate(system.flow(), start, [0.0, n], engine="layers", tau=HORIZON / n).states[-1] - exact).max()
+        np.abs(simulate(system.flow(), start, [0.0, n], engine="layers", tau=HORIZON / n).states[:, -1] - exact).max()
         for n in counts.astype(float)
     ]
     assert slope(HORIZON / counts, errors) == pytest.approx(1, abs=0.05)
@@ -94,25 +98,25 @@ def test_halving_tau_divides_the_error_of_one_layer_by_four(space):
     system, start, _ = example(space)
     flow, errors = system.flow(), []
     for tau in (0.02, 0.01, 0.005):
-        exact = system.solution(start, np.array([0.0, tau]), rtol=1e-13, atol=1e-14)[-1]
+        exact = [system.solution(x, np.array([0.0, tau]), rtol=1e-13, atol=1e-14)[-1] for x in start]
         errors.append(np.abs(flow.step(start, tau=tau) - exact).max())
     assert errors[0] / errors[1] == pytest.approx(4, rel=0.05)
     assert errors[1] / errors[2] == pytest.approx(4, rel=0.025)
 
 
 @pytest.mark.parametrize("space", ["free", "sphere", "ellipsoid"])
-def test_the_error_of_step_control_follows_the_tolerance(space, unchecked):
+def test_the_error_of_step_control_follows_the_tolerance(space):
     system, start, exact = example(space)
     for rtol in (1e-4, 1e-7, 1e-10):
         run = simulate(system.flow(), start, [0.0, HORIZON], rtol=rtol, atol=rtol * 1e-2, engine="batched")
-        error = np.abs(run.states[-1] - exact).max() / np.abs(exact).max()
+        error = np.abs(run.states[:, -1] - exact).max() / np.abs(exact).max()
         assert error <= 100 * rtol
         assert error >= 1e-5 * rtol, "far more work than was asked for"
 
 
 @pytest.mark.parametrize("engine", ["batched", "stiff"])
 @pytest.mark.parametrize("space", ["sphere", "ellipsoid"])
-def test_the_constraint_holds_at_every_time_over_a_horizon_of_ten_thousand(space, engine, unchecked):
+def test_the_constraint_holds_at_every_time_over_a_horizon_of_ten_thousand(space, engine):
     generator = torch.Generator().manual_seed(2)
     drawn = torch.randn(3, 3, dtype=torch.float64, generator=generator)
     ov = torch.stack([-EYE, EYE, torch.diag(torch.tensor([1.0, 0.2, -0.5])), -drawn @ drawn.T, drawn / 20])
@@ -120,7 +124,7 @@ def test_the_constraint_holds_at_every_time_over_a_horizon_of_ten_thousand(space
     flow = Flow(Attention(EYE, ov.double().unsqueeze(1)), flow_space)
     start = flow_space.sample(4, 3, (len(ov),), seed=4)
     times = np.concatenate([[0.0], np.geomspace(0.01, 1e4, 60)])
-    run = simulate(flow, start, times, rtol=1e-4, atol=1e-6, engine=engine)
+    run = simulate(flow, start, times, rtol=1e-3, atol=1e-5, engine=engine)
     assert set(run.status) == {"reached the horizon"}
     metric = torch.eye(3, dtype=torch.float64) if flow_space.metric is None else flow_space.metric
     defect = (torch.einsum("...i,ij,...j->...", run.states, metric, run.states) - 1).abs().amax(dim=(-1, -2))

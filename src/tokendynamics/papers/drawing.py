@@ -30,6 +30,13 @@ def marks(axes: Axes, x: Sequence[float], y: Sequence[float], label: str) -> Non
     axes.legend(loc="lower left")
 
 
+def without_legend(axes: Axes) -> None:
+    """Take the legend away: a panel beside it has the same."""
+    legend = axes.get_legend()
+    if legend is not None:
+        legend.remove()
+
+
 @paper_style()
 def stacked_shares(axes: Axes, bars: Mapping[str, Mapping[str, float]], *, legend: bool) -> None:
     """Draw one horizontal bar for each entry of `bars`, from the top, divided by share; the same parts in every bar.
@@ -51,6 +58,6 @@ def stacked_shares(axes: Axes, bars: Mapping[str, Mapping[str, float]], *, legen
     axes.invert_yaxis()
     axes.set_xlabel("share of draws")
     if legend:
-        axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.1), ncols=4)
+        axes.figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=4)
     else:
         axes.set_yticklabels([])

@@ -68,7 +68,7 @@ FIGURES: Mapping[str, PaperFigure] = {
     "positional-fig9a": PaperFigure(fig9a),
     "positional-fig9b": PaperFigure(fig9b),
     "positional-remark-3-2": PaperFigure(remark_3_2),
-    "positional-remark-3-5": PaperFigure(remark_3_5, quick={"draws": 30}),
+    "positional-remark-3-5": PaperFigure(remark_3_5, quick={"draws": 40}),
     "positional-remark-4-2": PaperFigure(remark_4_2, quick={"draws": 30}),
 }
 """In the order of the papers."""

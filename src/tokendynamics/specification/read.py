@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +125,11 @@ def _described(details: ErrorDetails) -> tuple[KeyPath, str]:
         case "missing":
             return path, _missing(str(path[-1]), path[:-1])
         case "union_tag_not_found":
-            return path, _missing(context["discriminator"].strip("'"), path)
+            key = context["discriminator"].strip("'")
+            near = get_close_matches(key, came, n=1) if isinstance(came, dict) else []
+            if near:
+                return (*path, near[0]), f"unknown key; did you mean {key!r}?"
+            return path, _missing(key, path)
         case "union_tag_invalid":
             key, valid = context["discriminator"].strip("'"), re.findall(r"'([^']*)'", context["expected_tags"])
             return (*path, key), f"unknown {key} {context['tag']!r}; {did_you_mean(context['tag'], valid)}"

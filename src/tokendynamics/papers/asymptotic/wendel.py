@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from tokendynamics import observables, plots
-from tokendynamics.papers.drawing import footnote, marks
+from tokendynamics.papers.drawing import footnote, marks, without_legend
 from tokendynamics.papers.record import Quantity, Record, timed
 from tokendynamics.spaces import Sphere
 
@@ -72,5 +72,5 @@ def draw(record: Record) -> Figure:
         marks(panel, [tokens for tokens, _ in found], [share for _, share in found], label)
         panel.set_ylim(bottom=0)
         if dim != dims[-1]:
-            panel.get_legend().remove()
+            without_legend(panel)
     return footnote(figure, f"Invented: {record.invented}.")

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from tokendynamics import plots
 from tokendynamics.dynamics import Flow, Status, simulate
 from tokendynamics.dynamics.events import NormAbove
-from tokendynamics.papers.drawing import footnote
+from tokendynamics.papers.drawing import footnote, without_legend
 from tokendynamics.papers.positional.flows import largest_norms, matrix, query_key_flow, run_free
 from tokendynamics.papers.record import Quantity, Record, timed
 from tokendynamics.spaces import Free
@@ -88,6 +88,6 @@ def draw(record: Record) -> Figure:
         plots.phase_plane(run.tensor[run.times <= _DRAWN[name]], axes=panels[column])
         plots.norms(run.times[1:], run.tensor[1:], log="both", axes=panels[column + 3])
         if column:
-            panels[column + 3].get_legend().remove()
+            without_legend(panels[column + 3])
     limits = ", ".join(f"{limit:g}" for limit in _DRAWN.values())
     return footnote(figure, f"Printed as converging. Upper row to t = {limits}. Invented: {record.invented}.")

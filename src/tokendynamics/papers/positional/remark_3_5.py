@@ -119,13 +119,12 @@ def draw(record: Record) -> Figure:
     for panel, dim in zip(panels, (2, 4), strict=True):
         held, broken = found[dim, True], found[dim, False]
         negative = held.largest < 0
-        bars = {
-            "condition violated": shares(broken.words),
-            "condition holds": shares(held.words),
-            "… and all Re λ(V) < 0": shares(held.words[negative]),
-            "… and some Re λ(V) > 0": shares(held.words[~negative]),
+        groups = {
+            "condition violated": broken.words,
+            "condition holds": held.words,
+            "… and all Re λ(V) < 0": held.words[negative],
+            "… and some Re λ(V) > 0": held.words[~negative],
         }
-        stacked_shares(
-            panel, {name: {str(k): v for k, v in bar.items()} for name, bar in bars.items()}, legend=dim == 2
-        )
+        bars = {name: {str(k): v for k, v in shares(words).items()} for name, words in groups.items() if len(words)}
+        stacked_shares(panel, bars, legend=dim == 2)
     return footnote(figure, f"Condition: A_sym ≺ 0 and W_sym ≻ 0. Invented: {record.invented}.")

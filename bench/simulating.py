@@ -1,0 +1,14 @@
+"""Simulation: time against the hardware's bounds and against other solvers at equal error, calls, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bench.flows import long_sequence, many_small, metastable, wide
+from bench.measure import Comparison
+
+
+def run() -> Iterator[Comparison]:
+    """The four workloads, the quickest first."""
+    for workload in (long_sequence, metastable, many_small, wide):
+        yield from workload.run()
