@@ -45,7 +45,9 @@ def test_numbers_rows_and_heads_broadcast_as_gates():
     np.testing.assert_allclose(rows, math.sin(0.95) * np.array([1.0, 2.0, 3.0])[:, None] * matrix, rtol=1e-14)
     shared = Sinusoidal(matrix[0], np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]), 0.5, 0.1)
     assert shared.shape == (2, 3, 3)
-    with pytest.raises(ArgumentValueError, match=r"phase: expected a number.*matrix, shape \(2, 3, 3\), got shape \(4,\)"):
+    with pytest.raises(
+        ArgumentValueError, match=r"phase: expected a number.*matrix, shape \(2, 3, 3\), got shape \(4,\)"
+    ):
         Sinusoidal(matrix, 1.0, 1.0, np.ones(4))
 
 
@@ -131,7 +133,9 @@ def test_a_period_must_be_positive_and_finite(period):
 def test_pieces_need_a_piece_axis():
     with pytest.raises(ArgumentValueError, match=r"matrices: expected at least 3 axes .*got shape \(2, 2\)"):
         Periodic(np.ones((2, 2)), 1.0)
-    with pytest.raises(ArgumentValueError, match=r"matrices: expected \(piece, dim, dim\).*got shape \(1, 1, 1, 2, 2\)"):
+    with pytest.raises(
+        ArgumentValueError, match=r"matrices: expected \(piece, dim, dim\).*got shape \(1, 1, 1, 2, 2\)"
+    ):
         Periodic(np.ones((1, 1, 1, 2, 2)), 1.0)
 
 

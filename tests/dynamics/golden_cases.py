@@ -55,7 +55,9 @@ def _qk(case: dict) -> np.ndarray | Sinusoidal:
     absolute = {head["abs"] for head in heads if head["kind"] == "diag_sin"}
     assert len(absolute) == 1
     matrices = np.array([head["Pp"] if head["kind"] == "diag_sin" else head["P"] for head in heads])
-    amplitude, frequency, phase = (np.array([gate[key] for gate in gates], dtype=float) for key in ("amp", "omega", "phase"))
+    amplitude, frequency, phase = (
+        np.array([gate[key] for gate in gates], dtype=float) for key in ("amp", "omega", "phase")
+    )
     return Sinusoidal(matrices, amplitude, frequency, phase, absolute=absolute.pop())
 
 

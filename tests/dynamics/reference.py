@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -141,7 +142,7 @@ class System:
         jumps = [t for t in {*self.qk.breaks, *self.ov.breaks, *self.breaks} if times[0] < t < times[-1]]
         stops = sorted({*map(float, times), *jumps})
         states = {stops[0]: self.project(np.array(x0, dtype=float))}
-        for left, right in zip(stops, stops[1:], strict=False):
+        for left, right in itertools.pairwise(stops):
             states[right] = self.project(_between(self, states[left], left, right, rtol, atol))
         return np.array([states[float(t)] for t in times])
 

@@ -8,7 +8,6 @@ import pytest
 from dynamics.reference import System, constant
 from tokendynamics.dynamics import simulate
 
-
 # Many short steps: checking every call of every kernel would take most of the time.
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -18,7 +17,9 @@ def example(request):
     rng = np.random.default_rng(9)
     root = rng.normal(size=(3, 3))
     metric = root @ root.T + np.eye(3) if request.param == "ellipsoid" else None
-    system = System(constant(rng.normal(size=(2, 3, 3))), constant(0.6 * rng.normal(size=(2, 3, 3))), request.param, metric)
+    system = System(
+        constant(rng.normal(size=(2, 3, 3))), constant(0.6 * rng.normal(size=(2, 3, 3))), request.param, metric
+    )
     return system, rng.normal(size=(4, 3)), np.sort(np.concatenate([[0.0, 3.0], rng.uniform(0.0, 3.0, size=98)]))
 
 

@@ -77,7 +77,9 @@ def test_rest_is_declared_where_the_speed_falls_below_the_bound(engine):
 
 
 def test_antipodal_tokens_are_at_rest_and_no_consensus():
-    run = simulate(Flow(Attention(EYE, EYE), Sphere()), two_tokens(-1.0), [0.0, 5.0], events=[Consensus(), AtRest(1e-9)])
+    run = simulate(
+        Flow(Attention(EYE, EYE), Sphere()), two_tokens(-1.0), [0.0, 5.0], events=[Consensus(), AtRest(1e-9)]
+    )
     assert str(run.status) == "equilibrium"
     assert float(run.end_times) == 0.0
 
@@ -98,8 +100,9 @@ def test_each_system_of_a_batch_ends_by_itself(engine):
     rates = torch.tensor([2.0, 0.1, -1.0], dtype=torch.float64)
     ov = rates[:, None, None, None] * EYE
     start = torch.tensor([[1.0, 0.0, 0.0]], dtype=torch.float64).expand(3, 1, 3)
-    run = simulate(Flow(Attention(EYE, ov), Free()), start, np.linspace(0.0, 5.0, 11), events=[NormAbove(4.0), AtRest(0.05)],
-                   engine=engine, **TIGHT)  # fmt: skip
+    ends = [NormAbove(4.0), AtRest(0.05)]
+    flow = Flow(Attention(EYE, ov), Free())
+    run = simulate(flow, start, np.linspace(0.0, 5.0, 11), events=ends, engine=engine, **TIGHT)
     assert run.status.tolist() == ["diverged", "reached the horizon", "equilibrium"]
     np.testing.assert_allclose(run.end_times, [math.log(4) / 2, 5.0, math.log(20)], atol=1e-8)
     assert run.reached[1].all()

@@ -108,7 +108,12 @@ def test_what_is_not_finite_is_refused_with_its_place(bad):
             call(broken)
     matrix = EYE.copy()
     matrix[0, 1] = bad
-    for build in (lambda m: Attention(m, EYE), lambda m: Attention(EYE, m), Ellipsoid, lambda m: Periodic(m[None], 1.0)):
+    for build in (
+        lambda m: Attention(m, EYE),
+        lambda m: Attention(EYE, m),
+        Ellipsoid,
+        lambda m: Periodic(m[None], 1.0),
+    ):
         with refused(r"(qk|ov|metric|matrices): expected finite numbers"):
             build(matrix)
     with refused(r"amplitude: expected finite numbers"):

@@ -23,6 +23,7 @@ ROOT = RNG.normal(size=(DIM, DIM)) / np.sqrt(DIM)
 METRIC = ROOT @ ROOT.T + 0.3 * np.eye(DIM)
 START = RNG.normal(size=(2, TOKENS, DIM))
 MULTIPLES = np.array([0.7, -0.4])[:, None, None] * np.eye(DIM)
+PLACES = AbsolutePositions(ROOT[:TOKENS])
 SPACES = {"free": Free(), "sphere": Sphere(), "ellipsoid": Ellipsoid(METRIC)}
 TIMES = (0.0, 0.3, 1.0)
 
@@ -78,12 +79,12 @@ def test_a_simulation_says_when_it_reduces_and_agrees_with_a_fixed_step_that_doe
     "flow",
     [
         Flow(Attention(ROOT, ROOT), Sphere()),
-        Flow(Attention(ROOT, np.eye(DIM), positions=AbsolutePositions(ROOT[:TOKENS])), Sphere()),
-        Flow(Attention(ROOT, METRIC, positions=AbsolutePositions(ROOT[:TOKENS])), Ellipsoid(METRIC @ METRIC), "remark_5_1"),
+        Flow(Attention(ROOT, np.eye(DIM), positions=PLACES), Sphere()),
+        Flow(Attention(ROOT, METRIC, positions=PLACES), Ellipsoid(METRIC @ METRIC), "remark_5_1"),
         Flow(Attention(ROOT, lambda t: np.eye(DIM)), Sphere()),
     ],
     ids=["general ov", "absolute positions", "remark 5.1 with absolute positions", "a function of time"],
-)  # fmt: skip
+)
 def test_where_tokens_leave_their_span_nothing_is_reduced(flow):
     assert SpanReduction.of(problem_of(flow)) is None
     run, fixed = simulate(flow, START, TIMES), simulate(flow, START, TIMES, step=0.02)

@@ -47,7 +47,7 @@ def test_the_page_lists_what_does_not_come_out_with_its_reason():
 
 
 def test_the_command_writes_every_file_and_the_record_is_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    assert main(["asymptotic-fig2", "positional-fig9b", "--out", str(tmp_path)]) == 0
+    assert main(["asymptotic-fig2", "positional-fig9b", "--threads", "1", "--out", str(tmp_path)]) == 0
     for name in ("asymptotic-fig2", "positional-fig9b"):
         for suffix in ("png", "svg", "pdf", "json"):
             assert (tmp_path / f"{name}.{suffix}").stat().st_size > 500
