@@ -177,7 +177,7 @@ class Attention:
         """`x` as states whose dim and system axes fit, or a refusal that prints both shapes."""
         states = as_states(x, argument)
         if states.shape[-1] != self.dim:
-            wanted = f"shape (…, token, {self.dim}) to fit qk, shape {tuple(self.qk.shape)}"
+            wanted = f"shape (…, token, {self.dim}) to fit qk, (…, head, dim, dim) = {tuple(self.qk.shape)}"
             raise ArgumentValueError(expected(argument, wanted, f"shape {tuple(states.shape)}"))
         if self.system_shape and self.system_shape != states.shape[:-2]:
             wanted = f"leading axes {self.system_shape}, those of the matrices"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import torch
-
+from tokendynamics.attention.mixing import logits
 from tokendynamics.dynamics.engines.problem import Problem
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 
@@ -28,6 +27,9 @@ def choose(engine: str, problem: Problem) -> str:
         raise ArgumentValueError(expected("step", "a positive time for engine='fixed'", None))
     if engine != "fixed" and problem.step is not None:
         raise ArgumentValueError(expected("engine", "'fixed' or 'auto' where step is given", repr(engine)))
+    if engine == "stiff" and problem.wants_gradients:
+        wanted = "'fixed' (by step=), 'layers' or 'batched' where gradients are wanted"
+        raise ArgumentValueError(expected("engine", wanted, "'stiff'", "or detach x0 and the matrices"))
     if engine == "batched" and not problem.tableau.error:
         advice = "give step= for a fixed step, or take dopri5 or bosh3"
         raise ArgumentValueError(expected("method", "one with an error estimate", problem.tableau.name, advice))
@@ -35,15 +37,20 @@ def choose(engine: str, problem: Problem) -> str:
 
 
 def _suits_stiff(problem: Problem) -> bool:
-    systems, tokens, dim = problem.start.shape
-    if problem.start.dtype != torch.float64 or tokens * dim > _LARGEST_STIFF or systems > _SYSTEMS:
+    (systems, tokens, dim), (first, *_, last) = problem.start.shape, problem.times
+    if not 0 < systems <= _SYSTEMS or tokens * dim > _LARGEST_STIFF or problem.wants_gradients:
         return False
-    field, (first, *_, last) = problem.field, problem.times
     # Every jump of a schedule starts a multistep method anew, at order one.
-    if len(field.attention.breaks(first, last)) > _JUMPS:
+    if len(problem.field.attention.breaks(first, last)) > _JUMPS:
         return False
-    ov = field.attention.ov.matrix_at(first)
-    speed = field.factor * (
-        field.attention.heads if field.identity_values else float(ov.norm(dim=(-2, -1)).sum(-1).max())
-    )
-    return (last - first) * speed >= LONG
+    # One system after the other there, all at once in the batched engine.
+    return (last - first) * _rate(problem) >= LONG * max(1.0, systems / 8)
+
+
+def _rate(problem: Problem) -> float:
+    """How fast velocities can change at the start: the speed of ov, times what a softmax as sharp as this one adds."""
+    field, start = problem.field, problem.start
+    ov = field.attention.ov.matrix_at(problem.times[0])
+    size = float(ov.norm(dim=(-2, -1)).sum(-1).max()) if not field.identity_values else field.attention.heads
+    query, key = field.attention.queries_and_keys(start, problem.times[0])
+    return field.factor * size * (1 + float(logits(query, key).abs().max()))

@@ -89,6 +89,12 @@ class Field:
         """`project` to the last digit, for states that are handed out."""
         return normalized(x, self.metric) if self.constrained else x
 
+    def projected_over_time(self, states: Tensor) -> Tensor:
+        """`exactly_projected` for states (system, time, token, dim)."""
+        per_system = self.metric is not None and self.metric.ndim > 2
+        metric = self.metric.unsqueeze(1) if per_system and self.metric is not None else self.metric
+        return replace(self, metric=metric).exactly_projected(states)
+
     def project(self, x: Tensor) -> Tensor:
         """``x / |x|_M`` if constrained; a zero token gives NaN, which an engine reports as a status."""
         return x * inner(x, x, self.metric).rsqrt() if self.constrained else x

@@ -11,7 +11,7 @@ from torch import Tensor
 from tokendynamics.attention.attention import Attention
 from tokendynamics.attention.schedules import Constant
 from tokendynamics.dynamics.field import Field
-from tokendynamics.numerics.arguments import ArrayLike, check_finite, like
+from tokendynamics.numerics.arguments import ArrayLike, like
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
 from tokendynamics.spaces.ellipsoid import Ellipsoid
 from tokendynamics.spaces.free import Free
@@ -120,7 +120,7 @@ class Flow:
         field = self.field(states)
         placed = retract(states, field.metric, "x") if field.constrained else states
         moved = field.layer(placed, k, tau)
-        check_finite(moved, "x after the layer")
+        _check_layer(moved)
         return like(moved, x)
 
     def fitting(self, x: ArrayLike, argument: str = "x") -> Tensor:
@@ -146,6 +146,15 @@ class Flow:
     def __repr__(self) -> str:
         mask = "causal" if self.attention.causal else "full mask"
         return f"Flow({self.heads} heads, dim {self.dim}, {mask}, {self.space.name}, {self.normalization})"
+
+
+def _check_layer(moved: Tensor) -> None:
+    broken = ~torch.isfinite(moved).all(dim=-1)
+    if bool(broken.any()):
+        index = tuple(int(i) for i in broken.nonzero()[0])
+        what = "lands on zero, which has no direction," if bool(torch.isnan(moved[index]).any()) else "overflows"
+        came = f"one in which token {index[-1]} {what}" + (f" in system {index[:-1]}" if index[:-1] else "")
+        raise ArgumentValueError(expected("x", "states with a next layer", came, "take a smaller tau"))
 
 
 def _check_metric(space: Free | Ellipsoid, attention: Attention) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from numbers import Integral, Real
 from typing import Any, Literal
 
 import numpy as np
@@ -14,7 +15,7 @@ from tokendynamics.dynamics.choice import choose
 from tokendynamics.dynamics.engines import batched, fixed, layers, stiff
 from tokendynamics.dynamics.engines.problem import Outcome, Problem
 from tokendynamics.dynamics.engines.tableau import TABLEAUS
-from tokendynamics.dynamics.events import Event, NormAbove
+from tokendynamics.dynamics.events import Consensus, Event, NormAbove
 from tokendynamics.dynamics.flow import Flow
 from tokendynamics.dynamics.interrupted import Interrupted
 from tokendynamics.dynamics.progress import reporting
@@ -33,7 +34,7 @@ _ENGINES: dict[str, Callable[[Problem], Outcome]] = {
     "layers": layers.run,
     "fixed": fixed.run,
 }
-_STEPS = 100_000
+_STEPS = 30_000
 
 
 def simulate(
@@ -71,7 +72,7 @@ def simulate(
         atol: Absolute tolerance per step.
         engine: See above.
         events: From `tokendynamics.dynamics.events`; a system ends at its first one.
-        max_steps: Attempted steps for each system, 100,000 if None.
+        max_steps: Attempted steps (layers, fixed steps) for each system, 30,000 if None.
         device: Such as "cuda"; that of `x0` if None.
         dtype: float64 or float32; that of `x0` if None.
         progress: True for a progress bar, or a function of the share done (0 to 1).
@@ -107,11 +108,11 @@ def simulate(
             times=moments,
             rtol=max(_positive(rtol, "rtol"), 10 * torch.finfo(start.dtype).eps),
             atol=_positive(atol, "atol"),
-            events=_with_overflow_guard(events, flow, start.dtype),
+            events=_with_overflow_guard(_checked_events(events, start), flow, start.dtype),
             max_steps=_STEPS if max_steps is None else int(_positive(max_steps, "max_steps")),
             tableau=TABLEAUS[method],
-            step=step,
-            tau=tau,
+            step=None if step is None else _positive(step, "step"),
+            tau=_positive(tau, "tau"),
             report=report,
         )
         chosen = choose(engine, problem)
@@ -135,6 +136,8 @@ def _run(engine: str, problem: Problem) -> Outcome:
 def _start(
     flow: Flow, x0: ArrayLike, device: str | torch.device | None, dtype: torch.dtype | None
 ) -> tuple[Tensor, tuple[int, ...]]:
+    if not isinstance(flow, Flow):
+        raise ArgumentTypeError(expected("flow", "a Flow", type(flow).__name__))
     start = flow.fitting(x0, "x0")
     if dtype not in (None, torch.float32, torch.float64):
         raise ArgumentTypeError(expected("dtype", "torch.float64 or torch.float32", dtype))
@@ -151,7 +154,9 @@ def _start(
 
 
 def _times(times: ArrayLike) -> tuple[float, ...]:
-    moments = as_tensor(times, "times", ndim_at_least=1, axes="(time,)").to(torch.float64)
+    whole = isinstance(times, np.ndarray | Tensor) and not torch.as_tensor(times).is_complex()
+    given = torch.as_tensor(times).to(torch.float64) if whole else times
+    moments = as_tensor(given, "times", ndim_at_least=1, axes="(time,)").to(torch.float64)
     if moments.ndim != 1 or len(moments) < 2:
         raise ArgumentValueError(
             expected("times", "at least two times, shape (time,)", f"shape {tuple(moments.shape)}")
@@ -165,9 +170,31 @@ def _times(times: ArrayLike) -> tuple[float, ...]:
 
 
 def _positive(value: float, argument: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise ArgumentTypeError(expected(argument, "a number", repr(value)))
     if not (value > 0 and math.isfinite(value)):
         raise ArgumentValueError(expected(argument, "a positive finite number", value))
-    return value
+    return float(value)
+
+
+def _budget(max_steps: int | None) -> int:
+    if max_steps is None:
+        return _STEPS
+    if isinstance(max_steps, bool) or not isinstance(max_steps, Integral) or max_steps < 1:
+        raise ArgumentValueError(expected("max_steps", "a whole number of at least 1, or None", repr(max_steps)))
+    return int(max_steps)
+
+
+def _checked_events(events: Sequence[Event], start: Tensor) -> tuple[Event, ...]:
+    if isinstance(events, Event) or not isinstance(events, Sequence):
+        raise ArgumentTypeError(expected("events", "a list of events", type(events).__name__))
+    for event in events:
+        if not isinstance(event, Event):
+            raise ArgumentTypeError(expected("events", "events such as Consensus(1e-3)", repr(event)))
+        if isinstance(event, Consensus) and not -start.shape[-2] <= event.reference < start.shape[-2]:
+            wanted = f"events with a reference from {-start.shape[-2]} to {start.shape[-2] - 1}"
+            raise ArgumentValueError(expected("events", wanted, repr(event)))
+    return tuple(events)
 
 
 def _with_overflow_guard(events: Sequence[Event], flow: Flow, dtype: torch.dtype) -> tuple[Event, ...]:

@@ -122,12 +122,7 @@ class SpanReduction:
 
     def lifted(self, outcome: Outcome) -> Outcome:
         """The outcome in the original coordinates."""
-        states = outcome.states @ self.basis.mT.unsqueeze(1)
-        field = self.original.field
-        if field.constrained:
-            metric = field.metric.unsqueeze(1) if field.metric is not None and field.metric.ndim > 2 else field.metric
-            states = replace(field, metric=metric).exactly_projected(states)
-        outcome.states = states
+        outcome.states = self.original.field.projected_over_time(outcome.states @ self.basis.mT.unsqueeze(1))
         dim, rank = self.basis.shape[-2:]
         outcome.notes.append(f"span reduction: {rank} coordinates instead of {dim}")
         return outcome

@@ -33,11 +33,11 @@ def record(options: dict[str, Any]) -> dict[str, Any]:
 def to_dataset(trajectory: Trajectory) -> xr.Dataset:
     """Dims system, time, token, feature; every parameter as an attribute; the flow's matrices as variables."""
     tensor = trajectory.tensor.detach().cpu()
-    states = tensor.reshape(-1, *tensor.shape[-3:])
-    systems = len(states)
+    systems = math.prod(tensor.shape[:-3])
+    states = tensor.reshape(systems, *tensor.shape[-3:])
     variables: dict[str, Any] = {
         "states": (("system", "time", "token", "feature"), states.numpy()),
-        "reached": (("system", "time"), trajectory.reached.reshape(systems, -1)),
+        "reached": (("system", "time"), trajectory.reached.reshape(systems, len(trajectory.times))),
         "status": (("system",), trajectory.status.reshape(systems).astype(object)),
         "end_time": (("system",), trajectory.end_times.reshape(systems)),
         **_observables(states),
@@ -78,7 +78,7 @@ def from_dataset(dataset: xr.Dataset) -> dict[str, Any]:
         "states": states,
         "times": dataset["time"].values,
         "status": np.array([str(word) for word in dataset["status"].values]).reshape(leading),
-        "reached": dataset["reached"].values.astype(bool).reshape(*leading, -1),
+        "reached": dataset["reached"].values.astype(bool).reshape(*leading, dataset.sizes["time"]),
         "end_times": dataset["end_time"].values.reshape(leading),
         "tensor": torch.as_tensor(states),
         "flow": None if words is None else flow_from_record(words, arrays),

@@ -17,6 +17,8 @@ def save(dataset: xr.Dataset, path: str | Path) -> Path:
     What stands at `path` and is a trajectory store is replaced; the former one stays until the new one is whole.
     """
     target = Path(path)
+    if target.suffix not in ("", ".zarr", ".nc"):
+        raise ArgumentValueError(expected("path", "a name ending in .zarr or .nc", str(target)))
     if target.exists() and not _replaceable(target):
         raise ArgumentValueError(expected("path", "a new name, or a Zarr store or .nc file to replace", str(target)))
     target.parent.mkdir(parents=True, exist_ok=True)

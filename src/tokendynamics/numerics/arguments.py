@@ -15,7 +15,9 @@ ArrayLike: TypeAlias = Tensor | np.ndarray | Sequence[Any] | float
 """A torch tensor, a numpy array, nested lists of numbers, or one number."""
 
 
-def as_tensor(value: ArrayLike, argument: str, *, ndim_at_least: int = 0, axes: str = "") -> Tensor:
+def as_tensor(
+    value: ArrayLike, argument: str, *, ndim_at_least: int = 0, axes: str = "", finite: bool = True
+) -> Tensor:
     """Return `value` as a real floating tensor, without a copy where none is needed.
 
     Floating tensors and arrays keep their dtype; nested lists become float64 (integers in a list are meant as
@@ -26,6 +28,7 @@ def as_tensor(value: ArrayLike, argument: str, *, ndim_at_least: int = 0, axes: 
         argument: The argument's name, for the message.
         ndim_at_least: The smallest number of axes that makes sense.
         axes: The axes in words, for the message, such as ``"(…, token, dim)"``.
+        finite: Whether NaN and infinity are refused.
 
     Raises:
         ArgumentTypeError: An integer, boolean or complex tensor or array, or something that is no array.
@@ -38,7 +41,8 @@ def as_tensor(value: ArrayLike, argument: str, *, ndim_at_least: int = 0, axes: 
     if tensor.ndim < ndim_at_least:
         wanted = f"at least {ndim_at_least} axes {axes}".rstrip()
         raise ArgumentValueError(expected(argument, wanted, f"shape {tuple(tensor.shape)}"))
-    check_finite(tensor, argument)
+    if finite:
+        check_finite(tensor, argument)
     return tensor
 
 

@@ -87,6 +87,9 @@ class Ellipsoid:
         if self.metric.shape[-1] != states.shape[-1]:
             wanted = f"tokens of dim {self.metric.shape[-1]} to fit metric, shape {tuple(self.metric.shape)}"
             raise ArgumentValueError(expected("x", wanted, f"shape {tuple(states.shape)}"))
+        if self.metric.ndim > 2 and self.metric.shape[:-2] != states.shape[:-2]:
+            wanted = f"leading axes {tuple(self.metric.shape[:-2])}, those of metric"
+            raise ArgumentValueError(expected("x", wanted, f"shape {tuple(states.shape)}"))
         return self.metric.to(states)
 
     def __repr__(self) -> str:
@@ -94,15 +97,21 @@ class Ellipsoid:
 
 
 def _checked_metric(metric: Tensor) -> Tensor:
-    scale = metric.abs().amax()
-    defect = float((metric - metric.mT).abs().amax())
-    if defect > float(rounding_threshold(scale, metric.shape[-1], metric.dtype)):
+    scale = metric.abs().amax(dim=(-2, -1))
+    defect = (metric - metric.mT).abs().amax(dim=(-2, -1))
+    uneven = defect > rounding_threshold(scale, metric.shape[-1], metric.dtype)
+    if bool(uneven.any()):
         advice = "pass (M + M^T)/2 if the asymmetry is noise"
-        came = f"an asymmetry of {defect:.3g}"
+        came = f"an asymmetry of {float(defect[uneven][0]):.3g}{_system(uneven)}"
         raise ArgumentValueError(expected("metric", "a symmetric positive definite matrix", came, advice))
     symmetric = (metric + metric.mT) / 2
-    lowest = float(torch.linalg.eigvalsh(symmetric).amin())
-    if not lowest > 0:
-        came = f"lowest eigenvalue {lowest:.6g}"
+    lowest = torch.linalg.eigvalsh(symmetric).amin(dim=-1)
+    if not bool((lowest > 0).all()):
+        came = f"lowest eigenvalue {float(lowest[lowest <= 0][0]):.6g}{_system(lowest <= 0)}"
         raise ArgumentValueError(expected("metric", "a symmetric positive definite matrix", came))
     return symmetric
+
+
+def _system(marked: Tensor) -> str:
+    """Which system is the first one marked; nothing where there is but one metric."""
+    return f" in system {tuple(int(i) for i in marked.nonzero()[0])}" if marked.ndim else ""

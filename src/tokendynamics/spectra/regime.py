@@ -141,7 +141,7 @@ def _reason(name: RegimeName, qk: Inertia, a: Inertia | None, value: ValueSpectr
         )
     signs += f", A_sym {a.positive}, {a.negative} and {a.zero}"
     meaning = {
-        "convergence": "all tokens tend to zero if A and W are symmetric (Theorem 3.4); otherwise they often do, not always",
+        "convergence": "all tokens tend to zero if A and W are symmetric (Theorem 3.4), otherwise often, not always",
         "divergence": "both forms are positive definite: tokens grow without bound",
         "intermediate": "half of the signs each way: some directions contract and others expand",
         "mixed": "no sign pattern of the theory: no theorem of collapse or of divergence applies",

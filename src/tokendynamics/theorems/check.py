@@ -5,8 +5,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from tokendynamics.dynamics import Flow
-from tokendynamics.numerics.arguments import ArrayLike, as_states
-from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.arguments import ArrayLike
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
+from tokendynamics.spaces.retraction import retract
 from tokendynamics.theorems.registry import STATEMENTS
 from tokendynamics.theorems.result import Check
 
@@ -43,9 +44,12 @@ def check(flow: Flow, x0: ArrayLike) -> list[Check]:
 
 
 def as_start(flow: Flow, x0: ArrayLike) -> Tensor:
-    """Return the start in float64, refused where its dim is not that of the flow."""
-    start = as_states(x0, "x0").detach().double()
-    if start.shape[-1] != flow.dim:
-        wanted = f"states of shape (…, token, {flow.dim}) to fit the flow"
-        raise ArgumentValueError(expected("x0", wanted, f"shape {tuple(start.shape)}"))
+    """Return the start in float64, refused where it does not fit the flow or is no start of it."""
+    if not isinstance(flow, Flow):
+        raise ArgumentTypeError(expected("flow", "a Flow", type(flow).__name__))
+    start = flow.fitting(x0, "x0").detach().double()
+    if start.numel() == 0:
+        raise ArgumentValueError(expected("x0", "at least one system", f"shape {tuple(start.shape)}"))
+    if flow.space.name != "free":
+        retract(start, None, "x0")
     return start

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from tokendynamics.dynamics.engines.locate import first_event
 from tokendynamics.dynamics.engines.problem import Outcome, Problem
-from tokendynamics.dynamics.engines.stages import Coefficients, take_step
+from tokendynamics.dynamics.engines.stages import Attempt, Coefficients, take_step
+from tokendynamics.dynamics.events import Event
 from tokendynamics.dynamics.field import Field
 from tokendynamics.dynamics.status import Status
 
@@ -157,7 +158,7 @@ class _Block:
         self._count("accepted", moving.ids, accepted)
         self._count("rejected", moving.ids, ~accepted)
         t = torch.where(accepted, torch.where(last, torch.full_like(moving.t, right), moving.t + h), moving.t)
-        ended = self._end_at_events(moving, attempt, t, h, accepted)
+        ended = self._end_at_events(moving, attempt, t, accepted)
         self._emit(moving, attempt, t, h, accepted & ~ended)
         y = torch.where(accepted[:, None, None], moving.field.project(attempt.y), moving.y)
         slope = torch.where(accepted[:, None, None], attempt.last_slope, moving.slope)
@@ -166,7 +167,7 @@ class _Block:
         proposal = torch.where(last & accepted, torch.maximum(proposal, moving.h), proposal)
         last_ratio = torch.where(accepted, ratio.clamp_min(1e-4), moving.last_ratio)
         after = _Moving(moving.ids, y, t, proposal, slope, last_ratio, moving.tried + 1, moving.field)
-        return self._retire(after, ended, accepted, ratio, right)
+        return self._retire(after, ended, torch.isfinite(ratio), right)
 
     def _proposed(self, h: Tensor, ratio: Tensor, last_ratio: Tensor, accepted: Tensor) -> Tensor:
         order = self.problem.tableau.order
@@ -174,14 +175,13 @@ class _Block:
         factor = torch.where(torch.isfinite(ratio), factor, torch.full_like(factor, _SLOWEST))
         return h * factor.clamp(_SLOWEST, _FASTEST).where(accepted, factor.clamp(_SLOWEST, 1.0))
 
-    def _retire(self, moving: _Moving, ended: Tensor, accepted: Tensor, ratio: Tensor, right: float) -> _Moving:
+    def _retire(self, moving: _Moving, ended: Tensor, finite: Tensor, right: float) -> _Moving:
         arrived = ~ended & (moving.t >= right)
-        underflow = ~ended & ~arrived & ~accepted & (moving.t + moving.h == moving.t)
+        underflow = ~ended & ~arrived & (moving.t + moving.h == moving.t)
         spent = ~ended & ~arrived & ~underflow & (moving.tried >= self.problem.max_steps)
         leaving = ended | arrived | underflow | spent
         if not bool(leaving.any()):
             return moving
-        finite = torch.isfinite(ratio)
         self._finish(moving, underflow & finite, Status.UNDERFLOW)
         self._finish(moving, underflow & ~finite, Status.NOT_FINITE)
         self._finish(moving, spent, Status.BUDGET)
@@ -190,20 +190,38 @@ class _Block:
         self.outcome.end_times[self.ids[rows].cpu()] = right
         return moving.kept(~leaving)
 
-    def _end_at_events(self, moving: _Moving, attempt, t: Tensor, h: Tensor, accepted: Tensor) -> Tensor:
-        ended = torch.zeros_like(accepted)
-        for event in self.problem.events:
-            value = event.value(moving.field, moving.field.project(attempt.y), t)
-            hit = (accepted & ~ended & (value <= 0)).nonzero().squeeze(-1)
-            if len(hit) == 0:
-                continue
-            field, part = moving.field.select(hit), attempt.rows(hit)
-            share = first_event(event, field, part, moving.t[hit], h[hit])
-            self._emit_until(hit, moving, attempt, moving.t[hit] + share * h[hit], h)
-            state = moving.field.select(hit).project(part.at(share))
-            self._stop(moving.ids[hit], state, moving.t[hit] + share * h[hit], event.status)
-            ended[hit] = True
+    def _end_at_events(self, moving: _Moving, attempt: Attempt, t: Tensor, accepted: Tensor) -> Tensor:
+        """End the systems that met an event in this step, at the earliest one."""
+        events = self.problem.events
+        if not events:
+            return torch.zeros_like(accepted)
+        after = moving.field.project(attempt.y)
+        shares = torch.stack([self._share_at(event, moving, attempt, after, t, accepted) for event in events])
+        ended = shares.amin(dim=0) <= 1
+        if bool(ended.any()):
+            first = shares.argmin(dim=0)
+            for number, event in enumerate(events):
+                rows = (ended & (first == number)).nonzero().squeeze(-1)
+                self._end_at(event, rows, shares[number], moving, attempt)
         return ended
+
+    def _share_at(
+        self, event: Event, moving: _Moving, attempt: Attempt, after: Tensor, t: Tensor, accepted: Tensor
+    ) -> Tensor:
+        """The share of the step at which each system meets the event; infinite where it does not."""
+        shares = torch.full_like(t, torch.inf)
+        hit = (accepted & (event.value(moving.field, after, t) <= 0)).nonzero().squeeze(-1)
+        if len(hit):
+            shares[hit] = first_event(event, moving.field.select(hit), attempt.rows(hit), moving.t[hit], attempt.h[hit])
+        return shares
+
+    def _end_at(self, event: Event, rows: Tensor, shares: Tensor, moving: _Moving, attempt: Attempt) -> None:
+        if len(rows) == 0:
+            return
+        until = moving.t[rows] + shares[rows] * attempt.h[rows]
+        self._emit_until(rows, moving, attempt, until, attempt.h)
+        state = moving.field.select(rows).exactly_projected(attempt.rows(rows).at(shares[rows]))
+        self._stop(moving.ids[rows], state, until, event.status)
 
     def _end_where_events_hold(self, start: float) -> None:
         now = torch.full_like(self.h, start)
@@ -257,4 +275,5 @@ def field_time(field: Field, t: Tensor) -> Tensor | float:
 
 
 def _rms(x: Tensor) -> Tensor:
-    return x.flatten(start_dim=1).square().mean(dim=-1).sqrt().to(torch.float64)
+    # Step control is no part of what gradients are taken of.
+    return x.detach().flatten(start_dim=1).square().mean(dim=-1).sqrt().to(torch.float64)

@@ -8,17 +8,18 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from tokendynamics.dynamics.engines.ends import Lockstep
 from tokendynamics.dynamics.engines.problem import Outcome, Problem
 from tokendynamics.dynamics.engines.stages import Coefficients
 from tokendynamics.dynamics.field import Field
-from tokendynamics.dynamics.status import Status
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 
 
 def run(problem: Problem, retraction: bool = True) -> Outcome:
     """Step from output time to output time in equal steps no longer than `problem.step`.
 
-    Nothing is written in place, so gradients flow to the start and to the matrices. There are no events.
+    Nothing is written in place, so gradients flow to the start and to the matrices. Events are looked at after each
+    step: a system ends at the end of the step in which it meets one.
 
     Args:
         problem: With `step` set.
@@ -27,23 +28,34 @@ def run(problem: Problem, retraction: bool = True) -> Outcome:
     if problem.step is None or not problem.step > 0:
         raise ArgumentValueError(expected("step", "a positive time", problem.step))
     method = Coefficients.of(problem.tableau, problem.start)
-    y, states, steps = problem.start, [problem.start], 0
-    stops = sorted({*problem.times, *problem.field.attention.breaks(problem.times[0], problem.times[-1])})
-    status = Status.HORIZON
+    systems = Lockstep(problem, Outcome.blank(problem))
+    first, last = problem.times[0], problem.times[-1]
+    stops = sorted({*problem.times, *problem.field.attention.breaks(first, last)})
     try:
         for left, right in pairwise(stops):
-            field = problem.field.within(left, right)
-            count = math.ceil((right - left) / problem.step * (1 - 1e-12))
-            for number in range(count):
-                y = _step(field, method, y, left + number * (right - left) / count, (right - left) / count)
-                y = field.project(y) if retraction else y
-            steps += count
+            if not bool(systems.alive.any()):
+                break
+            _interval(systems, problem.field.within(left, right), method, (left, right), retraction)
             if right in problem.times:
-                states.append(field.exactly_projected(y))
-            problem.report((right - problem.times[0]) / (problem.times[-1] - problem.times[0]))
+                systems.keep(right)
+            problem.report((right - first) / (last - first))
     except KeyboardInterrupt:
-        status = Status.INTERRUPTED
-    return _outcome(problem, states, steps, status)
+        pass
+    return systems.finished(len(problem.tableau.stages), problem.field.exactly_projected)
+
+
+def _interval(
+    systems: Lockstep, field: Field, method: Coefficients, ends: tuple[float, float], retraction: bool
+) -> None:
+    left, right = ends
+    count = math.ceil((right - left) / (systems.problem.step or right - left) * (1 - 1e-12))
+    h = (right - left) / count
+    for number in range(count):
+        y = _step(field, method, systems.y, left + number * h, h)
+        t = right if number == count - 1 else left + (number + 1) * h
+        systems.moved(field.project(y) if retraction else y, t, field)
+        if not bool(systems.alive.any()):
+            return
 
 
 def _step(field: Field, method: Coefficients, y: Tensor, t: float, h: float) -> Tensor:
@@ -52,19 +64,3 @@ def _step(field: Field, method: Coefficients, y: Tensor, t: float, h: float) -> 
         state = y + h * sum((a * k for a, k in zip(row.tolist(), slopes, strict=True)), torch.zeros_like(y))
         slopes.append(field.velocity(state, t + node * h))
     return y + h * sum((b * k for b, k in zip(method.weights.tolist(), slopes, strict=True)), torch.zeros_like(y))
-
-
-def _outcome(problem: Problem, states: list[Tensor], steps: int, status: Status) -> Outcome:
-    outcome = Outcome.blank(problem)
-    reached = len(states) - 1
-    states = states + [states[-1]] * (len(problem.times) - len(states))
-    found = torch.stack(states, dim=1)
-    finite = torch.isfinite(found).flatten(start_dim=2).all(dim=-1).long().cumprod(dim=1).sum(dim=1) - 1
-    held = torch.minimum(torch.arange(len(states), device=finite.device), finite.unsqueeze(-1))
-    outcome.states = found[torch.arange(len(found), device=finite.device).unsqueeze(-1), held]
-    outcome.status = [status if last == len(states) - 1 else Status.NOT_FINITE for last in finite.tolist()]
-    outcome.end_times = torch.tensor(problem.times, dtype=torch.float64)[finite.clamp_max(reached).cpu()]
-    outcome.counts["accepted"] += steps
-    outcome.counts["right_hand_sides"] += steps * len(problem.tableau.stages)
-    outcome.interrupted = status is Status.INTERRUPTED
-    return outcome

@@ -46,6 +46,13 @@ class Problem:
     report: Callable[[float], None] = lambda share: None
     footprint: int = 0
 
+    @property
+    def wants_gradients(self) -> bool:
+        """Whether the start or a matrix is to be differentiated by."""
+        schedules = self.field.attention.schedules
+        matrices = (schedule.matrix_at(self.times[0]) for schedule in schedules)
+        return self.start.requires_grad or any(matrix.requires_grad for matrix in matrices)
+
 
 @dataclass
 class Outcome:

@@ -29,7 +29,8 @@ def run(problem: Problem) -> Outcome:
     Steps that LSODA rejects inside a step are not known: there is no count of them, but their right-hand sides count.
     """
     outcome, field = Outcome.blank(problem), _in_double(problem.field)
-    (systems, tokens, dim), small = problem.start.shape, problem.start[0].numel() <= LARGEST_DENSE
+    (systems, tokens, dim) = problem.start.shape
+    small = tokens * dim <= LARGEST_DENSE
     names = ("right_hand_sides", "jacobians", "accepted")
     outcome.counts = {name: torch.zeros(systems, dtype=torch.int64) for name in names}
     outcome.notes.append("LSODA" if small else f"BDF with GMRES: {tokens * dim} numbers of state")

@@ -1,0 +1,103 @@
+"""Piecewise constant circuits that return after a period, such as the layers of a network."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from tokendynamics.attention.circuits import FactoredMatrix
+from tokendynamics.attention.frozen import Dense, Frozen
+from tokendynamics.attention.schedules.axes import mapped
+from tokendynamics.attention.schedules.constant import Constant
+from tokendynamics.attention.schedules.schedule import Time
+from tokendynamics.numerics.arguments import ArrayLike, as_tensor
+from tokendynamics.numerics.errors import ArgumentValueError, expected
+
+
+class Periodic:
+    """Piecewise constant and periodic: piece k holds on ``[k, k + 1) · period / pieces``, then all again.
+
+    The layers of a network run over and over, with period = its depth, are one (`asymptotic` section 7.5).
+
+    Args:
+        matrices: (piece, dim, dim), (piece, head, dim, dim), or a `FactoredMatrix` of (piece, head, dim, rank).
+        period: The time after which the first piece returns, above 0.
+
+    Raises:
+        ArgumentValueError: A period that is not positive and finite, or matrices of another shape.
+
+    >>> Periodic([[[1.0]], [[2.0]]], period=2.0).matrix_at(3.5).tolist()
+    [[[2.0]]]
+    """
+
+    constant = False
+    bounded: bool | None = True
+    uniformly_continuous: bool | None = False
+
+    def __init__(self, matrices: ArrayLike | FactoredMatrix, period: float) -> None:
+        if not (math.isfinite(period) and period > 0):
+            raise ArgumentValueError(expected("period", "a positive finite time", period))
+        self.period = float(period)
+        self.matrices = matrices if isinstance(matrices, FactoredMatrix) else _pieces(matrices)
+        self.pieces = len(self.matrices.left if isinstance(self.matrices, FactoredMatrix) else self.matrices)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """See `Schedule`."""
+        return self.piece(0).shape
+
+    def piece(self, index: int) -> Constant:
+        """The constant circuits of one piece."""
+        return Constant(mapped(self.matrices, lambda tensor: tensor[index]))
+
+    def at(self, t: Time) -> Frozen:
+        """See `Schedule`."""
+        times = t.reshape(-1).tolist() if isinstance(t, Tensor) else [t]
+        indices = {self._index(time) for time in times}
+        if len(indices) == 1:
+            return self.piece(indices.pop()).at(0.0)
+        return Dense(torch.stack([self.matrix_at(time) for time in times]))
+
+    def matrix_at(self, t: float) -> Tensor:
+        """See `Schedule`."""
+        return self.piece(self._index(t)).matrix_at(t)
+
+    def breaks(self, start: float, end: float) -> list[float]:
+        """See `Schedule`."""
+        width = self.period / self.pieces
+        first, last = math.floor(start / width), math.ceil(end / width)
+        return [k * width for k in range(first, last + 1) if start < k * width < end]
+
+    def within(self, start: float, end: float) -> Constant:
+        """See `Schedule`."""
+        return self.piece(self._index((start + end) / 2))
+
+    def flattened(self) -> Periodic:
+        """See `Schedule`."""
+        return self
+
+    def select(self, systems: Tensor) -> Periodic:
+        """See `Schedule`."""
+        return self
+
+    def to(self, *, dtype: torch.dtype, device: torch.device) -> Periodic:
+        """See `Schedule`."""
+        return Periodic(mapped(self.matrices, lambda tensor: tensor.to(dtype=dtype, device=device)), self.period)
+
+    def _index(self, t: float) -> int:
+        # floor of t over the width of a piece, the rounding of `breaks`: a break belongs to the piece it begins.
+        width = self.period / self.pieces
+        index = math.floor(t / width)
+        index += (index + 1) * width <= t
+        index -= index * width > t
+        return index % self.pieces
+
+
+def _pieces(matrices: ArrayLike) -> Tensor:
+    tensor = as_tensor(matrices, "matrices", ndim_at_least=3, axes="(piece, …, dim, dim)")
+    if tensor.ndim > 4 or len(tensor) == 0:
+        wanted = "(piece, dim, dim) or (piece, head, dim, dim)"
+        raise ArgumentValueError(expected("matrices", wanted, f"shape {tuple(tensor.shape)}"))
+    return tensor.unsqueeze(1) if tensor.ndim == 3 else tensor

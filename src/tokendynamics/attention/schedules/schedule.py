@@ -1,0 +1,77 @@
+"""What every schedule of circuits can do."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from tokendynamics.attention.frozen import Frozen
+
+Time: TypeAlias = float | Tensor
+"""One time for all systems, or a tensor (system,) with a time for each."""
+
+
+@runtime_checkable
+class Schedule(Protocol):
+    """The matrices of all heads over time.
+
+    Attributes:
+        shape: (*system, head, dim, dim); without system axes where all systems share the matrices.
+        constant: Whether nothing depends on time.
+        bounded: Whether the matrices stay bounded for all times; None where that cannot be known (a callable).
+        uniformly_continuous: Likewise.
+    """
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...  # noqa: D102
+
+    @property
+    def constant(self) -> bool: ...  # noqa: D102
+
+    @property
+    def bounded(self) -> bool | None: ...  # noqa: D102
+
+    @property
+    def uniformly_continuous(self) -> bool | None: ...  # noqa: D102
+
+    def at(self, t: Time) -> Frozen:
+        """The circuits at time t."""
+        ...
+
+    def matrix_at(self, t: float) -> Tensor:
+        """The dense matrices at time t, of `shape`."""
+        ...
+
+    def breaks(self, start: float, end: float) -> list[float]:
+        """Times strictly between start and end where the matrices jump."""
+        ...
+
+    def within(self, start: float, end: float) -> Schedule:
+        """A schedule that agrees on the open interval, which holds no break, and is continuous on the closed one."""
+        ...
+
+    def flattened(self) -> Schedule:
+        """The schedule with all its system axes made one."""
+        ...
+
+    def select(self, systems: Tensor) -> Schedule:
+        """The schedule of some systems, by index along the first axis."""
+        ...
+
+    def to(self, *, dtype: torch.dtype, device: torch.device) -> Schedule:
+        """The same in another precision or place."""
+        ...
+
+
+class Continuous:
+    """What schedules without jumps share."""
+
+    def breaks(self, start: float, end: float) -> list[float]:
+        """See `Schedule`."""
+        return []
+
+    def within(self, start: float, end: float) -> Any:
+        """See `Schedule`."""
+        return self

@@ -1,0 +1,110 @@
+"""Sinusoidal gates over fixed circuits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from tokendynamics.attention.frozen import Frozen, RowScaled
+from tokendynamics.attention.schedules.axes import one_system_axis, with_head_axis
+from tokendynamics.attention.schedules.schedule import Continuous, Time
+from tokendynamics.numerics.arguments import ArrayLike, as_tensor
+from tokendynamics.numerics.errors import ArgumentValueError, expected
+
+
+class Sinusoidal(Continuous):
+    """``diag(amplitude · sin(frequency · t + phase)) @ matrix``, entrywise |·| of the diagonal if `absolute`.
+
+    Args:
+        matrix: (dim, dim), (head, dim, dim) or (*system, head, dim, dim).
+        amplitude: A number, (dim,), (head, dim) or (*system, head, dim).
+        frequency: Likewise, in radians per unit of time.
+        phase: Likewise, in radians; π/2 gives a cosine.
+        absolute: Take |sin|. Its kinks cost an adaptive high-order method its order: with many frequencies pick
+            ``method="bosh3"`` or a fixed step in `simulate`.
+
+    Source: `asymptotic` section 7.2 (cosines and sines) and 7.4 (|2 sin(wt + φ)|).
+
+    Raises:
+        ArgumentValueError: Shapes that do not fit, or numbers that are not finite.
+
+    >>> import math
+    >>> Sinusoidal([[1.0, 2.0], [3.0, 4.0]], [2.0, 1.0], math.pi, [math.pi / 2, 0.0]).matrix_at(1.0).round().tolist()
+    [[[-2.0, -4.0], [0.0, 0.0]]]
+    """
+
+    constant = False
+    bounded: bool | None = True
+    uniformly_continuous: bool | None = True
+
+    def __init__(
+        self,
+        matrix: ArrayLike,
+        amplitude: ArrayLike,
+        frequency: ArrayLike,
+        phase: ArrayLike,
+        absolute: bool = False,
+    ) -> None:
+        self.matrix = with_head_axis(as_tensor(matrix, "matrix", ndim_at_least=2, axes="(…, dim, dim)"))
+        rows = (1, self.matrix.shape[-2])
+        self.amplitude, self.frequency, self.phase = (
+            _gate(value, name, self.matrix, rows)
+            for value, name in ((amplitude, "amplitude"), (frequency, "frequency"), (phase, "phase"))
+        )
+        self.absolute = absolute
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """See `Schedule`."""
+        gates = torch.broadcast_shapes(self.amplitude.shape, self.frequency.shape, self.phase.shape)
+        return (*torch.broadcast_shapes(gates, self.matrix.shape[:-1]), self.matrix.shape[-1])
+
+    def at(self, t: Time) -> Frozen:
+        """See `Schedule`."""
+        time = t.reshape(-1, 1, 1) if isinstance(t, Tensor) and t.ndim else t
+        wave = torch.sin(self.frequency * time + self.phase)
+        # Times are float64 also for float32 matrices.
+        return RowScaled((self.amplitude * (wave.abs() if self.absolute else wave)).to(self.matrix), self.matrix)
+
+    def matrix_at(self, t: float) -> Tensor:
+        """See `Schedule`."""
+        return self.at(t).dense()
+
+    def flattened(self) -> Sinusoidal:
+        """See `Schedule`."""
+        gates = (self.amplitude, self.frequency, self.phase)
+        return self._with(one_system_axis(self.matrix, 3), *(one_system_axis(gate, 2) for gate in gates))
+
+    def select(self, systems: Tensor) -> Sinusoidal:
+        """See `Schedule`."""
+
+        def pick(tensor: Tensor, axes: int) -> Tensor:
+            return tensor[systems] if tensor.ndim > axes else tensor
+
+        return self._with(
+            pick(self.matrix, 3), *(pick(gate, 2) for gate in (self.amplitude, self.frequency, self.phase))
+        )
+
+    def to(self, *, dtype: torch.dtype, device: torch.device) -> Sinusoidal:
+        """See `Schedule`."""
+        parts = (self.matrix, self.amplitude, self.frequency, self.phase)
+        return self._with(*(part.to(dtype=dtype, device=device) for part in parts))
+
+    def _with(self, matrix: Tensor, amplitude: Tensor, frequency: Tensor, phase: Tensor) -> Sinusoidal:
+        other = object.__new__(Sinusoidal)
+        other.matrix, other.amplitude, other.frequency, other.phase = matrix, amplitude, frequency, phase
+        other.absolute = self.absolute
+        return other
+
+
+def _gate(value: ArrayLike, argument: str, matrix: Tensor, rows: Sequence[int]) -> Tensor:
+    gate = as_tensor(value, argument).to(matrix)
+    try:
+        shape = torch.broadcast_shapes(gate.shape, tuple(rows))
+        torch.broadcast_shapes(shape, matrix.shape[:-1])
+    except RuntimeError:
+        wanted = f"a number, or one for each row of matrix, shape {tuple(matrix.shape)}"
+        raise ArgumentValueError(expected(argument, wanted, f"shape {tuple(gate.shape)}")) from None
+    return gate.expand(shape)
