@@ -67,6 +67,10 @@ EXAMPLES = st.builds(
 )
 
 
+# Linear weights in free space may reach infinity in finite time, where runs are compared at no common state.
+TAME = EXAMPLES.filter(lambda example: example.space != "free" or example.weights != "linear")
+
+
 def rotation_of(example: Example) -> np.ndarray:
     return np.linalg.qr(example.draw(example.dim, example.dim, salt=4))[0]
 
@@ -86,7 +90,7 @@ def test_velocity_and_layer_turn_with_the_tokens_and_the_matrices(example):
 
 
 @RUN
-@given(EXAMPLES)
+@given(TAME)
 def test_trajectories_turn_with_the_tokens_and_the_matrices(example):
     q, x = rotation_of(example), example.start
     found = simulate(example.flow(q), x @ q.T, TIMES, **LOOSE).states
@@ -103,7 +107,7 @@ def test_without_a_mask_tokens_have_no_order(example):
 
 
 @RUN
-@given(EXAMPLES)
+@given(TAME)
 def test_without_a_mask_trajectories_have_no_order(example):
     order = np.random.default_rng((example.seed, 5)).permutation(example.tokens)
     flow, x = example.flow(causal=False), example.start
@@ -124,7 +128,7 @@ def test_causal_tokens_do_not_see_what_is_appended(example, more):
 
 
 @RUN
-@given(EXAMPLES, st.integers(1, 3))
+@given(TAME, st.integers(1, 3))
 def test_causal_trajectories_do_not_see_what_is_appended(example, more):
     flow, x = example.flow(causal=True), example.start
     longer = np.concatenate([x, 0.4 + 0.4 * example.draw(more, example.dim, salt=6)])
@@ -144,7 +148,7 @@ def test_the_papers_factor_divides_the_velocity_by_the_root_of_dim(example):
 
 
 @RUN
-@given(EXAMPLES)
+@given(TAME)
 def test_the_papers_factor_is_a_change_of_time(example):
     paper, plain = example.flow(normalization="paper"), example.flow(normalization="plain")
     slow = simulate(paper, example.start, math.sqrt(example.dim) * np.array(TIMES), **LOOSE).states

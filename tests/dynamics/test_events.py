@@ -241,6 +241,26 @@ def test_thresholds_must_be_positive(event, number):
         event(number)
 
 
-def test_events_and_a_fixed_step_do_not_go_together():
-    with pytest.raises(ArgumentValueError, match="events: expected none with a fixed step, got 1"):
-        simulate(Flow(Attention(EYE, EYE), Free()), [[1.0, 0.0, 0.0]], [0.0, 1.0], step=0.1, events=[NormAbove(2.0)])
+def test_with_a_fixed_step_a_system_ends_after_the_step_that_meets_an_event():
+    flow = Flow(Attention(EYE, EYE), Free())
+    run = simulate(flow, [[1.0, 0.0, 0.0]], [0.0, 1.0, 2.0], step=0.1, method="rk4", events=[NormAbove(2.0)])
+    assert str(run.status) == "diverged"
+    # log 2 = 0.693 lies in the seventh step.
+    assert float(run.end_times) == pytest.approx(0.7, abs=1e-12)
+    np.testing.assert_allclose(np.asarray(run.states)[1:, 0, 0], math.exp(0.7), rtol=1e-5)
+
+
+@pytest.mark.parametrize("engine", ["batched", "stiff", "layers"])
+def test_of_several_events_the_earliest_counts_whatever_their_order(engine):
+    flow = Flow(Attention(EYE, EYE), Free())
+    early, late = NormAbove(2.0), NormAbove(2.01 if engine != "layers" else 5.0, status=Status.EQUILIBRIUM)
+    for events in ([early, late], [late, early]):
+        run = simulate(flow, [[1.0, 0.0, 0.0]], [0.0, 4.0, 10.0], engine=engine, events=events)
+        assert str(run.status) == "diverged"
+
+
+def test_the_discrete_model_looks_at_events_after_its_last_layer_too():
+    flow = Flow(Attention(EYE, EYE), Free())
+    run = simulate(flow, [[1.0, 0.0, 0.0]], [0, 1, 2], engine="layers", events=[NormAbove(3.0)])
+    assert str(run.status) == "diverged"
+    assert float(run.end_times) == 2.0

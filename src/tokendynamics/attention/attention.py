@@ -75,7 +75,7 @@ class Attention:
         self.normalization: Normalization | None = normalization
         self.positions = positions
         _check_circuits(self.qk, self.ov)
-        _check_positions(positions, self.dim, self.heads)
+        _check_positions(positions, (self.qk, self.ov))
 
     @property
     def dim(self) -> int:
@@ -262,14 +262,19 @@ def _check_circuits(qk: Schedule, ov: Schedule) -> None:
         raise ArgumentValueError(expected("ov", wanted, f"shape {tuple(ov.shape)}"))
 
 
-def _check_positions(positions: AbsolutePositions | RotaryPositions | None, dim: int, heads: int) -> None:
+def _check_positions(
+    positions: AbsolutePositions | RotaryPositions | None, circuits: tuple[Schedule, Schedule]
+) -> None:
+    dim, heads = circuits[0].shape[-1], circuits[0].shape[-3]
     if isinstance(positions, AbsolutePositions) and positions.table.shape[-1] != dim:
         wanted = f"table of shape (token, {dim}) to fit qk"
         raise ArgumentValueError(expected("positions", wanted, f"shape {tuple(positions.table.shape)}"))
     if not isinstance(positions, RotaryPositions):
         return
-    if dim % 2 and positions.rank == dim:
-        raise ArgumentValueError(expected("positions", "an even dim for rotary positions", f"dim {dim}"))
     if positions.dim != dim or positions.query.shape[-3] not in (1, heads):
         wanted = f"query of shape ({heads}, {dim}, rank) to fit qk"
         raise ArgumentValueError(expected("positions", wanted, f"shape {tuple(positions.query.shape)}"))
+    leading = {schedule.shape[:-3] for schedule in (positions.query, positions.key, *circuits)} - {()}
+    if len(leading) > 1:
+        wanted = "the same system axes in qk, ov and positions, or none"
+        raise ArgumentValueError(expected("positions", wanted, f"axes {' and '.join(map(str, sorted(leading)))}"))

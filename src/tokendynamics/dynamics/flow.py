@@ -152,7 +152,7 @@ def _check_layer(moved: Tensor) -> None:
     broken = ~torch.isfinite(moved).all(dim=-1)
     if bool(broken.any()):
         index = tuple(int(i) for i in broken.nonzero()[0])
-        what = "lands on zero, which has no direction," if bool(torch.isnan(moved[index]).any()) else "overflows"
+        what = "lands on zero, which has no direction" if bool(torch.isnan(moved[index]).any()) else "overflows"
         came = f"one in which token {index[-1]} {what}" + (f" in system {index[:-1]}" if index[:-1] else "")
         raise ArgumentValueError(expected("x", "states with a next layer", came, "take a smaller tau"))
 

@@ -98,8 +98,6 @@ def simulate(
     moments = _times(times)
     if method not in TABLEAUS:
         raise ArgumentValueError(expected("method", f"one of {', '.join(TABLEAUS)}", repr(method)))
-    if step is not None and events:
-        raise ArgumentValueError(expected("events", "none with a fixed step", f"{len(events)}", "leave out step="))
     field = flow.field(start).flattened(leading)
     with reporting(progress) as report:
         problem = Problem(

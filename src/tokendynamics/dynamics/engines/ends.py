@@ -25,7 +25,10 @@ class Lockstep:
         self.y = problem.start
         self.alive = torch.ones(len(problem.start), dtype=torch.bool)
         self.states: dict[float, Tensor] = {problem.times[0]: problem.start}
-        self._end_at_events(problem.field, problem.times[0])
+
+    def begin(self) -> None:
+        """End the systems that meet an event at the start."""
+        self._end_at_events(self.problem.field, self.problem.times[0])
 
     def moved(self, y: Tensor, t: float, field: Field) -> None:
         """Take new states at time t where systems are alive and the states finite; then look at the events."""

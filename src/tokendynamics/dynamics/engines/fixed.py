@@ -32,6 +32,7 @@ def run(problem: Problem, retraction: bool = True) -> Outcome:
     first, last = problem.times[0], problem.times[-1]
     stops = sorted({*problem.times, *problem.field.attention.breaks(first, last)})
     try:
+        systems.begin()
         for left, right in pairwise(stops):
             if not bool(systems.alive.any()):
                 break

@@ -22,6 +22,7 @@ def run(problem: Problem) -> Outcome:
     systems = Lockstep(problem, Outcome.blank(problem))
     first, last = int(problem.times[0]), int(problem.times[-1])
     try:
+        systems.begin()
         for k in range(first, last):
             if not bool(systems.alive.any()):
                 break
