@@ -191,3 +191,12 @@ def test_a_half_space_needs_a_direction(name):
     for direction in ([0.0, 0.0, 0.0], [[1.0, 0.0, 0.0]]):
         with pytest.raises(ArgumentValueError, match="direction: expected a vector"):
             SPACES[name].sample_hemisphere(3, direction, seed=0)
+
+
+def test_each_systems_metric_is_measured_by_its_own_size():
+    uneven = np.stack([1e20 * np.eye(2), np.array([[1.0, 0.9], [0.1, 1.0]])])
+    with pytest.raises(ArgumentValueError, match=r"metric: .* got an asymmetry of 0.8 in system \(1,\)"):
+        Ellipsoid(uneven)
+    indefinite = np.stack([np.eye(2), np.diag([1.0, -2.0])])
+    with pytest.raises(ArgumentValueError, match=r"got lowest eigenvalue -2 in system \(1,\)"):
+        Ellipsoid(indefinite)

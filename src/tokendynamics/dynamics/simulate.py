@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from numbers import Integral, Real
 from typing import Any, Literal
 
 import numpy as np
@@ -15,14 +13,15 @@ from tokendynamics.dynamics.choice import choose
 from tokendynamics.dynamics.engines import batched, fixed, layers, stiff
 from tokendynamics.dynamics.engines.problem import Outcome, Problem
 from tokendynamics.dynamics.engines.tableau import TABLEAUS
-from tokendynamics.dynamics.events import Consensus, Event, NormAbove
+from tokendynamics.dynamics.events import Event
 from tokendynamics.dynamics.flow import Flow
 from tokendynamics.dynamics.interrupted import Interrupted
+from tokendynamics.dynamics.options import budget, checked_events, positive, read_times, with_overflow_guard
 from tokendynamics.dynamics.progress import reporting
 from tokendynamics.dynamics.span import SpanReduction
 from tokendynamics.dynamics.trajectory import Trajectory
 from tokendynamics.dynamics.trajectory_dataset import record
-from tokendynamics.numerics.arguments import ArrayLike, as_tensor, like
+from tokendynamics.numerics.arguments import ArrayLike, like
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
 from tokendynamics.spaces.ellipsoid import Ellipsoid
 from tokendynamics.spaces.retraction import retract
@@ -34,7 +33,6 @@ _ENGINES: dict[str, Callable[[Problem], Outcome]] = {
     "layers": layers.run,
     "fixed": fixed.run,
 }
-_STEPS = 30_000
 
 
 def simulate(
@@ -95,7 +93,7 @@ def simulate(
     ('0.36787944', 'reached the horizon')
     """
     start, leading = _start(flow, x0, device, dtype)
-    moments = _times(times)
+    moments = read_times(times)
     if method not in TABLEAUS:
         raise ArgumentValueError(expected("method", f"one of {', '.join(TABLEAUS)}", repr(method)))
     field = flow.field(start).flattened(leading)
@@ -104,13 +102,13 @@ def simulate(
             field=field,
             start=field.exactly_projected(start.reshape(-1, *start.shape[-2:])),
             times=moments,
-            rtol=max(_positive(rtol, "rtol"), 10 * torch.finfo(start.dtype).eps),
-            atol=_positive(atol, "atol"),
-            events=_with_overflow_guard(_checked_events(events, start), flow, start.dtype),
-            max_steps=_STEPS if max_steps is None else int(_positive(max_steps, "max_steps")),
+            rtol=max(positive(rtol, "rtol"), 10 * torch.finfo(start.dtype).eps),
+            atol=positive(atol, "atol"),
+            events=with_overflow_guard(checked_events(events, start), flow, start.dtype),
+            max_steps=budget(max_steps),
             tableau=TABLEAUS[method],
-            step=None if step is None else _positive(step, "step"),
-            tau=_positive(tau, "tau"),
+            step=None if step is None else positive(step, "step"),
+            tau=positive(tau, "tau"),
             report=report,
         )
         chosen = choose(engine, problem)
@@ -149,57 +147,6 @@ def _start(
     if isinstance(flow.space, Ellipsoid):
         retract(start, None, "x0")
     return start, tuple(start.shape[:-2])
-
-
-def _times(times: ArrayLike) -> tuple[float, ...]:
-    whole = isinstance(times, np.ndarray | Tensor) and not torch.as_tensor(times).is_complex()
-    given = torch.as_tensor(times).to(torch.float64) if whole else times
-    moments = as_tensor(given, "times", ndim_at_least=1, axes="(time,)").to(torch.float64)
-    if moments.ndim != 1 or len(moments) < 2:
-        raise ArgumentValueError(
-            expected("times", "at least two times, shape (time,)", f"shape {tuple(moments.shape)}")
-        )
-    falls = (moments.diff() <= 0).nonzero().squeeze(-1)
-    if len(falls):
-        i = int(falls[0])
-        came = f"{float(moments[i])} at index {i} followed by {float(moments[i + 1])}"
-        raise ArgumentValueError(expected("times", "increasing times", came, "sort them and drop repetitions"))
-    return tuple(moments.tolist())
-
-
-def _positive(value: float, argument: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise ArgumentTypeError(expected(argument, "a number", repr(value)))
-    if not (value > 0 and math.isfinite(value)):
-        raise ArgumentValueError(expected(argument, "a positive finite number", value))
-    return float(value)
-
-
-def _budget(max_steps: int | None) -> int:
-    if max_steps is None:
-        return _STEPS
-    if isinstance(max_steps, bool) or not isinstance(max_steps, Integral) or max_steps < 1:
-        raise ArgumentValueError(expected("max_steps", "a whole number of at least 1, or None", repr(max_steps)))
-    return int(max_steps)
-
-
-def _checked_events(events: Sequence[Event], start: Tensor) -> tuple[Event, ...]:
-    if isinstance(events, Event) or not isinstance(events, Sequence):
-        raise ArgumentTypeError(expected("events", "a list of events", type(events).__name__))
-    for event in events:
-        if not isinstance(event, Event):
-            raise ArgumentTypeError(expected("events", "events such as Consensus(1e-3)", repr(event)))
-        if isinstance(event, Consensus) and not -start.shape[-2] <= event.reference < start.shape[-2]:
-            wanted = f"events with a reference from {-start.shape[-2]} to {start.shape[-2] - 1}"
-            raise ArgumentValueError(expected("events", wanted, repr(event)))
-    return tuple(events)
-
-
-def _with_overflow_guard(events: Sequence[Event], flow: Flow, dtype: torch.dtype) -> tuple[Event, ...]:
-    guard: list[Event] = []
-    if not isinstance(flow.space, Ellipsoid):
-        guard.append(NormAbove(1e100 if dtype == torch.float64 else 1e15))
-    return (*events, *guard)
 
 
 def _trajectory(

@@ -183,7 +183,9 @@ def uniformly_continuous(schedule: Schedule, name: str) -> Hypothesis:
 
 def open_half_space(start: Tensor) -> Hypothesis:
     """All tokens of each system in an open half space through the origin: the margin of the deepest one."""
-    margin = float(hemisphere(start).margin.min())
+    # A token at zero, where a free flow may start, is in no open half space.
+    at_zero = bool((start == 0).all(dim=-1).any())
+    margin = 0.0 if at_zero else float(hemisphere(start).margin.min())
     what = "the margin of the deepest half space (0 where there is none)"
     return above("start in an open half space", margin, RESOLUTION, what)
 

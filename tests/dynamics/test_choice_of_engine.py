@@ -1,0 +1,110 @@
+"""Which engine `auto` takes, what it says of it, and what it refuses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import tokendynamics as td
+from tokendynamics.numerics.errors import ArgumentValueError
+
+RNG = np.random.default_rng(1)
+TOKENS = RNG.normal(size=(4, 3))
+SPHERE = td.Flow(td.Attention(np.eye(3), np.eye(3)), td.Sphere())
+SHRINKING = td.Flow(td.Attention(np.eye(3), -np.eye(3)), td.Free())
+
+
+def test_short_horizons_go_to_the_batched_engine_and_long_ones_to_the_stiff_one():
+    assert td.simulate(SPHERE, TOKENS, [0.0, 1.0]).engine == "batched"
+    assert td.simulate(SPHERE, TOKENS, [0.0, 1e6]).engine == "stiff"
+    assert td.simulate(SPHERE, np.stack([TOKENS] * 65), [0.0, 10.0]).engine == "batched"
+    assert td.simulate(SPHERE, TOKENS, [0.0, 1.0], step=0.1).engine == "fixed"
+
+
+def test_a_sharp_softmax_is_stiff_however_short_the_horizon():
+    run = td.simulate(SHRINKING, 1e3 * TOKENS, [0.0, 1.0])
+    assert run.engine == "stiff"
+    assert str(run.status) == "reached the horizon"
+    assert int(run.counts["right_hand_sides"]) < 2000
+    # The largest token sees itself alone until the end: it shrinks like e^(−t) to the precision of its softmax.
+    largest = np.argmax(np.linalg.norm(TOKENS, axis=1))
+    np.testing.assert_allclose(run.states[1, largest], 1e3 * TOKENS[largest] * np.exp(-1.0), rtol=1e-5)
+
+
+def test_single_precision_at_rest_costs_nothing_over_long_horizons():
+    run = td.simulate(SPHERE, TOKENS.astype(np.float32), [0.0, 1e6])
+    assert run.engine == "stiff"
+    assert run.states.dtype == np.float32
+    assert int(run.counts["right_hand_sides"]) < 2000
+
+
+def test_a_schedule_with_many_jumps_is_not_given_to_a_method_that_starts_anew_at_each():
+    jumping = td.Flow(td.Attention(td.Periodic(RNG.normal(size=(2, 3, 3)), 1.0), np.eye(3)), td.Sphere())
+    run = td.simulate(jumping, TOKENS, [0.0, 3000.0], max_steps=50)
+    assert run.engine == "batched"
+
+
+def test_gradients_are_refused_where_they_would_be_lost_and_pass_elsewhere():
+    start = torch.tensor(TOKENS, requires_grad=True)
+    with pytest.raises(ArgumentValueError, match=r"expected .fixed. .* where gradients are wanted, got .stiff."):
+        td.simulate(SPHERE, start, [0.0, 1.0], engine="stiff")
+    matrix = torch.eye(3, dtype=torch.float64, requires_grad=True)
+    flow = td.Flow(td.Attention(matrix, torch.eye(3, dtype=torch.float64)), td.Sphere())
+    with pytest.raises(ArgumentValueError, match="where gradients are wanted"):
+        td.simulate(flow, TOKENS, [0.0, 1.0], engine="stiff")
+    assert td.simulate(flow, torch.tensor(TOKENS), [0.0, 1e5], max_steps=3).engine == "batched"
+    layered = td.simulate(SPHERE, start, [0, 3], engine="layers").states
+    (slope,) = torch.autograd.grad(layered[-1].pow(3).sum(), start)
+    moved, h = torch.zeros_like(start), 1e-6
+    moved[1, 2] = h
+    ends = [
+        td.simulate(SPHERE, start.detach() + s * moved, [0, 3], engine="layers").states[-1].pow(3).sum()
+        for s in (1, -1)
+    ]
+    assert float(slope[1, 2]) == pytest.approx(float(ends[0] - ends[1]) / (2 * h), rel=1e-7)
+
+
+@pytest.mark.parametrize("options", [{"step": 0.01}, {"engine": "layers"}])
+def test_every_engine_keeps_to_the_budget(options):
+    run = td.simulate(SPHERE, TOKENS, [0, 1, 10], max_steps=3, **options)
+    assert str(run.status) == "step budget spent"
+    assert int(run.counts["accepted"]) == 3
+    assert run.reached.tolist()[-1] is False
+
+
+@pytest.mark.parametrize("options", [{"step": 1.0, "method": "rk4"}, {"engine": "layers"}, {"engine": "batched"}])
+def test_growth_without_end_is_divergence_in_every_engine(options):
+    growing = td.Flow(td.Attention(np.eye(1), np.eye(1)), td.Free())
+    run = td.simulate(growing, [[1.0]], [0, 200, 400, 1200], rtol=1e-3, **options)
+    assert str(run.status) == "diverged"
+    assert np.isfinite(run.states).all()
+    assert np.abs(run.states).max() > 1e86
+    # Per step: e, the four terms of its series, or 1 + 1.
+    grows = {"batched": 1.0, "fixed": np.log(65 / 24), "layers": np.log(2.0)}[run.engine]
+    assert float(run.end_times) == pytest.approx(100 * np.log(10) / grows, abs=1.0)
+
+
+def test_whole_numbers_as_times_are_fine():
+    for times in (np.arange(3), torch.arange(3), range(3), [0, 1, 2]):
+        run = td.simulate(SPHERE, TOKENS, times)
+        np.testing.assert_array_equal(run.times, [0.0, 1.0, 2.0])
+
+
+@pytest.mark.parametrize("engine", ["batched", "stiff", "layers", "auto"])
+def test_no_systems_give_no_results(engine, tmp_path):
+    run = td.simulate(SPHERE, np.zeros((0, 4, 3)), [0, 1], engine=engine)
+    assert run.states.shape == (0, 2, 4, 3)
+    assert run.status.shape == (0,)
+    run.save(tmp_path / "none.zarr")
+    assert td.Trajectory.open(tmp_path / "none.zarr").states.shape == (0, 2, 4, 3)
+
+
+@pytest.mark.parametrize("engine", ["batched", "stiff"])
+def test_a_function_of_time_that_turns_nan_ends_the_run_and_what_was_reached_is_kept(engine):
+    flow = td.Flow(td.Attention(lambda t: np.eye(3) * (np.nan if t > 0.5 else 1.0), np.eye(3)), td.Sphere())
+    run = td.simulate(flow, TOKENS, [0.0, 0.25, 2.0], engine=engine)
+    assert str(run.status) == "not finite"
+    assert run.reached.tolist() == [True, True, False]
+    assert np.isfinite(run.states).all()
+    np.testing.assert_allclose(run.states[1], td.simulate(SPHERE, TOKENS, [0.0, 0.25]).states[1], atol=1e-8)
