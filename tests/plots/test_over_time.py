@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tokendynamics import plots
-from tokendynamics.numerics.errors import ArgumentValueError
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
 
 Find = Callable[..., np.ndarray]
 TIMES = np.array([0.0, 0.5, 2.0, 3.0, 7.0, 8.0, 20.0])
@@ -127,3 +127,19 @@ def test_an_unknown_scale_is_named_with_the_known_ones() -> None:
     wrong: Any = "y"
     with pytest.raises(ArgumentValueError, match="log: expected one of 'none', 'values', 'times', 'both', got 'y'"):
         plots.over_time(TIMES, TIMES, "E", log=wrong)
+
+
+def test_a_trajectory_brings_its_own_times_and_states():
+    from tokendynamics.attention import Attention
+    from tokendynamics.dynamics import Flow, simulate
+    from tokendynamics.spaces import Free
+
+    run = simulate(Flow(Attention(np.eye(2), np.eye(2)), Free()), [[1.0, 0.0], [0.0, 2.0]], [0.0, 0.5, 2.0])
+    for draw in (plots.norms, plots.distances):
+        alone, apart = draw(run).axes[0], draw(run.times, run.tensor).axes[0]
+        for one, other in zip(alone.lines, apart.lines, strict=True):
+            np.testing.assert_array_equal(one.get_xydata(), other.get_xydata())
+    with pytest.raises(ArgumentTypeError, match="states: expected a trajectory, or times and states, got times alone"):
+        plots.norms([0.0, 1.0])
+    with pytest.raises(ArgumentValueError, match="states: expected none, a trajectory has its own"):
+        plots.norms(run, run.tensor)

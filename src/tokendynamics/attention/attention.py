@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -222,7 +223,14 @@ class Attention:
         qk, ov = (schedule.to(dtype=dtype, device=device) for schedule in (self.qk, self.ov))
         return self.with_schedules(qk, ov, positions)
 
-    def _each(self, change) -> Attention:
+    def __repr__(self) -> str:
+        positions = "" if self.positions is None else f", {type(self.positions).__name__}"
+        mask = "causal" if self.causal else "full mask"
+        kinds = f"qk {type(self.qk).__name__}, ov {type(self.ov).__name__}"
+        heads = f"{self.heads} head{'s' * (self.heads > 1)}"
+        return f"Attention({heads}, dim {self.dim}, {kinds}, {mask}, {self.weights}{positions})"
+
+    def _each(self, change: Callable[[Schedule], Schedule]) -> Attention:
         positions = self.positions
         if isinstance(positions, RotaryPositions):
             positions = positions.with_schedules(change(positions.query), change(positions.key))

@@ -39,6 +39,9 @@ class AbsolutePositions:
         angle = position * base ** (-(feature - feature % 2) / dim)
         return cls(torch.where(feature % 2 == 0, angle.sin(), angle.cos()))
 
+    def __repr__(self) -> str:
+        return f"AbsolutePositions({tuple(self.table.shape)})"
+
     def to(self, *, dtype: torch.dtype, device: torch.device) -> AbsolutePositions:
         """The same in another precision or place."""
         return AbsolutePositions(self.table.to(dtype=dtype, device=device))
@@ -112,6 +115,9 @@ class RotaryPositions:
     def with_schedules(self, query: ScheduleLike, key: ScheduleLike) -> RotaryPositions:
         """The same base and scale over other matrices."""
         return RotaryPositions(query, key, self.base, self.scale, frequencies=self.frequencies)
+
+    def __repr__(self) -> str:
+        return f"RotaryPositions({tuple(self.query.shape)}, base {self.base:g}, scale {self.scale:g})"
 
     def to(self, *, dtype: torch.dtype, device: torch.device) -> RotaryPositions:
         """The same in another precision or place."""

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from tokendynamics.attention.attention import Attention
-from tokendynamics.attention.circuits import FactoredMatrix, ov_circuit, qk_circuit
+from tokendynamics.attention.circuits import FactoredMatrix
 from tokendynamics.attention.positions import RotaryPositions
 from tokendynamics.attention.schedules import Periodic
+from tokendynamics.diagnosis.layer_circuits import LayerCircuits
 from tokendynamics.dynamics.flow import Flow
 from tokendynamics.numerics.errors import ArgumentValueError, expected
-from tokendynamics.pretrained import AttentionWeights, Checkpoint
+from tokendynamics.pretrained import Checkpoint
 from tokendynamics.spaces.free import Free
 from tokendynamics.spaces.sphere import Sphere
 
@@ -53,12 +52,14 @@ def flow_of(
     >>> flow = flow_of(load("random:distilgpt2:7"), layers=[0, 5])
     >>> flow.heads, flow.dim, flow.attention.causal
     (12, 768, True)
+
+    The embeddings of a prompt are where its flow starts: ``ckpt.states(ckpt.encode(text).ids).feed_forward[0]``.
     """
     space = Sphere() if space is None else space
     if not isinstance(space, Free | Sphere):
         raise ArgumentValueError(expected("space", "Sphere() or Free()", repr(space)))
     chosen = _chosen(checkpoint, layers)
-    parts = [_Reading(weights, isinstance(space, Sphere), dtype) for weights in checkpoint.iter_attention(chosen)]
+    parts = [LayerCircuits(weights, isinstance(space, Sphere), dtype) for weights in checkpoint.iter_attention(chosen)]
     period = float(len(parts))
     ov = Periodic(_stacked([part.ov for part in parts]), period)
     qk = Periodic(_stacked([part.qk for part in parts]), period)
@@ -72,49 +73,7 @@ def flow_of(
     return Flow(attention, space)
 
 
-class _Reading:
-    """One layer's circuits as they act on the flow's tokens."""
-
-    def __init__(self, weights: AttentionWeights, on_sphere: bool, dtype: torch.dtype) -> None:
-        read = _reader(weights, on_sphere)
-        query, key = read(weights.query.double()), read(weights.key_per_head.double())
-        scale, dim = weights.scale, query.shape[-2]
-        if on_sphere:
-            scale *= dim
-        query = scale * query
-        self.rotary = None if weights.rotary_frequencies is None else _rotary(query, key, weights, dtype)
-        none = torch.zeros(*query.shape[:-1], 0, dtype=dtype, device=query.device)
-        rotated = self.rotary is not None
-        self.qk = qk_circuit(none, none) if rotated else qk_circuit(query.to(dtype), key.to(dtype))
-        # √dim of the token that is read and 1/√dim of the token that is moved cancel on the sphere.
-        self.ov = ov_circuit(read(weights.value_per_head.double()).to(dtype), weights.output.to(dtype))
-
-
-def _reader(weights: AttentionWeights, on_sphere: bool) -> Callable[[Tensor], Tensor]:
-    """What turns a factor that acts on normed tokens into one that acts on the flow's."""
-
-    def read(factor: Float[Tensor, "head dim d_head"]) -> Float[Tensor, "head dim d_head"]:
-        if not on_sphere or weights.norm_gain is None:
-            return factor
-        gained = weights.norm_gain.double()[:, None] * factor
-        return gained - gained.mean(dim=-2, keepdim=True) if weights.norm_kind == "layer" else gained
-
-    return read
-
-
-def _rotary(query: Tensor, key: Tensor, weights: AttentionWeights, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and frequencies with the pairs (f, f + d_head/2) made neighbours."""
-    half = query.shape[-1] // 2
-    order = torch.arange(2 * half, device=query.device).view(2, half).T.reshape(-1)
-    scaling = weights.rotary_scaling
-    frequencies = torch.zeros(half, dtype=torch.float64)
-    given = weights.rotary_frequencies
-    if given is not None:
-        frequencies[: len(given)] = given.double().cpu()
-    return (scaling * query[..., order]).to(dtype), (scaling * key[..., order]).to(dtype), frequencies
-
-
-def _positions(parts: Sequence[_Reading], period: float) -> RotaryPositions | None:
+def _positions(parts: Sequence[LayerCircuits], period: float) -> RotaryPositions | None:
     rotary = [part.rotary for part in parts if part.rotary is not None]
     if not rotary:
         return None

@@ -145,7 +145,8 @@ class Flow:
 
     def __repr__(self) -> str:
         mask = "causal" if self.attention.causal else "full mask"
-        return f"Flow({self.heads} heads, dim {self.dim}, {mask}, {self.space.name}, {self.normalization})"
+        heads = f"{self.heads} head{'s' * (self.heads > 1)}"
+        return f"Flow({heads}, dim {self.dim}, {mask}, {self.space.name}, {self.normalization})"
 
 
 def _check_layer(moved: Tensor) -> None:

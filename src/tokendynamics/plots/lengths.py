@@ -14,15 +14,15 @@ from tokendynamics.numerics.arguments import ArrayLike
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 from tokendynamics.plots import style
 from tokendynamics.plots.over_time import Log, over_time
-from tokendynamics.plots.recording import one_run
+from tokendynamics.plots.recording import Simulated, timed_run
 from tokendynamics.plots.style import SINGLE
 
 _MOST_TOKENS = 200
 
 
 def distances(
-    times: ArrayLike,
-    states: ArrayLike,
+    times: ArrayLike | Simulated,
+    states: ArrayLike | None = None,
     *,
     geometry: Literal["euclidean", "sphere"] = "euclidean",
     log: Log = "none",
@@ -36,7 +36,7 @@ def distances(
     thin, under their median and with a band that holds the middle 80 %.
 
     Args:
-        times: Shape (time,), increasing.
+        times: Shape (time,), increasing; or a trajectory, which has its own states.
         states: Shape (time, token, dim), or (system, time, token, dim) with `system`.
         geometry: ``"euclidean"`` for |x_i − x_j|, ``"sphere"`` for the angle in radians; see
             `tokendynamics.observables.pairwise_distances`.
@@ -60,7 +60,7 @@ def distances(
     >>> figure.axes[0].lines[0].get_ydata().tolist()
     [5.0, 1.0]
     """
-    run, _ = one_run(states, system)
+    times, run = timed_run(times, states, system)
     count = run.shape[1]
     if not 2 <= count <= _MOST_TOKENS:
         advice = "choose some of the tokens" if count > 2 else ""
@@ -74,8 +74,8 @@ def distances(
 
 
 def norms(
-    times: ArrayLike,
-    states: ArrayLike,
+    times: ArrayLike | Simulated,
+    states: ArrayLike | None = None,
     *,
     log: Log = "values",
     system: int | None = None,
@@ -89,7 +89,7 @@ def norms(
     −1/2 is the slow decay of `positional` Theorem 3.4.
 
     Args:
-        times: Shape (time,), increasing.
+        times: Shape (time,), increasing; or a trajectory, which has its own states.
         states: Shape (time, token, dim), or (system, time, token, dim) with `system`.
         log: Which axes are logarithmic; tokens at zero are then left out, and the label says so.
         system: Which system of a batch to draw.
@@ -107,7 +107,7 @@ def norms(
     >>> figure.axes[0].lines[0].get_ydata().tolist()
     [5.0, 0.5]
     """
-    run, _ = one_run(states, system)
+    times, run = timed_run(times, states, system)
     lengths = observables.norms(torch.from_numpy(run)).T
     names = [f"token {i + 1}" for i in range(run.shape[1])]
     label, few = "norm $|x_i|$", _few(names)

@@ -92,6 +92,21 @@ def read_run(run: Run, *, space: Space | None, times: ArrayLike | None, system: 
     return Recording(states, clock, metric)
 
 
+def timed_run(
+    times: ArrayLike | Simulated, states: ArrayLike | None, system: int | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return times (time,) and states (time, token, dim) of a trajectory, or of times and states given apart."""
+    if isinstance(times, Simulated):
+        if states is not None:
+            raise ArgumentValueError(expected("states", "none, a trajectory has its own", "states as well"))
+        run = read_run(times, space=None, times=None, system=system)
+        return np.asarray(times.times, dtype=np.float64)[: len(run.states)], run.states
+    if states is None:
+        raise ArgumentTypeError(expected("states", "a trajectory, or times and states", "times alone"))
+    run, _ = one_run(states, system)
+    return read_times(times, len(run)), run
+
+
 def one_run(states: ArrayLike, system: int | None = None) -> tuple[np.ndarray, tuple[int, ...]]:
     """Return states (time, token, dim) as float64, and the index of the run among the systems."""
     array = to_numpy(as_states(states, "states"))

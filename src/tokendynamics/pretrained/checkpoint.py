@@ -162,6 +162,9 @@ class Checkpoint:
         return collect_states(self.model, self._adapter.sites, self._checked(ids))
 
     def _checked(self, ids: Tensor) -> Tensor:
+        if not isinstance(ids, Tensor):
+            advice = "encode(text).ids are those of a text"
+            raise ArgumentTypeError(expected("ids", "a tensor of token ids", type(ids).__name__, advice))
         ids = ids[None] if ids.ndim == 1 else ids
         facts = self.architecture
         if ids.is_floating_point():

@@ -93,7 +93,7 @@ class Ellipsoid:
         return self.metric.to(states)
 
     def __repr__(self) -> str:
-        return f"Ellipsoid({None if self.metric is None else self.metric.tolist()})"
+        return f"Ellipsoid(metric of shape {None if self.metric is None else tuple(self.metric.shape)})"
 
 
 def _checked_metric(metric: Tensor) -> Tensor:

@@ -39,6 +39,9 @@ class FromCallable(Continuous):
         self.function, self.argument, self._dtype, self._device = function, argument, dtype, device
         self.shape = tuple(self._evaluate(0.0).shape)
 
+    def __repr__(self) -> str:
+        return f"FromCallable({self.argument}, {self.shape})"
+
     def at(self, t: Time) -> Frozen:
         """See `Schedule`."""
         if not (isinstance(t, Tensor) and t.ndim):

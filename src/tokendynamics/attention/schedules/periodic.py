@@ -52,6 +52,9 @@ class Periodic:
         """The constant circuits of one piece."""
         return Constant(mapped(self.matrices, lambda tensor: tensor[index]))
 
+    def __repr__(self) -> str:
+        return f"Periodic({self.pieces} pieces of {tuple(self.shape)}, period {self.period:g})"
+
     def at(self, t: Time) -> Frozen:
         """See `Schedule`."""
         times = t.reshape(-1).tolist() if isinstance(t, Tensor) else [t]

@@ -61,6 +61,9 @@ class Sinusoidal(Continuous):
         gates = torch.broadcast_shapes(self.amplitude.shape, self.frequency.shape, self.phase.shape)
         return (*torch.broadcast_shapes(gates, self.matrix.shape[:-1]), self.matrix.shape[-1])
 
+    def __repr__(self) -> str:
+        return f"Sinusoidal({tuple(self.shape)}{', absolute' * self.absolute})"
+
     def at(self, t: Time) -> Frozen:
         """See `Schedule`."""
         time = t.reshape(-1, 1, 1) if isinstance(t, Tensor) and t.ndim else t
