@@ -213,6 +213,11 @@ class Attention:
         """The attention with its system axes, if it has several, made one."""
         return self._each(lambda schedule: schedule.flattened()) if len(self.system_shape) > 1 else self
 
+    def joints(self, start: float, end: float) -> list[float]:
+        """Times strictly between start and end that an explicit method must step onto: jumps and kinks, in order."""
+        corners = {time for schedule in self.schedules for time in schedule.corners(start, end)}
+        return sorted(corners.union(self.breaks(start, end)))
+
     def select(self, systems: Tensor) -> Attention:
         """The attention of some systems, by index along the first axis."""
         return self._each(lambda schedule: schedule.select(systems)) if self.system_shape else self

@@ -62,6 +62,10 @@ class Compressed:
         """See `Schedule`."""
         return self.schedule.breaks(start, end)
 
+    def corners(self, start: float, end: float) -> list[float]:
+        """See `Schedule`."""
+        return self.schedule.corners(start, end)
+
     def within(self, start: float, end: float) -> Schedule:
         """See `Schedule`."""
         part = self.schedule.within(start, end)

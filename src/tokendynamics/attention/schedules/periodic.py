@@ -73,6 +73,10 @@ class Periodic:
         first, last = math.floor(start / width), math.ceil(end / width)
         return [k * width for k in range(first, last + 1) if start < k * width < end]
 
+    def corners(self, start: float, end: float) -> list[float]:
+        """None: it jumps, see `breaks`."""
+        return []
+
     def within(self, start: float, end: float) -> Constant:
         """See `Schedule`."""
         return self.piece(self._index((start + end) / 2))

@@ -48,6 +48,10 @@ class Schedule(Protocol):
         """Times strictly between start and end where the matrices jump."""
         ...
 
+    def corners(self, start: float, end: float) -> list[float]:
+        """Times strictly between start and end where the matrices have a kink, if these are few enough to step onto."""
+        ...
+
     def within(self, start: float, end: float) -> Schedule:
         """A schedule that agrees on the open interval, which holds no break, and is continuous on the closed one."""
         ...
@@ -70,6 +74,10 @@ class Continuous:
 
     def breaks(self, start: float, end: float) -> list[float]:
         """See `Schedule`."""
+        return []
+
+    def corners(self, start: float, end: float) -> list[float]:
+        """None, unless a schedule says otherwise."""
         return []
 
     def within(self, start: float, end: float) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -13,6 +14,9 @@ from tokendynamics.attention.schedules.schedule import Continuous, Time
 from tokendynamics.numerics.arguments import ArrayLike, as_tensor
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 
+MOST_GATES, MOST_TURNS = 64, 1e5
+"""Up to this many gates, and radians of all of them together, each kink of |sin| ends a step."""
+
 
 class Sinusoidal(Continuous):
     """``diag(amplitude · sin(frequency · t + phase)) @ matrix``, entrywise |·| of the diagonal if `absolute`.
@@ -22,8 +26,8 @@ class Sinusoidal(Continuous):
         amplitude: A number, (dim,), (head, dim) or (*system, head, dim).
         frequency: Likewise, in radians per unit of time.
         phase: Likewise, in radians; π/2 gives a cosine.
-        absolute: Take |sin|. Its kinks cost an adaptive high-order method its order: with many frequencies pick
-            ``method="bosh3"`` or a fixed step in `simulate`.
+        absolute: Take |sin|. Up to `MOST_GATES` gates the explicit engines step exactly onto the kinks. Beyond that
+            the kinks cost a method of high order its order: ``method="bosh3"`` or a fixed step may then be cheaper.
 
     Source: `asymptotic` section 7.2 (cosines and sines) and 7.4 (|2 sin(wt + φ)|).
 
@@ -70,6 +74,23 @@ class Sinusoidal(Continuous):
         wave = torch.sin(self.frequency * time + self.phase)
         # Times are float64 also for float32 matrices.
         return RowScaled((self.amplitude * (wave.abs() if self.absolute else wave)).to(self.matrix), self.matrix)
+
+    def corners(self, start: float, end: float) -> list[float]:
+        """Zeros of the sines where their absolute value is taken, unless they are too many to step onto each."""
+        gates = torch.broadcast_tensors(self.frequency, self.phase)
+        frequency, phase = (gate.detach().double().flatten() for gate in gates)
+        if (
+            not self.absolute
+            or len(frequency) > MOST_GATES
+            or (end - start) * float(frequency.abs().sum()) > MOST_TURNS
+        ):
+            return []
+        found: set[float] = set()
+        for rate, angle in zip(frequency.tolist(), phase.tolist(), strict=True):
+            if rate != 0:
+                ends = sorted(((rate * start + angle) / math.pi, (rate * end + angle) / math.pi))
+                found |= {(k * math.pi - angle) / rate for k in range(math.floor(ends[0]), math.ceil(ends[1]) + 1)}
+        return sorted(time for time in found if start < time < end)
 
     def matrix_at(self, t: float) -> Tensor:
         """See `Schedule`."""

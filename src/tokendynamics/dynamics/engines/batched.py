@@ -2,7 +2,8 @@
 
 On the sphere and ellipsoids each accepted step is retracted, ``y / |y|_M``. The field is evaluated at projections,
 so the last stage, taken before the retraction, is the first stage of the next step unchanged. Systems that have
-ended are compacted away. Times at which a schedule jumps end a step exactly.
+ended are compacted away. Times at which a schedule jumps or has a kink
+end a step exactly.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class _Block:
 
     def run(self) -> None:
         start, end = self.problem.times[0], self.problem.times[-1]
-        joints = [start, *self.field.attention.breaks(start, end), end]
+        joints = [start, *self.field.attention.joints(start, end), end]
         try:
             self._end_where_events_hold(start)
             for left, right in pairwise(joints):
