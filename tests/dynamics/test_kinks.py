@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -38,7 +39,7 @@ def solved_from_kink_to_kink(matrix, gates, ov, start):
     zeros = [(k * math.pi - p) / w for w, p in zip(frequency.flat, phase.flat, strict=True) for k in range(20)]
     stops = sorted({*TIMES, *(zero for zero in zeros if 0 < zero < TIMES[-1])})
     states, flat = [start], start.ravel()
-    for left, right in zip(stops, stops[1:], strict=False):
+    for left, right in pairwise(stops):
         flat = solve_ivp(velocity, (left, right), flat, method="DOP853", rtol=1e-13, atol=1e-14).y[:, -1]
         if right in TIMES:
             states.append(flat.reshape(5, 3))

@@ -79,11 +79,8 @@ class Sinusoidal(Continuous):
         """Zeros of the sines where their absolute value is taken, unless they are too many to step onto each."""
         gates = torch.broadcast_tensors(self.frequency, self.phase)
         frequency, phase = (gate.detach().double().flatten() for gate in gates)
-        if (
-            not self.absolute
-            or len(frequency) > MOST_GATES
-            or (end - start) * float(frequency.abs().sum()) > MOST_TURNS
-        ):
+        turns = (end - start) * float(frequency.abs().sum())
+        if not self.absolute or len(frequency) > MOST_GATES or turns > MOST_TURNS:
             return []
         found: set[float] = set()
         for rate, angle in zip(frequency.tolist(), phase.tolist(), strict=True):

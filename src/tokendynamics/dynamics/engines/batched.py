@@ -2,8 +2,8 @@
 
 On the sphere and ellipsoids each accepted step is retracted, ``y / |y|_M``. The field is evaluated at projections,
 so the last stage, taken before the retraction, is the first stage of the next step unchanged. Systems that have
-ended are compacted away. Times at which a schedule jumps or has a kink
-end a step exactly.
+ended are compacted away. A step ends exactly where a schedule
+jumps or has a kink.
 """
 
 from __future__ import annotations
