@@ -70,6 +70,49 @@ def test_the_table_has_predictions_reasons_and_errata_and_nothing_is_written(
     assert [path.name for path in tmp_path.iterdir()] == ["fig3.toml"]
 
 
+@pytest.mark.parametrize(
+    ("law", "applies"),
+    [
+        ('law = "uniform"', True),
+        ('law = "normal"', True),
+        ('law = "box"', False),
+        ('law = "hemisphere"\ndirection = [1.0, 0.0, 0.0]', False),
+    ],
+)
+def test_the_remark_on_uniform_starts_goes_by_the_law_of_the_file(
+    law: str, applies: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("a.toml").write_text(example_text("minimal").replace('law = "uniform"', law))
+    assert call(["check", "a.toml", "--json"]) == 0
+    found = {one["statement"]: one for one in json.loads(capsys.readouterr().out)["checks"]}["asymptotic-remark-4.2"]
+    assert (found["applies"], found["assumed"]) == (applies, [])
+    assert (found["prediction"] is not None) == applies
+    assert [reason.partition(":")[0] for reason in found["reasons"]] == ["start drawn uniformly"] * (not applies)
+
+
+@pytest.mark.parametrize(
+    ("addition", "line", "words"),
+    [
+        ('[solver]\nengine = "fixed"', 1, "solver: engine 'fixed' needs 'step'"),
+        ('[solver]\nengine = "batched"\nstep = 0.1', 3, "solver.step: engine 'batched' has no 'step'"),
+        ('[solver]\nmethod = "rk4"', 2, "solver.method: 'rk4' needs 'step': only 'dopri5' or 'bosh3' can"),
+        ("[output]\nsystem = 1", 2, "output.system: expected a system from 0 to 0, got 1"),
+        ('[output]\nfigures = ["norms", "hemisphere"]', 2, "output.figures[1]: 'hemisphere': expected tokens that"),
+    ],
+)
+def test_what_simulate_refuses_before_it_integrates_is_refused_with_its_line(
+    addition: str, line: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = example_text("minimal") + "\n"
+    Path("a.toml").write_text(text + addition + "\n")
+    printed = []
+    for command in ("check", "simulate"):
+        assert call([command, "a.toml"]) == 2
+        printed.append(capsys.readouterr().err)
+    assert printed[0].startswith(f"error: a.toml line {text.count(chr(10)) + line}: {words}"), printed[0]
+    assert printed[0] == printed[1]
+
+
 def test_a_wrong_file_is_one_line_with_its_line_number(capsys: pytest.CaptureFixture[str]) -> None:
     Path("a.toml").write_text(example_text("fig3").replace("5 Hz", "5 hertz", 1))
     assert call(["check", "a.toml"]) == 2

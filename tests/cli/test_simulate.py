@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -131,7 +133,9 @@ def test_an_interrupted_run_is_saved_and_says_how_far_it_came(
     assert call(["simulate", "spec.toml", "--out", "out"]) == 130
     printed = capsys.readouterr()
     assert len(printed.err.splitlines()) == 2
-    assert printed.err.splitlines()[1].startswith("interrupted at t = 0.")
+    assert re.match(
+        r"interrupted: 2 systems, 2 interrupted, the first at t = 0\.\d+ of 1; ", printed.err.splitlines()[1]
+    )
     assert files_in(tmp_path / "out") == [
         "certificates.json", "manifest.json", "specification.toml", "trajectory.zarr",
     ]  # fmt: skip
@@ -174,6 +178,45 @@ def test_failures_are_one_line_with_their_code_and_leave_nothing(
     assert len([line for line in printed.err.splitlines() if line.lower().startswith("error")]) == 1
     assert printed.out == ""
     assert files_in(tmp_path) == ["spec.toml"]
+
+
+def test_the_table_lists_every_condition_and_how_much_of_the_horizon_was_seen(
+    spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    spec.write_text(
+        '[attention]\nqk = "identity"\n[space]\nkind = "sphere"\n'
+        "[start]\nangles = [0.0, 0.5, 1.0]\n[time]\nend = 50.0\n[events]\nconsensus = { below = 0.1 }\n"
+        "[output]\nfigures = []\n"
+    )
+    assert call(["simulate", "spec.toml"]) == 0
+    rows = capsys.readouterr().out.splitlines()
+    at = next(index for index, row in enumerate(rows) if row.strip().startswith("asymptotic-4.1 "))
+    end = float(Trajectory.open(tmp_path / "simulation-spec" / "trajectory.zarr").end_times)
+    assert end < 50
+    assert f"over [0, {end:g}] of 50" in rows[at]
+    assert [row.split()[:2] for row in rows[at + 1 : at + 3]] == [["·", "holds"], ["·", "undecided"]]
+    assert "relative rise of (13)" in rows[at + 1]
+    assert "tends to 0" in rows[at + 2]
+
+
+def test_the_manifest_names_only_what_was_imported(spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "gguf", raising=False)
+    monkeypatch.delitem(sys.modules, "transformers", raising=False)
+    spec.write_text(SPEC.split("[output]")[0] + "[output]\nfigures = []\n")
+    assert call(["simulate", "spec.toml", "--out", "out"]) == 0
+    versions = json.loads((tmp_path / "out" / "manifest.json").read_text())["versions"]
+    assert {"tokendynamics", "python", "torch", "numpy"} <= set(versions)
+    assert {"transformers", "gguf"}.isdisjoint(versions)
+
+
+@pytest.mark.parametrize("command", ["simulate", "check"])
+def test_the_help_fits_80_columns(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert call([command, "--help"]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
 
 
 def test_an_example_is_printed_as_it_is_and_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:

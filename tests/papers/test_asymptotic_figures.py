@@ -69,7 +69,11 @@ def test_figure_5_gates_are_those_of_the_text():
 @pytest.mark.slow
 def test_figure_5_passes_its_thresholds_when_it_should_with_50_tokens_of_500_features():
     record = fig5.reproduce(systems=6)
-    assert {quantity.name for quantity in record.failures} <= {"largest rise of any E at all"}
+    assert {quantity.name for quantity in record.failures} <= {
+        "largest rise of any E at all",
+        "largest rise of the median E between saved times",
+    }
+    assert all(quantity.reason for quantity in record.failures)
     assert abs(record["mean E at t = 0"].ours - 0.945) < 0.005
 
 
@@ -78,4 +82,7 @@ def test_wendels_sum_ends_one_term_later_than_printed():
     failed = {quantity.name for quantity in record.failures}
     assert all("as printed" in name for name in failed)
     assert len(failed) >= 6
+    # 10 tokens in dim 3: 0.0898 and 0.0195 differ by less than four standard deviations of 200 draws, 0.081.
+    open_ = {quantity.name for quantity in record.of_verdict("cannot tell")}
+    assert open_ == {"10 tokens in dim 3, sum to n", "10 tokens in dim 3, sum to n − 1 as printed"}
     assert record["3 tokens in dim 3, sum to n"].ours == 1.0

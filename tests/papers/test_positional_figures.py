@@ -53,7 +53,7 @@ def test_figure_5_shrinks_without_and_grows_with_rotary_positions():
 
 def test_figure_9a_converges_for_one_start_and_leaves_for_the_others():
     record = fig9a.reproduce(draws=2)
-    assert all(quantity.source == "paper" for quantity in record.failures)
+    assert all(quantity.source == "reading" for quantity in record.failures)
     assert record["converging start: largest norm, t = 1e4 over t = 0"].ok
     assert record["turning start: largest norm at t = 100"].ok
     # The start that is 0.287 in size at t = 150 is above 10 at t = 400.
@@ -101,6 +101,38 @@ def test_remark_3_5_no_flow_under_the_condition_diverges_where_all_eigenvalues_o
     assert drawn.share(Outcome.ZERO) > 0.7
 
 
+def _words(zero: int, infinity: int, undecided: int) -> np.ndarray:
+    kinds = [Outcome.ZERO, Outcome.DIVERGED, Outcome.UNDECIDED]
+    return np.repeat([str(kind) for kind in kinds], [zero, infinity, undecided])
+
+
+def test_remark_4_2_counts_the_undecided_both_ways():
+    rows = {row.name: row for row in remark_4_2.compared(2, _words(80, 20, 0), _words(30, 30, 40))}
+    assert rows["dim 2, with rotary term: undecided, of all"].ours == pytest.approx(0.4)
+    assert rows["dim 2, with rotary term: to infinity, of all, at least"].ours == pytest.approx(0.3)
+    assert rows["dim 2, with rotary term: to infinity, of all, at most"].ours == pytest.approx(0.7)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict", "least"),
+    [
+        ((50, 50, 0), (10, 90, 0), "yes", 0.4),
+        ((50, 50, 0), (20, 40, 40), "cannot tell", -0.1),
+        ((10, 90, 0), (70, 10, 20), "no", -0.8),
+        # A rise of 2 % in 100 draws is within two standard errors.
+        ((50, 50, 0), (48, 52, 0), "cannot tell", 0.02),
+        # The undecided of the flows before count against the rise as well.
+        ((30, 20, 50), (20, 80, 0), "cannot tell", 0.1),
+    ],
+)
+def test_remark_4_2_says_more_only_where_no_undecided_draw_can_change_it(before, after, verdict, least):
+    order = np.random.default_rng(3).permutation(100)
+    row = remark_4_2.change("rise", Outcome.DIVERGED, _words(*before), _words(*after)[order])
+    assert (row.verdict, round(row.ours, 12)) == (verdict, least)
+
+
 @pytest.mark.slow
 def test_remark_4_2_fewer_flows_go_to_zero_with_rotary_positions():
-    assert not remark_4_2.reproduce(draws=60).failures
+    record = remark_4_2.reproduce(draws=40)
+    assert not record.failures
+    assert record["dim 4, fewer go to zero: least fall of the share"].ours > -0.2

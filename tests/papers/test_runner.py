@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tokendynamics import plots
 from tokendynamics.papers.__main__ import main
 from tokendynamics.papers.asymptotic import fig2, fig5, wendel
+from tokendynamics.papers.drawing import framed
 from tokendynamics.papers.figures import FIGURES
 from tokendynamics.papers.positional import fig1, fig2b, fig9b, remark_3_2
-from tokendynamics.papers.record import Quantity, Record
+from tokendynamics.papers.record import Quantity, Record, Relation, measured
 from tokendynamics.papers.summary import summary
 
 
@@ -32,7 +34,7 @@ from tokendynamics.papers.summary import summary
         ("≤", math.nan, False),
     ],
 )
-def test_a_quantity_holds_within_its_tolerance_and_never_for_nan(relation: str, ours: float, ok: bool):
+def test_a_quantity_holds_within_its_tolerance_and_never_for_nan(relation: Relation, ours: float, ok: bool):
     assert Quantity("x", 1.0, ours, 0.1, relation).ok is ok
 
 
@@ -42,8 +44,42 @@ def test_the_page_lists_what_does_not_come_out_with_its_reason():
     record = Record("positional", "Figure 0", "A line.", (wrong, right), "nothing", None, results={})
     page = summary({"positional-fig0": record})
     assert "1 of 2 quantities" in page
+    assert "quick run" not in page.lower()
     assert "| [positional-fig0](#positional-fig0) | slope | the paper | 2 | 0.5 | a misprint |" in page
     assert "| rate | theory | 1 | 1 | 0.1 | yes |" in page
+
+
+def test_what_the_data_cannot_tell_neither_holds_nor_fails_and_has_a_place_of_its_own():
+    open_ = Quantity("rise", 0.0, 0.3, 0.1, "≥", unsettled="too few draws")
+    record = Record("positional", "Remark 0", "A line.", (open_, measured("undecided", 0.25)), "nothing", 1, results={})
+    page = summary({"remark-0": record})
+    assert (record.failures, record.compared, open_.ok) == ((), (open_,), False)
+    assert "0 of 1 quantities" in page
+    assert "| [remark-0](#remark-0) | rise | ≥ 0 | 0.3 | too few draws |" in page
+    assert "| undecided |  | – | 0.25 | – |  |" in page
+    assert "What does not come out" not in page
+    row = json.loads(json.dumps(record.as_json(), allow_nan=False))["quantities"][1]
+    assert (row["expected"], row["verdict"]) == (None, "measured")
+
+
+def test_a_quick_run_says_what_was_reduced(tmp_path: Path):
+    assert main(["asymptotic-wendel", "--quick", "--out", str(tmp_path)]) == 0
+    record = json.loads((tmp_path / "asymptotic-wendel.json").read_text(encoding="utf-8"))
+    assert record["run"] == "quick run: draws = 100"
+    assert record["reduced"] == {"draws": 100}
+    page = (tmp_path / "papers.md").read_text(encoding="utf-8")
+    assert "**quick run: draws = 100**" in page
+    assert '<img src="asymptotic-wendel.png" alt="asymptotic-wendel" width="759">' in page  # 6.9 inches
+
+
+def test_a_slim_plane_has_scales_of_its_own_and_room_for_its_circles():
+    _, (left, right) = plots.panels(2)
+    for panel, height in ((left, 4.0), (right, 1.0)):
+        panel.set_aspect("equal")
+        panel.set(xlim=(0, 5), ylim=(0, height))
+        framed(panel)
+        assert panel.get_ylim()[0] < 0 < height < panel.get_ylim()[1]
+    assert (left.get_aspect(), right.get_aspect()) == (1.0, "auto")
 
 
 def test_the_command_writes_every_file_and_the_record_is_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -52,7 +88,8 @@ def test_the_command_writes_every_file_and_the_record_is_json(tmp_path: Path, ca
         for suffix in ("png", "svg", "pdf", "json"):
             assert (tmp_path / f"{name}.{suffix}").stat().st_size > 500
     record = json.loads((tmp_path / "positional-fig9b.json").read_text(encoding="utf-8"))
-    assert all(quantity["ok"] for quantity in record["quantities"])
+    assert all(quantity["verdict"] == "yes" for quantity in record["quantities"])
+    assert record["run"] == "full size"
     assert record["seconds"] > 0
     assert "torch" in record["ran_on"]
     assert "results" not in record

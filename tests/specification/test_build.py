@@ -200,3 +200,16 @@ def test_what_does_not_fit_is_named_with_its_line(pairs: list[tuple[str, str]], 
     assert str(refused.value).startswith(f"a.toml line {line}: "), str(refused.value)
     assert words in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_token_that_cannot_be_placed_is_named_by_its_key_alone() -> None:
+    text = changed(('kind = "free"', 'kind = "sphere"'), ("[0.0, 1.0]", "[0.0, 0.0]"))
+    with pytest.raises(SpecificationError, match=r"^a\.toml line 7: start\.tokens: expected tokens that are not zero"):
+        built(text)
+
+
+def test_layers_are_counted_in_whole_numbers() -> None:
+    layers = '[solver]\nengine = "layers"\n'
+    assert built(changed(("end = 3", "end = 3\npoints = 4")) + layers).options == {"engine": "layers"}
+    with pytest.raises(SpecificationError, match=r"^a\.toml line 8: time: expected whole numbers"):
+        built(BASE + layers)

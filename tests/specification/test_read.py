@@ -103,6 +103,18 @@ def test_units_become_radians_and_radians_per_unit_of_time() -> None:
         ("tokens = [[1, 0], [0, 1]]", "tokns = 3", 14, "start.tokns: unknown key; did you mean 'tokens'?"),
         ("tokens = [[1, 0], [0, 1]]", 'angles = [0, "3 degg"]', 14, "start.angles[1]: unknown unit 'degg'; did you"),
         ("tokens = [[1, 0], [0, 1]]", 'angles = [0, "3"]', 14, "start.angles[1]: expected a number (in rad) or a text"),
+        (
+            "{ identity = -1.0 }",
+            '{ matrix = "identity", frequency = 1, phase = "3 Hz" }',
+            8,
+            "attention.ov.phase: unknown unit 'Hz'; 'Hz' is for frequencies (valid: deg, rad, turn)",
+        ),
+        (
+            "[time]",
+            '[solver]\nengine = "turbo"\n[time]',
+            17,
+            "solver.engine: unknown name 'turbo'; did you mean 'auto'?",
+        ),
         ("end = 3", 'end = "3 s"', 17, "time.end: expected a valid number, got '3 s'"),
         ("end = 3", "end = -3", 17, "time.end: expected greater than 0, got -3"),
         ("end = 3", 'end = 3\nspacing = "log"', 16, "time: spacing 'log' needs 'first'"),

@@ -123,3 +123,18 @@ def test_one_start_does_not_decide_a_probability() -> None:
     (certificate,) = certify(run, statements=["asymptotic-remark-4.2"])
     assert certificate.outcome == "undecided"
     assert "0.1875" in certificate.text
+    assert "asymptotic-remark-4.2" not in {one.statement for one in certify(run)}
+
+
+def test_many_starts_are_compared_with_the_probability() -> None:
+    flow = Flow(Attention(torch.eye(2).double(), torch.eye(2).double()), Sphere())
+    uniform = Sphere().sample(6, 2, (200,), seed=6)
+    run = simulate(flow, uniform, np.array([0.0, 1e-3]))
+    certificate = next(one for one in certify(run) if one.statement == "asymptotic-remark-4.2")
+    assert certificate.outcome == "holds"
+    # Four standard errors of a frequency among 200, 6 tokens in dim 2: p = 2^(-5) (1 + 5).
+    assert certificate.tolerance == pytest.approx(4 * math.sqrt(0.1875 * 0.8125 / 200), rel=1e-12)
+    one_sided = Sphere().sample_hemisphere(6, [1.0, 0.0], (200,), seed=6)
+    (certificate,) = certify(simulate(flow, one_sided, np.array([0.0, 1e-3])), ["asymptotic-remark-4.2"])
+    assert certificate.outcome == "undecided"
+    assert certificate.margin == pytest.approx(certificate.tolerance - 0.8125, rel=1e-12)

@@ -158,6 +158,32 @@ def test_the_one_violated_hypothesis_is_named_and_no_other(
     assert all(one.margin is None or one.margin <= 0 for one in result.hypotheses if one.holds is False)
 
 
+def test_circuits_and_start_are_measured_only_on_a_flow_of_the_right_structure() -> None:
+    both = found("asymptotic-6.1", eigenvector(ov=OV + SKEW, causal=False, weights="linear"), AROUND)
+    assert [reason.partition(":")[0] for reason in both.reasons] == ["softmax weights", "causal mask"]
+    assert not any("ov" in one.name for one in both.hypotheses)
+
+
+def test_a_large_flow_of_another_structure_is_not_measured() -> None:
+    asked = []
+
+    def counted(time: float) -> Tensor:
+        asked.append(time)
+        return torch.stack([P, P])
+
+    flow = Flow(Attention(counted, torch.stack([EYE, EYE]), weights="linear"), Sphere())
+    asked.clear()
+    assert [one.statement for one in check(flow, AROUND) if one.applies] == ["asymptotic-remark-4.2"]
+    assert asked == []
+
+
+def test_a_check_is_printed_as_one_line() -> None:
+    applies, refused = (found(name, causal(), AROUND) for name in ("asymptotic-5.1", "asymptotic-4.1"))
+    assert str(applies) == f"asymptotic-5.1: applies: {applies.prediction.text}"
+    assert str(refused) == "asymptotic-4.1: does not apply: full mask: the mask is causal"
+    assert len(repr(refused)) < 100
+
+
 def test_what_a_callable_does_at_all_times_is_assumed_and_never_checked() -> None:
     flow = half_space(qk=lambda t: torch.stack([P * math.cos(t), SKEW]), ov=lambda t: torch.stack([EYE, EYE]))
     result = found("asymptotic-4.1", flow, ON_ONE_SIDE)

@@ -8,6 +8,7 @@ import torch
 
 from tokendynamics.attention import Attention
 from tokendynamics.dynamics import Flow, Trajectory, simulate
+from tokendynamics.dynamics.events import Consensus
 from tokendynamics.numerics.arguments import ArrayLike
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
 from tokendynamics.spaces import Sphere
@@ -126,3 +127,19 @@ def test_single_precision_runs_are_not_failed_for_their_rounding() -> None:
     trajectory = simulate(flow, start, np.linspace(0.0, 200.0, 41), rtol=1e-5, atol=1e-6, dtype=torch.float32)
     outcomes = {found.statement: found.outcome for found in certify(trajectory)}
     assert outcomes["asymptotic-5.1"] == "holds"
+
+
+def test_a_certificate_says_how_much_of_the_horizon_it_saw() -> None:
+    start = torch.tensor([[[1.0, 0.0], [0.6, 0.8]], [[1.0, 0.0], [1.0, 0.0]]]).double()
+    stopped = simulate(Flow(Attention(EYE, EYE), Sphere()), start, np.linspace(0, 30, 4), events=(Consensus(0.5),))
+    assert stopped.end_times.max() < 30
+    (certificate,) = certify(stopped, statements=["asymptotic-4.1"])
+    assert certificate.text.endswith("; over [0, 0] of 30 (2 of 2 systems ended early)")
+    (whole,) = certify(run(start), statements=["asymptotic-4.1"])
+    assert "over [" not in whole.text
+
+
+def test_a_certificate_is_printed_as_one_line() -> None:
+    (found,) = certify(run([[1.0, 0.0], [0.6, 0.8]]), statements=["asymptotic-4.1"])
+    margin = f"margin {found.margin:.3g}, tolerance {found.tolerance:.3g}"
+    assert str(found) == f"asymptotic-4.1: holds ({margin}): {found.text}"

@@ -139,8 +139,17 @@ def test_a_false_claim_is_refused_even_where_all_that_it_supposes_is_given() -> 
     asymmetric = of_form(A + SKEW)
     for name in ("positional-remark-3.2", "positional-remark-3.5"):
         (reason,) = checked(name, asymmetric).reasons
-        assert "no theorem applies" in reason
+        assert reason.startswith("the remark is false: ")
     assert "paper's conjecture: zero; observed" in checked("positional-remark-3.5", asymmetric).reasons[0]
+
+
+def test_a_false_claim_is_not_judged_on_a_flow_it_does_not_speak_of() -> None:
+    on_a_sphere = flow(QK + SKEW, space=Sphere())
+    for name in ("positional-remark-3.2", "positional-remark-3.5"):
+        assert checked(name, on_a_sphere).reasons == ("free space: the space is sphere",)
+    # A matrix that varies has the signs and the spectrum of no moment in particular.
+    assert checked("positional-remark-3.5", flow(moving(QK + SKEW))).reasons[0].startswith("qk constant in time")
+    assert len(checked("positional-remark-3.5", flow(moving(QK + SKEW))).reasons) == 1
 
 
 def test_the_remarks_leave_symmetric_matrices_to_the_theorems() -> None:

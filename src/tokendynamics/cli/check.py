@@ -15,7 +15,8 @@ _EPILOG = """
 \b
 Examples:
   tokendynamics check fig3.toml
-  tokendynamics check fig3.toml --json | jq '.checks[] | select(.applies) | .statement'
+  tokendynamics check fig3.toml --json \\
+    | jq '.checks[] | select(.applies) | .statement'
 """
 
 
@@ -30,13 +31,16 @@ def check_command(spec: Path, threads: int | None, as_json: bool) -> None:
     """
     from tokendynamics.numerics.threads import limited_threads
     from tokendynamics.specification.build import build
+    from tokendynamics.specification.figures import chosen_figures
     from tokendynamics.specification.read import read_specification
-    from tokendynamics.theorems import check
+    from tokendynamics.specification.theory import checked
 
     file = read_specification(spec)
     problem = build(file)
+    # What simulate would refuse is refused here, too.
+    chosen_figures(file, problem)
     with limited_threads(threads or file.tables.solver.threads):
-        found = check(problem.flow, problem.start)
+        found = checked(file, problem)
     if as_json:
         from tokendynamics.specification.saving import plain
 

@@ -21,16 +21,17 @@ if TYPE_CHECKING:
     from tokendynamics.specification.build import Problem
     from tokendynamics.specification.read import SpecificationFile
     from tokendynamics.specification.saving import Results
+    from tokendynamics.theorems import Condition
 
 _EPILOG = """
 \b
 Examples:
-  tokendynamics simulate --example fig3 > fig3.toml   a file to start from; --example list names them all
-  tokendynamics simulate fig3.toml                    writes the folder simulation-fig3
+  tokendynamics simulate --example list               files to start from
+  tokendynamics simulate --example fig3 > fig3.toml   one of them
+  tokendynamics simulate fig3.toml                    writes simulation-fig3
   tokendynamics simulate fig3.toml --out run --json
-  tokendynamics check fig3.toml                       the theorems only, nothing is integrated
+  tokendynamics check fig3.toml                       theorems, no integration
 
-\b
 The folder holds trajectory.zarr, certificates.json, manifest.json, a copy of the file, and the figures. A system that
 ends before the horizon keeps what it reached; the table of statuses says so, and the exit code is still 0. After
 Ctrl-C what was reached is saved with the status "interrupted", and the exit code is 130.
@@ -63,16 +64,17 @@ def simulate_command(
     from tokendynamics.dynamics import Interrupted, simulate
     from tokendynamics.numerics.threads import limited_threads
     from tokendynamics.specification.build import build
+    from tokendynamics.specification.figures import chosen_figures
     from tokendynamics.specification.read import read_specification
-    from tokendynamics.theorems import certify, check
+    from tokendynamics.specification.theory import certified, checked
 
     output, started = Output(as_json=as_json), datetime.now(UTC)
     file = read_specification(spec)
     problem = build(file)
-    names = _figure_names(file, problem)
+    names = chosen_figures(file, problem)
     folder = out or Path(f"simulation-{spec.stem}")
     with limited_threads(threads or file.tables.solver.threads) as in_force:
-        checks = check(problem.flow, problem.start)
+        checks = checked(file, problem)
         output.say(f"Simulating {file.tables.title or spec.name}")
         certificates = None
         try:
@@ -85,7 +87,7 @@ def simulate_command(
                     progress=progress,
                     **problem.options,
                 )
-            certificates = certify(trajectory)
+            certificates = certified(trajectory, checks)
         except Interrupted as stopped:
             trajectory = stopped.trajectory
         drawn = {} if certificates is None else _draw(names, trajectory, problem, file, output)
@@ -118,22 +120,6 @@ def _print_example(name: str) -> None:
         click.echo(example_text(name), nl=False)
 
 
-def _figure_names(file: SpecificationFile, problem: Problem) -> list[Any]:
-    """The figures to draw; one that cannot be drawn is refused before anything is integrated."""
-    from tokendynamics.specification.figures import default_figures, objection
-
-    table = file.tables.output
-    systems = problem.start.shape[0] if problem.start.ndim == 3 else 1
-    if table.system >= systems:
-        raise file.error(("output", "system"), f"expected a system from 0 to {systems - 1}, got {table.system}")
-    if table.figures is None:
-        return default_figures(problem)
-    for index, name in enumerate(table.figures):
-        if found := objection(name, problem, table.system):
-            raise file.error(("output", "figures", index), f"{name!r}: {found}")
-    return list(table.figures)
-
-
 def _draw(
     names: list[Any], trajectory: Trajectory, problem: Problem, file: SpecificationFile, output: Output
 ) -> dict[str, Any]:
@@ -164,7 +150,10 @@ def _manifest(file: SpecificationFile, trajectory: Trajectory, started: datetime
         started=started,
         threads=threads,
     )
+    # Nothing of a network runs here: what is installed and was not imported made none of the numbers.
+    used = {name: version for name, version in record["versions"].items() if name in ("python", *sys.modules)}
     return record | {
+        "versions": used,
         "engine": trajectory.engine,
         "counts": trajectory.counts,
         "status": dict(_statuses(trajectory)),
@@ -207,11 +196,13 @@ def _warn_of_early_ends(trajectory: Trajectory, output: Output) -> None:
 
 
 def _say_interrupted(trajectory: Trajectory, folder: Path) -> None:
-    last = float(trajectory.end_times.min())
-    click.echo(
-        f"interrupted at t = {last:g} of {trajectory.times[-1]:g}: what was reached is in {folder / 'trajectory.zarr'}",
-        err=True,
-    )
+    statuses = _statuses(trajectory)
+    stopped = trajectory.end_times[trajectory.status == "interrupted"]
+    counted = ", ".join(f"{count} {status}" for status, count in statuses.items())
+    earliest = f", the first at t = {stopped.min():g} of {trajectory.times[-1]:g}" if stopped.size else ""
+    systems = f"{statuses.total()} system{'s' * (statuses.total() > 1)}"
+    where = folder / "trajectory.zarr"
+    click.echo(f"interrupted: {systems}, {counted}{earliest}; what was reached is in {where}", err=True)
 
 
 def _print_json(results: Results, folder: Path, paths: tuple[Path, ...]) -> None:
@@ -251,5 +242,17 @@ def _print_tables(results: Results, folder: Path, paths: tuple[Path, ...]) -> No
     for found in results.certificates or ():
         row = (found.statement, found.outcome, f"{found.margin:.3g}", f"{found.tolerance:.3g}", Text(found.text))
         table.add_row(*row)
+        for part in found.conditions if len(found.conditions) > 1 else ():
+            *numbers, text = _condition_row(part)
+            table.add_row("", *numbers, Text(text))
     console.print(table if results.certificates else "No statement of the theory applies: nothing to certify.\n")
-    console.print(Text(f"{folder}: {', '.join(path.name for path in paths)}"), soft_wrap=True)
+    console.print(Text(f"{folder}: {', '.join(path.name for path in paths)}"))
+
+
+def _condition_row(part: Condition) -> tuple[str, str, str, str]:
+    """One condition of a certificate: its worst outcome and the margin there, over all systems."""
+    outcome = next(word for word in ("fails", "undecided", "holds") if (part.outcome == word).any())
+    chosen = part.outcome == outcome
+    share = "" if chosen.size == 1 else f" ({int(chosen.sum())} of {chosen.size} systems)"
+    margin = float(part.margin[chosen].min())
+    return f"· {outcome}", f"{margin:.3g}", f"{part.tolerance:.3g}", f"{part.text}{share}"

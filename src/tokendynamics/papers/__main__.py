@@ -32,12 +32,14 @@ def main(arguments: list[str] | None = None) -> int:
     names = list(dict.fromkeys(options.name)) or list(FIGURES)
     options.out.mkdir(parents=True, exist_ok=True)
     records: dict[str, Record] = {}
+    widths: dict[str, float] = {}
     try:
         with limited_threads(options.threads):
             for index, name in enumerate(names, start=1):
                 _say(f"[{index}/{len(names)}] {name}: {FIGURES[name].title}")
-                records[name] = record = _run(name, options.out, quick=options.quick)
-                (options.out / "papers.md").write_text(summary(records), encoding="utf-8")
+                record, widths[name] = _run(name, options.out, quick=options.quick)
+                records[name] = record
+                (options.out / "papers.md").write_text(summary(records, widths), encoding="utf-8")
                 _say(_verdict(record))
     except KeyboardInterrupt:
         _say(f"interrupted: {len(records)} of {len(names)} are written")
@@ -47,12 +49,13 @@ def main(arguments: list[str] | None = None) -> int:
         quantity
         for record in records.values()
         for quantity in record.failures
-        if quantity.source != "paper" and not quantity.reason
+        if quantity.source not in ("paper", "reading") and not quantity.reason
     ]
     return 1 if ours else 0
 
 
-def _run(name: str, folder: Path, *, quick: bool) -> Record:
+def _run(name: str, folder: Path, *, quick: bool) -> tuple[Record, float]:
+    """Write what comes out of one figure; return it and the width of the drawing in inches."""
     figure = FIGURES[name]
     record = figure.reproduce(quick=quick)
     drawn = figure.draw(record)
@@ -60,16 +63,18 @@ def _run(name: str, folder: Path, *, quick: bool) -> Record:
         plots.save(drawn, folder / f"{name}.{kind}")
     text = json.dumps(record.as_json(), indent=2, ensure_ascii=False)
     (folder / f"{name}.json").write_text(text + "\n", encoding="utf-8")
-    return record
+    return record, float(drawn.get_size_inches()[0])
 
 
 def _verdict(record: Record) -> str:
-    lines = [
-        f"  {len(record.quantities) - len(record.failures)} of {len(record.quantities)} hold, {record.seconds:.1f} s"
-    ]
+    held = len(record.of_verdict("yes"))
+    lines = [f"  {held} of {len(record.compared)} hold, {record.seconds:.1f} s"]
+    lines += [f"  {record.banner}"] if record.banner else []
     for quantity in record.failures:
         because = f" ({quantity.reason})" if quantity.reason else ""
         lines.append(f"  does not hold: {quantity.name}: {quantity.expected:.6g}, ours {quantity.ours:.6g}{because}")
+    for quantity in record.of_verdict("cannot tell"):
+        lines.append(f"  cannot tell: {quantity.name}: ours {quantity.ours:.6g} ({quantity.unsettled})")
     return "\n".join(lines)
 
 
@@ -79,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("name", nargs="*", choices=[*FIGURES, []], metavar="name", help="a figure; see --list")
     parser.add_argument("--out", type=Path, default=Path("papers-out"), metavar="FOLDER", help="default: papers-out")
-    parser.add_argument("--quick", action="store_true", help="fewer draws and starts: about a minute in all")
+    parser.add_argument("--quick", action="store_true", help="fewer draws and starts: a minute or two in all")
     parser.add_argument("--threads", type=int, default=1, help="threads of the linear algebra, default 1")
     parser.add_argument("--list", action="store_true", help="print the names and stop")
     return parser

@@ -11,6 +11,12 @@ from matplotlib.figure import Figure
 from tokendynamics.plots.style import BAND, END_HIDDEN, INK, MUTED, PATH, START, paper_style
 
 _LETTERS_PER_INCH = 20
+_ROOM = 0.06
+"""Share of a panel left free on each side of its paths."""
+
+_SLIMMEST = 1.8
+"""Sides of a plane whose ratio is larger than this are drawn to scales of their own."""
+
 _FILLS = ((PATH, ""), (INK, ""), (BAND, ""), (START, "/////"))
 """Colour and hatch of the parts of a bar; they differ in grey as well."""
 
@@ -28,6 +34,18 @@ def marks(axes: Axes, x: Sequence[float], y: Sequence[float], label: str) -> Non
     """Add open circles to a panel and its legend: what was measured, beside lines that were predicted."""
     axes.plot(x, y, ls="none", marker="o", color=INK, mfc=START, label=label)
     axes.legend(loc="lower left")
+
+
+def framed(axes: Axes) -> None:
+    """Give a plane of tokens room around its circles, and scales of their own to axes of very different lengths."""
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    across, up = right - left, high - low
+    if max(across, up) > _SLIMMEST * min(across, up):
+        axes.set_aspect("auto")
+    else:
+        across = up = max(across, up)
+    axes.set_xlim(left - _ROOM * across, right + _ROOM * across)
+    axes.set_ylim(low - _ROOM * up, high + _ROOM * up)
 
 
 def without_legend(axes: Axes) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -42,7 +42,9 @@ class PaperFigure:
 
     def reproduce(self, *, quick: bool = False) -> Record:
         """Compute and compare, at the size of the paper or quickly."""
-        return self.module.reproduce(**(self.quick if quick else self.full))
+        if quick:
+            return replace(self.module.reproduce(**self.quick), quick=dict(self.quick))
+        return self.module.reproduce(**self.full)
 
     def draw(self, record: Record) -> Figure:
         """Draw what `reproduce` returned."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 import platform
 import time
@@ -16,8 +17,9 @@ import torch
 from tokendynamics._version import __version__
 
 Arguments = ParamSpec("Arguments")
-Relation = Literal["=", "≤", "≥"]
-Source = Literal["paper", "theory", "simulation"]
+Relation = Literal["=", "≤", "≥", "measured"]
+Source = Literal["paper", "reading", "theory", "simulation", "nobody"]
+Verdict = Literal["yes", "no", "cannot tell", "measured"]
 
 
 @dataclass(frozen=True)
@@ -29,10 +31,12 @@ class Quantity:
         expected: The published or predicted value, or the bound.
         ours: What came out.
         tolerance: How far `ours` may be from `expected` (beyond it, for a bound).
-        relation: "=" for a value, "≤" and "≥" for bounds.
-        source: Who expects it: the "paper" prints or claims it, "theory" follows from the equations, and a
-            "simulation" by independent code gave it.
+        relation: "=" for a value, "≤" and "≥" for bounds, "measured" where nothing is expected (see `measured`).
+        source: Who expects it: the "paper" prints or claims this number; it is our "reading" of what the paper says
+            in words or draws, the number being chosen here; "theory" follows from the equations; a "simulation" by
+            independent code gave it; "nobody" if it is only measured.
         reason: Why it does not come out, where that is known.
+        unsettled: Why these data cannot tell whether it comes out; empty where they can.
 
     >>> Quantity("period", 0.5, 0.5000001, 1e-6).ok
     True
@@ -45,12 +49,31 @@ class Quantity:
     relation: Relation = "="
     source: Source = "paper"
     reason: str = ""
+    unsettled: str = ""
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether it came out ("yes" or "no"), if the data can tell and something was expected; never for a NaN."""
+        if self.relation == "measured":
+            return "measured"
+        if self.unsettled:
+            return "cannot tell"
+        gap = self.ours - self.expected
+        return "yes" if {"=": abs(gap), "≤": gap, "≥": -gap}[self.relation] <= self.tolerance else "no"
 
     @property
     def ok(self) -> bool:
-        """Whether it came out; never so for a NaN."""
-        gap = self.ours - self.expected
-        return {"=": abs(gap), "≤": gap, "≥": -gap}[self.relation] <= self.tolerance
+        """Whether it came out."""
+        return self.verdict == "yes"
+
+
+def measured(name: str, ours: float) -> Quantity:
+    """A quantity of which nothing is expected: it says how much the others are worth.
+
+    >>> measured("share of undecided draws", 0.25).verdict
+    'measured'
+    """
+    return Quantity(name, math.nan, ours, math.nan, "measured", "nobody")
 
 
 @dataclass(frozen=True)
@@ -66,6 +89,7 @@ class Record:
         seed: Of all random draws; None if nothing was drawn.
         results: What `draw` needs; not part of the JSON record.
         seconds: How long `reproduce` ran, in wall-clock time.
+        quick: The reduced arguments of a quick run, empty if none was reduced; None for a run at full size.
         ran_on: Versions and hardware.
     """
 
@@ -77,12 +101,30 @@ class Record:
     seed: int | None
     results: Mapping[str, Any] = field(repr=False)
     seconds: float = 0.0
+    quick: Mapping[str, Any] | None = None
     ran_on: Mapping[str, str] = field(default_factory=lambda: environment(), repr=False)
 
     @property
     def failures(self) -> tuple[Quantity, ...]:
         """The quantities that did not come out."""
-        return tuple(quantity for quantity in self.quantities if not quantity.ok)
+        return self.of_verdict("no")
+
+    def of_verdict(self, *verdicts: Verdict) -> tuple[Quantity, ...]:
+        """The quantities of one verdict or of some."""
+        return tuple(quantity for quantity in self.quantities if quantity.verdict in verdicts)
+
+    @property
+    def compared(self) -> tuple[Quantity, ...]:
+        """The quantities of which something was expected."""
+        return self.of_verdict("yes", "no", "cannot tell")
+
+    @property
+    def banner(self) -> str:
+        """That the run was quick and how; empty for a run at full size."""
+        if self.quick is None:
+            return ""
+        reduced = ", ".join(f"{name} = {value}" for name, value in self.quick.items())
+        return f"quick run: {reduced or 'nothing reduced'}"
 
     @property
     def caption(self) -> str:
@@ -94,9 +136,9 @@ class Record:
         return next(quantity for quantity in self.quantities if quantity.name == name)
 
     def as_json(self) -> dict[str, Any]:
-        """Everything but `results`, as what `json.dumps` takes."""
-        columns = ("name", "source", "relation", "expected", "ours", "tolerance", "ok", "reason")
-        rows = [{column: getattr(quantity, column) for column in columns} for quantity in self.quantities]
+        """Everything but `results`, as what `json.dumps` takes; None for a NaN, which JSON lacks."""
+        columns = ("name", "source", "relation", "expected", "ours", "tolerance", "verdict", "reason", "unsettled")
+        rows = [{column: _finite(getattr(quantity, column)) for column in columns} for quantity in self.quantities]
         return {
             "paper": self.paper,
             "figure": self.figure,
@@ -104,9 +146,15 @@ class Record:
             "quantities": rows,
             "invented": self.invented,
             "seed": self.seed,
+            "run": self.banner or "full size",
+            "reduced": None if self.quick is None else dict(self.quick),
             "seconds": round(self.seconds, 3),
             "ran_on": dict(self.ran_on),
         }
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def timed(reproduce: Callable[Arguments, Record]) -> Callable[Arguments, Record]:

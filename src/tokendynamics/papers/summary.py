@@ -2,57 +2,90 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from tokendynamics.papers.record import Quantity, Record
 
-_SOURCES = {"paper": "the paper", "theory": "theory", "simulation": "independent simulation"}
+_SOURCES = {
+    "paper": "the paper",
+    "reading": "our reading of the paper",
+    "theory": "theory",
+    "simulation": "independent reference (separate code, float64)",
+    "nobody": "",
+}
+_VERDICTS = {"yes": "yes", "no": "**no**", "cannot tell": "*cannot tell*", "measured": ""}
 
 
-def summary(records: Mapping[str, Record]) -> str:
-    """A page with the counts, what does not come out and why, and a section with a table for each record.
+_PIXELS_PER_INCH = 110
+
+
+def summary(records: Mapping[str, Record], widths: Mapping[str, float] | None = None) -> str:
+    """A page with the counts, what does not come out and why, what is not decided, and a section for each record.
 
     Args:
         records: By name, which is also that of the PNG beside the page.
+        widths: Of the figures in inches, by name: all are then shown to one scale, so that their type has one size.
     """
-    quantities = [quantity for record in records.values() for quantity in record.quantities]
-    held = sum(quantity.ok for quantity in quantities)
-    lines = [
-        "# The papers' figures, reproduced",
-        "",
-        f"{held} of {len(quantities)} quantities come out as expected.",
-        "",
-    ]
-    missing = [(name, quantity) for name, record in records.items() for quantity in record.failures]
-    if missing:
-        lines += [
-            "## What does not come out",
-            "",
-            "| figure | quantity | who expects it | expected | ours | why |",
-            "|---|---|---|---|---|---|",
-        ]
-        lines += [
-            f"| [{name}](#{name}) | {quantity.name} | {_SOURCES[quantity.source]} | {_expected(quantity)} | "
-            f"{_number(quantity.ours)} | {quantity.reason} |"
-            for name, quantity in missing
-        ]
-        lines.append("")
+    held, compared = (
+        sum(len(rows) for rows in columns)
+        for columns in zip(*((record.of_verdict("yes"), record.compared) for record in records.values()), strict=True)
+    )
+    lines = ["# The papers' figures, reproduced", ""]
+    if any(record.quick is not None for record in records.values()):
+        lines += ["**Quick run**: each section says what was reduced; shares of few draws are rough.", ""]
+    lines += [f"{held} of {compared} quantities of which something was expected come out.", "", *_EXPLAINED, ""]
+    lines += _missing(records)
+    lines += _unsettled(records)
     for name, record in records.items():
-        lines += _section(name, record)
+        lines += _section(name, record, None if widths is None else widths.get(name))
     return "\n".join(lines)
 
 
-def _section(name: str, record: Record) -> list[str]:
+_EXPLAINED = (
+    "Who expects it: *the paper* prints or claims the number; *our reading of the paper* puts a number, chosen here, "
+    "to what the paper says in words or draws; *theory* follows from the equations; an *independent reference* was "
+    "computed before by separate code. A row that nobody expects is only measured.",
+)
+
+
+def _missing(records: Mapping[str, Record]) -> list[str]:
     rows = [
-        f"| {quantity.name} | {_SOURCES[quantity.source]} | {_expected(quantity)} | {_number(quantity.ours)} | "
-        f"{_number(quantity.tolerance)} | {'yes' if quantity.ok else '**no**'} |"
+        f"| [{name}](#{name}) | {_cell(quantity.name)} | {_SOURCES[quantity.source]} | {_expected(quantity)} | "
+        f"{_number(quantity.ours)} | {_cell(quantity.reason)} |"
+        for name, record in records.items()
+        for quantity in record.failures
+    ]
+    head = ["| figure | quantity | who expects it | expected | ours | why |", "|---|---|---|---|---|---|"]
+    return ["## What does not come out", "", *head, *rows, ""] if rows else []
+
+
+def _unsettled(records: Mapping[str, Record]) -> list[str]:
+    rows = [
+        f"| [{name}](#{name}) | {_cell(quantity.name)} | {_expected(quantity)} | {_number(quantity.ours)} | "
+        f"{_cell(quantity.unsettled)} |"
+        for name, record in records.items()
+        for quantity in record.of_verdict("cannot tell")
+    ]
+    head = ["| figure | quantity | expected | ours | why |", "|---|---|---|---|---|"]
+    return ["## What these runs cannot tell", "", *head, *rows, ""] if rows else []
+
+
+def _section(name: str, record: Record, width: float | None) -> list[str]:
+    rows = [
+        f"| {_cell(quantity.name)} | {_SOURCES[quantity.source]} | {_expected(quantity)} | {_number(quantity.ours)} | "
+        f"{_number(quantity.tolerance)} | {_VERDICTS[quantity.verdict]} |"
         for quantity in record.quantities
     ]
+    picture = f"![{name}]({name}.png)"
+    if width is not None:
+        picture = f'<img src="{name}.png" alt="{name}" width="{_PIXELS_PER_INCH * width:.0f}">'
     machine = ", ".join(f"{key} {value}" for key, value in record.ran_on.items())
     return [
         f"## {name}",
         "",
-        f"![{name}]({name}.png)",
+        *((f"**{record.banner}**", "") if record.banner else ()),
+        picture,
         "",
         record.caption,
         "",
@@ -65,10 +98,15 @@ def _section(name: str, record: Record) -> list[str]:
     ]
 
 
+def _cell(text: str) -> str:
+    """A bar inside a cell of a table would end it."""
+    return text.replace("|", "\\|")
+
+
 def _expected(quantity: Quantity) -> str:
-    bound = "" if quantity.relation == "=" else f"{quantity.relation} "
+    bound = f"{quantity.relation} " if quantity.relation in ("≤", "≥") else ""
     return f"{bound}{_number(quantity.expected)}"
 
 
 def _number(value: float) -> str:
-    return f"{value:.7g}"
+    return "–" if math.isnan(value) else f"{value:.7g}"

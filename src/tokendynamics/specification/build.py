@@ -16,6 +16,7 @@ from tokendynamics.spaces import Ellipsoid, Free, Sphere
 from tokendynamics.specification.circuits import build_circuits, declared_dim, dense, heads_of, matrix_of
 from tokendynamics.specification.lines import KeyPath
 from tokendynamics.specification.read import SpecificationFile
+from tokendynamics.specification.solver import solver_options
 from tokendynamics.specification.start import build_start, tokens_of
 from tokendynamics.specification.tables import (
     AbsoluteTable,
@@ -68,11 +69,8 @@ def build(file: SpecificationFile) -> Problem:
     projection = "orthogonal" if isinstance(file.tables.space, FreeTable) else file.tables.space.projection
     with file.blaming(("space", "projection")):
         flow = Flow(attention, space, projection=projection)
-    solver = file.tables.solver.model_dump(exclude_none=True, exclude={"threads"})
-    _check_device(file, solver.get("device", "cpu"))
-    if "dtype" in solver:
-        solver["dtype"] = getattr(torch, solver["dtype"])
-    return Problem(flow, start, _times(file), _events(file), solver)
+    times = _times(file)
+    return Problem(flow, start, times, _events(file), solver_options(file, times))
 
 
 def _dim(file: SpecificationFile) -> int:
@@ -143,14 +141,6 @@ def _spaced(table: SpacedTimes) -> np.ndarray:
     if table.first is None:
         return np.linspace(0.0, table.end, table.points)
     return np.concatenate([[0.0], np.geomspace(table.first, table.end, table.points - 1)])
-
-
-def _check_device(file: SpecificationFile, device: str) -> None:
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        wanted = "a device of this machine, such as 'cpu' or 'cuda:0'"
-        raise file.error(("solver", "device"), f"expected {wanted}, got {device!r}") from error
 
 
 def _events(file: SpecificationFile) -> tuple[Any, ...]:

@@ -22,6 +22,6 @@ def did_you_mean(name: str, valid: Iterable[str]) -> str:
     """
     names = sorted(valid)
     by_lower_case = {valid_name.lower(): valid_name for valid_name in names}
-    near = get_close_matches(name.lower(), by_lower_case, n=1, cutoff=0.5)
+    near = get_close_matches(name.lower(), by_lower_case, n=1, cutoff=0.4)
     listed = f"valid: {', '.join(names)}"
     return f"did you mean {by_lower_case[near[0]]!r}? ({listed})" if near else listed

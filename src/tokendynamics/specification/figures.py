@@ -11,6 +11,7 @@ from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.plots import Figure
 from tokendynamics.plots.over_time import Log
 from tokendynamics.specification.build import Problem
+from tokendynamics.specification.read import SpecificationFile
 from tokendynamics.specification.tables import FigureName
 
 _MOST_TOKENS_FOR_DISTANCES = 200
@@ -19,6 +20,24 @@ _MOST_TOKENS_FOR_DISTANCES = 200
 def default_figures(problem: Problem) -> list[FigureName]:
     """What is drawn where the file names no figure: the tokens, and one functional that says what became of them."""
     return ["tokens", "norms"] if problem.flow.space.name == "free" else ["tokens", "consensus"]
+
+
+def chosen_figures(file: SpecificationFile, problem: Problem) -> list[FigureName]:
+    """The figures that the file asks for, or the usual ones.
+
+    Raises:
+        SpecificationError: A system that there is none of, or a figure that cannot be drawn of this problem.
+    """
+    table = file.tables.output
+    systems = problem.start.shape[0] if problem.start.ndim == 3 else 1
+    if table.system >= systems:
+        raise file.error(("output", "system"), f"expected a system from 0 to {systems - 1}, got {table.system}")
+    if table.figures is None:
+        return default_figures(problem)
+    for index, name in enumerate(table.figures):
+        if found := objection(name, problem, table.system):
+            raise file.error(("output", "figures", index), f"{name!r}: {found}")
+    return list(table.figures)
 
 
 def objection(name: FigureName, problem: Problem, system: int) -> str | None:

@@ -22,6 +22,8 @@ from tokendynamics.specification.tables import Specification
 _LONGEST_VALUE = 60
 _OF_ARGUMENT: dict[str, KeyPath] = {"times": ("time",), "x0": ("start",), "metric": ("space", "metric")}
 """Arguments of the library that other tables than the one at hand speak of."""
+_NAMES_NOTHING = ("x", "x0")
+"""Arguments of the library that have no name in the file: the key that they came from says what they are."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,8 @@ class SpecificationFile:
             below = _OF_ARGUMENT.get(argument, (*path, argument))
             if below in self.lines:
                 raise self.error(below, rest) from error
-            raise self.error(path, rest if path and argument == path[-1] else str(error)) from error
+            named = bool(path) and argument == path[-1]
+            raise self.error(path, rest if named or argument in _NAMES_NOTHING else str(error)) from error
 
 
 def read_specification(path: Path) -> SpecificationFile:

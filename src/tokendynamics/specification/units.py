@@ -45,9 +45,18 @@ def quantity(value: Any, units: dict[str, float]) -> Any:
         raise PydanticCustomError(
             "wrong_unit",
             "unknown unit {unit}; {advice}",
-            {"unit": repr(found[2]), "advice": did_you_mean(found[2], units)},
+            {"unit": repr(found[2]), "advice": _advice(found[2], units)},
         )
     return float(found[1]) * units[found[2]]
+
+
+def _advice(unit: str, units: dict[str, float]) -> str:
+    """The nearest unit; a unit of the other quantity is told as that."""
+    for kind, others in (("frequencies", FREQUENCY_UNITS), ("angles", ANGLE_UNITS)):
+        meant = next((name for name in others if name.lower() == unit.lower() and name not in units), None)
+        if meant is not None:
+            return f"{meant!r} is for {kind} (valid: {', '.join(sorted(units))})"
+    return did_you_mean(unit, units)
 
 
 def _in(units: dict[str, float]) -> Callable[[Any], Any]:

@@ -20,23 +20,27 @@ TOLERANCE = 1e-10
 _LOOKED_AT = 64
 
 
-def gradient_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
-    """One head, ov = I, qk ≻ 0 symmetric and constant, M = qk, full mask; they depend on the flow alone."""
-    qk = flow.attention.qk.matrix_at(0.0).double().cpu()
-    found = [
+def gradient_structure(flow: Flow) -> tuple[Hypothesis, ...]:
+    """One head of softmax weights on an ellipsoid, full mask."""
+    return (
         measured.on_ellipsoid(flow),
         measured.softmax_weights(flow),
         measured.no_positions(flow),
         measured.full_mask(flow),
         measured.one_head(flow),
-        measured.identity_values(flow),
-        measured.constant(flow.attention.qk, "qk"),
-    ]
+    )
+
+
+def gradient_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
+    """The identity as ov, qk ≻ 0 symmetric and constant, M = qk; they depend on the flow alone."""
+    found = [measured.identity_values(flow), measured.constant(flow.attention.qk, "qk")]
     # The signs of a matrix that varies are those of no moment in particular.
-    if found[-1].holds is not False:
-        found += [measured.symmetric(qk, "qk"), measured.definite(qk, "qk")]
-    # An indefinite qk equals no metric, and free space has none: the first cause is enough.
-    if found[0].holds and found[-1].holds and found[-1].name.endswith("definite"):
+    if found[-1].holds is False:
+        return tuple(found)
+    qk = flow.attention.qk.matrix_at(0.0).double().cpu()
+    found += [measured.symmetric(qk, "qk"), measured.definite(qk, "qk")]
+    # An indefinite qk equals no metric: the first cause is enough.
+    if found[-1].holds:
         metric, part = measured.metric_of(flow).unsqueeze(-3), (qk + qk.mT) / 2
         what = "the relative difference of M and the symmetric part of qk"
         found.append(measured.equal(metric, part, "M = qk", what))
@@ -110,6 +114,7 @@ STATEMENT = Statement(
     title="The flow is minus the gradient of the potential",
     equations="(8), (9), (10)",
     erratum="",
+    structure=gradient_structure,
     hypotheses=gradient_hypotheses,
     predict=_predict,
     conditions=_conditions,

@@ -9,7 +9,7 @@ from torch import Tensor
 from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.observables import log_potential
 from tokendynamics.theorems import hypotheses as measured
-from tokendynamics.theorems.asymptotic_3_1 import gradient_hypotheses
+from tokendynamics.theorems.asymptotic_3_1 import gradient_hypotheses, gradient_structure
 from tokendynamics.theorems.conditions import flow_of, integration_tolerance, never_rises, tends_to_zero
 from tokendynamics.theorems.result import Condition, Prediction
 from tokendynamics.theorems.statement import Statement
@@ -57,6 +57,7 @@ STATEMENT = Statement(
         "The axis printed in Fig. 1 shows 2V, without the ½ of (10). The remark that qk ≠ I is out of reach of the "
         "linearisation does not apply to M = qk: z = qk^{1/2} y turns the system into that with qk = M = I."
     ),
+    structure=gradient_structure,
     hypotheses=gradient_hypotheses,
     predict=_predict,
     conditions=_conditions,

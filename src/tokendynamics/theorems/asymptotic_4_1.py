@@ -31,12 +31,17 @@ NOT_TO_ZERO = {
 to 0 as a Lyapunov function of the consensus set would."""
 
 
-def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
+def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
     return (
         measured.on_ellipsoid(flow),
         measured.softmax_weights(flow),
         measured.no_positions(flow),
         measured.full_mask(flow),
+    )
+
+
+def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
+    return (
         measured.identity_values(flow),
         measured.bounded(flow.attention.qk, "qk"),
         measured.uniformly_continuous(flow.attention.qk, "qk"),
@@ -90,6 +95,7 @@ STATEMENT = Statement(
         "(13) does not tend to 0: its limit is 1 − v·y* at the consensus y*, positive in general on the sphere and "
         "below 0 where v·y* > 1, which an ellipsoid allows. What vanishes is the diameter."
     ),
+    structure=_structure,
     hypotheses=_hypotheses,
     predict=_predict,
     conditions=_conditions,

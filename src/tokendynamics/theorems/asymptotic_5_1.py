@@ -22,23 +22,20 @@ antipode: token 2 drags it there. The printed basin, all starts with y_j ≠ −
 tokens or more. The antipode is unstable, so in floating point the third token leaves it again after a long stay."""
 
 
+def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
+    return (measured.on_sphere(flow), measured.dim_at_least_two(flow), *causal_attention(flow))
+
+
+def causal_attention(flow: Flow) -> tuple[Hypothesis, ...]:
+    """What theorem 5.1 and remark 5.1 suppose of the attention, whatever the space."""
+    return (measured.softmax_weights(flow), measured.no_positions(flow), measured.causal_mask(flow))
+
+
 def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
     return (
-        measured.on_sphere(flow),
-        measured.dim_at_least_two(flow),
-        *causal_consensus_hypotheses(flow),
+        measured.bounded(flow.attention.qk, "qk"),
         measured.identity_values(flow),
         *generic_start(unit_start(flow, start)),
-    )
-
-
-def causal_consensus_hypotheses(flow: Flow) -> tuple[Hypothesis, ...]:
-    """What theorem 5.1 and remark 5.1 suppose of the attention, whatever the space."""
-    return (
-        measured.softmax_weights(flow),
-        measured.no_positions(flow),
-        measured.causal_mask(flow),
-        measured.bounded(flow.attention.qk, "qk"),
     )
 
 
@@ -105,6 +102,7 @@ STATEMENT = Statement(
         "2.0, 3.7852751016621813 on the circle with qk = I send token 3 to the antipode. What is claimed here is "
         "almost every start. The printed sum of (25) starts at 0: read 1."
     ),
+    structure=_structure,
     hypotheses=_hypotheses,
     predict=_predict,
     conditions=_conditions,

@@ -23,18 +23,23 @@ SIMPLE = 1e-10
 """The gap below the top eigenvalue, relative to the largest |eigenvalue|, that is told from none."""
 
 
-def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
-    ov = _value_matrix(flow)
-    values = torch.linalg.eigvalsh((ov + ov.mT) / 2)
-    largest = values.abs().amax(dim=-1).clamp_min(torch.finfo(ov.dtype).tiny)
-    top = float((values[..., -1] / largest).min())
-    found = [
+def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
+    return (
         measured.on_sphere(flow),
         measured.projection_is(flow, "orthogonal"),
         measured.softmax_weights(flow),
         measured.no_positions(flow),
         measured.causal_mask(flow),
         measured.one_head(flow),
+    )
+
+
+def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
+    ov = _value_matrix(flow)
+    values = torch.linalg.eigvalsh((ov + ov.mT) / 2)
+    largest = values.abs().amax(dim=-1).clamp_min(torch.finfo(ov.dtype).tiny)
+    top = float((values[..., -1] / largest).min())
+    found = [
         measured.bounded(flow.attention.qk, "qk"),
         measured.constant(flow.attention.ov, "ov"),
         measured.symmetric(ov, "ov"),
@@ -104,6 +109,7 @@ STATEMENT = Statement(
     title="Causal consensus at the top eigenvector of a symmetric value matrix",
     equations="(21), (22), (23)",
     erratum="",
+    structure=_structure,
     hypotheses=_hypotheses,
     predict=_predict,
     conditions=_conditions,

@@ -14,6 +14,12 @@ from tokendynamics.theorems import hypotheses as measured
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 from tokendynamics.theorems.statement import Statement
 
+DRAWN = "start drawn uniformly"
+"""The hypothesis that only the one who drew the start can know."""
+FEWEST = 30
+"""Systems from which on a frequency is compared with the probability."""
+_STANDARD_ERRORS = 4
+
 
 def half_space_frequency(tokens: int, dim: int, draws: int, *, seed: int) -> tuple[float, float]:
     """Return how often uniform tokens shared an open half space, and the standard error of that frequency.
@@ -36,9 +42,18 @@ def half_space_frequency(tokens: int, dim: int, draws: int, *, seed: int) -> tup
     return frequency, math.sqrt(probability * (1 - probability) / draws)
 
 
+def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
+    return (measured.on_sphere(flow),)
+
+
 def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
-    text = "that the tokens are independent and uniform cannot be measured on them"
-    return (measured.on_sphere(flow), measured.assumed("start drawn uniformly", text))
+    return (measured.assumed(DRAWN, "that the tokens are independent and uniform cannot be measured on them"),)
+
+
+def _decidable(trajectory: Trajectory) -> bool:
+    """A few starts say nothing about a probability, unless it is 1."""
+    *systems, _, tokens, dim = trajectory.tensor.shape
+    return math.prod(systems) >= FEWEST or wendel_probability(tokens, dim) == 1
 
 
 def _predict(flow: Flow, start: Tensor) -> Prediction:
@@ -49,13 +64,21 @@ def _predict(flow: Flow, start: Tensor) -> Prediction:
 
 
 def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
-    """A start decides only where the probability is 1; a probability is certified by `half_space_frequency`."""
+    """The frequency among the systems; a few starts decide only where the probability is 1."""
     start = trajectory.tensor[..., 0, :, :].detach().double()
     margin = np.asarray(hemisphere(start).margin.cpu())
     probability = wendel_probability(start.shape[-2], start.shape[-1])
-    outcome = np.where((margin > 0) & (probability == 1), "holds", "undecided")
-    text = f"an open half space holds the start (probability {probability:.6g}, seen in {np.mean(margin > 0):.6g})"
-    return (Condition(text, outcome, margin, 0.0, np.full(margin.shape, np.nan)),)
+    frequency, never = float(np.mean(margin > 0)), np.full(margin.shape, np.nan)
+    text = f"an open half space holds the start (probability {probability:.6g}, seen in {frequency:.6g})"
+    if probability == 1 or margin.size < FEWEST:
+        outcome = np.where((margin > 0) & (probability == 1), "holds", "undecided")
+        return (Condition(text, outcome, margin, 0.0, never),)
+    allowed = _STANDARD_ERRORS * math.sqrt(probability * (1 - probability) / margin.size)
+    left = allowed - abs(frequency - probability)
+    # A frequency far off rather shows starts that were not drawn uniformly than a wrong probability.
+    outcome = np.full(margin.shape, "holds" if left >= 0 else "undecided")
+    text = f"{text}: they differ by at most {_STANDARD_ERRORS} standard errors"
+    return (Condition(text, outcome, np.full(margin.shape, left), allowed, never),)
 
 
 STATEMENT = Statement(
@@ -66,7 +89,9 @@ STATEMENT = Statement(
         "The printed sum runs to n − 1; it has to run to n, with dim = n + 1, and the probability is 1 exactly when "
         "the number of tokens is at most n + 1 (printed: n)."
     ),
+    structure=_structure,
     hypotheses=_hypotheses,
     predict=_predict,
     conditions=_conditions,
+    decidable=_decidable,
 )

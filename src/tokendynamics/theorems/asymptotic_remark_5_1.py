@@ -9,9 +9,9 @@ from torch import Tensor
 from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.theorems import hypotheses as measured
 from tokendynamics.theorems.asymptotic_5_1 import (
+    causal_attention,
     causal_consensus,
     causal_consensus_conditions,
-    causal_consensus_hypotheses,
     generic_start,
     unit_start,
 )
@@ -23,21 +23,27 @@ TOLERANCE = 1e-12
 """Largest relative error of the change of coordinates."""
 
 
+def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
+    return (
+        measured.on_ellipsoid(flow),
+        measured.projection_is(flow, "remark_5_1"),
+        measured.dim_at_least_two(flow),
+        *causal_attention(flow),
+        measured.one_head(flow),
+    )
+
+
 def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
     ov = _value_matrix(flow)
     singular = torch.linalg.svdvals(ov)
     regular = float((singular[..., -1] / singular[..., 0].clamp_min(torch.finfo(ov.dtype).tiny)).min())
     what = "the lowest singular value of ov relative to the largest"
     found = [
-        measured.on_ellipsoid(flow),
-        measured.projection_is(flow, "remark_5_1"),
-        measured.dim_at_least_two(flow),
-        *causal_consensus_hypotheses(flow),
-        measured.one_head(flow),
+        measured.bounded(flow.attention.qk, "qk"),
         measured.constant(flow.attention.ov, "ov"),
         measured.above("ov invertible", regular, measured.ROUNDING, what),
     ]
-    if not (found[0].holds and found[-1].holds):
+    if not found[-1].holds:
         return tuple(found)
     what = "the relative difference of M and ov^T ov"
     found.append(measured.equal(measured.metric_of(flow), ov.mT @ ov, "M = ov^T ov", what))
@@ -97,6 +103,7 @@ STATEMENT = Statement(
     title="Causal consensus for a regular value matrix under another projection",
     equations="(20)",
     erratum="The domain of attraction is that of theorem 5.1: almost every start, not all with ov y_j ≠ −ov y_1.",
+    structure=_structure,
     hypotheses=_hypotheses,
     predict=_predict,
     conditions=_conditions,

@@ -23,7 +23,8 @@ def certify(trajectory: Trajectory, statements: Sequence[str] | None = None) -> 
     Args:
         trajectory: A run of `simulate`; a batch of systems is judged by its worst one, and
             `.outcomes` and `.margins` have every system.
-        statements: Names such as ``"asymptotic-3.1"`` to run whether or not they apply; all that apply if None.
+        statements: Names such as ``"asymptotic-3.1"`` to run whether or not they apply. If None, all that apply
+            and can be decided: a probability (remark 4.2) takes 30 systems, unless it is 1.
 
     Returns:
         One `Certificate` per statement.
@@ -46,7 +47,7 @@ def certify(trajectory: Trajectory, statements: Sequence[str] | None = None) -> 
     if statements is None:
         flow = flow_of(trajectory)
         start = as_start(flow, trajectory.tensor[..., 0, :, :])
-        chosen = tuple(one for one in chosen if one.check(flow, start).applies)
+        chosen = tuple(one for one in chosen if one.check(flow, start).applies and one.decidable(trajectory))
     return [statement.certify(trajectory) for statement in chosen]
 
 

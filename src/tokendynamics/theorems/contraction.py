@@ -84,21 +84,15 @@ def invertible(form: ContractionForm) -> Hypothesis:
     return measured.fact("ov invertible", form.defined, text + undefined)
 
 
-def symmetric_contraction(flow: Flow) -> tuple[Hypothesis, ...]:
-    """A exists and is symmetric; for several heads there is no A."""
-    if flow.heads != 1:
-        return ()
-    form = contraction_form(flow)
+def symmetric_contraction(form: ContractionForm) -> tuple[Hypothesis, ...]:
+    """A exists and is symmetric."""
     if not form.defined:
         return (invertible(form),)
     return (invertible(form), measured.symmetric(form.matrix, "A", form.tolerance))
 
 
-def definite_forms(flow: Flow) -> tuple[Hypothesis, ...]:
+def definite_forms(form: ContractionForm) -> tuple[Hypothesis, ...]:
     """A_sym ≺ 0 and qk_sym ≻ 0, where A exists."""
-    if flow.heads != 1:
-        return ()
-    form = contraction_form(flow)
     positive = measured.definite(form.qk, "qk")
     if not form.defined:
         return (positive,)

@@ -20,10 +20,11 @@ def free_softmax(flow: Flow) -> tuple[Hypothesis, ...]:
     return (measured.in_free_space(flow), measured.softmax_weights(flow))
 
 
-def constant_head(flow: Flow) -> tuple[Hypothesis, ...]:
-    """One head that does not depend on time."""
-    attention = flow.attention
-    return (measured.one_head(flow), measured.constant(attention.qk, "qk"), measured.constant(attention.ov, "ov"))
+def of_constant_circuits(flow: Flow, presupposing: Callable[[Flow], tuple[Hypothesis, ...]]) -> tuple[Hypothesis, ...]:
+    """Circuits that do not depend on time, and what can be asked of them only then."""
+    found = (measured.constant(flow.attention.qk, "qk"), measured.constant(flow.attention.ov, "ov"))
+    varies = any(one.holds is False for one in found)
+    return found if varies else (*found, *presupposing(flow))
 
 
 def absolute_positions(flow: Flow) -> Hypothesis:

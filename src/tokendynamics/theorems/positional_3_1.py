@@ -10,20 +10,23 @@ from tokendynamics.observables.quadratic import pair_quadratic_form_rate
 from tokendynamics.theorems import hypotheses as measured
 from tokendynamics.theorems.conditions import flow_of, never_above, undecided
 from tokendynamics.theorems.contraction import contraction_form, symmetric_contraction
-from tokendynamics.theorems.free_flow import along, constant_head, free_softmax
+from tokendynamics.theorems.free_flow import along, free_softmax, of_constant_circuits
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 from tokendynamics.theorems.statement import Statement
 
 
-def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
+def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
     return (
         *free_softmax(flow),
         measured.no_positions(flow),
         # Token l sees only j ≤ l with a causal mask: each has its own potential, and convexity compares nothing.
         measured.full_mask(flow),
-        *constant_head(flow),
-        *symmetric_contraction(flow),
+        measured.one_head(flow),
     )
+
+
+def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
+    return of_constant_circuits(flow, lambda flow: symmetric_contraction(contraction_form(flow)))
 
 
 def _predict(flow: Flow, start: Tensor) -> Prediction:
@@ -62,6 +65,7 @@ STATEMENT = Statement(
     title="Distances between tokens in the contraction form",
     equations="Theorem 3.1, B.2; (3), (4), (10)",
     erratum="",
+    structure=_structure,
     hypotheses=_hypotheses,
     predict=_predict,
     conditions=pair_rate_conditions,

@@ -18,19 +18,18 @@ from tokendynamics.theorems.contraction import (
     norm_bound,
     symmetric_contraction,
 )
-from tokendynamics.theorems.free_flow import along, constant_head, free_softmax, states_of
+from tokendynamics.theorems.free_flow import along, free_softmax, of_constant_circuits, states_of
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 from tokendynamics.theorems.statement import Statement
 
 
-def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
+def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
     # The mask may be causal: token l then averages over l ≤ L tokens, itself among them, and the proof goes through.
-    return (
-        *free_softmax(flow),
-        measured.no_positions(flow),
-        *constant_head(flow),
-        *symmetric_contraction(flow),
-    )
+    return (*free_softmax(flow), measured.no_positions(flow), measured.one_head(flow))
+
+
+def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
+    return of_constant_circuits(flow, lambda flow: symmetric_contraction(contraction_form(flow)))
 
 
 def _predict(flow: Flow, start: Tensor) -> Prediction:
@@ -90,6 +89,7 @@ STATEMENT = Statement(
         "The proof prints c with ‖·‖²_A ≥ c‖·‖²_W; the bound needs the other direction, q_W ≥ c‖·‖²_A, which is "
         "used here. With a c allowed by the print the bound is false: A = −I, qk = 0.01 I, c = 100."
     ),
+    structure=_structure,
     hypotheses=_hypotheses,
     predict=_predict,
     conditions=_conditions,

@@ -17,23 +17,30 @@ from tokendynamics.theorems.conditions import (
     undecided,
 )
 from tokendynamics.theorems.contraction import contraction_form, definite_forms, symmetric_contraction
-from tokendynamics.theorems.free_flow import constant_head, free_softmax, head_matrix, states_of
+from tokendynamics.theorems.free_flow import free_softmax, of_constant_circuits, states_of
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 from tokendynamics.theorems.slow_decay import slope_condition
 from tokendynamics.theorems.statement import Statement
 
 
-def contraction_hypotheses(flow: Flow) -> tuple[Hypothesis, ...]:
-    """What theorem 3.4 and corollary C.1 suppose, positions aside."""
+def contraction_structure(flow: Flow) -> tuple[Hypothesis, ...]:
+    """What theorem 3.4 and corollary C.1 suppose of the kind of flow, positions aside."""
     return (
         *free_softmax(flow),
         # With a causal mask h is no Lyapunov function, and the decay is exponential: token 1 moves by x' = ov x.
         measured.full_mask(flow),
-        *constant_head(flow),
-        measured.symmetric(head_matrix(flow.attention.qk), "qk"),
-        *symmetric_contraction(flow),
-        *definite_forms(flow),
+        measured.one_head(flow),
     )
+
+
+def contraction_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
+    """What theorem 3.4 and corollary C.1 suppose of the circuits."""
+    return of_constant_circuits(flow, _symmetric_definite)
+
+
+def _symmetric_definite(flow: Flow) -> tuple[Hypothesis, ...]:
+    form = contraction_form(flow)
+    return (measured.symmetric(form.qk, "qk"), *symmetric_contraction(form), *definite_forms(form))
 
 
 def contraction_prediction(flow: Flow, start: Tensor, name: str) -> Prediction:
@@ -76,8 +83,8 @@ def _all_equal(start: Tensor) -> Tensor:
     return spread <= measured.ROUNDING * start.abs().amax(dim=(-2, -1))
 
 
-def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
-    return (measured.no_positions(flow), *contraction_hypotheses(flow))
+def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
+    return (measured.no_positions(flow), *contraction_structure(flow))
 
 
 def _predict(flow: Flow, start: Tensor) -> Prediction:
@@ -93,7 +100,8 @@ STATEMENT = Statement(
     title="Convergence of all tokens to zero",
     equations="Theorem 3.4, B.4, B.6; (12), (13)",
     erratum="The paper gives no rate. It is t^(−1/2): test the predicted factor, never closeness to 0.",
-    hypotheses=_hypotheses,
+    structure=_structure,
+    hypotheses=contraction_hypotheses,
     predict=_predict,
     conditions=_conditions,
 )

@@ -12,17 +12,18 @@ from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 from tokendynamics.theorems.statement import Statement
 
 
-def expansion_hypotheses(flow: Flow) -> tuple[Hypothesis, ...]:
-    """What theorem 3.6 and corollaries C.2 and C.3 suppose, positions aside.
+def expansion_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
+    """What theorem 3.6 and corollaries C.2 and C.3 suppose of the circuits.
 
     The proof uses of the weights only that their rows are convex combinations: qk may be anything and depend on
     time, and the mask may be causal. Several heads need a common eigenvector.
     """
-    return (*free_softmax(flow), measured.constant(flow.attention.ov, "ov"), expanding_hypothesis(flow))
+    still = measured.constant(flow.attention.ov, "ov")
+    return (still,) if still.holds is False else (still, expanding_hypothesis(flow))
 
 
-def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
-    return (measured.no_positions(flow), *expansion_hypotheses(flow))
+def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
+    return (measured.no_positions(flow), *free_softmax(flow))
 
 
 def _predict(flow: Flow, start: Tensor) -> Prediction:
@@ -42,7 +43,8 @@ STATEMENT = Statement(
         "n is an eigenvector of V = ov^T, so n^T ov = λ n^T. That tokens diverge needs them strictly on one side of "
         "the hyperplane of n, and does not need the other eigenvalues to be positive."
     ),
-    hypotheses=_hypotheses,
+    structure=_structure,
+    hypotheses=expansion_hypotheses,
     predict=_predict,
     conditions=_conditions,
 )

@@ -10,13 +10,14 @@ from tokendynamics.theorems.positional_3_4 import (
     contraction_conditions,
     contraction_hypotheses,
     contraction_prediction,
+    contraction_structure,
 )
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 from tokendynamics.theorems.statement import Statement
 
 
-def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
-    return (absolute_positions(flow), *contraction_hypotheses(flow))
+def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
+    return (absolute_positions(flow), *contraction_structure(flow))
 
 
 def _predict(flow: Flow, start: Tensor) -> Prediction:
@@ -33,7 +34,8 @@ STATEMENT = Statement(
     title="Convergence to minus the positions",
     equations="Corollary C.1; (5), (17)",
     erratum="",
-    hypotheses=_hypotheses,
+    structure=_structure,
+    hypotheses=contraction_hypotheses,
     predict=_predict,
     conditions=_conditions,
 )

@@ -6,14 +6,14 @@ from torch import Tensor
 
 from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.theorems.expansion import bound_conditions, growth_text
-from tokendynamics.theorems.free_flow import absolute_positions, placed_states_of
+from tokendynamics.theorems.free_flow import absolute_positions, free_softmax, placed_states_of
 from tokendynamics.theorems.positional_3_6 import expansion_hypotheses
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 from tokendynamics.theorems.statement import Statement
 
 
-def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
-    return (absolute_positions(flow), *expansion_hypotheses(flow))
+def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
+    return (absolute_positions(flow), *free_softmax(flow))
 
 
 def _predict(flow: Flow, start: Tensor) -> Prediction:
@@ -34,7 +34,8 @@ STATEMENT = Statement(
         "The printed bounds subtract the vector e^(−tV^T) p_l from a number; n^T is missing before it. What is meant, "
         "and checked, are the bounds of theorem 3.6 for x + p."
     ),
-    hypotheses=_hypotheses,
+    structure=_structure,
+    hypotheses=expansion_hypotheses,
     predict=_predict,
     conditions=_conditions,
 )

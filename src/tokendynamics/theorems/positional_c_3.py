@@ -6,14 +6,14 @@ from torch import Tensor
 
 from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.theorems.expansion import bound_conditions, growth_text
-from tokendynamics.theorems.free_flow import rotary_positions, states_of
+from tokendynamics.theorems.free_flow import free_softmax, rotary_positions, states_of
 from tokendynamics.theorems.positional_3_6 import expansion_hypotheses
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 from tokendynamics.theorems.statement import Statement
 
 
-def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
-    return (rotary_positions(flow), *expansion_hypotheses(flow))
+def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
+    return (rotary_positions(flow), *free_softmax(flow))
 
 
 def _predict(flow: Flow, start: Tensor) -> Prediction:
@@ -30,7 +30,8 @@ STATEMENT = Statement(
     title="Divergence along an eigenvector of V with rotary positions",
     equations="Corollary C.3; (8), (18), (19)",
     erratum="",
-    hypotheses=_hypotheses,
+    structure=_structure,
+    hypotheses=expansion_hypotheses,
     predict=_predict,
     conditions=_conditions,
 )

@@ -11,7 +11,7 @@ from tokendynamics.theorems import hypotheses as measured
 from tokendynamics.theorems.conditions import flow_of
 from tokendynamics.theorems.contraction import contracting_systems, contraction_form, definite_forms, invertible
 from tokendynamics.theorems.fates import fates
-from tokendynamics.theorems.free_flow import constant_head, free_softmax, head_matrix
+from tokendynamics.theorems.free_flow import free_softmax, head_matrix, of_constant_circuits
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 from tokendynamics.theorems.statement import Statement
 
@@ -60,8 +60,11 @@ def observed_criterion(flow: Flow) -> np.ndarray:
     diverged, and nearly all with some Re λ(V) > 0 did; but see `RING_COUNTEREXAMPLE`. "undecided" where the largest is
     0 to rounding, and for all Re λ(V) < 0 without those signs: with qk = ov = −I tokens do diverge.
     """
-    largest, noise = largest_real_part(flow)
-    contracting = paper_conjecture(flow) == "zero"
+    return _by_spectrum(*largest_real_part(flow), paper_conjecture(flow))
+
+
+def _by_spectrum(largest: np.ndarray, noise: np.ndarray, paper: np.ndarray) -> np.ndarray:
+    contracting = paper == "zero"
     outcome = np.where(largest > noise, "diverged", "undecided")
     return np.where((largest < -noise) & contracting, "bounded", outcome)
 
@@ -74,25 +77,28 @@ def largest_real_part(flow: Flow) -> tuple[np.ndarray, np.ndarray]:
     return values.real.amax(dim=-1).numpy(), noise.numpy()
 
 
-def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
+def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
     return (
         *free_softmax(flow),
         measured.no_positions(flow),
         measured.full_mask(flow),
-        *constant_head(flow),
-        *(_forms(flow) if flow.heads == 1 else ()),
-        measured.fact("a true claim", False, "no theorem applies, the conjecture is false; " + _both_criteria(flow)),
+        measured.one_head(flow),
     )
+
+
+def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
+    return of_constant_circuits(flow, _forms)
 
 
 def _forms(flow: Flow) -> tuple[Hypothesis, ...]:
     form = contraction_form(flow)
+    false = measured.fact("the remark is false", False, _both_criteria(flow))
     if not form.defined:
-        return (invertible(form), *definite_forms(flow))
+        return (invertible(form), *definite_forms(form), false)
     skew = torch.maximum(_asymmetry(form.matrix), _asymmetry(form.qk))
     what = "the larger relative asymmetry of the two (else: theorem 3.4)"
     uneven = measured.above("A or qk not symmetric", float(skew.min()), form.tolerance, what)
-    return (invertible(form), uneven, *definite_forms(flow))
+    return (invertible(form), uneven, *definite_forms(form), false)
 
 
 def _asymmetry(matrix: Tensor) -> Tensor:
@@ -101,9 +107,10 @@ def _asymmetry(matrix: Tensor) -> Tensor:
 
 
 def _both_criteria(flow: Flow) -> str:
-    paper, observed = _counted(paper_conjecture(flow)), _counted(observed_criterion(flow))
-    spectrum = f"spectrum of V, largest Re λ {largest_real_part(flow)[0].max():.3g}"
-    return f"paper's conjecture: {paper}; observed ({spectrum}): {observed}"
+    paper, (largest, noise) = paper_conjecture(flow), largest_real_part(flow)
+    observed = _counted(_by_spectrum(largest, noise, paper))
+    spectrum = f"spectrum of V, largest Re λ {largest.max():.3g}"
+    return f"paper's conjecture: {_counted(paper)}; observed ({spectrum}): {observed}"
 
 
 def _counted(outcomes: np.ndarray) -> str:
@@ -149,6 +156,7 @@ STATEMENT = Statement(
         "decided was the spectrum of V: no draw with every Re λ(V) < 0 diverged. That is an observation, too: a ring "
         "of three tokens with ov = −I diverges."
     ),
+    structure=_structure,
     hypotheses=_hypotheses,
     predict=_predict,
     conditions=_conditions,

@@ -47,6 +47,10 @@ class Prediction:
     limit: str
     rate: float | None = None
 
+    def __str__(self) -> str:
+        """The text."""
+        return self.text
+
 
 @dataclass(frozen=True)
 class Check:
@@ -55,8 +59,8 @@ class Check:
     Attributes:
         statement: Its name, such as ``"asymptotic-4.1"``.
         applies: Whether no hypothesis is violated; for a batch, at no system.
-        hypotheses: Every hypothesis that could be looked at, in the order of the statement. One that presupposes
-            a violated one (a simple top eigenvalue before its eigenvector) is left out.
+        hypotheses: Every hypothesis that was looked at. What presupposes a violated one is left out: circuits and
+            start of a flow in another space or with another mask, the eigenvector of an eigenvalue that is not simple.
         reasons: One sentence per violated hypothesis; empty where the statement applies.
         prediction: None where the statement does not apply.
         assumed: One sentence per hypothesis that was not measured.
@@ -66,12 +70,18 @@ class Check:
 
     statement: str
     applies: bool
-    hypotheses: tuple[Hypothesis, ...]
-    reasons: tuple[str, ...]
+    hypotheses: tuple[Hypothesis, ...] = field(repr=False)
+    reasons: tuple[str, ...] = field(repr=False)
     prediction: Prediction | None
-    assumed: tuple[str, ...]
-    erratum: str
-    equations: str
+    assumed: tuple[str, ...] = field(repr=False)
+    erratum: str = field(repr=False)
+    equations: str = field(repr=False)
+
+    def __str__(self) -> str:
+        """One line: the statement, and its prediction or why it does not apply."""
+        if self.applies:
+            return f"{self.statement}: applies: {self.prediction}"
+        return f"{self.statement}: does not apply: {'; '.join(self.reasons)}"
 
 
 @dataclass(frozen=True)
@@ -124,3 +134,8 @@ class Certificate:
     outcomes: np.ndarray = field(repr=False)
     margins: np.ndarray = field(repr=False)
     conditions: tuple[Condition, ...] = field(repr=False)
+
+    def __str__(self) -> str:
+        """One line: the statement, the outcome with its margin, and what was found."""
+        numbers = f"margin {self.margin:.3g}, tolerance {self.tolerance:.3g}"
+        return f"{self.statement}: {self.outcome} ({numbers}): {self.text}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import numpy as np
 from torch import Tensor
 
 from tokendynamics.dynamics import Flow, Trajectory
@@ -21,22 +22,34 @@ class Statement:
         title: A few words.
         equations: The numbers of the equations in the paper.
         erratum: What the paper prints wrongly and what is meant here; empty where nothing is known.
-        hypotheses: Measures the hypotheses on a flow and a start of shape (…, token, dim), float64.
+        structure: What the statement supposes of the kind of flow (space, mask, heads, positions, weights): told
+            without looking at matrices or tokens.
+        hypotheses: Measures the other hypotheses on a flow of that structure and a start of shape (…, token, dim),
+            float64.
         predict: The prediction for a flow and a start at which the hypotheses hold.
         conditions: What a trajectory must show. Can be evaluated where hypotheses fail, too.
+        decidable: Whether the conditions can say anything about a trajectory; a probability needs many systems.
     """
 
     name: str
     title: str
     equations: str
     erratum: str
+    structure: Callable[[Flow], tuple[Hypothesis, ...]]
     hypotheses: Callable[[Flow, Tensor], tuple[Hypothesis, ...]]
     predict: Callable[[Flow, Tensor], Prediction]
     conditions: Callable[[Trajectory], tuple[Condition, ...]]
+    decidable: Callable[[Trajectory], bool] = lambda trajectory: True
 
     def check(self, flow: Flow, start: Tensor) -> Check:
-        """Measure the hypotheses, and predict where none is violated."""
-        measured = self.hypotheses(flow, start)
+        """Measure the hypotheses, and predict where none is violated.
+
+        Of a flow of another structure only that is said: what its circuits and start would have to be presupposes
+        the structure, and can be costly to measure.
+        """
+        measured = self.structure(flow)
+        if all(one.holds for one in measured):
+            measured = (*measured, *self.hypotheses(flow, start))
         reasons = tuple(f"{one.name}: {one.text}" for one in measured if one.holds is False)
         return Check(
             statement=self.name,
@@ -52,7 +65,17 @@ class Statement:
     def certify(self, trajectory: Trajectory) -> Certificate:
         """Evaluate the conditions on a trajectory, whether or not the hypotheses hold."""
         certificate = combine(self.name, self.conditions(trajectory))
-        if trajectory.engine != "layers":
-            return certificate
-        note = "; judged on discrete layers, of which the statement does not speak"
-        return replace(certificate, text=certificate.text + note)
+        notes = [certificate.text, *_part_seen(trajectory)]
+        if trajectory.engine == "layers":
+            notes.append("judged on discrete layers, of which the statement does not speak")
+        return replace(certificate, text="; ".join(notes))
+
+
+def _part_seen(trajectory: Trajectory) -> list[str]:
+    """How much of the horizon was judged, where a system ended before it: at the one that ended first."""
+    first, horizon, end = float(trajectory.times[0]), float(trajectory.times[-1]), float(np.min(trajectory.end_times))
+    if end >= horizon:
+        return []
+    ended = int(np.sum(np.asarray(trajectory.end_times) < horizon))
+    share = "" if trajectory.end_times.size == 1 else f" ({ended} of {trajectory.end_times.size} systems ended early)"
+    return [f"over [{first:g}, {end:g}] of {horizon:g}{share}"]

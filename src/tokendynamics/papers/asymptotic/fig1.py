@@ -36,19 +36,27 @@ def reproduce(*, seed: int = 1) -> Record:
     quantities = (
         Quantity("V at t = 200, −50e", CONSENSUS, float(potential[-1]), 1e-3, source="theory"),
         Quantity("largest rise of V between saved times", 0.0, float(np.diff(potential).max()), 1e-9, "≤", "theory"),
-        Quantity("diameter at t = 200", 0.0, float(observables.diameter(run.tensor[-1])), 1e-2, "≤"),
+        Quantity("diameter at t = 200", 0.0, float(observables.diameter(run.tensor[-1])), 1e-2, "≤", "reading"),
         Quantity(
             "V at t = 0, at or below the top of the printed axis",
             PRINTED_AXIS[1],
             float(potential[0]),
             0.0,
             "≤",
-            reason=_HALF,
+            "reading",
+            _HALF,
         ),
         Quantity(
-            "2V at t = 0, at or below the top of the printed axis", PRINTED_AXIS[1], 2 * float(potential[0]), 0.0, "≤"
+            "2V at t = 0, at or below the top of the printed axis",
+            PRINTED_AXIS[1],
+            2 * float(potential[0]),
+            0.0,
+            "≤",
+            "reading",
         ),
-        Quantity("limit of 2V, at or above the foot of the printed axis", PRINTED_AXIS[0], 2 * CONSENSUS, 0.0, "≥"),
+        Quantity(
+            "limit of 2V, at or above the foot of the printed axis", PRINTED_AXIS[0], 2 * CONSENSUS, 0.0, "≥", "reading"
+        ),
     )
     return Record(
         paper="asymptotic",
@@ -77,4 +85,8 @@ def draw(record: Record) -> Figure:
         references={"−50e": CONSENSUS, "−100e": 2 * CONSENSUS},
         axes=right,
     )
-    return footnote(figure, f"Invented: {record.invented}.")
+    return footnote(
+        figure,
+        f"The potential is drawn to t = {PRINTED_HORIZON:g} as in the paper; its limit −50e is compared at "
+        f"t = {HORIZON:g}, where the paths end too. Invented: {record.invented}.",
+    )

@@ -33,9 +33,11 @@ def reproduce(*, seed: int = 3) -> Record:
     quantities = (
         Quantity("diameter at t = 6 (rad)", 0.0, float(diameter[times == 6.0][0]), 1e-2, "≤", "simulation"),
         Quantity("diameter at t = 40 (rad)", 0.0, float(diameter[-1]), 1e-9, "≤", "theory"),
-        Quantity("largest rise of (13) between saved times", 0.0, float(np.diff(lyapunov).max()), 1e-12, "≤"),
+        Quantity(
+            "largest rise of (13) between saved times", 0.0, float(np.diff(lyapunov).max()), 1e-12, "≤", "reading"
+        ),
         Quantity("limit of (13), which is 1 − v·y* and not 0", 1e-6, float(lyapunov[-1]), 0.0, "≥", "theory"),
-        Quantity("smallest v·y_i at any saved time", 0.0, float(run.tensor[..., 0].min()), 0.0, "≥"),
+        Quantity("smallest v·y_i at any saved time", 0.0, float(run.tensor[..., 0].min()), 0.0, "≥", "reading"),
     )
     return Record(
         paper="asymptotic",

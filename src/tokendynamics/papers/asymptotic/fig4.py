@@ -48,7 +48,7 @@ def reproduce(*, seed: int = 4) -> Record:
         ),
         Quantity("distance of v from its known value", 0.0, known, 1e-5, "≤", "simulation"),
         Quantity("max_i (1 − v·y_i) at t = 20", 1.8e-3, end, 0.0, "≤", "simulation"),
-        Quantity("largest rise of V_1 between saved times", 0.0, rise, 1e-12, "≤"),
+        Quantity("largest rise of V_1 between saved times", 0.0, rise, 1e-12, "≤", "reading"),
         Quantity("V_2 at t = 0", 0.100, float(second[0]), 5e-4, source="simulation"),
         Quantity("V_2 at its maximum: it rises first", 0.171, float(second.max()), 5e-4, source="simulation"),
         Quantity("time of that maximum", 1.9, float(times[second.argmax()]), 0.1, source="simulation"),

@@ -53,8 +53,8 @@ def reproduce() -> Record:
         runs[reading] = (left, right)
         reason = _TRANSPOSED if reading == AS_DEFINED else ""
         quantities += [
-            Quantity(f"left, {reading}: distances that fall", 0, falling(left), 0),
-            Quantity(f"right, {reading}: distances that grow", 0, growing(right), 0, reason=reason),
+            Quantity(f"left, {reading}: distances that fall", 0, falling(left), 0, source="reading"),
+            Quantity(f"right, {reading}: distances that grow", 0, growing(right), 0, source="reading", reason=reason),
         ]
     return Record(
         paper="positional",

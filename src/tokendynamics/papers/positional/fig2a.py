@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from tokendynamics import plots
-from tokendynamics.papers.drawing import footnote
+from tokendynamics.papers.drawing import footnote, framed
 from tokendynamics.papers.positional.flows import contraction_flow, largest_norms, matrix, printed_eigenvalues, run_free
 from tokendynamics.papers.record import Quantity, Record, timed
 from tokendynamics.spaces import Free
@@ -42,7 +42,7 @@ def reproduce(*, systems: int = 24, seed: int = 20) -> Record:
             for time, value in MEDIANS
         ),
         Quantity("log–log slope from t = 1e3 to 1e4", -0.5, slope, 0.05, source="theory"),
-        Quantity("largest norm at t = 1e4 over that at 0, worst start", 0.0, worst, 0.05, "≤"),
+        Quantity("largest norm at t = 1e4 over that at 0, worst start", 0.0, worst, 0.05, "≤", "reading"),
     )
     return Record(
         paper="positional",
@@ -61,5 +61,6 @@ def draw(record: Record) -> Figure:
     titles = ["tokens of the first start", "largest norm"]
     figure, (left, right) = plots.panels(2, width=plots.DOUBLE, height=3.0, titles=titles)
     plots.phase_plane(run, system=0, axes=left)
+    framed(left)
     plots.over_time(run.times[1:], norms[:, 1:], "largest norm $|x_i|$", log="both", many="starts", axes=right)
     return footnote(figure, f"Invented: {record.invented}.")

@@ -11,7 +11,7 @@ from scipy.spatial import ConvexHull
 from torch import Tensor
 
 from tokendynamics import observables, plots
-from tokendynamics.papers.drawing import footnote
+from tokendynamics.papers.drawing import footnote, framed
 from tokendynamics.papers.positional.flows import contraction_flow, matrix, run_free
 from tokendynamics.papers.record import Quantity, Record, timed
 from tokendynamics.spaces import Free
@@ -40,7 +40,7 @@ def reproduce(*, seed: int = 1) -> Record:
         Quantity("V = A⁻¹W for A = 2W, as a multiple of I", 0.5, value, 1e-12, source="theory"),
         Quantity("V = 2I at t/4 against V = I/2 at t, relative", 0.0, quick, 1e-7, "≤", "theory"),
         Quantity("how far e^(−t/2) x leaves the initial hull", 0.0, outside(scaled, start), 1e-8, "≤", "theory"),
-        Quantity("groups of directions at t = 12, linked within 5°", TOKENS // 3, groups, 0, "≤"),
+        Quantity("groups of directions at t = 12, linked within 5°", TOKENS // 3, groups, 0, "≤", "reading"),
         Quantity("growth rate of the smallest norm, t = 9 … 12", 0.5, _rate(run.tensor, times), 0.05, source="theory"),
     )
     return Record(
@@ -65,13 +65,18 @@ def draw(record: Record) -> Figure:
     """The tokens, the same divided by e^(t/2), and their norms."""
     run, scaled = record.results["run"], record.results["scaled"]
     shown = run.times <= _DRAWN
-    titles = ["", "over $e^{t/2}$", "norms"]
-    figure, (left, middle, right) = plots.panels(3, width=plots.DOUBLE, height=2.6, titles=titles)
+    titles = [f"tokens to t = {_DRAWN:g}", "over $e^{t/2}$", "norms"]
+    figure, (left, middle, right) = plots.panels(3, width=plots.DOUBLE, height=3.0, titles=titles)
     plots.phase_plane(run.tensor[shown], axes=left)
     plots.phase_plane(scaled, axes=middle)
+    framed(left)
+    framed(middle)
     plots.norms(run.times, run.tensor, axes=right)
+    low, high = right.get_ylim()
+    right.set_ylim(low / 5, high)  # room for the legend
     return footnote(
-        figure, f"Left: to t = {_DRAWN:g}. V = I/2, which is what A = 2W means. Invented: {record.invented}."
+        figure,
+        f"Left: the axes have scales of their own. V = I/2, which is what A = 2W means. Invented: {record.invented}.",
     )
 
 

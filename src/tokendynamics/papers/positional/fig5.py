@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from tokendynamics import plots
-from tokendynamics.papers.drawing import footnote
+from tokendynamics.papers.drawing import footnote, framed
 from tokendynamics.papers.positional.flows import (
     FOUR_TOKENS,
     largest_norms,
@@ -42,13 +42,13 @@ def reproduce() -> Record:
     rate = math.log(growing[-1] / growing[half]) / (RIGHT_HORIZON / 2)
     quantities = (
         *printed_eigenvalues("W_sym, W = QKᵀ", query @ key.mT, (0.03766541, 0.15005164), 1e-7),
-        Quantity("left: largest rise of the largest norm", 0.0, float(np.diff(shrinking).max()), 1e-9, "≤"),
+        Quantity("left: largest rise of the largest norm", 0.0, float(np.diff(shrinking).max()), 1e-9, "≤", "reading"),
         Quantity("left: largest norm at t = 50", 0.540694663, float(shrinking[200]), 1e-8, source="simulation"),
         Quantity("left: largest norm at t = 100", 0.399595145, float(shrinking[-1]), 1e-8, source="simulation"),
         Quantity("right: largest norm at t = 1", 3.597020711, float(growing[100]), 1e-7, source="simulation"),
         Quantity("right: largest norm at t = 2", 14.91407272, float(growing[half]), 1e-6, source="simulation"),
         Quantity("right: largest norm at t = 4", 298.5342568, float(growing[-1]), 1e-4, source="simulation"),
-        Quantity("right: growth rate of the largest norm, t = 2 … 4", 0.5, rate, 0.0, "≥"),
+        Quantity("right: growth rate of the largest norm, t = 2 … 4", 0.5, rate, 0.0, "≥", "reading"),
     )
     return Record(
         paper="positional",
@@ -68,5 +68,6 @@ def draw(record: Record) -> Figure:
     for column, (name, limit) in enumerate((("left", LEFT_HORIZON), ("right", _DRAWN))):
         run = record.results[name]
         plots.phase_plane(run.tensor[run.times <= limit], axes=panels[column])
+        framed(panels[column])
         plots.norms(run.times, run.tensor, axes=panels[column + 2])
-    return footnote(figure, f"Invented: {record.invented}.")
+    return footnote(figure, f"Upper right: the axes have scales of their own. Invented: {record.invented}.")

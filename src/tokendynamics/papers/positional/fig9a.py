@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from tokendynamics import plots
 from tokendynamics.dynamics import Flow, Status, simulate
 from tokendynamics.dynamics.events import NormAbove
-from tokendynamics.papers.drawing import footnote, without_legend
+from tokendynamics.papers.drawing import footnote, framed, without_legend
 from tokendynamics.papers.positional.flows import largest_norms, matrix, query_key_flow, run_free
 from tokendynamics.papers.record import Quantity, Record, timed
 from tokendynamics.spaces import Free
@@ -52,20 +52,25 @@ def reproduce(*, draws: int = 24, seed: int = 9) -> Record:
 
     turned, grown = at(turns, 400) / at(turns, 150), at(grows, 400) / at(grows, 0)
     quantities = (
-        Quantity("converging start: largest norm, t = 1e4 over t = 0", 0.0, float(falls[-1] / falls[0]), 0.01, "≤"),
+        Quantity(
+            "converging start: largest norm, t = 1e4 over t = 0", 0.0, float(falls[-1] / falls[0]), 0.01, "≤", "reading"
+        ),
         Quantity("turning start: largest norm at t = 10", 0.531684706, at(turns, 10), 1e-7, source="simulation"),
         Quantity("turning start: largest norm at t = 100", 0.295796879, at(turns, 100), 1e-7, source="simulation"),
-        Quantity("turning start: largest norm, t = 400 over 150", 1.0, turned, 0.0, "≤", reason=_TURNS),
+        Quantity("turning start: largest norm, t = 400 over 150", 1.0, turned, 0.0, "≤", "reading", _TURNS),
         Quantity("growing start: largest norm at t = 5", 4.792697688, at(grows, 5), 1e-6, source="simulation"),
-        Quantity("growing start: largest norm, t = 400 over 0", 1.0, grown, 0.0, "≤", reason=_GENERIC),
-        Quantity("share of random starts whose largest norm passes 10 by t = 400", 0.0, left, 0.0, reason=_GENERIC),
+        Quantity("growing start: largest norm, t = 400 over 0", 1.0, grown, 0.0, "≤", "reading", _GENERIC),
+        Quantity(
+            "share of random starts whose largest norm passes 10 by t = 400", 0.0, left, 0.0, "=", "reading", _GENERIC
+        ),
     )
     return Record(
         paper="positional",
         figure="Figure 9a",
         statement="The paper shows tokens that go to zero. Some starts do; others seem to, or leave at once.",
         quantities=quantities,
-        invented=f"all starts: one of each kind, found among normal draws, {draws} more (seed {seed}); horizons",
+        invented=f"all starts (one of each kind, found among normal draws, and {draws} more with seed {seed}), and the "
+        "horizons",
         seed=seed,
         results={"converging": converging, "turning": turning, "growing": growing},
     )
@@ -82,12 +87,19 @@ def leaving(flow: Flow, draws: int, seed: int) -> float:
 def draw(record: Record) -> Figure:
     """A start that converges, one that only seems to, and one that grows: tokens above, norms below."""
     names = ("converging", "turning", "growing")
-    figure, panels = plots.panels(3, 2, width=plots.DOUBLE, height=4.6, titles=[*names, "", "", ""])
+    figure, panels = plots.panels(3, 2, width=plots.DOUBLE, height=4.9, titles=[*names, "", "", ""])
     for column, name in enumerate(names):
         run = record.results[name]
         plots.phase_plane(run.tensor[run.times <= _DRAWN[name]], axes=panels[column])
+        framed(panels[column])
         plots.norms(run.times[1:], run.tensor[1:], log="both", axes=panels[column + 3])
         if column:
             without_legend(panels[column + 3])
+    low, high = panels[3].get_ylim()
+    panels[3].set_ylim(low / 4, high)  # room for the legend
     limits = ", ".join(f"{limit:g}" for limit in _DRAWN.values())
-    return footnote(figure, f"Printed as converging. Upper row to t = {limits}. Invented: {record.invented}.")
+    return footnote(
+        figure,
+        "The paper shows this flow as converging. The upper row is drawn to t = "
+        f"{limits}, in the middle with scales of their own for the axes. Invented: {record.invented}.",
+    )

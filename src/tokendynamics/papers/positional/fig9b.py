@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from tokendynamics import plots
-from tokendynamics.papers.drawing import footnote
+from tokendynamics.papers.drawing import footnote, framed
 from tokendynamics.papers.positional.flows import FOUR_TOKENS, largest_norms, matrix, query_key_flow, run_free
 from tokendynamics.papers.record import Quantity, Record, timed
 
@@ -37,7 +37,7 @@ def reproduce() -> Record:
         Quantity("largest norm at t = 4", 518.162474785, float(grows[-1]), 1e-5, source="simulation"),
         Quantity("smallest norm at t = 4", 243.186366081, float(smallest[-1]), 1e-5, source="simulation"),
         Quantity("growth rate of the largest norm, t = 3 … 4", VALUE, rate, 1e-3, source="theory"),
-        Quantity("smallest norm at t = 4", 10.0, float(smallest[-1]), 0.0, "≥"),
+        Quantity("smallest norm at t = 4", 10.0, float(smallest[-1]), 0.0, "≥", "reading"),
     )
     return Record(
         paper="positional",
@@ -56,5 +56,6 @@ def draw(record: Record) -> Figure:
     titles = [f"tokens to t = {_DRAWN:g}", "norms"]
     figure, (left, right) = plots.panels(2, width=plots.DOUBLE, height=3.0, titles=titles)
     plots.phase_plane(run.tensor[run.times <= _DRAWN], axes=left)
+    framed(left)
     plots.norms(run.times, run.tensor, axes=right)
     return footnote(figure, f"Invented: {record.invented}.")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from enum import StrEnum
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from tokendynamics.attention import Attention, RotaryPositions
-from tokendynamics.dynamics import Flow, Trajectory, simulate
+from tokendynamics.dynamics import Flow, Status, Trajectory, simulate
 from tokendynamics.dynamics.events import NormAbove
 from tokendynamics.numerics.seeding import generator
 from tokendynamics.spaces import Free
@@ -19,7 +20,8 @@ HORIZON = 3000.0
 """In units of 1/‖ov‖: every flow is run at the speed at which its value matrix has norm 1, a change of time."""
 
 _BOUND = 1e3
-_STEPS = 3000
+_STEPS = 1500
+_IMPLICIT_STEPS = 1500
 _LONG_ENOUGH = 100.0
 _FAR, _STILL = 50.0, 1e-3
 _SLOPE = -0.25
@@ -63,6 +65,8 @@ def outcomes(qk: Tensor, ov: Tensor, tokens: int, seed: int, rotary: tuple[Tenso
     - to zero: the largest norm fell like t^(−1/4) or faster (t^(−1/2) is predicted);
     - undecided: anything else, such as slower motion, rotation, or a step budget spent early.
 
+    Explicit steps come first; the flows that spend all of theirs are run again, from the start, by implicit steps.
+
     Args:
         qk: W, (system, dim, dim).
         ov: V^T, (system, dim, dim).
@@ -75,21 +79,32 @@ def outcomes(qk: Tensor, ov: Tensor, tokens: int, seed: int, rotary: tuple[Tenso
     """
     systems, dim = qk.shape[0], qk.shape[-1]
     ov = ov / torch.linalg.matrix_norm(ov, ord=2)[:, None, None]
-    positions = None
-    if rotary is not None:
-        positions = RotaryPositions(rotary[0].unsqueeze(1), rotary[1].unsqueeze(1))
-    flow = Flow(Attention(qk.unsqueeze(1), ov.unsqueeze(1), positions=positions), Free())
     start = torch.randn(systems, tokens, dim, dtype=torch.float64, generator=generator(seed))
-    times = np.concatenate([[0.0], np.geomspace(1.0, HORIZON, 81)])
-    run = simulate(
-        flow, start, times, rtol=1e-6, atol=1e-9, engine="batched", max_steps=_STEPS, events=[NormAbove(_BOUND)]
-    )
-    return _classified(run)
+    words, spent = _run(_flow(qk, ov, rotary), start, "batched", _STEPS)
+    if spent.any():
+        rows = torch.from_numpy(np.flatnonzero(spent))
+        turned = None if rotary is None else (rotary[0][rows], rotary[1][rows])
+        words[spent], _ = _run(_flow(qk[rows], ov[rows], turned), start[rows], "stiff", _IMPLICIT_STEPS)
+    return words
 
 
 def shares(words: np.ndarray) -> dict[Outcome, float]:
     """The share of each outcome."""
     return {outcome: float((words == str(outcome)).mean()) for outcome in Outcome}
+
+
+def _flow(qk: Tensor, ov: Tensor, rotary: tuple[Tensor, Tensor] | None) -> Flow:
+    positions = None if rotary is None else RotaryPositions(rotary[0].unsqueeze(1), rotary[1].unsqueeze(1))
+    return Flow(Attention(qk.unsqueeze(1), ov.unsqueeze(1), positions=positions), Free())
+
+
+def _run(flow: Flow, start: Tensor, engine: Literal["batched", "stiff"], steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """What became of each system, and which of them spent their steps before that was clear."""
+    times = np.concatenate([[0.0], np.geomspace(1.0, HORIZON, 81)])
+    events = [NormAbove(_BOUND)]
+    run = simulate(flow, start, times, rtol=1e-6, atol=1e-9, engine=engine, max_steps=steps, events=events)
+    words = _classified(run)
+    return words, (words == str(Outcome.UNDECIDED)) & (run.status == Status.BUDGET.value)
 
 
 def _classified(run: Trajectory) -> np.ndarray:
@@ -101,7 +116,7 @@ def _classified(run: Trajectory) -> np.ndarray:
         late = run.tensor[system, third : last + 1]
         moved = float((late - late[-1]).norm(dim=-1).max())
         words.append(_outcome(norms[system, [0, third, last]], run.times[[third, last]], moved))
-    return np.array([str(word) for word in words])
+    return np.array([str(word) for word in words], dtype=f"U{max(map(len, Outcome))}")
 
 
 def _outcome(norms: np.ndarray, times: np.ndarray, moved: float) -> Outcome:
