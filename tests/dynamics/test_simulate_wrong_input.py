@@ -175,7 +175,7 @@ def test_times_must_increase(times, message):
         ({"rtol": 0.0}, r"rtol: expected a positive finite number, got 0\.0"),
         ({"atol": -1e-9}, r"atol: expected a positive finite number, got -1e-09"),
         ({"rtol": np.nan}, r"rtol: expected a positive finite number, got nan"),
-        ({"max_steps": 0}, r"max_steps: expected a positive .*got 0"),
+        ({"max_steps": 0}, r"max_steps: expected a whole number of at least 1, or None, got 0"),
         ({"engine": "layers", "tau": 0.0}, r"tau: expected a positive .*got 0\.0"),
         ({"engine": "layers", "tau": np.nan}, r"tau: expected a positive .*got nan"),
     ],

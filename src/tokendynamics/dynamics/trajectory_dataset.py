@@ -49,7 +49,7 @@ def to_dataset(trajectory: Trajectory) -> xr.Dataset:
         variables |= {f"{_PREFIX}{name}": (_axes(name, array), array) for name, array in arrays.items()}
     attributes = {
         "engine": trajectory.engine,
-        "notes": list(trajectory.notes) or [""],
+        "notes": json.dumps(list(trajectory.notes)),
         "leading_shape": json.dumps(list(tensor.shape[:-3])),
         "counts": json.dumps(list(trajectory.counts)),
         "flow": json.dumps(words),
@@ -73,7 +73,6 @@ def from_dataset(dataset: xr.Dataset) -> dict[str, Any]:
     arrays = {str(name)[len(_PREFIX) :]: dataset[name].values for name in dataset if str(name).startswith(_PREFIX)}
     states = dataset["states"].values
     states = states.reshape(*leading, *states.shape[1:])
-    notes = dataset.attrs["notes"]
     return {
         "states": states,
         "times": dataset["time"].values,
@@ -84,7 +83,7 @@ def from_dataset(dataset: xr.Dataset) -> dict[str, Any]:
         "flow": None if words is None else flow_from_record(words, arrays),
         "engine": dataset.attrs["engine"],
         "counts": {name: dataset[name].values.reshape(leading) for name in json.loads(dataset.attrs["counts"])},
-        "notes": tuple(note for note in ([notes] if isinstance(notes, str) else notes) if note),
+        "notes": tuple(json.loads(dataset.attrs["notes"])),
         "parameters": json.loads(dataset.attrs["parameters"]),
     }
 
