@@ -13,7 +13,7 @@ from tokendynamics.attention.schedules import Constant, Time
 from tokendynamics.dynamics import small_systems
 from tokendynamics.spaces.retraction import inner, normalized
 
-SLOW = 1e-6
+SLOW = 1e-4
 """Tokens slower than this share of the largest possible speed are recomputed from differences."""
 
 _DIFFERENCE_ENTRIES = 2**22
