@@ -73,3 +73,13 @@ def _positions_are(flow: Flow, kind: type, name: str) -> Hypothesis:
     positions = flow.attention.positions
     came = "there are none" if positions is None else f"the flow has {type(positions).__name__}"
     return measured.fact(name, isinstance(positions, kind), came)
+
+
+def single_head_in_free_space(flow: Flow) -> tuple[Hypothesis, ...]:
+    """What the remarks suppose of the structure: softmax in free space, no positions, full mask, one head."""
+    return (
+        *free_softmax(flow),
+        measured.no_positions(flow),
+        measured.full_mask(flow),
+        measured.one_head(flow),
+    )

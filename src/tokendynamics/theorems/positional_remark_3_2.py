@@ -8,7 +8,7 @@ from torch import Tensor
 from tokendynamics.dynamics import Flow
 from tokendynamics.theorems import hypotheses as measured
 from tokendynamics.theorems.contraction import contraction_form, invertible, symmetric_part
-from tokendynamics.theorems.free_flow import free_softmax, of_constant_circuits
+from tokendynamics.theorems.free_flow import of_constant_circuits, single_head_in_free_space
 from tokendynamics.theorems.positional_3_1 import pair_rate_conditions
 from tokendynamics.theorems.result import Hypothesis, Prediction
 from tokendynamics.theorems.statement import Statement
@@ -22,15 +22,6 @@ COUNTEREXAMPLE = {
 }
 """A_sym ≺ 0, ov = A^{−1} qk, and yet q_A(x_i − x_j) of the pair, counted from 0, falls at that rate: the distance
 ‖x_i − x_j‖_A grows at this state, where the remark has no distance grow."""
-
-
-def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
-    return (
-        *free_softmax(flow),
-        measured.no_positions(flow),
-        measured.full_mask(flow),
-        measured.one_head(flow),
-    )
 
 
 def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
@@ -70,7 +61,7 @@ STATEMENT = Statement(
         "The remark extends theorem 3.1 to A_sym ≻ 0 or ≺ 0 without symmetry. The derivative had the wrong sign in "
         "half of 1500 random states; one is stored with the statement."
     ),
-    structure=_structure,
+    structure=single_head_in_free_space,
     hypotheses=_hypotheses,
     predict=_predict,
     conditions=pair_rate_conditions,

@@ -11,7 +11,7 @@ from tokendynamics.theorems import hypotheses as measured
 from tokendynamics.theorems.conditions import flow_of
 from tokendynamics.theorems.contraction import contracting_systems, contraction_form, definite_forms, invertible
 from tokendynamics.theorems.fates import fates
-from tokendynamics.theorems.free_flow import free_softmax, head_matrix, of_constant_circuits
+from tokendynamics.theorems.free_flow import head_matrix, of_constant_circuits, single_head_in_free_space
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 from tokendynamics.theorems.statement import Statement
 
@@ -75,15 +75,6 @@ def largest_real_part(flow: Flow) -> tuple[np.ndarray, np.ndarray]:
     values = torch.linalg.eigvals(ov)
     noise = ov.shape[-1] * torch.finfo(ov.dtype).eps * torch.linalg.matrix_norm(ov, 2)
     return values.real.amax(dim=-1).numpy(), noise.numpy()
-
-
-def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
-    return (
-        *free_softmax(flow),
-        measured.no_positions(flow),
-        measured.full_mask(flow),
-        measured.one_head(flow),
-    )
 
 
 def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
@@ -156,7 +147,7 @@ STATEMENT = Statement(
         "decided was the spectrum of V: no draw with every Re λ(V) < 0 diverged. That is an observation, too: a ring "
         "of three tokens with ov = −I diverges."
     ),
-    structure=_structure,
+    structure=single_head_in_free_space,
     hypotheses=_hypotheses,
     predict=_predict,
     conditions=_conditions,
