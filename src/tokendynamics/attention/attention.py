@@ -242,22 +242,6 @@ class Attention:
         return self.with_schedules(change(self.qk), change(self.ov), positions)
 
 
-def masked_weights(logits: Tensor, causal: bool, weights: str, first_receiver: int = 0) -> Tensor:
-    """Softmax over the senders, or the logits themselves; senders after the receiver get 0 if `causal`.
-
-    Args:
-        logits: (…, receiver, sender), for receivers from `first_receiver` on.
-        causal: Whether senders after the receiver are left out.
-        weights: "softmax" or "linear".
-        first_receiver: Index of the first row.
-    """
-    everyone = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device)
-    hidden = everyone.triu(1 + first_receiver) if causal else None
-    if weights == "linear":
-        return logits if hidden is None else logits.masked_fill(hidden, 0.0)
-    return (logits if hidden is None else logits.masked_fill(hidden, -torch.inf)).softmax(dim=-1)
-
-
 def _side_by_side(first: Tensor, second: Tensor) -> Tensor:
     leading = torch.broadcast_shapes(first.shape[:-1], second.shape[:-1])
     return torch.cat([first.expand(*leading, -1), second.expand(*leading, -1)], dim=-1)

@@ -12,17 +12,28 @@ SHORT = 128
 
 def softmax_weights(query: Tensor, key: Tensor, causal: bool) -> Tensor:
     """``softmax_j(q_i · k_j)``, (*system, head, token, token), for (*system, head, token, rank) and head or 1 keys."""
-    scores = logits(query, key)
-    if causal:
-        tokens = scores.shape[-1]
-        scores = scores + torch.full((tokens, tokens), -torch.inf, dtype=scores.dtype, device=scores.device).triu(1)
-    return scores.softmax(dim=-1)
+    return masked_weights(logits(query, key), causal, "softmax")
 
 
 def linear_weights(query: Tensor, key: Tensor, causal: bool) -> Tensor:
     """The logits themselves, 0 for senders after the receiver if `causal`."""
-    scores = logits(query, key)
-    return scores.tril() if causal else scores
+    return masked_weights(logits(query, key), causal, "linear")
+
+
+def masked_weights(logits: Tensor, causal: bool, weights: str, first_receiver: int = 0) -> Tensor:
+    """Softmax over the senders, or the logits themselves; senders after the receiver get 0 if `causal`.
+
+    Args:
+        logits: (…, receiver, sender), for receivers from `first_receiver` on.
+        causal: Whether senders after the receiver are left out.
+        weights: "softmax" or "linear".
+        first_receiver: Index of the first row.
+    """
+    everyone = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device)
+    hidden = everyone.triu(1 + first_receiver) if causal else None
+    if weights == "linear":
+        return logits if hidden is None else logits.masked_fill(hidden, 0.0)
+    return (logits if hidden is None else logits.masked_fill(hidden, -torch.inf)).softmax(dim=-1)
 
 
 def logits(query: Tensor, key: Tensor) -> Tensor:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from tokendynamics.attention.attention import Attention, masked_weights
+from tokendynamics.attention.attention import Attention
+from tokendynamics.attention.mixing import masked_weights
 from tokendynamics.attention.positions import AbsolutePositions
 from tokendynamics.attention.schedules import Constant, Time
 from tokendynamics.dynamics import small_systems

@@ -13,7 +13,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tokendynamics.attention.attention import Attention, masked_weights
+from tokendynamics.attention.attention import Attention
+from tokendynamics.attention.mixing import masked_weights
 from tokendynamics.attention.positions import AbsolutePositions
 from tokendynamics.attention.schedules import Time
 from tokendynamics.dynamics.field import Field
