@@ -1,0 +1,138 @@
+"""A one-layer transformer whose every weight can be set, and whose attention can be fed from different sequences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from tokendynamics.attention import Attention
+from tokendynamics.attention.mixing import average, linear_weights, softmax_weights
+from tokendynamics.circuits.hand_built.layer_norm import LayerNorm
+from tokendynamics.circuits.pair_task import PairTask
+from tokendynamics.numerics.arguments import ArrayLike, as_tensor
+from tokendynamics.numerics.errors import ArgumentValueError, expected
+
+Activation = Literal["relu", "identity"]
+Block = Literal["category", "position", "scratch"]
+
+
+@dataclass(frozen=True, eq=False)
+class OneLayerTransformer:
+    """``Y = C · act(B · norm(ATT + skip·X) + bias) + offset`` for each token, `logical` (2.12) and 4.1.
+
+    ATT_i = Σ_h Σ_j w^h_ij ov_h x_j with linear or softmax weights. Tokens are rows: category, position, scratch.
+
+    Attributes:
+        attention: One head or several, over N + M features or more (the rest is scratch and starts at zero).
+        B: (hidden, width).
+        bias: (hidden,).
+        C: (hidden,), one output.
+        task: What it reads: N categories, M positions. Its q_true is what the weights are meant to compute.
+        offset: Added to every output.
+        skip: Weight of the skip connection; 1 in a plain transformer.
+        norm: `LayerNorm` of the stream before B, or None.
+        activation: "relu", or "identity" for a layer that is linear.
+        name: What it is, for tables and titles.
+
+    Raises:
+        ArgumentValueError: Shapes that do not fit each other, or an unknown activation.
+    """
+
+    attention: Attention
+    B: Tensor
+    bias: Tensor
+    C: Tensor
+    task: PairTask
+    offset: float = 0.0
+    skip: float = 1.0
+    norm: LayerNorm | None = None
+    activation: Activation = "relu"
+    name: str = "transformer"
+
+    def __post_init__(self) -> None:
+        if self.activation not in ("relu", "identity"):
+            raise ArgumentValueError(expected("activation", "'relu' or 'identity'", repr(self.activation)))
+        if self.attention.dim < self.task.width:
+            wanted = f"matrices over at least {self.task.width} features, categories and positions"
+            raise ArgumentValueError(expected("attention", wanted, f"dim {self.attention.dim}"))
+        hidden = self.C.shape[-1]
+        shapes = {"C": (hidden,), "B": (hidden, self.width), "bias": (hidden,)}
+        for argument, shape in shapes.items():
+            came = tuple(getattr(self, argument).shape)
+            if came != shape:
+                raise ArgumentValueError(expected(argument, f"shape {shape} to fit the others", f"shape {came}"))
+
+    @property
+    def width(self) -> int:
+        """Features of a token."""
+        return self.attention.dim
+
+    @property
+    def scratch(self) -> int:
+        """Features beyond category and position."""
+        return self.width - self.task.width
+
+    @property
+    def key_query(self) -> Tensor:
+        """The paper's ``k^t q`` of each head, SENDER first, (head, width, width): the transpose of qk."""
+        return self.attention.qk.matrix_at(0.0).mT
+
+    @property
+    def ov(self) -> Tensor:
+        """The paper's ``v`` of each head, acting on columns, (head, width, width)."""
+        return self.attention.ov.matrix_at(0.0)
+
+    def block(self, name: Block) -> slice:
+        """Where the features of one kind stand."""
+        categories, width = self.task.categories, self.task.width
+        return {
+            "category": slice(0, categories),
+            "position": slice(categories, width),
+            "scratch": slice(width, self.width),
+        }[name]
+
+    def embed(self, x: Any) -> Tensor:
+        """Tokens as rows, (…, token, width); see `PairTask.embed`."""
+        return self.task.embed(x, self.scratch)
+
+    def attend(self, x: Any, keys: Any = None, values: Any = None) -> Tensor:
+        """What attention writes, (…, token, width).
+
+        Args:
+            x: Sequences (…, token) of categories; the queries come from them.
+            keys: Sequences that the keys come from; those of `x` if None.
+            values: Sequences that the values come from; those of `x` if None.
+        """
+        received = self.embed(x)
+        sent = received if keys is None else self.embed(keys)
+        carried = received if values is None else self.embed(values)
+        qk, ov = self.attention.qk.at(0.0), self.attention.ov.at(0.0)
+        weigh = softmax_weights if self.attention.weights == "softmax" else linear_weights
+        weights = weigh(qk.queries(received), qk.keys(sent), self.attention.causal)
+        return ov.output(average(weights, ov.values(carried))).sum(dim=-3)
+
+    def stream(self, x: Any, keys: Any = None, values: Any = None) -> Tensor:
+        """``ATT + skip·X``, (…, token, width); `keys` and `values` as in `attend`."""
+        return self.attend(x, keys, values) + self.skip * self.embed(x)
+
+    def hidden(self, stream: Tensor) -> Tensor:
+        """What the hidden units say of a stream (…, token, width), shape (…, token, hidden)."""
+        read = stream if self.norm is None else self.norm(stream)
+        inputs = read @ self.B.mT + self.bias
+        return torch.relu(inputs) if self.activation == "relu" else inputs
+
+    def read(self, stream: Tensor) -> Tensor:
+        """The outputs for a stream (…, token, width), shape (…, token)."""
+        return self.hidden(stream) @ self.C + self.offset
+
+    def __call__(self, x: Any) -> Tensor:
+        """The outputs Y for sequences (…, token) of categories 1..N, shape (…, token), float64."""
+        return self.read(self.stream(x))
+
+    def with_key_query(self, key_query: ArrayLike) -> OneLayerTransformer:
+        """The same transformer with another ``k^t q``, sender first, (head, width, width)."""
+        qk = as_tensor(key_query, "key_query", ndim_at_least=2).mT
+        return replace(self, attention=self.attention.with_schedules(qk, self.attention.ov, None))

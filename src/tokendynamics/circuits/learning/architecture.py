@@ -1,0 +1,67 @@
+"""What each of the four learned models can see, `logical` 4.1."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tokendynamics.circuits.pair_task import PairTask
+from tokendynamics.numerics.errors import ArgumentValueError, expected
+
+Architecture = Literal["solution-1", "solution-2", "solution-3", "combined"]
+Sight = Literal["category", "position", "both"]
+
+
+@dataclass(frozen=True)
+class Design:
+    """The features that the two circuits of a model have access to.
+
+    Attributes:
+        pairs: What queries and keys see.
+        carries: What values see, and with them the stream, its LayerNorm and the feed-forward part.
+        hidden: Hidden units, as a word: "pairs" (N²), "categories" (N) or "positions" (M).
+    """
+
+    pairs: Sight
+    carries: Sight
+    hidden: Literal["pairs", "categories", "positions"]
+
+    def key_features(self, task: PairTask) -> slice:
+        """The features of a token that queries and keys read."""
+        return _features(self.pairs, task)
+
+    def stream_features(self, task: PairTask) -> slice:
+        """The features of a token that values read and the feed-forward part sees."""
+        return _features(self.carries, task)
+
+    def hidden_units(self, task: PairTask) -> int:
+        """The number of hidden units."""
+        return {"pairs": task.categories**2, "categories": task.categories, "positions": task.positions}[self.hidden]
+
+
+DESIGNS: dict[Architecture, Design] = {
+    "solution-1": Design(pairs="position", carries="category", hidden="pairs"),
+    "solution-2": Design(pairs="category", carries="position", hidden="positions"),
+    "solution-3": Design(pairs="position", carries="category", hidden="categories"),
+    "combined": Design(pairs="both", carries="both", hidden="pairs"),
+}
+"""Three models tailored to one solution each, and one that can learn all three."""
+
+
+def design(architecture: str) -> Design:
+    """The design of that name.
+
+    Raises:
+        ArgumentValueError: An unknown name.
+
+    >>> design("solution-2").pairs
+    'category'
+    """
+    if architecture not in DESIGNS:
+        raise ArgumentValueError(expected("architecture", f"one of {', '.join(DESIGNS)}", repr(architecture)))
+    return DESIGNS[architecture]
+
+
+def _features(sight: Sight, task: PairTask) -> slice:
+    first = task.categories if sight == "position" else 0
+    return slice(first, task.categories if sight == "category" else task.width)

@@ -1,0 +1,82 @@
+"""The state of an unfinished run on disk."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tokendynamics.circuits.learning.settings import Settings
+from tokendynamics.numerics.errors import ArgumentValueError, expected
+
+_FILE = "progress.pt"
+
+
+@dataclass
+class Progress:
+    """What the next outer step needs.
+
+    Attributes:
+        parameters: The weights after the last step.
+        optimizer: L-BFGS's own state (curvature pairs, last gradient).
+        losses: See `LearningRecord`.
+        pulls: See `LearningRecord`.
+        evaluations: Losses and gradients so far.
+        seconds: Time so far.
+    """
+
+    parameters: dict[str, Tensor]
+    optimizer: dict[str, Any]
+    losses: list[float] = field(default_factory=list)
+    pulls: list[float] = field(default_factory=list)
+    evaluations: int = 0
+    seconds: float = 0.0
+
+    def save(self, folder: Path, settings: Settings) -> None:
+        """Write the state under a temporary name and rename it."""
+        folder.mkdir(parents=True, exist_ok=True)
+        partial = folder / f".{_FILE}"
+        torch.save({"settings": json.dumps(settings.as_json()), **self.__dict__}, partial)
+        partial.replace(folder / _FILE)
+
+
+def read_progress(folder: Path, settings: Settings) -> Progress | None:
+    """The state that an earlier run left in `folder`; None if there is none.
+
+    Raises:
+        ArgumentValueError: The run there had other settings (the first that differs is printed), or cannot be read.
+    """
+    if not (folder / _FILE).is_file():
+        return None
+    try:
+        state = torch.load(folder / _FILE, weights_only=True)
+        former = json.loads(state.pop("settings"))
+        progress = Progress(**state)
+    except Exception as error:  # torch.load raises whatever the damage leads to
+        advice = "delete it to start again"
+        raise ArgumentValueError(expected("folder", "a readable progress.pt", f"{folder} ({error})", advice)) from error
+    check_same(former, settings, folder)
+    return progress
+
+
+def remove_progress(folder: Path) -> None:
+    """Forget the state of a finished run."""
+    (folder / _FILE).unlink(missing_ok=True)
+
+
+def check_same(former: dict[str, Any], settings: Settings, folder: Path) -> None:
+    """Refuse to mix two runs in one folder.
+
+    Raises:
+        ArgumentValueError: The first setting that differs is named.
+    """
+    for name, value in settings.as_json().items():
+        if former.get(name) != value:
+            short = value if not isinstance(value, list) else "another one"
+            came = f"a run with {name} = {former.get(name) if not isinstance(value, list) else 'its own'}"
+            advice = "choose another folder, or delete this one to start again"
+            raise ArgumentValueError(expected(f"folder {folder}", f"a run with {name} = {short}", came, advice))

@@ -1,0 +1,155 @@
+"""What a learning run left: losses, weights, and the model they make."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tokendynamics.circuits.hand_built.transformer import OneLayerTransformer
+from tokendynamics.circuits.learning.as_transformer import as_transformer
+from tokendynamics.circuits.learning.settings import Settings
+from tokendynamics.circuits.pair_task import PairTask
+from tokendynamics.numerics.errors import ArgumentValueError, expected
+
+SOLVED = 0.01
+"""Share of the targets' variance that a model may leave to count as having solved the task."""
+
+_RECORD, _PARAMETERS = "record.json", "parameters.npz"
+
+
+@dataclass(frozen=True, eq=False)
+class LearningRecord:
+    """One run of `learn`.
+
+    Attributes:
+        settings: Task, model and recipe.
+        losses: Mean squared error on each outer step's fresh batch BEFORE the step: an error on unseen sequences.
+        pulls: Weight of the pull in each outer step.
+        final_loss: Mean squared error on further fresh sequences after the last step, without any pull.
+        status: "finished", or why the run stopped before; the last finite weights are then kept.
+        evaluations: Losses and gradients computed.
+        seconds: Wall-clock time of the steps.
+        parameters: See `initial_parameters`.
+    """
+
+    settings: Settings
+    losses: tuple[float, ...]
+    pulls: tuple[float, ...]
+    final_loss: float
+    status: str
+    evaluations: int
+    seconds: float
+    parameters: dict[str, Tensor]
+
+    @property
+    def task(self) -> PairTask:
+        """What was learned."""
+        return self.settings.task
+
+    @property
+    def architecture(self) -> str:
+        """See `DESIGNS`."""
+        return self.settings.architecture
+
+    @property
+    def flavour(self) -> str:
+        """What the combined model leaned towards at first."""
+        return self.settings.flavour
+
+    @property
+    def seed(self) -> int:
+        """Of weights and batches."""
+        return self.settings.seed
+
+    @property
+    def name(self) -> str:
+        """Such as "combined, towards-2, seed 0"."""
+        flavour = f", {self.flavour}" if self.settings.design.pairs == "both" else ""
+        return f"{self.architecture}{flavour}, seed {self.seed}"
+
+    @property
+    def relative_loss(self) -> float:
+        """The final loss as a share of the variance of the targets."""
+        return self.final_loss / self.task.variance if self.task.variance > 0 else self.final_loss
+
+    @property
+    def solved(self) -> bool:
+        """Whether at most a hundredth of the variance is left."""
+        return self.relative_loss <= SOLVED
+
+    @property
+    def transformer(self) -> OneLayerTransformer:
+        """The learned model with its weights set out over all N + M features."""
+        return as_transformer(self.settings, self.parameters, self.name)
+
+    @property
+    def key_query(self) -> Tensor:
+        """``k^t q``, sender first, (width, width); zero where the model cannot see."""
+        return self.transformer.key_query[0]
+
+    @property
+    def ov(self) -> Tensor:
+        """v, acting on columns, (width, width); zero where the model cannot see."""
+        return self.transformer.ov[0]
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything but the weights, as what `json.dumps` takes; None for a number that is not finite."""
+        finite = [loss if np.isfinite(loss) else None for loss in (*self.losses, self.final_loss, self.relative_loss)]
+        return {
+            **self.settings.as_json(),
+            "losses": finite[:-2],
+            "pulls": list(self.pulls),
+            "final_loss": finite[-2],
+            "relative_loss": finite[-1],
+            "solved": self.solved,
+            "status": self.status,
+            "evaluations": self.evaluations,
+            "seconds": round(self.seconds, 3),
+        }
+
+    def save(self, folder: str | Path) -> Path:
+        """Write record.json and parameters.npz into `folder`, each under a temporary name first."""
+        target = Path(folder)
+        target.mkdir(parents=True, exist_ok=True)
+        arrays: dict[str, Any] = {name: value.detach().numpy() for name, value in self.parameters.items()}
+        partial = target / f".{_PARAMETERS}"
+        np.savez(partial, **arrays)
+        partial.replace(target / _PARAMETERS)
+        partial = target / f".{_RECORD}"
+        partial.write_text(json.dumps(self.as_json(), indent=1) + "\n", encoding="utf-8")
+        partial.replace(target / _RECORD)
+        return target
+
+    @classmethod
+    def open(cls, folder: str | Path) -> LearningRecord:
+        """Read what `save` wrote.
+
+        Raises:
+            ArgumentValueError: The folder holds no record, or one that cannot be read.
+        """
+        source = Path(folder)
+        if not (source / _RECORD).is_file() or not (source / _PARAMETERS).is_file():
+            wanted = f"a folder with {_RECORD} and {_PARAMETERS}"
+            advice = "'tokendynamics circuits learn … --out FOLDER' writes one"
+            raise ArgumentValueError(expected("folder", wanted, str(source), advice))
+        try:
+            entries = json.loads((source / _RECORD).read_text(encoding="utf-8"))
+            with np.load(source / _PARAMETERS, allow_pickle=False) as arrays:
+                parameters = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+            return cls._from(entries, parameters)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ArgumentValueError(expected("folder", "a readable record", f"{source} ({error})")) from error
+
+    @classmethod
+    def _from(cls, entries: dict[str, Any], parameters: dict[str, Tensor]) -> LearningRecord:
+        losses = tuple(float("nan") if loss is None else loss for loss in entries["losses"])
+        final = float("nan") if entries["final_loss"] is None else entries["final_loss"]
+        status, evaluations, seconds = entries["status"], entries["evaluations"], entries["seconds"]
+        pulls = tuple(entries["pulls"])
+        return cls(Settings.from_json(entries), losses, pulls, final, status, evaluations, seconds, parameters)

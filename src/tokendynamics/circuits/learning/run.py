@@ -1,0 +1,202 @@
+"""Learning: outer steps of L-BFGS, each on a fresh batch."""
+
+from __future__ import annotations
+
+import math
+import time
+from copy import deepcopy
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from tokendynamics.circuits.learning.architecture import Architecture, design
+from tokendynamics.circuits.learning.objective import mean_squared_error
+from tokendynamics.circuits.learning.parameters import initial_parameters
+from tokendynamics.circuits.learning.progress import Progress, check_same, read_progress, remove_progress
+from tokendynamics.circuits.learning.pull import Flavour, pull_towards, pull_weight
+from tokendynamics.circuits.learning.record import LearningRecord
+from tokendynamics.circuits.learning.sequences import Sequences
+from tokendynamics.circuits.learning.settings import Settings
+from tokendynamics.circuits.pair_task import PairTask
+from tokendynamics.numerics.progress import Track, silent
+from tokendynamics.numerics.threads import limited_threads
+
+_HISTORY = 100
+_TEST_SEQUENCES = 2000
+_SECONDS_BETWEEN_SAVES = 5.0
+# Of one run: batches are numbered, and the test sequences have a number no step reaches.
+_SEEDS_OF_A_RUN = 1_000_003
+_TEST = _SEEDS_OF_A_RUN - 1
+
+
+def learn(
+    task: PairTask,
+    architecture: Architecture = "combined",
+    flavour: Flavour = "free",
+    *,
+    batch: int = 1000,
+    steps: int = 50,
+    inner: int = 20,
+    hidden: int | None = None,
+    seed: int = 0,
+    folder: str | Path | None = None,
+    track: Track = silent,
+    threads: int | None = 1,
+) -> LearningRecord:
+    """Train a one-layer transformer with linear attention on the pair task, `logical` 4.1.
+
+    ``LayerNorm(ATT + X) → Linear → ReLU → Linear``, full mask, no 1/√d, mean squared error over i ≥ 2, L-BFGS with
+    strong Wolfe line search and a history of 100, a fresh batch for each outer step. The attention is in closed form
+    (`closed_form`), float64.
+
+    Args:
+        task: N, M, q_true, law. The paper: N = 10, M = 50, standard normal q_true.
+        architecture: "solution-1", "solution-2", "solution-3" (tailored) or "combined".
+        flavour: For "combined": "towards-1", "towards-2" or "towards-3" pull the circuits to a hand-built solution by
+            1e-2 times the squared distance, annealed to zero after six tenths of the steps; "free" does not.
+        batch: Sequences per outer step.
+        steps: Outer steps.
+        inner: Iterations per outer step, at most.
+        hidden: Hidden units; None for N² ("solution-1", "combined"), M ("solution-2") or N ("solution-3", where N²
+            never failed and N often does).
+        seed: Of weights and batches.
+        folder: Where progress is kept and the record is written. A run that is found there is resumed and gives the
+            same result as one that was never interrupted; a finished one is returned as it is.
+        track: Progress, see `Track`.
+        threads: PyTorch threads; None leaves the number as it is.
+
+    Returns:
+        The record. If the loss or a weight stops being finite, the status says so and at which step, and the weights
+        are the last finite ones.
+
+    Raises:
+        ArgumentValueError: See `Settings`; or another run in `folder`.
+
+    >>> from tokendynamics.circuits.pair_task import random_functional
+    >>> task = PairTask(random_functional(3, seed=0), positions=4)
+    >>> record = learn(task, "solution-1", batch=20, steps=10, inner=10)
+    >>> record.status, record.solved
+    ('finished', True)
+    """
+    hidden = design(architecture).hidden_units(task) if hidden is None else hidden
+    settings = Settings(task, architecture, flavour, batch, steps, inner, hidden, seed)
+    target = None if folder is None else Path(folder)
+    if target is not None and (target / "record.json").is_file():
+        record = LearningRecord.open(target)
+        check_same(record.settings.as_json(), settings, target)
+        return record
+    with limited_threads(threads):
+        record = _run(settings, target, track)
+    if target is not None:
+        record.save(target)
+        remove_progress(target)
+    return record
+
+
+def _run(settings: Settings, folder: Path | None, track: Track) -> LearningRecord:
+    former = None if folder is None else read_progress(folder, settings)
+    parameters, optimizer = _start(settings, former)
+    progress = former or Progress(_copied(parameters), deepcopy(optimizer.state_dict()))
+    try:
+        status = _outer_steps(settings, parameters, optimizer, progress, folder, track)
+    except KeyboardInterrupt:
+        if folder is not None:
+            progress.save(folder, settings)
+        raise
+    return LearningRecord(
+        settings,
+        tuple(progress.losses),
+        tuple(progress.pulls),
+        _test_loss(settings, progress.parameters),
+        status,
+        progress.evaluations,
+        progress.seconds,
+        progress.parameters,
+    )
+
+
+def _outer_steps(
+    settings: Settings,
+    parameters: dict[str, Tensor],
+    optimizer: torch.optim.LBFGS,
+    progress: Progress,
+    folder: Path | None,
+    track: Track,
+) -> str:
+    """Take the steps that are left and keep `progress` at the last complete one; the status at the end."""
+    saved = time.monotonic()
+    name = f"{settings.architecture}, {settings.flavour}, seed {settings.seed}"
+    for step in track(range(len(progress.losses), settings.steps), name, settings.steps):
+        began = time.perf_counter()
+        loss, evaluations = _outer_step(settings, parameters, optimizer, step)
+        if not _finite(loss, parameters):
+            return f"not finite: the loss or a weight was not finite in outer step {step + 1} of {settings.steps}"
+        # Copies: an interrupted step must not leave half of its own changes behind.
+        progress.parameters, progress.optimizer = _copied(parameters), deepcopy(optimizer.state_dict())
+        progress.losses.append(loss)
+        progress.pulls.append(_pull_weight(settings, step))
+        progress.evaluations += evaluations
+        progress.seconds += time.perf_counter() - began
+        if folder is not None and time.monotonic() - saved > _SECONDS_BETWEEN_SAVES:
+            progress.save(folder, settings)
+            saved = time.monotonic()
+    return "finished"
+
+
+def _start(settings: Settings, former: Progress | None) -> tuple[dict[str, Tensor], torch.optim.LBFGS]:
+    parameters = initial_parameters(settings.design, settings.task, settings.hidden, settings.seed)
+    if former is not None:
+        parameters = {name: former.parameters[name].clone().requires_grad_() for name in parameters}
+    # No tolerance: at a loss of 1e-9 the changes that still matter are below the default ones.
+    optimizer = torch.optim.LBFGS(
+        list(parameters.values()),
+        max_iter=settings.inner,
+        history_size=_HISTORY,
+        line_search_fn="strong_wolfe",
+        tolerance_grad=0.0,
+        tolerance_change=0.0,
+    )
+    if former is not None:
+        optimizer.load_state_dict(former.optimizer)
+    return parameters, optimizer
+
+
+def _outer_step(
+    settings: Settings, parameters: dict[str, Tensor], optimizer: torch.optim.LBFGS, step: int
+) -> tuple[float, int]:
+    """Loss on the fresh batch before the step, without the pull, and the number of evaluations."""
+    batch = _sequences(settings, settings.batch, step).in_pieces()
+    pull, weight = pull_towards(settings.flavour, settings.task), _pull_weight(settings, step)
+    losses: list[float] = []
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        loss = mean_squared_error(settings.design, parameters, batch)
+        losses.append(loss)
+        return loss if pull is None or weight == 0.0 else loss + pull.add(parameters, weight)
+
+    optimizer.step(closure)
+    return losses[0], len(losses)
+
+
+def _pull_weight(settings: Settings, step: int) -> float:
+    return 0.0 if settings.flavour == "free" else pull_weight(step, settings.steps)
+
+
+def _sequences(settings: Settings, count: int, number: int) -> Sequences:
+    x = settings.task.sample(count, seed=_SEEDS_OF_A_RUN * (settings.seed + 1) + number)
+    return Sequences.of(x, settings.task)
+
+
+def _test_loss(settings: Settings, parameters: dict[str, Tensor]) -> float:
+    batch = _sequences(settings, _TEST_SEQUENCES, _TEST).in_pieces()
+    return mean_squared_error(settings.design, _copied(parameters), batch)
+
+
+def _finite(loss: float, parameters: dict[str, Tensor]) -> bool:
+    return math.isfinite(loss) and all(bool(value.isfinite().all()) for value in parameters.values())
+
+
+def _copied(parameters: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in parameters.items()}

@@ -1,0 +1,80 @@
+"""What a learning run hangs on, and what must agree for it to be resumed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tokendynamics.circuits.learning.architecture import Architecture, Design, design
+from tokendynamics.circuits.learning.pull import Flavour, pull_towards
+from tokendynamics.circuits.pair_task import PairTask
+from tokendynamics.numerics.errors import ArgumentValueError, expected
+
+
+@dataclass(frozen=True, eq=False)
+class Settings:
+    """Task, model and recipe of one run.
+
+    Attributes:
+        task: N, M, q_true and the law.
+        architecture: See `DESIGNS`.
+        flavour: What the combined model leans towards at first; "free" for the tailored models.
+        batch: Fresh sequences per outer step.
+        steps: Outer steps.
+        inner: Iterations of L-BFGS per outer step, at most.
+        hidden: Hidden units.
+        seed: Of the weights and, with the number of the step, of the batches.
+
+    Raises:
+        ArgumentValueError: An unknown architecture or flavour, a flavour of a tailored model, a number below 1, or
+            sequences too short to hold a pair.
+    """
+
+    task: PairTask
+    architecture: Architecture
+    flavour: Flavour
+    batch: int
+    steps: int
+    inner: int
+    hidden: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        pull_towards(self.flavour, self.task)
+        if self.flavour != "free" and self.design.pairs != "both":
+            wanted = f"'free' for the architecture {self.architecture}, which is tailored already"
+            raise ArgumentValueError(expected("flavour", wanted, repr(self.flavour)))
+        if self.task.positions < 2:
+            wanted = "a task of at least 2 positions, since the first token has no target"
+            raise ArgumentValueError(expected("task", wanted, f"{self.task.positions}"))
+        for name in ("batch", "steps", "inner", "hidden"):
+            if getattr(self, name) < 1:
+                raise ArgumentValueError(expected(name, "at least 1", getattr(self, name)))
+
+    @property
+    def design(self) -> Design:
+        """Which features the circuits see."""
+        return design(self.architecture)
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain numbers and lists."""
+        return {
+            "architecture": self.architecture,
+            "flavour": self.flavour,
+            "categories": self.task.categories,
+            "positions": self.task.positions,
+            "batch": self.batch,
+            "steps": self.steps,
+            "inner": self.inner,
+            "hidden": self.hidden,
+            "seed": self.seed,
+            "q_true": self.task.q_true.tolist(),
+            "law": self.task.law.tolist(),
+        }
+
+    @classmethod
+    def from_json(cls, entries: dict[str, Any]) -> Settings:
+        """What `as_json` returned."""
+        task = PairTask(entries["q_true"], entries["positions"], entries["law"])
+        names = ("architecture", "flavour", "batch", "steps", "inner", "hidden", "seed")
+        return cls(task, *(entries[name] for name in names))

@@ -1,0 +1,57 @@
+"""Functions of a pair of categories that a transformer may be asked for."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.seeding import generator
+
+
+def random_functional(categories: int, seed: int) -> Tensor:
+    """Independent standard normal values for every pair, as in `logical` 4.1.
+
+    Args:
+        categories: N, at least 1.
+        seed: Of the draw.
+
+    Returns:
+        Shape (previous, current) = (N, N), float64.
+
+    Raises:
+        ArgumentValueError: No category.
+
+    >>> random_functional(3, seed=0).shape
+    torch.Size([3, 3])
+    """
+    _check_categories(categories)
+    return torch.randn(categories, categories, generator=generator(seed), dtype=torch.float64)
+
+
+def pair_numbers(categories: int, base: float = 10.0) -> Tensor:
+    """``base·a + b`` for the pair (a, b): its two digits read as one number, `logical` (2.15).
+
+    It is additive in the two categories, so no part of a network has to decide anything (`logical` (2.13)).
+
+    Args:
+        categories: N, at least 1.
+        base: 10 in the paper.
+
+    Returns:
+        Shape (previous, current) = (N, N), float64.
+
+    Raises:
+        ArgumentValueError: No category.
+
+    >>> pair_numbers(2).tolist()
+    [[11.0, 12.0], [21.0, 22.0]]
+    """
+    _check_categories(categories)
+    digits = torch.arange(1, categories + 1, dtype=torch.float64)
+    return base * digits[:, None] + digits
+
+
+def _check_categories(categories: int) -> None:
+    if categories < 1:
+        raise ArgumentValueError(expected("categories", "at least 1", categories))
