@@ -1,0 +1,175 @@
+"""Which part of a one-layer transformer does the logic: attention, the feed-forward part, or both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tokendynamics.circuits.evidence.ablation import ablation
+from tokendynamics.circuits.evidence.correlation import correlation
+from tokendynamics.circuits.evidence.instrument import Instrument, finite_or_none
+from tokendynamics.circuits.evidence.patching import patching
+from tokendynamics.circuits.evidence.probing import probing
+from tokendynamics.circuits.evidence.trial import Trial
+from tokendynamics.circuits.evidence.variance_shares import variance_shares
+from tokendynamics.circuits.evidence.verdict import TAKES_PART, Verdict, decide
+from tokendynamics.circuits.hand_built.transformer import OneLayerTransformer
+from tokendynamics.circuits.pair_task import PairTask
+from tokendynamics.numerics.errors import ArgumentValueError, expected
+
+_DECIDING = ("path patching", "ablation")
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What five instruments say, and the verdict that the two causal ones give.
+
+    Attributes:
+        verdict: "attention", "feed-forward", "both", or "undecided".
+        sentence: Why.
+        instruments: Variance shares, correlation, path patching, ablation, probing.
+        loss: Mean squared error over tokens i ≥ 2.
+        interaction_variance: Of q_true: the loss of the best prediction without any logic.
+        samples: Sequences that the model was run on.
+        seed: Of all draws.
+        confidence: Of all intervals.
+        name: Of the model.
+    """
+
+    verdict: Verdict
+    sentence: str
+    instruments: tuple[Instrument, ...]
+    loss: float | None
+    interaction_variance: float
+    samples: int
+    seed: int
+    confidence: float
+    name: str = "transformer"
+
+    def instrument(self, name: str) -> Instrument:
+        """The instrument of that name.
+
+        Raises:
+            ArgumentValueError: There is none.
+        """
+        found = [instrument for instrument in self.instruments if instrument.name == name]
+        if not found:
+            names = ", ".join(repr(instrument.name) for instrument in self.instruments)
+            raise ArgumentValueError(expected("name", f"one of {names}", repr(name)))
+        return found[0]
+
+    def agrees(self, instrument: Instrument) -> bool | None:
+        """Whether an instrument speaks for the verdict; None if there is none, or if it says nothing."""
+        if self.verdict == "undecided":
+            return None
+        return instrument.agrees(self.verdict in ("attention", "both"), self.verdict in ("feed-forward", "both"))
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain types, without NaN."""
+        return {
+            "name": self.name,
+            "verdict": self.verdict,
+            "sentence": self.sentence,
+            "loss": finite_or_none(self.loss),
+            "interaction_variance": self.interaction_variance,
+            "samples": self.samples,
+            "seed": self.seed,
+            "confidence": self.confidence,
+            "instruments": [
+                instrument.as_json() | {"agrees": self.agrees(instrument), "decides": instrument.name in _DECIDING}
+                for instrument in self.instruments
+            ],
+        }
+
+    def __str__(self) -> str:
+        loss = "not finite" if self.loss is None else f"{self.loss:.3g}"
+        lines = [
+            f"{self.name}: {self.verdict}",
+            f"  {self.sentence}",
+            f"  mean squared error {loss}; variance of the interaction {self.interaction_variance:.3g}; "
+            f"{self.samples} sequences, seed {self.seed}, {self.confidence:.0%} intervals",
+        ]
+        for number, instrument in enumerate(self.instruments, start=1):
+            lines += [
+                f"  {number} {instrument.name:<16} {instrument.reading:<26} {self._standing(instrument)}",
+                f"      {instrument.sentence}",
+            ]
+        return "\n".join(lines)
+
+    def _standing(self, instrument: Instrument) -> str:
+        role = "decides" if instrument.name in _DECIDING else "supports"
+        return {True: f"{role}, agrees", False: f"{role}, DISAGREES", None: role}[self.agrees(instrument)]
+
+
+def evidence(
+    model: OneLayerTransformer,
+    task: PairTask,
+    *,
+    samples: int = 2000,
+    seed: int = 0,
+    resamples: int = 200,
+    confidence: float = 0.95,
+) -> Evidence:
+    """Measure which part of a transformer does the logic of a pair task.
+
+    Path patching and ablation decide, because they change the model and watch the answer; what the weights look like
+    and what can be read from the stream supports or questions it, and is always shown beside.
+
+    Args:
+        model: The transformer.
+        task: q_true and the law of the categories; the same categories and positions as the model's.
+        samples: Sequences, at least 50.
+        seed: Of every draw: the same seed gives the same evidence.
+        resamples: Of each interval, at least 20.
+        confidence: Of each interval, between 0 and 1.
+
+    Returns:
+        Verdict, instruments and intervals.
+
+    Raises:
+        ArgumentValueError: A task that does not fit the model, a task of one position, too few samples or resamples,
+            or a confidence outside (0, 1).
+
+    >>> from tokendynamics.circuits.hand_built import solution_2
+    >>> from tokendynamics.circuits.pair_task import random_functional
+    >>> task = PairTask(random_functional(4, seed=0), positions=6)
+    >>> evidence(solution_2(task), task, samples=200).verdict
+    'attention'
+    """
+    _check(model, task, samples, resamples, confidence)
+    trial = Trial.drawn(model, task, samples, seed, resamples, confidence)
+    patched, ablated = patching(trial, TAKES_PART), ablation(trial, TAKES_PART)
+    instruments = (
+        variance_shares(model, task, resamples, confidence, trial.seed),
+        correlation(model, task, resamples, confidence, trial.seed),
+        patched,
+        ablated,
+        probing(trial),
+    )
+    loss = trial.loss
+    decision = decide(trial, loss, trial.missed, patched, ablated)
+    return Evidence(
+        decision.verdict,
+        decision.sentence,
+        instruments,
+        loss.value,
+        task.interaction_variance,
+        samples,
+        seed,
+        confidence,
+        model.name,
+    )
+
+
+def _check(model: OneLayerTransformer, task: PairTask, samples: int, resamples: int, confidence: float) -> None:
+    wanted, came = (model.task.categories, model.task.positions), (task.categories, task.positions)
+    if wanted != came:
+        fit = f"the model's {wanted[0]} categories and {wanted[1]} positions"
+        raise ArgumentValueError(expected("task", fit, f"{came[0]} and {came[1]}"))
+    if task.positions < 2:
+        raise ArgumentValueError(expected("task", "at least 2 positions, so that there is a pair", task.positions))
+    for argument, count, least in (("samples", samples, 50), ("resamples", resamples, 20)):
+        if count < least:
+            raise ArgumentValueError(expected(argument, f"at least {least}", count))
+    if not 0.0 < confidence < 1.0:
+        raise ArgumentValueError(expected("confidence", "a share between 0 and 1, such as 0.95", confidence))

@@ -1,0 +1,145 @@
+"""What an instrument says: numbers with intervals, and which part of the transformer they point at."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+Found = bool | None
+"""A part takes part in the logic (True), takes none (False), or the instrument cannot tell (None)."""
+
+_READINGS: dict[tuple[Found, Found], str] = {
+    (True, True): "both",
+    (True, False): "attention",
+    (False, True): "feed-forward",
+    (False, False): "neither",
+    (True, None): "attention takes part",
+    (False, None): "attention takes no part",
+    (None, True): "feed-forward takes part",
+    (None, False): "feed-forward takes no part",
+    (None, None): "cannot tell",
+}
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """One number with its interval. Each is None where it is not defined.
+
+    Attributes:
+        name: What was measured.
+        value: The estimate.
+        low: Lower end of the interval.
+        high: Upper end.
+
+    >>> print(Estimate("keys", 0.5, 0.49, 0.51))
+    keys 0.50 [0.49, 0.51]
+    """
+
+    name: str
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+
+    def above(self, threshold: float) -> Found:
+        """Whether the whole interval lies above the threshold; None if the threshold lies inside it."""
+        if self.low is None or self.high is None:
+            return None
+        if self.low > threshold:
+            return True
+        return False if self.high <= threshold else None
+
+    @property
+    def number(self) -> str:
+        """Value and interval without the name."""
+        if self.value is None or self.low is None or self.high is None:
+            return "undefined" if self.value is None else f"{self.value:.2f}"
+        # Adding zero turns a negative zero into a plain one.
+        value, low, high = (round(number, 2) + 0.0 for number in (self.value, self.low, self.high))
+        return f"{value:.2f} [{low:.2f}, {high:.2f}]"
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.number}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain types; a number that is not finite becomes None."""
+        numbers = {"value": self.value, "low": self.low, "high": self.high}
+        return {"name": self.name} | {key: finite_or_none(number) for key, number in numbers.items()}
+
+
+@dataclass(frozen=True)
+class Instrument:
+    """What one instrument measured.
+
+    Attributes:
+        name: Short, for tables and files.
+        title: In words.
+        attention: Whether the attention takes part, as far as this instrument can see.
+        feed_forward: The same of the feed-forward part.
+        estimates: The numbers that `reading` rests on; the first is the headline.
+        sentence: What it says, in one sentence.
+        details: Further numbers, in plain types.
+    """
+
+    name: str
+    title: str
+    attention: Found
+    feed_forward: Found
+    estimates: tuple[Estimate, ...]
+    sentence: str
+    details: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def reading(self) -> str:
+        """Its own answer: "attention", "feed-forward", "both", "neither", one part only, or "cannot tell"."""
+        return _READINGS[self.attention, self.feed_forward]
+
+    @property
+    def estimate(self) -> float | None:
+        """The headline number."""
+        return self.estimates[0].value
+
+    @property
+    def interval(self) -> tuple[float | None, float | None]:
+        """Of the headline number."""
+        return self.estimates[0].low, self.estimates[0].high
+
+    def named(self, name: str) -> Estimate:
+        """The estimate of that name."""
+        return next(estimate for estimate in self.estimates if estimate.name == name)
+
+    def agrees(self, attention: bool, feed_forward: bool) -> Found:
+        """Whether nothing it says contradicts these two answers; None if it says nothing."""
+        answers = [(self.attention, attention), (self.feed_forward, feed_forward)]
+        spoken = [found == answer for found, answer in answers if found is not None]
+        return all(spoken) if spoken else None
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain types, without NaN."""
+        low, high = self.interval
+        return {
+            "name": self.name,
+            "title": self.title,
+            "reading": self.reading,
+            "estimate": finite_or_none(self.estimate),
+            "interval": [finite_or_none(low), finite_or_none(high)],
+            "estimates": [estimate.as_json() for estimate in self.estimates],
+            "sentence": self.sentence,
+            "details": plain(self.details),
+        }
+
+
+def finite_or_none(number: float | None) -> float | None:
+    """The number, or None where there is no finite one."""
+    return number if number is not None and math.isfinite(number) else None
+
+
+def plain(value: Any) -> Any:
+    """Nested details as plain types, with None for numbers that are not finite."""
+    if isinstance(value, Estimate):
+        return value.as_json()
+    if isinstance(value, dict):
+        return {key: plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(entry) for entry in value]
+    return finite_or_none(value) if isinstance(value, float) else value

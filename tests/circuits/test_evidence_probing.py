@@ -1,0 +1,134 @@
+"""Probes and intervals: what a linear readout finds, and how sure the numbers are."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from tokendynamics.circuits.evidence.instrument import Estimate, Instrument
+from tokendynamics.circuits.evidence.probing import probing
+from tokendynamics.circuits.evidence.resampling import Bootstrap, percentiles, random_weights
+from tokendynamics.circuits.evidence.trial import Trial
+from tokendynamics.circuits.hand_built import (
+    LayerNorm,
+    OneLayerTransformer,
+    mixture,
+    solution_1,
+    solution_2,
+    solution_3,
+)
+from tokendynamics.circuits.pair_task import PairTask, random_functional
+from tokendynamics.numerics.seeding import generator
+
+
+def probed(model: OneLayerTransformer, task: PairTask, samples: int = 400) -> Instrument:
+    return probing(Trial.drawn(model, task, samples, seed=1, resamples=50, confidence=0.95))
+
+
+@pytest.mark.parametrize("law", ["uniform", "zipf"])
+def test_what_attention_decides_is_decodable_and_what_it_only_copies_is_not(law: str) -> None:
+    task = PairTask(random_functional(5, seed=1), 7, law)
+    for model in (solution_2(task), solution_2(task, causal=True), mixture(task, 0.2)):
+        assert probed(model, task).estimate == pytest.approx(1.0, abs=1e-5)
+    for model in (solution_1(task), solution_1(task, "indicators"), solution_3(task)):
+        found = probed(model, task)
+        assert found.estimate == pytest.approx(0.0, abs=0.03)
+        assert found.reading == "feed-forward"
+
+
+def copying(task: PairTask, mixing: Tensor) -> OneLayerTransformer:
+    """Solution 1 that copies through a matrix and normalizes its categories."""
+    built = solution_1(task)
+    ov = built.ov.clone()
+    category = built.block("category")
+    ov[0, category, category] = mixing
+    attention = built.attention.with_schedules(built.attention.qk, ov[0], None)
+    count = task.categories
+    norm = LayerNorm(torch.ones(count).double(), torch.zeros(count).double(), features=category)
+    return replace(built, attention=attention, norm=norm)
+
+
+def best_share(features: np.ndarray, task: PairTask) -> float:
+    """R² of the interaction from features (previous, current, feature), all pairs equally likely, by least squares."""
+    count = task.categories
+    one_hots = np.concatenate([np.repeat(np.eye(count), count, axis=0), np.tile(np.eye(count), (count, 1))], axis=1)
+    seen = np.concatenate([one_hots, features.reshape(count**2, -1)], axis=1)
+    wanted = task.q_true.numpy().flatten()
+    error = wanted - seen @ np.linalg.lstsq(seen, wanted, rcond=None)[0]
+    return 1.0 - float((error**2).mean()) / task.interaction_variance
+
+
+def test_the_norm_alone_makes_a_part_decodable() -> None:
+    count = 4
+    task = PairTask(random_functional(count, seed=3), positions=3)
+    mixing = 0.5 * random_functional(count, seed=103)
+    found = probed(copying(task, mixing), task, samples=4000)
+    # Attention with weight 2 on the previous token writes 2·mixing·e_a; the stream adds e_b.
+    stream = (2.0 * mixing.mT[:, None, :] + torch.eye(count).double()[None, :, :]).numpy()
+    centred = stream - stream.mean(-1, keepdims=True)
+    normalized = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
+    before, after = best_share(stream, task), best_share(normalized, task)
+    assert before == pytest.approx(0.0, abs=1e-12)
+    assert after > 0.5
+    assert found.named("before the norm").value == pytest.approx(before, abs=0.01)
+    assert found.named("after the norm").value == pytest.approx(after, abs=0.02)
+    assert found.reading == "feed-forward"  # the attention itself holds none of it
+
+
+def test_bootstrap_intervals_are_as_wide_as_theory_says() -> None:
+    draws = torch.randn(4000, generator=generator(0), dtype=torch.float64) + 5.0
+    ones = torch.ones_like(draws)
+    found = Bootstrap.drawn(4000, 1000, 0.95, seed=1).ratio("mean", draws, ones)
+    assert found.value == pytest.approx(float(draws.mean()))
+    assert found.low is not None
+    assert found.high is not None
+    assert found.high - found.low == pytest.approx(2 * 1.96 * float(draws.std()) / math.sqrt(4000), rel=0.12)
+
+
+def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
+    samples = torch.randn(300, 200, 2, generator=generator(2), dtype=torch.float64) + torch.tensor([2.0, 4.0])
+    held = 0
+    for number, sample in enumerate(samples):
+        found = Bootstrap.drawn(200, 200, 0.9, seed=number).ratio("half", sample[:, 0], sample[:, 1])
+        assert found.low is not None
+        assert found.high is not None
+        held += found.low <= 0.5 <= found.high
+    # Four standard deviations of a binomial with 300 tries around 0.9, and bootstrap intervals are a little short.
+    assert 0.82 <= held / 300 <= 0.97
+
+
+def test_a_ratio_without_denominator_or_with_infinite_sums_has_no_numbers() -> None:
+    bootstrap = Bootstrap.drawn(50, 20, 0.9, seed=0)
+    ones, zeros = torch.ones(50).double(), torch.zeros(50).double()
+    assert bootstrap.ratio("none", ones, zeros) == Estimate("none", None)
+    assert bootstrap.ratio("none", ones * math.inf, ones) == Estimate("none", None)
+    assert bootstrap.ratio("none", ones, zeros).above(0.1) is None
+    rare = zeros.clone()
+    rare[0] = 1.0
+    found = bootstrap.ratio("rare", rare, rare)
+    assert (found.value, found.low, found.high) == (1.0, 1.0, 1.0)
+
+
+def test_random_weights_stand_around_the_law() -> None:
+    law = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+    weights = random_weights(law, 4000, seed=0)
+    assert torch.allclose(weights.sum(dim=1), torch.ones(4000).double())
+    assert bool((weights > 0).all())
+    exponential = torch.distributions.Exponential(torch.ones(3).double())
+    torch.manual_seed(0)
+    other = exponential.sample((200_000,)) * law
+    assert torch.allclose(weights.mean(dim=0), (other / other.sum(dim=1, keepdim=True)).mean(dim=0), atol=0.015)
+
+
+def test_an_interval_that_straddles_the_threshold_settles_nothing() -> None:
+    assert Estimate("share", 0.2, 0.15, 0.25).above(0.1) is True
+    assert Estimate("share", 0.2, 0.05, 0.35).above(0.1) is None
+    assert Estimate("share", 0.0, 0.0, 0.0).above(0.1) is False
+    assert str(Estimate("share", -0.001, -0.002, 0.0)) == "share 0.00 [0.00, 0.00]"
+    assert str(Estimate("share", None)) == "share undefined"
+    assert percentiles(torch.empty(0), 0.9) == (None, None)

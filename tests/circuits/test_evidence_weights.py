@@ -1,0 +1,149 @@
+"""Variance shares and correlation: what the weights alone look like."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tokendynamics.attention import Attention
+from tokendynamics.circuits.evidence import evidence
+from tokendynamics.circuits.evidence.correlation import correlation
+from tokendynamics.circuits.evidence.instrument import Instrument
+from tokendynamics.circuits.evidence.variance_shares import variance_shares
+from tokendynamics.circuits.hand_built import OneLayerTransformer, mixture, solution_1, solution_2
+from tokendynamics.circuits.pair_task import PairTask, random_functional
+from tokendynamics.numerics.seeding import generator
+
+
+def shares_of(model: OneLayerTransformer, task: PairTask) -> Instrument:
+    return variance_shares(model, task, resamples=30, confidence=0.9, seed=0)
+
+
+def likeness_of(model: OneLayerTransformer, task: PairTask) -> Instrument:
+    return correlation(model, task, resamples=99, confidence=0.9, seed=0)
+
+
+def rebuilt(model: OneLayerTransformer, key_query: torch.Tensor, ov: torch.Tensor) -> OneLayerTransformer:
+    attention = Attention(key_query.mT, ov, weights="linear")
+    return OneLayerTransformer(attention, model.B, model.bias, model.C, model.task, model.offset)
+
+
+def test_shares_of_a_mixture_by_hand() -> None:
+    task = PairTask(random_functional(5, seed=1), positions=7, law="zipf")
+    share = 0.3
+    model = mixture(task, share)
+    found = shares_of(model, task)
+    law, M = task.law.numpy(), 7
+    # k^t q: α·q_true on categories in head 1, ones right of the diagonal on positions in head 2.
+    by_category = share**2 * task.interaction_variance
+    step = np.diag(np.ones(M - 1), 1)
+    centred = step - step.mean(0) - step.mean(1)[:, None] + step.mean()
+    by_position = (centred**2).mean()
+    # ov: a multiple of the shift of positions in head 1, a multiple of (1 − α)·q_true^T on categories in head 2.
+    ov = model.ov.numpy()
+    written = [float(ov[0].max() ** 2 * (M - 1) / M * (1 - 1 / M))]
+    table = ov[1][:5, :5]
+    written.append(float((((table - (table @ law)[:, None]) ** 2) @ law).sum()))
+    strengths = np.array([by_category, by_position]) * written
+    assert found.named("category–category").value == pytest.approx(strengths[0] / strengths.sum(), rel=1e-10)
+    assert found.named("position–position").value == pytest.approx(strengths[1] / strengths.sum(), rel=1e-10)
+    heads = found.details["heads"]
+    assert [head["qk"]["category–category"] for head in heads] == pytest.approx([1.0, 0.0])
+    assert heads[0]["ov"]["position→position"] == pytest.approx(1.0)
+    assert heads[1]["ov"]["category→category"] == pytest.approx(1.0)
+    assert found.reading == "both"
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 1000), st.floats(0.01, 100.0), st.floats(0.01, 100.0))
+def test_shares_do_not_see_scales_or_constants_that_change_nothing(seed: int, first: float, second: float) -> None:
+    task = PairTask(random_functional(4, seed=2), positions=5, law="zipf")
+    draw, width = generator(seed), task.width
+    key_query, ov = (torch.randn(2, width, width, generator=draw, dtype=torch.float64) for _ in range(2))
+    built = mixture(task, 0.5)
+    plain = rebuilt(built, key_query, ov)
+    scale = torch.tensor([first, second], dtype=torch.float64)[:, None, None]
+    category, position = plain.block("category"), plain.block("position")
+    moved = key_query.clone()
+    # A constant of each receiver leaves the category rows and comes back in the position rows.
+    per_receiver = torch.randn(2, 1, width, generator=draw, dtype=torch.float64)
+    moved[:, category] += 10 * per_receiver
+    moved[:, position] -= 10 * per_receiver
+    changed = rebuilt(built, moved * scale, ov / scale)
+    x = task.sample(4, 0)
+    assert torch.allclose(changed.attend(x), plain.attend(x), atol=1e-9)
+    before, after = shares_of(plain, task), shares_of(changed, task)
+    assert [e.value for e in after.estimates] == pytest.approx([e.value for e in before.estimates], rel=1e-8)
+    assert sum(e.value for e in after.estimates if e.value is not None) == pytest.approx(1.0)
+
+
+def with_column_constants(task: PairTask, constants: torch.Tensor) -> OneLayerTransformer:
+    """Solution 2 whose attention adds a constant for each current category, which hidden units take off again."""
+    shifted = PairTask(task.q_true + constants, task.positions, task.law)
+    built = solution_2(shifted)
+    C, bias = built.C.clone(), built.bias.clone()
+    C[built.block("category")] = -constants
+    bias[built.block("category")] = 0.0  # the unit of the current category says 1, the others 0
+    return OneLayerTransformer(built.attention, built.B, bias, C, task, built.offset)
+
+
+def test_the_raw_correlation_misses_what_the_centred_one_sees() -> None:
+    task = PairTask(random_functional(8, seed=3), positions=6)
+    model = with_column_constants(task, 20.0 * random_functional(8, seed=4)[0])
+    found = likeness_of(model, task)
+    raw = found.named("raw").value
+    assert raw is not None
+    assert raw < 0.3
+    assert found.named("centred").value == pytest.approx(1.0, abs=1e-9)
+    assert found.named("interaction").value == pytest.approx(1.0, abs=1e-9)
+    assert found.attention is True
+    whole = evidence(model, task, samples=200, resamples=30)
+    assert whole.loss is not None
+    assert whole.loss < 1e-20
+    assert whole.verdict == "attention"
+
+
+def test_correlations_are_those_of_numpy() -> None:
+    task = PairTask(random_functional(6, seed=5), positions=4)
+    block = random_functional(6, seed=6)
+    built = solution_2(task)
+    key_query = built.key_query.clone()
+    key_query[0, :6, :6] = block
+    found = likeness_of(built.with_key_query(key_query), task)
+    a, b = block.numpy(), task.q_true.numpy()
+    assert found.named("raw").value == pytest.approx(abs(np.corrcoef(a.flatten(), b.flatten())[0, 1]))
+    a, b = a - a.mean(0), b - b.mean(0)
+    assert found.estimate == pytest.approx(abs(np.corrcoef(a.flatten(), b.flatten())[0, 1]))
+    a, b = a - a.mean(1)[:, None], b - b.mean(1)[:, None]
+    assert found.named("interaction").value == pytest.approx(abs(np.corrcoef(a.flatten(), b.flatten())[0, 1]))
+    assert found.attention is False
+
+
+def test_law_weighted_correlation_is_that_of_a_table_with_repeated_categories() -> None:
+    repeats = torch.tensor([3, 1, 2])
+    task = PairTask(random_functional(3, seed=7), positions=4, law=repeats.double() / 6.0)
+    block = random_functional(3, seed=8)
+    built = solution_2(task)
+    key_query = built.key_query.clone()
+    key_query[0, :3, :3] = block
+    long = [table.repeat_interleave(repeats, 0).repeat_interleave(repeats, 1).numpy() for table in (block, task.q_true)]
+    a, b = (table - table.mean(0) for table in long)
+    found = likeness_of(built.with_key_query(key_query), task)
+    assert found.estimate == pytest.approx(abs(np.corrcoef(a.flatten(), b.flatten())[0, 1]))
+
+
+def test_a_block_without_interaction_looks_like_nothing() -> None:
+    task = PairTask(random_functional(5, seed=9), positions=4)
+    found = likeness_of(solution_1(task), task)
+    assert (found.estimate, found.reading) == (None, "attention takes no part")
+
+
+def test_two_categories_are_too_few_to_tell_likeness_from_chance() -> None:
+    task = PairTask([[0.0, 1.0], [2.0, -1.0]], positions=3)
+    found = likeness_of(solution_2(task), task)
+    assert found.estimate == pytest.approx(1.0)
+    assert found.details["chance of as much under renamed categories"] > 0.1
+    assert found.reading == "cannot tell"
