@@ -35,7 +35,9 @@ def stream(design: Design, key_query: Tensor, v: Tensor, sequences: Sequences) -
 
 def _on_positions(key_query: Tensor, v: Tensor, sequences: Sequences) -> Tensor:
     """Keys see positions, values see categories: ``v Σ_j K[j, i] e_{c_j} + e_{c_i}``."""
-    return _summed(key_query, sequences) @ v.T + sequences.by_token
+    categories = sequences.by_token.shape[-1]
+    summed = _summed(key_query, sequences).reshape(-1, categories)
+    return torch.addmm(sequences.by_token.reshape(-1, categories), summed, v.T).reshape(sequences.by_token.shape)
 
 
 def _on_categories(key_query: Tensor, v: Tensor, sequences: Sequences) -> Tensor:
@@ -44,7 +46,7 @@ def _on_categories(key_query: Tensor, v: Tensor, sequences: Sequences) -> Tensor
     carried = sequences.by_category @ v.T
     for_category = (key_query.T @ carried.flatten(1)).reshape(-1, positions)
     received = _of_category(for_category, sequences).reshape(positions, samples, positions)
-    return received + torch.eye(positions, dtype=v.dtype)[:, None]
+    return received.add_(torch.eye(positions, dtype=v.dtype)[:, None])
 
 
 def _on_everything(key_query: Tensor, v: Tensor, sequences: Sequences) -> Tensor:
@@ -55,12 +57,13 @@ def _on_everything(key_query: Tensor, v: Tensor, sequences: Sequences) -> Tensor
     counts = sequences.by_category.sum(dim=-1)
     # Σ over the senders j of category a of v x_j, (category, sample, feature).
     carried = sequences.by_category @ v_position.T + counts[..., None] * v_category.T[:, None]
-    keyed_by_category = (from_category.T @ carried.flatten(1)).reshape(width, samples, width)
-    keyed_by_position = _summed(from_position, sequences) @ v_category.T
+    keyed_by_position = _summed(from_position, sequences).reshape(-1, categories) @ v_category.T
+    output = torch.addmm(keyed_by_position.reshape(width, -1), from_category.T, carried.flatten(1))
+    output = output.reshape(width, samples, width)
     fixed = (v_position @ from_position).T + torch.eye(width, dtype=v.dtype)
-    output = keyed_by_category + keyed_by_position + fixed[:, None]
-    received = _of_category(output[:categories].reshape(-1, width), sequences)
-    return output[categories:] + received.reshape(-1, samples, width)
+    for_category = (output[:categories] + fixed[:categories, None]).reshape(-1, width)
+    received = _of_category(for_category, sequences).reshape(-1, samples, width)
+    return received.add_(output[categories:]).add_(fixed[categories:, None])
 
 
 def _summed(key_query: Tensor, sequences: Sequences) -> Tensor:
