@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from circuits.pair_cases import close, golden, task_of, tasks_and_sequences
 from tokendynamics.circuits.pair_task import PairTask, category_law, pair_numbers, random_functional
+from tokendynamics.numerics.errors import ArgumentValueError
 
 
 def test_targets_are_the_functional_of_the_previous_and_the_current_category() -> None:
@@ -125,3 +126,15 @@ def test_the_variance_is_that_of_the_targets() -> None:
     sampled = task.targets(task.sample(50_000, seed=0))[:, 1:]
     assert float(sampled.var()) == pytest.approx(task.variance, rel=0.02)
     assert task.interaction_variance < task.variance
+
+
+def test_a_task_keeps_the_functional_it_was_given():
+    functional = torch.ones(2, 2, dtype=torch.float64)
+    task = PairTask(functional, positions=3)
+    functional += 1.0
+    assert task.targets([1, 2]).tolist() == [0.0, 1.0]
+
+
+def test_an_empty_sequence_is_refused_as_one():
+    with pytest.raises(ArgumentValueError, match=r"x: expected at least one token, got shape \(0,\)"):
+        PairTask([[1.0]], positions=3).checked([])

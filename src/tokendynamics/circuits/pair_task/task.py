@@ -39,7 +39,7 @@ class PairTask:
     law: Tensor
 
     def __init__(self, q_true: ArrayLike, positions: int, law: ArrayLike | str | None = None) -> None:
-        functional = as_tensor(q_true, "q_true", ndim_at_least=2, axes="(previous, current)").double()
+        functional = as_tensor(q_true, "q_true", ndim_at_least=2, axes="(previous, current)").to(torch.float64, copy=True)
         if functional.ndim != 2 or functional.shape[0] != functional.shape[1] or functional.shape[0] == 0:
             wanted = "an N × N matrix, one row for each previous category and one column for each current one"
             raise ArgumentValueError(expected("q_true", wanted, f"shape {tuple(functional.shape)}"))
@@ -148,6 +148,8 @@ class PairTask:
 def _as_integers(x: Any) -> Tensor:
     try:
         sequences = x if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x))
+        if sequences.numel() == 0:
+            return sequences.long()
     except (TypeError, ValueError) as error:
         wanted = "sequences of integers of equal length"
         raise ArgumentTypeError(expected("x", wanted, f"{type(x).__name__} ({error})")) from error

@@ -1,0 +1,43 @@
+"""Exact loss landscapes of attention that is to read pairs, their stationary points, and where descent ends.
+
+The stationary families have modules of their own: `positions_families` for 3.1, `categories_families` and
+`categories_zero_rows` for 3.3.
+"""
+
+from tokendynamics.circuits.landscape import categories_families, categories_zero_rows, positions_families
+from tokendynamics.circuits.landscape.basins import Basins, basins
+from tokendynamics.circuits.landscape.categories_only import CategoriesOnly
+from tokendynamics.circuits.landscape.classification import Classification
+from tokendynamics.circuits.landscape.classify import classify
+from tokendynamics.circuits.landscape.continuation import Continuation, continue_descent
+from tokendynamics.circuits.landscape.landscape import Gradient, Landscape
+from tokendynamics.circuits.landscape.normalized import NormalizedPositions
+from tokendynamics.circuits.landscape.positions_only import PositionsOnly
+from tokendynamics.circuits.landscape.softmax_positions import Descent, SoftmaxPositions
+from tokendynamics.circuits.landscape.softmax_stall import Stall, stall
+from tokendynamics.circuits.landscape.stationary_point import StationaryPoint
+from tokendynamics.circuits.landscape.symmetries import Symmetries, symmetries
+
+__all__ = [
+    "Basins",
+    "CategoriesOnly",
+    "Classification",
+    "Continuation",
+    "Descent",
+    "Gradient",
+    "Landscape",
+    "NormalizedPositions",
+    "PositionsOnly",
+    "SoftmaxPositions",
+    "Stall",
+    "StationaryPoint",
+    "Symmetries",
+    "basins",
+    "categories_families",
+    "categories_zero_rows",
+    "classify",
+    "continue_descent",
+    "positions_families",
+    "stall",
+    "symmetries",
+]

@@ -1,0 +1,187 @@
+"""3.2 of `logical`: attention reads positions only, through a softmax over the senders.
+
+With softmax every column of weights is positive and sums to one, so that the loss is that of `PositionsOnly` on an
+open simplex. No finite point is stationary: `descent` gives a direction that falls at every finite point, with the
+slope as a sum of negative terms. The optimum (loss 0) lies at infinite logits. Slow descent is another matter: see
+`stall`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tokendynamics.circuits.landscape.landscape import Gradient
+from tokendynamics.circuits.landscape.points import checked_point
+from tokendynamics.circuits.landscape.positions_only import PositionsOnly
+from tokendynamics.numerics.arguments import ArrayLike
+
+
+@dataclass(frozen=True)
+class Descent:
+    """A direction along which the loss falls, and how fast.
+
+    Attributes:
+        q: Direction of the logits, shape (…, M, M).
+        v: Direction of v, shape (…, N, N).
+        slope: The derivative of the loss along the direction, shape (…,): below zero at every finite point.
+    """
+
+    q: Tensor
+    v: Tensor
+    slope: Tensor
+
+
+class SoftmaxPositions:
+    """The landscape of logits (M, M) [sender, receiver], softmax over senders, and v (N, N) acting on columns.
+
+    The first column of logits, and a constant added to any column, change nothing.
+
+    Args:
+        law: Probabilities of the categories 1..N, positive, summing to one.
+        positions: M, at least 2.
+
+    Attributes:
+        linear: The same landscape as a function of the weights.
+
+    Raises:
+        ArgumentTypeError: Positions that are no integer.
+        ArgumentValueError: A law that is none, or fewer than two positions.
+
+    >>> landscape = SoftmaxPositions([0.5, 0.5], positions=2)
+    >>> identity = [[1.0, 0.0], [0.0, 1.0]]
+    >>> float(landscape.loss([[0.0, 0.0], [0.0, 0.0]], identity))
+    0.25
+    >>> float(landscape.loss([[0.0, 40.0], [0.0, 0.0]], identity)) < 1e-30
+    True
+    """
+
+    def __init__(self, law: ArrayLike, positions: int) -> None:
+        self.linear = PositionsOnly(law, positions)
+        self.law = self.linear.law
+        self.positions = self.linear.positions
+        self.categories = self.linear.categories
+        self.gini = self.linear.gini
+        self.name = "positions only, softmax"
+        self.q_shape = self.linear.q_shape
+        self.v_shape = self.linear.v_shape
+
+    def weights(self, q: ArrayLike) -> Tensor:
+        """What each sender gets of each receiver's attention, shape (…, M, M): the columns sum to one.
+
+        Args:
+            q: Logits, shape (…, M, M), entry [sender, receiver].
+        """
+        logits, _ = checked_point(self, q, torch.zeros(self.v_shape))
+        return torch.softmax(logits, dim=-2)
+
+    def loss(self, q: ArrayLike, v: ArrayLike) -> Tensor:
+        """The expected squared error summed over i = 2..M, shape (…,); `logical` (3.3) with (3.35).
+
+        Args:
+            q: Logits, shape (…, M, M), entry [sender, receiver].
+            v: Shape (…, N, N).
+
+        Raises:
+            ArgumentTypeError: No real floating-point numbers.
+            ArgumentValueError: A wrong shape, or a NaN or infinity.
+        """
+        return self.linear.loss(self.weights(q), v)
+
+    def gradient(self, q: ArrayLike, v: ArrayLike) -> Gradient:
+        """The derivatives of `loss`: ``w_ji (g_ji − Σ_k w_ki g_ki)`` with g the derivatives for the weights w."""
+        weights = self.weights(q)
+        linear = self.linear.gradient(weights, v)
+        return Gradient(weights * _about_mean(weights, linear.q), linear.v)
+
+    def hessian(self, q: ArrayLike, v: ArrayLike) -> Tensor:
+        """The second derivatives over (logits row by row, v row by row), shape (…, M² + N², M² + N²)."""
+        weights = self.weights(q)
+        entries, size = self.positions**2, self.positions
+        linear = self.linear.hessian(weights, v)
+        chain = self._chain(weights)
+        qq = chain @ linear[..., :entries, :entries] @ chain
+        pull = weights * _about_mean(weights, self.linear.gradient(weights, v).q)
+        bend = torch.diag_embed(pull.mT) - weights.mT[..., :, :, None] * pull.mT[..., :, None, :]
+        bend = bend - pull.mT[..., :, :, None] * weights.mT[..., :, None, :]
+        qq = qq + _by_column(bend, size)
+        qv = chain @ linear[..., :entries, entries:]
+        vv = linear[..., entries:, entries:].expand(*qq.shape[:-2], -1, -1)
+        return torch.cat([torch.cat([qq, qv], dim=-1), torch.cat([qv.mT, vv], dim=-1)], dim=-2)
+
+    def best_v(self, q: ArrayLike) -> Tensor:
+        """The v of least loss for given logits, ``p 1^T + (Σ_i c_i / Σ_i |q_i|²)(I − p 1^T)``, shape (…, N, N)."""
+        own, squares = self._own_and_squares(self.weights(q))
+        return self._mean_predictor() + (own / squares)[..., None, None] * self._interaction()
+
+    def descent(self, q: ArrayLike, v: ArrayLike) -> Descent:
+        """A direction of descent, which proves that no finite point is stationary; sharpens `logical` 3.2.
+
+        Write ``L(w, v) = F(w) + (M−1)|Ep|² + Q tr(E Σ E^T)`` with ``E = v − best_v``, ``C = Σ c_i``,
+        ``Q = Σ |w_i|²`` and ``F = T(M − 1 − C²/Q)``. Move every column of weights straight towards its previous
+        token, ``dw_i = e_{i−1} − w_i``, and E by ``dE = −(C/Q) E``. Then
+
+            ``dL = −2TC[(M−1)Q − C²]/Q² − 2(C/Q)(M−1)|Ep|² − 2Q tr(E Σ E^T)``.
+
+        The first term is below zero: all c_i > 0, and ``C² ≤ (M−1)Σc_i² < (M−1)Q`` since the other weights are
+        positive too. It vanishes only where they all vanish, at infinite logits. (In floating point the slope can
+        still round to zero once the weights underflow.)
+
+        Args:
+            q: Logits, shape (…, M, M).
+            v: Shape (…, N, N).
+        """
+        logits, value = checked_point(self, q, v)
+        weights = torch.softmax(logits, dim=-2)
+        own, squares = self._own_and_squares(weights)
+        error = value - self.best_v(logits)
+        rate = own / squares
+        change_own = (self.positions - 1) - own
+        change_squares = 2.0 * (own - squares)
+        change_rate = change_own / squares - own * change_squares / squares.square()
+        direction = change_rate[..., None, None] * self._interaction() - rate[..., None, None] * error
+        return Descent(self._towards_previous(logits), direction, self._slope(weights, error))
+
+    def _slope(self, weights: Tensor, error: Tensor) -> Tensor:
+        counted = self.positions - 1
+        own, squares = self._own_and_squares(weights)
+        mean = error.matmul(self.law)
+        energy = (error - mean[..., :, None]).square().matmul(self.law).sum(-1)
+        entries = weights.diagonal(1, -2, -1)
+        others = (weights[..., :, 1:] - torch.diag_embed(entries, offset=1)[..., :, 1:]).square().sum((-1, -2))
+        # (M−1)Q − C² without cancellation: what the other senders get, and how unequal the columns are.
+        spread = counted * (others + (entries - entries.mean(-1, keepdim=True)).square().sum(-1))
+        slope = -2.0 * self.gini * own * spread / squares.square()
+        return slope - 2.0 * (own / squares) * counted * mean.square().sum(-1) - 2.0 * squares * energy
+
+    def _towards_previous(self, logits: Tensor) -> Tensor:
+        # Raising one logit by dl moves its column by w dl (e − w).
+        steps = torch.exp(-torch.log_softmax(logits, dim=-2).diagonal(1, -2, -1))
+        return torch.diag_embed(steps, offset=1)
+
+    def _own_and_squares(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+        return weights.diagonal(1, -2, -1).sum(-1), weights[..., :, 1:].square().sum((-1, -2))
+
+    def _mean_predictor(self) -> Tensor:
+        return self.law[:, None].expand(self.categories, self.categories)
+
+    def _interaction(self) -> Tensor:
+        return torch.eye(self.categories, dtype=torch.float64) - self.law[:, None]
+
+    def _chain(self, weights: Tensor) -> Tensor:
+        columns = weights.mT
+        return _by_column(
+            torch.diag_embed(columns) - columns[..., :, :, None] * columns[..., :, None, :], self.positions
+        )
+
+
+def _about_mean(weights: Tensor, gradient: Tensor) -> Tensor:
+    return gradient - (weights * gradient).sum(-2, keepdim=True)
+
+
+def _by_column(blocks: Tensor, size: int) -> Tensor:
+    """Blocks (…, receiver, sender, sender) as a matrix over the entries of q row by row."""
+    whole = torch.einsum("...ijk,il->...jikl", blocks, torch.eye(size, dtype=torch.float64))
+    return whole.reshape(*blocks.shape[:-3], size * size, size * size)

@@ -1,0 +1,113 @@
+"""Moves that change no loss: what a zero eigenvalue of the Hessian may owe to the way a landscape is written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tokendynamics.circuits.landscape.landscape import Landscape
+from tokendynamics.circuits.landscape.points import checked_point, flatten, unflatten
+from tokendynamics.numerics.arguments import ArrayLike
+from tokendynamics.numerics.seeding import generator
+
+_FACTOR = 1.25
+_TOLERANCE = 1e-11
+
+
+@dataclass(frozen=True)
+class Symmetries:
+    """The symmetries of a landscape, as directions at one point.
+
+    Attributes:
+        names: Which were found, of "scaling q against v", "scaling q", "scaling v", "constant on a column of q",
+            "constant on a column of v" and "entries without influence".
+        directions: An orthonormal basis of all their directions at the point, shape (n, count) over the flattened
+            (q, v).
+    """
+
+    names: tuple[str, ...]
+    directions: Tensor
+
+
+def symmetries(landscape: Landscape, q: ArrayLike, v: ArrayLike) -> Symmetries:
+    """The symmetries that hold at a point in general position, tried by finite moves, and their directions at (q, v).
+
+    Args:
+        landscape: Any landscape.
+        q: Shape of one q.
+        v: Shape of one v.
+
+    >>> from tokendynamics.circuits.landscape.positions_only import PositionsOnly
+    >>> found = symmetries(PositionsOnly([0.5, 0.5], 2), [[0.0, 1.0], [0.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]])
+    >>> found.names
+    ('scaling q against v', 'constant on a column of q', 'entries without influence')
+    """
+    point = flatten(*checked_point(landscape, q, v))
+    # Tried elsewhere, since at the point itself a move may change nothing by accident (any v where q = 0).
+    general = _general_point(landscape)
+    names, moves, directions = _candidates(landscape, general, point)
+    losses = landscape.loss(*unflatten(landscape, torch.stack([general, *moves])))
+    kept = (losses[1:] - losses[0]).abs() <= _TOLERANCE * losses[0].abs()
+    found = tuple(dict.fromkeys(name for name, keep in zip(names, kept.tolist(), strict=True) if keep))
+    return Symmetries(found, _orthonormal(torch.stack(directions, dim=-1)[:, kept]))
+
+
+def scales_against(landscape: Landscape) -> bool:
+    """Whether ``(q, v) → (q/λ, λv)`` changes no loss, tried at a point in general position."""
+    return "scaling q against v" in symmetries(landscape, *unflatten(landscape, _general_point(landscape))).names
+
+
+def balanced(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """The point ``(q/λ, λv)`` with ``|q| = |v|``; as it is where one of them is zero.
+
+    >>> q, v = balanced(torch.tensor([[4.0]]), torch.tensor([[1.0]]))
+    >>> q.item(), v.item()
+    (2.0, 2.0)
+    """
+    q_norm, v_norm = float(q.norm()), float(v.norm())
+    if q_norm == 0.0 or v_norm == 0.0:
+        return q, v
+    factor = (q_norm / v_norm) ** 0.5
+    return q / factor, v * factor
+
+
+def _general_point(landscape: Landscape) -> Tensor:
+    size = sum(rows * columns for rows, columns in (landscape.q_shape, landscape.v_shape))
+    return torch.randn(size, generator=generator(0), dtype=torch.float64)
+
+
+def _candidates(landscape: Landscape, general: Tensor, point: Tensor) -> tuple[list[str], list[Tensor], list[Tensor]]:
+    (q, v), (q_here, v_here) = unflatten(landscape, general), unflatten(landscape, point)
+    names = ["scaling q against v", "scaling q", "scaling v"]
+    moves = [flatten(q / _FACTOR, v * _FACTOR), flatten(q * _FACTOR, v), flatten(q, v * _FACTOR)]
+    none_q, none_v = torch.zeros_like(q), torch.zeros_like(v)
+    directions = [flatten(-q_here, v_here), flatten(q_here, none_v), flatten(none_q, v_here)]
+    for name, step in _shifts(landscape):
+        names.append(name)
+        moves.append(general + step)
+        directions.append(step)
+    return names, moves, directions
+
+
+def _shifts(landscape: Landscape) -> list[tuple[str, Tensor]]:
+    q, v = torch.zeros(landscape.q_shape).double(), torch.zeros(landscape.v_shape).double()
+    shifts = []
+    for column in range(landscape.q_shape[1]):
+        step = q.clone()
+        step[:, column] = 1.0
+        shifts.append(("constant on a column of q", flatten(step, v)))
+    for column in range(landscape.v_shape[1]):
+        step = v.clone()
+        step[:, column] = 1.0
+        shifts.append(("constant on a column of v", flatten(q, step)))
+    entries = torch.eye(q.numel() + v.numel(), dtype=torch.float64)
+    return shifts + [("entries without influence", entry) for entry in entries]
+
+
+def _orthonormal(directions: Tensor) -> Tensor:
+    lengths = directions.norm(dim=0)
+    unit = directions[:, lengths > 0] / lengths[lengths > 0]
+    left, values, _ = torch.linalg.svd(unit, full_matrices=False)
+    return left[:, values > 1e-9]

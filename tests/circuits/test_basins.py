@@ -1,0 +1,238 @@
+"""Where random starts end, with intervals that cover and statuses that say why."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import binomtest
+from torch import Tensor
+
+from tokendynamics.circuits.landscape.basin_descent import Ending
+from tokendynamics.circuits.landscape.basin_interval import wilson
+from tokendynamics.circuits.landscape.basin_objective import Objective
+from tokendynamics.circuits.landscape.basin_starts import random_starts
+from tokendynamics.circuits.landscape.basins import basins
+from tokendynamics.circuits.landscape.categories_only import CategoriesOnly
+from tokendynamics.circuits.landscape.gradient_flow import flow
+from tokendynamics.circuits.landscape.landscape import Gradient
+from tokendynamics.circuits.landscape.points import flatten
+from tokendynamics.circuits.landscape.positions_only import PositionsOnly
+from tokendynamics.circuits.landscape.softmax_positions import SoftmaxPositions
+from tokendynamics.circuits.pair_task.laws import category_law
+from tokendynamics.numerics.arguments import ArrayLike
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
+
+LAW = category_law(None, 5)
+
+
+def pair_target() -> Tensor:
+    return torch.randn(5, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+class Spring:
+    """Loss |q|² + |v|² (or a constant less that) up to a radius, and not a number beyond."""
+
+    name = "spring"
+    q_shape = (2, 2)
+    v_shape = (1, 3)
+    law = torch.ones(1, dtype=torch.float64)
+
+    def __init__(self, sign: float = 1.0, edge: float = math.inf) -> None:
+        self._sign, self._edge = sign, edge
+
+    def loss(self, q: ArrayLike, v: ArrayLike) -> Tensor:
+        square = torch.as_tensor(q).square().sum((-2, -1)) + torch.as_tensor(v).square().sum((-2, -1))
+        height = 0.0 if self._sign > 0 else 2.0 * self._edge**2
+        return torch.where(square <= self._edge**2, height + self._sign * square, torch.nan)
+
+    def gradient(self, q: ArrayLike, v: ArrayLike) -> Gradient:
+        return Gradient(2 * self._sign * torch.as_tensor(q), 2 * self._sign * torch.as_tensor(v))
+
+    def hessian(self, q: ArrayLike, v: ArrayLike) -> Tensor:
+        return 2 * self._sign * torch.eye(7, dtype=torch.float64).expand(*torch.as_tensor(q).shape[:-2], 7, 7)
+
+
+@pytest.mark.parametrize(("count", "total"), [(0, 10), (3, 17), (28, 100), (100, 100)])
+def test_the_interval_is_that_of_wilson(count: int, total: int) -> None:
+    reference = binomtest(count, total).proportion_ci(0.95, method="wilson")
+    assert wilson(count, total) == pytest.approx((reference.low, reference.high), abs=1e-12)
+
+
+def test_an_interval_without_trials_is_refused() -> None:
+    for count, total in ((0, 0), (3, 2), (-1, 2)):
+        with pytest.raises(ArgumentValueError):
+            wilson(count, total)
+
+
+def test_starts_have_the_stated_spread_and_do_not_depend_on_their_number() -> None:
+    landscape = PositionsOnly(LAW, 6)
+    q, v = random_starts(landscape, 400, seed=3, scale=0.5)
+    assert float(q.std()) == pytest.approx(0.5, rel=0.03)
+    assert float(v.std()) == pytest.approx(0.5, rel=0.03)
+    fewer, _ = random_starts(landscape, 7, seed=3, scale=0.5)
+    assert torch.equal(q[:7], fewer)
+    uniform_q, uniform_v = random_starts(landscape, 400, seed=3, scale="fan-in")
+    assert 0.99 / 6**0.5 < float(uniform_q.abs().max()) <= 1 / 6**0.5
+    assert 0.99 / 5**0.5 < float(uniform_v.abs().max()) <= 1 / 5**0.5
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_the_attractor_at_infinity_catches_between_15_and_45_percent() -> None:
+    landscape = PositionsOnly(LAW, 6)
+    found = basins(landscape, 40, seed=2)
+    caught = found.share("at infinity")
+    assert 0.15 <= caught.fraction <= 0.45
+    assert caught.low < 0.28 < caught.high
+    limit = 5 * (1 - 1 / 5) / 6
+    ends = [run for run in found.runs if run.kind == "at infinity"]
+    for run in ends:
+        assert run.classification is not None
+        assert run.classification.limit == pytest.approx(limit, rel=1e-3)
+    assert {share.kind for share in found.shares} == {"global minimum", "at infinity"}
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_shares_statuses_and_json_tell_the_same_story() -> None:
+    found = basins(PositionsOnly(LAW, 6), 12, seed=0)
+    kinds = [run.kind for run in found.runs]
+    assert sum(share.count for share in found.shares) == sum(found.statuses.values()) == 12
+    for share in found.shares:
+        assert share.count == kinds.count(share.kind)
+        assert share.low <= share.fraction <= share.high
+    assert found.share("local minimum").count == 0
+    lost = sum(run.loss > 0.1 for run in found.runs)
+    assert found.above(0.1).count == lost
+    stored = json.loads(json.dumps(found.as_json()))
+    assert [run["kind"] for run in stored["runs"]] == kinds
+    assert stored["runs"][3]["q"] == found.runs[3].q.tolist()
+    assert stored["shares"][0]["fraction"] == found.shares[0].fraction
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_on_categories_catches_no_start_above_zero_loss(causal: bool) -> None:
+    landscape = CategoriesOnly(pair_target(), LAW, 6, causal=causal)
+    found = basins(landscape, 10, seed=1)
+    # A few descend towards the far ends of the zero-loss family, where v_ii outweighs v_{i,i−1} without bound.
+    assert {run.kind for run in found.runs} <= {"global minimum", "at infinity"}
+    assert found.share("global minimum").count >= 8
+    nothing = float(landscape.loss(found.runs[0].q, 0.0 * found.runs[0].v))
+    for run in found.runs:
+        assert run.classification is not None
+        assert run.classification.limit < 1e-9 * nothing
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_the_flow_ends_where_the_descent_can_end() -> None:
+    landscape = PositionsOnly(category_law(None, 3), 3)
+    found = basins(landscape, 3, seed=0, method="gradient-flow", budget=5000, horizon=300.0)
+    assert {run.kind for run in found.runs} <= {"global minimum", "at infinity"}
+    assert found.share("global minimum").count >= 1
+
+
+def test_the_flow_of_a_spring_is_exponential() -> None:
+    start = np.arange(1.0, 8.0)
+    objective = Objective(Spring(), start)
+    ending = flow(objective, start, horizon=1.5, steps=1000, tolerance=1e-12)
+    assert ending.status == "budget spent"
+    assert ending.point == pytest.approx(start * math.exp(-3.0), rel=1e-5)
+
+
+def test_the_flow_keeps_what_the_scaling_symmetry_conserves() -> None:
+    landscape = PositionsOnly(category_law(None, 3), 4)
+    q, v = random_starts(landscape, 1, seed=5)
+    start = flatten(q[0], v[0]).numpy()
+    objective = Objective(landscape, start)
+    ending = flow(objective, start, horizon=2.0, steps=5000, tolerance=1e-12, accuracy=1e-9)
+    end_q, end_v = objective.unflatten(ending.point)
+    before, after = float(q[0].square().sum() - v[0].square().sum()), float(end_q.square().sum() - end_v.square().sum())
+    assert after == pytest.approx(before, abs=1e-6)
+    assert objective(ending.point)[0] < objective(start)[0]
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_softmax_stalls_the_flow_and_not_the_quasi_newton_descent() -> None:
+    landscape = SoftmaxPositions(LAW, 6)
+    quick = basins(landscape, 5, seed=0)
+    assert quick.share("global minimum").count == 5
+    slow = basins(landscape, 3, seed=0, method="gradient-flow", horizon=30.0)
+    assert slow.above(4e-3).count == 3
+    assert slow.statuses == {"budget spent": 3}
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("method", ["quasi-newton", "gradient-flow"])
+def test_a_run_that_leaves_the_numbers_keeps_its_state_and_says_why(method) -> None:
+    found = basins(Spring(sign=-1.0, edge=1e3), 3, seed=0, method=method, horizon=1e3)
+    for run in found.runs:
+        assert run.status == "not finite"
+        assert run.kind == "not finite"
+        assert "not finite" in run.reason
+        assert math.isfinite(run.loss)
+        assert bool(torch.isfinite(run.q).all())
+    assert found.share("not finite").count == 3
+    assert found.as_json()["statuses"] == {"not finite": 3}
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_start_without_a_loss_is_a_status_too() -> None:
+    found = basins(Spring(edge=1e-6), 2, seed=0)
+    assert found.statuses == {"not finite": 2}
+    assert all(math.isnan(run.loss) for run in found.runs)
+    starts, _ = random_starts(Spring(), 2, seed=0)
+    assert torch.equal(found.runs[1].q, starts[1])
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_spent_budget_is_reported() -> None:
+    found = basins(PositionsOnly(LAW, 6), 2, seed=0, budget=3)
+    assert found.statuses == {"budget spent": 2}
+    assert "3 steps" in found.runs[0].reason
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_progress_is_reported_once_for_each_start() -> None:
+    seen = []
+
+    def track(items, description, total):
+        for item in items:
+            seen.append((description, total))
+            yield item
+
+    basins(Spring(), 4, seed=0, track=track)
+    assert seen == [("spring: quasi-newton", 4)] * 4
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("changes", "error", "says"),
+    [
+        ({"landscape": "3.1"}, ArgumentTypeError, "landscape"),
+        ({"starts": 0}, ArgumentValueError, "starts"),
+        ({"starts": 2.5}, ArgumentTypeError, "starts"),
+        ({"seed": "one"}, ArgumentTypeError, "seed"),
+        ({"method": "newton"}, ArgumentValueError, "method"),
+        ({"scale": -1.0}, ArgumentValueError, "scale"),
+        ({"scale": "fan-out"}, ArgumentValueError, "scale"),
+        ({"budget": 0}, ArgumentValueError, "budget"),
+        ({"horizon": math.inf}, ArgumentValueError, "horizon"),
+        ({"tolerance": 0.0}, ArgumentValueError, "tolerance"),
+    ],
+)
+def test_wrong_settings_are_refused_before_anything_runs(changes, error, says) -> None:
+    settings = {"landscape": Spring(), "starts": 2, "seed": 0} | changes
+    with pytest.raises(error) as raised:
+        basins(**settings)
+    assert str(raised.value).startswith(says)
+
+
+def test_an_ending_knows_its_reason() -> None:
+    objective = Objective(Spring(), np.zeros(7))
+    ending = flow(objective, np.ones(7), horizon=100.0, steps=10_000, tolerance=1e-6)
+    assert isinstance(ending, Ending)
+    assert ending.status == "converged"
+    assert float(np.abs(ending.point).max()) < 1e-5
