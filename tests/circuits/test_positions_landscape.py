@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -21,7 +20,6 @@ from tokendynamics.circuits.landscape.points import flatten, unflatten
 from tokendynamics.circuits.landscape.positions_only import PositionsOnly
 from tokendynamics.circuits.pair_task.laws import category_law
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
-from tokendynamics.numerics.seeding import generator
 
 
 def relative(came: torch.Tensor, wanted: object) -> float:

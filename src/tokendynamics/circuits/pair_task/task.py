@@ -39,7 +39,7 @@ class PairTask:
     law: Tensor
 
     def __init__(self, q_true: ArrayLike, positions: int, law: ArrayLike | str | None = None) -> None:
-        functional = as_tensor(q_true, "q_true", ndim_at_least=2, axes="(previous, current)").to(torch.float64, copy=True)
+        functional = as_tensor(q_true, "q_true", ndim_at_least=2, axes="(previous, current)").double().clone()
         if functional.ndim != 2 or functional.shape[0] != functional.shape[1] or functional.shape[0] == 0:
             wanted = "an N × N matrix, one row for each previous category and one column for each current one"
             raise ArgumentValueError(expected("q_true", wanted, f"shape {tuple(functional.shape)}"))
