@@ -72,6 +72,14 @@ def test_a_finished_run_is_returned_as_it_is(task, tmp_path):
     assert again.seconds == pytest.approx(first.seconds, abs=1e-3)
 
 
+@pytest.mark.parametrize("law", ["uniform", "zipf", [0.1, 0.2, 0.3, 0.15, 0.15, 0.1]])
+def test_a_law_survives_the_disk_to_the_last_digit(tmp_path, law):
+    task = PairTask(random_functional(6, seed=0), positions=3, law=law)
+    first = learn(task, "solution-3", batch=5, steps=1, inner=1, folder=tmp_path)
+    again = learn(task, "solution-3", batch=5, steps=1, inner=1, folder=tmp_path)
+    assert torch.equal(again.task.law, first.task.law)
+
+
 def test_another_run_in_the_folder_is_refused_by_the_setting_that_differs(task, tmp_path):
     learn(task, "solution-2", batch=20, steps=2, inner=3, folder=tmp_path)
     with pytest.raises(ArgumentValueError, match=r"steps = 3.*steps = 2"):

@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
         with limited_threads(options.threads):
             for index, name in enumerate(names, start=1):
                 _say(f"[{index}/{len(names)}] {name}: {FIGURES[name].title}")
-                record, widths[name] = _run(name, options.out, quick=options.quick)
+                record, widths[name] = _run(name, options.out, options.runs, quick=options.quick)
                 records[name] = record
                 (options.out / "papers.md").write_text(summary(records, widths), encoding="utf-8")
                 _say(_verdict(record))
@@ -54,10 +54,10 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if ours else 0
 
 
-def _run(name: str, folder: Path, *, quick: bool) -> tuple[Record, float]:
+def _run(name: str, folder: Path, runs: Path | None, *, quick: bool) -> tuple[Record, float]:
     """Write what comes out of one figure; return it and the width of the drawing in inches."""
     figure = FIGURES[name]
-    record = figure.reproduce(quick=quick)
+    record = figure.reproduce(quick=quick, folder=runs or folder / "learned")
     drawn = figure.draw(record)
     for kind in FORMATS:
         plots.save(drawn, folder / f"{name}.{kind}")
@@ -84,6 +84,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("name", nargs="*", choices=[*FIGURES, []], metavar="name", help="a figure; see --list")
     parser.add_argument("--out", type=Path, default=Path("papers-out"), metavar="FOLDER", help="default: papers-out")
+    learned = "where learned models are kept and taken from (default: 'learned' in the output)"
+    parser.add_argument("--runs", type=Path, metavar="FOLDER", help=learned)
     parser.add_argument("--quick", action="store_true", help="fewer draws and starts: a minute or two in all")
     parser.add_argument("--threads", type=int, default=1, help="threads of the linear algebra, default 1")
     parser.add_argument("--list", action="store_true", help="print the names and stop")

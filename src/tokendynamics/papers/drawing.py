@@ -1,14 +1,16 @@
-"""What the figures of both papers share when they are drawn."""
+"""What the figures of the papers share when they are drawn."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from tokendynamics.plots.style import BAND, END_HIDDEN, INK, MUTED, PATH, START, paper_style
+from tokendynamics.plots.style import AXIS, BAND, END_HIDDEN, INK, LINES, MUTED, PATH, START, paper_style
 
 _LETTERS_PER_INCH = 20
 _ROOM = 0.06
@@ -34,6 +36,47 @@ def marks(axes: Axes, x: Sequence[float], y: Sequence[float], label: str) -> Non
     """Add open circles to a panel and its legend: what was measured, beside lines that were predicted."""
     axes.plot(x, y, ls="none", marker="o", color=INK, mfc=START, label=label)
     axes.legend(loc="lower left")
+
+
+@paper_style()
+def outputs_over_targets(axes: Axes, targets: Sequence[float], outputs: Mapping[str, Sequence[float]]) -> None:
+    """Draw outputs over targets, at most two by name, with the line on which they are equal."""
+    low, high = min(targets), max(targets)
+    axes.plot([low, high], [low, high], color=AXIS, lw=0.8, zorder=0.9, label="_equal")
+    for (name, values), (colour, _), marker in zip(outputs.items(), LINES, (".", "x"), strict=False):
+        axes.plot(targets, values, ls="none", marker=marker, ms=3, mew=0.6, color=colour, label=name)
+    axes.set(xlabel="target", ylabel="output", aspect="equal")
+    axes.legend(loc="upper left")
+
+
+@paper_style()
+def banded(axes: Axes, x: Sequence[float], lines: Mapping[str, np.ndarray], label: str) -> None:
+    """Draw the median of several runs for each name, in a band from the least to the largest; logarithmic upwards.
+
+    Args:
+        axes: The panel.
+        x: Shape (point,).
+        lines: (run, point), by name, at most six names.
+        label: Of the vertical axis.
+    """
+    for (name, runs), (colour, dash) in zip(lines.items(), LINES, strict=False):
+        axes.fill_between(x, runs.min(axis=0), runs.max(axis=0), fc=colour, ec="none", alpha=0.16, zorder=1)
+        axes.plot(x, np.median(runs, axis=0), color=colour, ls=dash, zorder=2, label=name)
+    axes.set_yscale("log")
+    axes.set_ylabel(label)
+    axes.legend()
+
+
+@paper_style()
+def dots(axes: Axes, rows: Mapping[str, Sequence[float]], label: str, *, scale: Literal["linear", "log"]) -> None:
+    """Draw the numbers of each row as open circles, from the top, and a bar at their median."""
+    for place, values in enumerate(rows.values()):
+        axes.plot(values, [place] * len(values), ls="none", marker="o", ms=3.5, color=INK, mfc=START, mew=0.7)
+        axes.plot([float(np.median(values))], [place], ls="none", marker="|", ms=13, mew=1.8, color=PATH, zorder=0.9)
+    axes.set_xscale(scale)
+    axes.set_yticks(range(len(rows)), list(rows))
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.set_xlabel(label)
 
 
 def framed(axes: Axes) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 
 from tokendynamics.plots.animate import animate
+from tokendynamics.plots.heat_map import heat_map
 from tokendynamics.plots.lengths import distances, norms
 from tokendynamics.plots.over_time import over_time
 from tokendynamics.plots.phase_plane import phase_plane
@@ -24,6 +25,7 @@ __all__ = [
     "Figure",
     "animate",
     "distances",
+    "heat_map",
     "norms",
     "over_time",
     "panels",

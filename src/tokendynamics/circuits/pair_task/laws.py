@@ -42,7 +42,8 @@ def category_law(law: ArrayLike | str | None, categories: int) -> Tensor:
     if abs(total - 1.0) > _SUM_TOLERANCE:
         advice = f"divide by {total:.12g}"
         raise ArgumentValueError(expected("law", "probabilities that sum to 1", f"a sum of {total:.12g}", advice))
-    return probabilities / total
+    # What sums to one up to rounding is left alone, so that a law that was written down is read back unchanged.
+    return probabilities if abs(total - 1.0) <= categories * torch.finfo(torch.float64).eps else probabilities / total
 
 
 def _named(name: str, categories: int) -> Tensor:

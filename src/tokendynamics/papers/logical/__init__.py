@@ -1,0 +1,1 @@
+"""The worked examples, claims and figures of `logical`."""
