@@ -147,3 +147,14 @@ def test_two_categories_are_too_few_to_tell_likeness_from_chance() -> None:
     assert found.estimate == pytest.approx(1.0)
     assert found.details["chance of as much under renamed categories"] > 0.1
     assert found.reading == "cannot tell"
+
+
+def test_the_interval_of_a_likeness_that_may_have_either_sign_reaches_down_to_zero() -> None:
+    task = PairTask(random_functional(10, seed=0), positions=4)
+    unlike = torch.zeros(14, 14, dtype=torch.float64)
+    unlike[:10, :10] = random_functional(10, seed=5)
+    centred = correlation(solution_2(task).with_key_query(unlike), task, 200, 0.95, 0).named("centred")
+    assert centred.value is not None
+    assert centred.high is not None
+    assert centred.low == 0.0
+    assert 0.0 < centred.value < centred.high

@@ -44,7 +44,7 @@ def correlation(model: OneLayerTransformer, task: PairTask, resamples: int, conf
         undefined = Estimate("centred", None), Estimate("interaction", None), Estimate("raw", None)
         return Instrument("correlation", title, False, None, undefined, nothing, {"heads": []})
     held_blocks = block[held]
-    per_head = _column(held_blocks, task.q_true, law, law)
+    per_head = _column(held_blocks, task.q_true, law, law).abs()
     best = int(per_head.argmax())
     senders = random_weights(law, resamples, seed)
     receivers = random_weights(law, resamples, seed + 1)
@@ -52,8 +52,8 @@ def correlation(model: OneLayerTransformer, task: PairTask, resamples: int, conf
     estimates = tuple(
         Estimate(
             name,
-            float(measure(chosen, task.q_true, law, law)),
-            *percentiles(measure(chosen, task.q_true, senders, receivers), confidence),
+            abs(float(measure(chosen, task.q_true, law, law))),
+            *_without_sign(*percentiles(measure(chosen, task.q_true, senders, receivers), confidence)),
         )
         for name, measure in {"centred": _column, "interaction": _double, "raw": _raw}.items()
     )
@@ -83,9 +83,17 @@ def _less_mean(matrix: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     return matrix - (matrix * rows[..., :, None] * columns[..., None, :]).sum(dim=(-2, -1), keepdim=True)
 
 
+def _without_sign(low: float | None, high: float | None) -> tuple[float | None, float | None]:
+    """The interval of |r| from that of r: it reaches down to 0 where r may have either sign."""
+    if low is None or high is None:
+        return None, None
+    smallest = 0.0 if low <= 0.0 <= high else min(abs(low), abs(high))
+    return smallest, max(abs(low), abs(high))
+
+
 def _alike(a: Tensor, b: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """|Weighted cosine| of two matrices; 0 where one of them vanishes."""
-    product = (a * b * rows[..., :, None] * columns[..., None, :]).sum(dim=(-2, -1)).abs()
+    """Weighted cosine of two matrices; 0 where one of them vanishes."""
+    product = (a * b * rows[..., :, None] * columns[..., None, :]).sum(dim=(-2, -1))
     size = (mean_square(a, rows, columns) * mean_square(b, rows, columns)).sqrt()
     return torch.where(size > 0, product / size, torch.zeros_like(product))
 
@@ -97,7 +105,7 @@ def _chance(blocks: Tensor, task: PairTask, observed: float, resamples: int, see
         previous, current = torch.randperm(count, generator=draw), torch.randperm(count, generator=draw)
         renamed = task.q_true[previous][:, current]
         # Renaming that changes nothing counts as equally large in spite of rounding.
-        as_large += float(_column(blocks, renamed, task.law, task.law).max()) >= observed - 1e-12
+        as_large += float(_column(blocks, renamed, task.law, task.law).abs().max()) >= observed - 1e-12
     return (1 + as_large) / (1 + resamples)
 
 
