@@ -14,7 +14,9 @@ from tokendynamics.circuits.hand_built import (
     HAND_BUILT,
     linear_case,
     linear_solution,
+    mixture,
     selection,
+    softmax_solution_1,
     solution_1,
     solution_2,
     solution_3,
@@ -73,7 +75,8 @@ def test_integers_meant_as_a_matrix_of_reals_must_say_so() -> None:
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("positions", [0, -1, 2.0, True, "3"])
 def test_positions_must_be_a_positive_integer(positions: Any) -> None:
-    with pytest.raises(ArgumentValueError, match="positions: expected an integer of at least 1"):
+    refusal = ArgumentValueError if type(positions) is int else ArgumentTypeError
+    with pytest.raises(refusal, match="positions: expected .*at least 1, got "):
         PairTask([[1.0]], positions)
 
 
@@ -94,7 +97,7 @@ def test_laws_that_are_none_are_refused(law: Any, message: str) -> None:
 
 
 def test_samples_need_a_count_and_a_length_that_fit() -> None:
-    with pytest.raises(ArgumentValueError, match="count: expected at least one sequence"):
+    with pytest.raises(ArgumentValueError, match="count: expected at least 1, got 0"):
         TASK.sample(0, seed=0)
     for length in (0, 7):
         with pytest.raises(ArgumentValueError, match="length: expected sequences of 1 to 6 tokens"):
@@ -153,3 +156,20 @@ def test_the_linear_transformer_refuses_a_functional_that_it_cannot_compute() ->
 
 def test_the_golden_cases_that_are_read_here_are_present() -> None:
     assert {path.name[:2] for path in FOLDER.glob("*.json")} >= {"01", "02", "04", "06"}
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_what_is_no_number_is_named() -> None:
+    for argument, build in {
+        "K": lambda: solution_2(TASK, K="a"),
+        "sharpness": lambda: softmax_solution_1(TASK, "a"),
+        "attention_share": lambda: mixture(TASK, "x"),
+        "count": lambda: TASK.sample(2.5, 0),
+        "length": lambda: TASK.sample(2, 0, length=2.5),
+        "categories": lambda: random_functional(2.5, 0),
+        "base": lambda: pair_numbers(3, "b"),
+    }.items():
+        with pytest.raises(ArgumentTypeError, match=f"^{argument}: expected "):
+            build()
+    with pytest.raises(ArgumentValueError, match="base: expected a finite number, got inf"):
+        pair_numbers(3, float("inf"))

@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from tokendynamics.circuits.hand_built import solution_1, solution_2, solution_3
-from tokendynamics.circuits.learning import LearningRecord, learn
+from tokendynamics.circuits.learning import LearningRecord, Settings, learn
+from tokendynamics.circuits.learning.as_transformer import as_transformer
+from tokendynamics.circuits.learning.parameters import initial_parameters
 from tokendynamics.circuits.learning.pull import STRENGTH, pull_towards, pull_weight
 from tokendynamics.circuits.pair_task import PairTask, random_functional
 from tokendynamics.numerics.errors import ArgumentValueError
@@ -36,11 +38,18 @@ def test_a_small_model_that_may_move_categories_solves_the_task_to_rounding(task
     assert float((record.transformer(x) - task.targets(x))[:, 1:].abs().max()) < 1e-3
 
 
+def untrained_error(task: PairTask, x: torch.Tensor) -> torch.Tensor:
+    settings = Settings(task, "combined", "free", 40, 1, 1, 9, 1)
+    parameters = initial_parameters(settings.design, task, hidden=9, seed=1)
+    return (as_transformer(settings, parameters, "untrained")(x) - task.targets(x))[:, 1:].square().mean()
+
+
 def test_the_first_loss_is_that_of_the_untrained_model(task):
     record = learn(task, "combined", batch=40, steps=2, inner=2, seed=1)
     untrained = learn(task, "combined", batch=40, steps=1, inner=1, seed=1)
     assert record.losses[0] == untrained.losses[0]
-    assert record.losses[0] == pytest.approx(task.variance, rel=1.0)
+    x = task.sample(40, seed=2 * 1_000_003)
+    assert record.losses[0] == pytest.approx(float(untrained_error(task, x)), rel=1e-12)
     assert record.losses[1] < record.losses[0]
 
 
@@ -154,6 +163,7 @@ def test_the_pull_is_gone_before_the_final_loss_is_read(task):
         ({"steps": 0}, "steps: expected at least 1, got 0"),
         ({"batch": 0}, "batch: expected at least 1, got 0"),
         ({"hidden": 0}, "hidden: expected at least 1, got 0"),
+        ({"flavour": "towards-2", "steps": 2}, "steps: expected at least 3 with a pull"),
         ({"task": PairTask([[1.0]], 1)}, "task: expected a task of at least 2 positions"),
     ],
 )

@@ -64,6 +64,38 @@ def as_square(matrix: ArrayLike, argument: str) -> Tensor:
     return tensor
 
 
+def as_count(value: Any, argument: str, at_least: int = 1) -> int:
+    """Return `value` as a whole number of at least `at_least`.
+
+    Raises:
+        ArgumentTypeError: No integer (True and 2.0 are none).
+        ArgumentValueError: Too small.
+
+    >>> as_count(3, "steps")
+    3
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise ArgumentTypeError(expected(argument, f"an integer of at least {at_least}", repr(value)))
+    if value < at_least:
+        raise ArgumentValueError(expected(argument, f"at least {at_least}", value))
+    return int(value)
+
+
+def as_number(value: Any, argument: str) -> float:
+    """Return `value` as one real number, which may be NaN or infinite: the caller says what range it needs.
+
+    Raises:
+        ArgumentTypeError: No real number.
+
+    >>> as_number(2, "K")
+    2.0
+    """
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ArgumentTypeError(expected(argument, "a real number", repr(value))) from error
+
+
 def check_finite(tensor: Tensor, argument: str) -> None:
     """Raise `ArgumentValueError` with the index of the first NaN or infinity in `tensor`, if there is one."""
     # One NaN or infinity makes the sum one too: a finite sum clears every entry in a single pass.

@@ -9,6 +9,7 @@ from tokendynamics.circuits.hand_built.blocks import on_categories, on_positions
 from tokendynamics.circuits.hand_built.selection import selection
 from tokendynamics.circuits.hand_built.transformer import OneLayerTransformer
 from tokendynamics.circuits.pair_task import PairTask
+from tokendynamics.numerics.arguments import as_number
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 
 
@@ -34,7 +35,7 @@ def mixture(task: PairTask, attention_share: float = 0.5, causal: bool = False) 
     >>> mixture(task)([1, 2, 2, 1]).tolist()
     [0.0, -2.0, 4.0, 3.0]
     """
-    if not 0.0 <= attention_share <= 1.0:
+    if not 0.0 <= as_number(attention_share, "attention_share") <= 1.0:
         raise ArgumentValueError(expected("attention_share", "a number from 0 to 1", attention_share))
     decided, looked_up = attention_share * task.q_true, (1.0 - attention_share) * task.q_true
     positions, categories = selection(decided, "exact"), selection(looked_up, "exact")

@@ -12,6 +12,7 @@ from torch import Tensor
 from tokendynamics.attention import Attention
 from tokendynamics.circuits.hand_built.transformer import OneLayerTransformer
 from tokendynamics.circuits.pair_task import PairTask
+from tokendynamics.numerics.arguments import as_number
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 
 SelectionForm = Literal["exact", "printed"]
@@ -98,7 +99,7 @@ def _sufficient(least: float, form: SelectionForm) -> float:
 
 
 def _checked(K: float, least: float) -> float:
-    chosen = float(K)
+    chosen = as_number(K, "K")
     if not (math.isfinite(chosen) and chosen > 0.0 and math.isfinite(1.0 / chosen)):
         raise ArgumentValueError(expected("K", "a positive finite number with a finite reciprocal", K))
     if chosen < least * (1.0 - _ROUNDING):

@@ -14,6 +14,7 @@ from tokendynamics.circuits.hand_built.selection import selecting, selection
 from tokendynamics.circuits.hand_built.solution_1 import readout, recognisers
 from tokendynamics.circuits.hand_built.transformer import OneLayerTransformer
 from tokendynamics.circuits.pair_task import PairTask
+from tokendynamics.numerics.arguments import as_number
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 
 _SHARPEST = math.log(sys.float_info.max)
@@ -76,7 +77,7 @@ def softmax_solution_3(
 
 
 def _attending_to_previous(task: PairTask, v: Tensor, sharpness: float, causal: bool) -> Attention:
-    if not 0.0 <= sharpness <= _SHARPEST:
+    if not 0.0 <= as_number(sharpness, "sharpness") <= _SHARPEST:
         wanted = f"a number from 0 to {_SHARPEST:.5f}, beyond which its exponential overflows"
         advice = "at 40 softmax attention is sharp to the last digit"
         raise ArgumentValueError(expected("sharpness", wanted, sharpness, advice))

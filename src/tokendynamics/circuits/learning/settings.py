@@ -8,6 +8,7 @@ from typing import Any
 from tokendynamics.circuits.learning.architecture import Architecture, Design, design
 from tokendynamics.circuits.learning.pull import Flavour, pull_towards
 from tokendynamics.circuits.pair_task import PairTask
+from tokendynamics.numerics.arguments import as_count
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 
 
@@ -26,8 +27,9 @@ class Settings:
         seed: Of the weights and, with the number of the step, of the batches.
 
     Raises:
-        ArgumentValueError: An unknown architecture or flavour, a flavour of a tailored model, a number below 1, or
-            sequences too short to hold a pair.
+        ArgumentTypeError: A number that is no integer.
+        ArgumentValueError: An unknown architecture or flavour, a flavour of a tailored model, a number below 1, fewer
+            than 3 steps with a pull, or sequences too short to hold a pair.
     """
 
     task: PairTask
@@ -48,8 +50,10 @@ class Settings:
             wanted = "a task of at least 2 positions, since the first token has no target"
             raise ArgumentValueError(expected("task", wanted, f"{self.task.positions}"))
         for name in ("batch", "steps", "inner", "hidden"):
-            if getattr(self, name) < 1:
-                raise ArgumentValueError(expected(name, "at least 1", getattr(self, name)))
+            as_count(getattr(self, name), name)
+        if self.flavour != "free" and self.steps < 3:
+            wanted = "at least 3 with a pull, which must be gone before the last"
+            raise ArgumentValueError(expected("steps", wanted, self.steps))
 
     @property
     def design(self) -> Design:

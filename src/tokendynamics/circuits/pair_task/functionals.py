@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
+from tokendynamics.numerics.arguments import as_count, as_number
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 from tokendynamics.numerics.seeding import generator
 
@@ -20,12 +23,13 @@ def random_functional(categories: int, seed: int) -> Tensor:
         Shape (previous, current) = (N, N), float64.
 
     Raises:
+        ArgumentTypeError: No integer.
         ArgumentValueError: No category.
 
     >>> random_functional(3, seed=0).shape
     torch.Size([3, 3])
     """
-    _check_categories(categories)
+    as_count(categories, "categories")
     return torch.randn(categories, categories, generator=generator(seed), dtype=torch.float64)
 
 
@@ -42,16 +46,14 @@ def pair_numbers(categories: int, base: float = 10.0) -> Tensor:
         Shape (previous, current) = (N, N), float64.
 
     Raises:
-        ArgumentValueError: No category.
+        ArgumentTypeError: No integer, or a base that is no number.
+        ArgumentValueError: No category, or a base that is not finite.
 
     >>> pair_numbers(2).tolist()
     [[11.0, 12.0], [21.0, 22.0]]
     """
-    _check_categories(categories)
-    digits = torch.arange(1, categories + 1, dtype=torch.float64)
-    return base * digits[:, None] + digits
-
-
-def _check_categories(categories: int) -> None:
-    if categories < 1:
-        raise ArgumentValueError(expected("categories", "at least 1", categories))
+    factor = as_number(base, "base")
+    if not math.isfinite(factor):
+        raise ArgumentValueError(expected("base", "a finite number", factor))
+    digits = torch.arange(1, as_count(categories, "categories") + 1, dtype=torch.float64)
+    return factor * digits[:, None] + digits

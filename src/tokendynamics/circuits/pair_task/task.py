@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tokendynamics.circuits.pair_task.laws import category_law
-from tokendynamics.numerics.arguments import ArrayLike, as_tensor
+from tokendynamics.numerics.arguments import ArrayLike, as_count, as_tensor
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
 from tokendynamics.numerics.seeding import generator
 
@@ -27,6 +27,7 @@ class PairTask:
         law: Probabilities of independent categories; see `category_law`. Only draws and expectations use it.
 
     Raises:
+        ArgumentTypeError: Positions that are no integer.
         ArgumentValueError: q_true is not N × N or not finite, no position, or a law that does not fit.
 
     >>> task = PairTask([[1.0, -2.0], [3.0, 4.0]], positions=4)
@@ -43,10 +44,8 @@ class PairTask:
         if functional.ndim != 2 or functional.shape[0] != functional.shape[1] or functional.shape[0] == 0:
             wanted = "an N × N matrix, one row for each previous category and one column for each current one"
             raise ArgumentValueError(expected("q_true", wanted, f"shape {tuple(functional.shape)}"))
-        if isinstance(positions, bool) or not isinstance(positions, int) or positions < 1:
-            raise ArgumentValueError(expected("positions", "an integer of at least 1", repr(positions)))
         object.__setattr__(self, "q_true", functional)
-        object.__setattr__(self, "positions", positions)
+        object.__setattr__(self, "positions", as_count(positions, "positions"))
         object.__setattr__(self, "law", category_law(law, functional.shape[0]))
 
     @property
@@ -73,9 +72,8 @@ class PairTask:
         Raises:
             ArgumentValueError: A length outside 1..M, or no sequence.
         """
-        if count < 1:
-            raise ArgumentValueError(expected("count", "at least one sequence", count))
-        length = self.positions if length is None else length
+        as_count(count, "count")
+        length = self.positions if length is None else as_count(length, "length")
         self._check_length(length, "length")
         draws = torch.multinomial(self.law, count * length, replacement=True, generator=generator(seed))
         return draws.reshape(count, length) + 1
