@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tokendynamics._version import __version__
 
 if TYPE_CHECKING:
-    from tokendynamics import observables, plots, spectra
+    from tokendynamics import circuits, observables, plots, spectra
     from tokendynamics.attention import AbsolutePositions, Attention, Periodic, RotaryPositions, Sinusoidal
     from tokendynamics.diagnosis import Diagnosis, audit, diagnose, flow_of, trace
     from tokendynamics.dynamics import Flow, Trajectory, events, simulate
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tokendynamics.theorems import certify, check
 
 _HOME = {
+    "circuits": "tokendynamics.circuits",
     "observables": "tokendynamics.observables",
     "spectra": "tokendynamics.spectra",
     "load": "tokendynamics.pretrained",
@@ -64,6 +65,7 @@ __all__ = [
     "audit",
     "certify",
     "check",
+    "circuits",
     "diagnose",
     "events",
     "flow_of",

@@ -15,8 +15,8 @@ import pytest
 
 from tokendynamics.diagnosis.result import Diagnosis
 from tokendynamics.numerics.errors import ArgumentValueError
-from tokendynamics.report import page as page_module
 from tokendynamics.report import render_report, write_report
+from tokendynamics.report.record import moment
 
 FETCHING = {"src", "href", "xlink:href", "srcset", "action", "data", "poster", "background", "formaction"}
 VOID = {"meta", "link", "input", "br", "hr", "img"}
@@ -352,4 +352,4 @@ def test_too_large_a_page_and_a_folder_are_refused(build: Callable[..., Diagnosi
 
 
 def test_times_that_are_no_iso_dates_are_shown_as_they_are() -> None:
-    assert page_module._moment("yesterday") == "yesterday"
+    assert moment("yesterday") == "yesterday"

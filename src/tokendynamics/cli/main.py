@@ -8,6 +8,7 @@ import click
 
 from tokendynamics._version import __version__
 from tokendynamics.cli.check import check_command
+from tokendynamics.cli.circuits import circuits_group
 from tokendynamics.cli.diagnose import diagnose_command
 from tokendynamics.cli.simulate import simulate_command
 
@@ -20,6 +21,7 @@ Examples:
   tokendynamics simulate --example fig3 > fig3.toml
   tokendynamics check fig3.toml
   tokendynamics simulate fig3.toml
+  tokendynamics circuits build solution-2 --x "1,3,2,2"
 
 Exit codes: 0 done, 1 failed, 2 wrong usage or wrong input, 130 interrupted.
 """
@@ -35,6 +37,7 @@ def commands(traceback: bool) -> None:
 commands.add_command(diagnose_command)
 commands.add_command(simulate_command)
 commands.add_command(check_command)
+commands.add_command(circuits_group)
 
 
 def main(arguments: list[str] | None = None) -> None:

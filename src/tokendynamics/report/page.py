@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from datetime import datetime
-from importlib.resources import files
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from tokendynamics.diagnosis.result import Diagnosis, LayerEffect
@@ -18,9 +15,10 @@ from tokendynamics.report.figures.together import together
 from tokendynamics.report.figures.watch import player, watch
 from tokendynamics.report.figures.weights import regimes, summary, weights
 from tokendynamics.report.figures.who import who
-from tokendynamics.report.palette import dark_rules
 from tokendynamics.report.policy import content_security_policy
-from tokendynamics.report.text import UNDEFINED, count, number, plural, sentence, subscripts, visible
+from tokendynamics.report.record import duration, manifest_entries, moment, written
+from tokendynamics.report.templates import environment, resource, style
+from tokendynamics.report.text import count, plural
 
 SECTIONS = {
     "together": "Do the tokens draw together with depth?",
@@ -47,14 +45,14 @@ def render_report(diagnosis: Diagnosis) -> str:
     Returns:
         HTML, to be stored as UTF-8.
     """
-    script, style = _resource("page.js"), _style()
+    script, sheet = f"{resource('shared.js')}\n\n{resource('watch.js')}", style("page.css")
     return (
-        _environment()
+        environment()
         .get_template("page.html.jinja")
         .render(
             script=Markup(script),  # noqa: S704  # the project's own files
-            style=Markup(style),  # noqa: S704
-            policy=content_security_policy(script, style),
+            style=Markup(sheet),  # noqa: S704
+            policy=content_security_policy(script, sheet),
             sections=SECTIONS,
             model=_model(diagnosis),
             facts=_facts(diagnosis),
@@ -71,37 +69,11 @@ def render_report(diagnosis: Diagnosis) -> str:
             player=player(diagnosis.paths),
             watched=_watched(diagnosis),
             conventions=diagnosis.conventions,
-            manifest=_manifest(diagnosis.manifest),
+            manifest=manifest_entries(diagnosis.manifest),
             command=str(diagnosis.manifest.get("command", "")),
             data_files=[(name, quote(name)) for name in diagnosis.files],
         )
     )
-
-
-def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("tokendynamics.report", "template"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=_finalize,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"plural": plural, "sentence": sentence, "subscripts": subscripts}
-    return environment
-
-
-def _finalize(value: Any) -> Any:
-    """Every text that enters the page passes here; markup of our own is left as it is."""
-    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-
-def _resource(name: str) -> str:
-    return files("tokendynamics.report").joinpath("template", name).read_text(encoding="utf-8").strip()
-
-
-def _style() -> str:
-    return f"{_resource('page.css')}\n@media screen and (prefers-color-scheme: dark) {{\n{dark_rules()}\n}}"
 
 
 def _model(diagnosis: Diagnosis) -> str:
@@ -119,9 +91,9 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
         ("Parameters", f"{count(model['parameters'])}, {weights}" + (f" (seed {seed})" if seed is not None else "")),
         ("Shape", f"{plural(model['layers'], 'layer')} × {heads} × dim {count(model['dim'])}"),
         ("Architecture", _architecture(model)),
-        ("Source", _written(model.get("source"))),
-        ("Measured", f"{_moment(manifest.get('started'))}, in {_duration(manifest.get('duration_seconds'))}"),
-        ("With", _written(manifest.get("versions"))),
+        ("Source", written(model.get("source"))),
+        ("Measured", f"{moment(manifest.get('started'))}, in {duration(manifest.get('duration_seconds'))}"),
+        ("With", written(manifest.get("versions"))),
     ]
     return [(name, text) for name, text in facts if text]
 
@@ -132,23 +104,6 @@ def _architecture(model: Mapping[str, Any]) -> str:
         f"{model[name]} {noun}" for name, noun in (("positions", "positions"), ("norm", "norm")) if model.get(name)
     ]
     return ", ".join(str(part) for part in parts if part)
-
-
-def _moment(started: Any) -> str:
-    """An ISO time as people write it; anything else as it is.
-
-    >>> _moment("2026-11-21T23:35:52+00:00")
-    '21 November 2026, 23:35 UTC'
-    """
-    try:
-        moment = datetime.fromisoformat(str(started))
-    except ValueError:
-        return str(started)
-    return f"{moment.day} {moment:%B %Y, %H:%M %Z}".strip()
-
-
-def _duration(seconds: Any) -> str:
-    return f"{number(float(seconds))} s" if isinstance(seconds, int | float) else f"{UNDEFINED} time"
 
 
 def _prompts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
@@ -173,32 +128,3 @@ def _layers(diagnosis: Diagnosis) -> dict[str, Any]:
         "badges": [(index, effect, _EFFECTS[effect]) for index, effect in enumerate(effects, start=1)],
         "legend": [(effect, glyph, counts[effect]) for effect, glyph in _EFFECTS.items()],
     }
-
-
-def _manifest(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
-    entries = [(str(name), _listed(value)) for name, value in manifest.items() if name != "command"]
-    return [(name, text) for name, text in entries if text]
-
-
-def _listed(value: Any) -> str:
-    if not isinstance(value, Mapping):
-        return _written(value)
-    return "; ".join(f"{key}: {_written(entry)}" for key, entry in value.items() if entry is not None)
-
-
-def _written(value: Any) -> str:
-    """A manifest entry in words; mappings and lists are joined, reals rounded."""
-    if value is None:
-        return ""
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_written(entry)}" for key, entry in value.items() if entry is not None)
-    if isinstance(value, range | list | tuple) and _consecutive(value):
-        return f"{value[0]}–{value[-1]}"
-    if isinstance(value, list | tuple):
-        return ", ".join(_written(entry) for entry in value)
-    return number(value, 4) if isinstance(value, float) else str(value)
-
-
-def _consecutive(values: Sequence[Any]) -> bool:
-    whole = all(isinstance(value, int) and not isinstance(value, bool) for value in values)
-    return len(values) > 2 and whole and list(values) == list(range(values[0], values[0] + len(values)))

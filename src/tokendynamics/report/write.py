@@ -27,12 +27,17 @@ def write_report(diagnosis: Diagnosis, path: str | Path, *, max_bytes: int | Non
     Raises:
         ArgumentValueError: `path` is a folder, or the page would be larger than `max_bytes`.
     """
+    return write_page(render_report(diagnosis), path, max_bytes=max_bytes)
+
+
+def write_page(html: str, path: str | Path, *, max_bytes: int | None = None) -> Path:
+    """Write a page as one file, whole or not at all; arguments and errors as in `write_report`."""
     target = Path(path)
     if target.is_dir():
         raise ArgumentValueError(
             expected("path", "a file name", f"the folder {target}", "add a name such as report.html")
         )
-    page = render_report(diagnosis).encode("utf-8")
+    page = html.encode("utf-8")
     if max_bytes is not None and len(page) > max_bytes:
         came = f"a page of {len(page)} bytes"
         raise ArgumentValueError(expected("max_bytes", f"at most {max_bytes}", came, "use fewer or shorter prompts"))

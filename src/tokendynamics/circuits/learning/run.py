@@ -127,7 +127,8 @@ def _outer_steps(
     """Take the steps that are left and keep `progress` at the last complete one; the status at the end."""
     saved = time.monotonic()
     name = f"{settings.architecture}, {settings.flavour}, seed {settings.seed}"
-    for step in track(range(len(progress.losses), settings.steps), name, settings.steps):
+    left = range(len(progress.losses), settings.steps)
+    for step in track(left, name, len(left)):
         began = time.perf_counter()
         loss, evaluations = _outer_step(settings, parameters, optimizer, step)
         if not _finite(loss, parameters):

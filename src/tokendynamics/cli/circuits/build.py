@@ -1,0 +1,144 @@
+"""``tokendynamics circuits build``: a transformer set by hand, and whether it computes what it should."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tokendynamics.cli.circuits.solution import (
+    SOLUTIONS,
+    build_solution,
+    checked_name,
+    default_functional,
+    solution_options,
+)
+from tokendynamics.cli.circuits.task_options import task_of, task_options
+from tokendynamics.cli.target import check_writable
+from tokendynamics.numerics.errors import ArgumentValueError, expected
+
+if TYPE_CHECKING:
+    from tokendynamics.report.comparison import Answer, Comparison
+
+_EPILOG = f"""
+SOLUTION is one of {", ".join(SOLUTIONS)}.
+
+\b
+Examples:
+  tokendynamics circuits build solution-1 --x "1,3,2,2"
+  tokendynamics circuits build solution-1-printed -N 3 --out printed   where it fails
+  tokendynamics circuits build solution-2 --q-true mine.csv -M 20 --json
+  tokendynamics circuits build softmax-3 --sharpness 10
+"""
+
+
+@click.command("build", epilog=_EPILOG)
+@click.argument("solution")
+@task_options
+@click.option(
+    "--x", "sequences", multiple=True, help='A sequence such as "1,3,2,2"; may be repeated.  [default: drawn]'
+)
+@solution_options
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the drawn sequences.")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for matrices and page.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on standard output.")
+def build_command(
+    solution: str,
+    categories: int | None,
+    positions: int | None,
+    q_true: str | None,
+    law: str,
+    sequences: tuple[str, ...],
+    seed: int,
+    out: Path | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Build a one-layer transformer by hand and compare its answers with what they should be.
+
+    Every pair of categories is tried. A construction that is wrong as printed is built as well, and it is said where
+    it fails; the exit code is still 0.
+    """
+    checked_name(solution)
+    check_writable(out)
+    given = [_parsed(x) for x in sequences]
+
+    from tokendynamics.cli.output import Output
+    from tokendynamics.report.comparison import compare
+
+    output, started = Output(as_json=as_json), datetime.now(UTC)
+    longest = max((len(x) for x in given), default=6)
+    task = task_of(categories, positions, q_true, law, defaults=(4, longest, default_functional(solution)))
+    model = build_solution(solution, task, options)
+    comparison = compare(model, given or task.sample(1, seed).tolist(), seed)
+
+    from tokendynamics.cli.circuits.folder import as_json as json_text
+    from tokendynamics.cli.circuits.folder import matrices_of, record_of, write_results
+    from tokendynamics.report.circuits_reports import built_report
+
+    chosen = {name: value for name, value in options.items() if value is not None}
+    parameters = {"solution": solution, "categories": task.categories, "positions": task.positions, "law": law} | chosen
+    manifest = record_of(parameters | {"q_true": q_true or default_functional(solution)}, seed=seed, started=started)
+    summary = {"solution": solution, "q_true": task.q_true.tolist(), "law": task.law.tolist(), **comparison.as_json()}
+    files: tuple[str, ...] = ()
+    if out is not None:
+        wrong = solution.endswith("printed") or options["form"] == "printed"
+        files = write_results(
+            out,
+            ("circuits.json", summary),
+            manifest,
+            lambda names: built_report(comparison, manifest, names, meant_wrong=wrong),
+            output,
+            arrays=("circuits.npz", matrices_of(model)),
+        )
+    if as_json:
+        click.echo(json_text(summary | {"folder": out and str(out), "files": files, "manifest": manifest}))
+    else:
+        _print(comparison, out, files)
+
+
+def _parsed(words: str) -> list[int]:
+    """``"1,3,2,2"`` as a list.
+
+    >>> _parsed("1, 3 2")
+    [1, 3, 2]
+    """
+    parts = re.split(r"[\s,]+", words.strip().strip("[]"))
+    try:
+        return [int(part) for part in parts]
+    except ValueError as error:
+        raise ArgumentValueError(expected("--x", "categories such as 1,3,2,2", repr(words))) from error
+
+
+def _print(comparison: Comparison, out: Path | None, files: tuple[str, ...]) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    console, model = Console(highlight=False), comparison.model
+    task = model.task
+    shape = f"N = {task.categories}, M = {task.positions}, {len(model.C)} hidden units"
+    console.print(Text(f"\n{model.name}: {shape}\n", style="bold"))
+    for answer in comparison.answers:
+        console.print(_table(answer))
+    for sentence in comparison.sentences:
+        console.print(Text(f"• {sentence}"))
+    if out is not None:
+        console.print(Text(f"\n{out}: {', '.join(files)}"))
+
+
+def _table(answer: Answer) -> Any:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD)
+    for column in ("token", "X", "Y", "output", "error"):
+        table.add_column(column, justify="right")
+    for place, (category, target, output) in enumerate(
+        zip(answer.x.tolist(), answer.targets.tolist(), answer.outputs.tolist(), strict=True), start=1
+    ):
+        error = abs(output - target)
+        table.add_row(str(place), str(category), f"{target:.6g}", f"{output:.6g}", f"{error:.2g}" if place > 1 else "")
+    return table

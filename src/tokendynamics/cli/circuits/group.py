@@ -1,0 +1,32 @@
+"""The subcommands of ``tokendynamics circuits``."""
+
+from __future__ import annotations
+
+import click
+
+from tokendynamics.cli.circuits.build import build_command
+from tokendynamics.cli.circuits.evidence import evidence_command
+from tokendynamics.cli.circuits.landscape import landscape_command
+from tokendynamics.cli.circuits.learn import learn_command
+
+_EPILOG = """
+\b
+Examples:
+  tokendynamics circuits build solution-2 -N 4 --x "1,3,2,2"
+  tokendynamics circuits build solution-1-printed --q-true digits
+  tokendynamics circuits evidence mixture --out evidence-mixture
+  tokendynamics circuits landscape 3.1 --starts 100
+  tokendynamics circuits learn solution-2 --seeds 5 --out learned-2
+"""
+
+
+@click.group("circuits", epilog=_EPILOG)
+def circuits_group() -> None:
+    """Is the logic in the attention or in the feed-forward part?
+
+    The task: sequences of categories 1..N, at most M long; for each token the number q_true[previous, current].
+    """
+
+
+for command in (build_command, landscape_command, learn_command, evidence_command):
+    circuits_group.add_command(command)

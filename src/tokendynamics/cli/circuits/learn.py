@@ -1,0 +1,181 @@
+"""``tokendynamics circuits learn``: train from several seeds, and say what was learned and where it sits."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tokendynamics.cli.circuits.task_options import task_of, task_options
+from tokendynamics.cli.target import check_writable
+
+if TYPE_CHECKING:
+    from tokendynamics.circuits.evidence import Evidence
+    from tokendynamics.circuits.learning import LearningRecord
+    from tokendynamics.circuits.pair_task import PairTask
+    from tokendynamics.cli.output import Output
+
+_EPILOG = """
+\b
+Examples:
+  tokendynamics circuits learn solution-2 --out learned-2
+  tokendynamics circuits learn combined --flavour towards-2 --seeds 3 --out learned-c2
+  tokendynamics circuits learn combined -N 10 -M 50 --batch 1000 --seeds 1 --out full   the paper's size
+
+Each seed has a folder of its own (record.json, parameters.npz). After Ctrl-C the same command goes on where it was
+interrupted; seeds that are finished are not trained again.
+"""
+
+
+@click.command("learn", epilog=_EPILOG)
+@click.argument("architecture", type=click.Choice(["solution-1", "solution-2", "solution-3", "combined"]))
+@click.option(
+    "--flavour",
+    type=click.Choice(["free", "towards-1", "towards-2", "towards-3"]),
+    default="free",
+    show_default=True,
+    help="What the combined model leans towards at first.",
+)
+@task_options
+@click.option("--seeds", type=click.IntRange(min=1), default=5, show_default=True, help="How many runs.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the first run.")
+@click.option("--batch", type=int, default=500, show_default=True, help="Fresh sequences per outer step.")
+@click.option("--steps", type=int, default=50, show_default=True, help="Outer steps.")
+@click.option("--inner", type=int, default=20, show_default=True, help="Iterations of L-BFGS per outer step.")
+@click.option("--hidden", type=int, help="Hidden units.  [default: N², N or M, as the architecture needs]")
+@click.option("--samples", type=int, default=1000, show_default=True, help="Sequences for the evidence.")
+@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="CPU threads.")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), required=True, help="Folder of the results.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on standard output.")
+def learn_command(
+    architecture: str,
+    flavour: str,
+    categories: int | None,
+    positions: int | None,
+    q_true: str | None,
+    law: str,
+    seeds: int,
+    seed: int,
+    samples: int,
+    threads: int,
+    out: Path,
+    as_json: bool,
+    **recipe: Any,
+) -> None:
+    """Train one-layer transformers on the pair task, and measure where their logic sits.
+
+    q_true is the same for every seed; weights and batches differ. Without options N = 6 and M = 16.
+    """
+    check_writable(out)
+
+    from tokendynamics.cli.circuits.folder import as_json as json_text
+    from tokendynamics.cli.circuits.folder import record_of, write_results
+    from tokendynamics.cli.output import Output
+    from tokendynamics.numerics.threads import limited_threads
+    from tokendynamics.report.circuits_reports import learning_report
+
+    output, started = Output(as_json=as_json), datetime.now(UTC)
+    task = task_of(categories, positions, q_true, law, defaults=(6, 16, "random:0"))
+    chosen = {"architecture": architecture, "flavour": flavour, **recipe}
+    with limited_threads(threads):
+        records = [_run(task, number, out, output, threads, chosen) for number in range(seed, seed + seeds)]
+        evidences = _measured(records, samples, output)
+        parameters = {**chosen, "categories": task.categories, "positions": task.positions, "law": law, "seeds": seeds}
+        manifest = record_of(parameters | {"q_true": q_true or "random:0"}, seed=seed, started=started)
+    summary = _summary(records, evidences)
+    files = write_results(
+        out,
+        ("learning.json", summary),
+        manifest,
+        lambda names: learning_report(records, evidences, manifest, names),
+        output,
+    )
+    if as_json:
+        click.echo(json_text(summary | {"folder": str(out), "files": files, "manifest": manifest}))
+    else:
+        _print(records, evidences, out, files)
+    _fail_if_broken(records, out)
+
+
+def _run(task: PairTask, seed: int, out: Path, output: Output, threads: int, chosen: dict[str, Any]) -> LearningRecord:
+    from tokendynamics.circuits.learning import learn
+
+    folder = out / f"seed-{seed}"
+    if (folder / "record.json").is_file():
+        output.say(f"seed {seed}: finished before, read from {folder}")
+    elif (folder / "progress.pt").is_file():
+        output.say(f"seed {seed}: goes on where it was interrupted, from {folder}")
+    try:
+        return learn(task, **chosen, seed=seed, folder=folder, track=output.track, threads=threads)
+    except KeyboardInterrupt:
+        message = f"interrupted in seed {seed}: what was reached is in {folder}; the same command goes on from there"
+        click.echo(message, err=True)
+        raise click.exceptions.Exit(130) from None
+
+
+def _measured(records: list[LearningRecord], samples: int, output: Output) -> list[Evidence]:
+    from tokendynamics.circuits.evidence import evidence
+
+    tracked = output.track(records, "Measuring", len(records))
+    return [evidence(record.transformer, record.task, samples=samples) for record in tracked]
+
+
+def _summary(records: list[LearningRecord], evidences: list[Evidence]) -> dict[str, Any]:
+    import numpy as np
+
+    finals = [record.final_loss for record in records]
+    return {
+        "median_final_loss": float(np.median(finals)),
+        "lowest_final_loss": min(finals),
+        "highest_final_loss": max(finals),
+        "solved": sum(record.solved for record in records),
+        "runs": [
+            record.as_json() | {"evidence": found.as_json()} for record, found in zip(records, evidences, strict=True)
+        ],
+    }
+
+
+def _print(records: list[LearningRecord], evidences: list[Evidence], out: Path, files: tuple[str, ...]) -> None:
+    import numpy as np
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    table = Table(box=SIMPLE_HEAD, title=Text(records[0].name.rpartition(", seed")[0]), title_justify="left")
+    for column in ("seed", "final loss", "relative", "solved", "centred |corr|", "verdict", "status"):
+        table.add_column(column, justify="left" if column in ("solved", "verdict", "status") else "right")
+    for record, found in zip(records, evidences, strict=True):
+        likeness = found.instrument("correlation").estimate
+        table.add_row(
+            str(record.seed),
+            _written(record.final_loss),
+            _written(record.relative_loss),
+            "yes" if record.solved else "no",
+            "undefined" if likeness is None else f"{likeness:.4f}",
+            found.verdict,
+            record.status.partition(":")[0],
+        )
+    console.print(table)
+    finals = np.array([record.final_loss for record in records])
+    median, spread = _written(float(np.median(finals))), f"{_written(finals.min())} to {_written(finals.max())}"
+    solved = sum(record.solved for record in records)
+    console.print(Text(f"Final loss: median {median} ({spread}); {solved} of {len(records)} solved."))
+    console.print(Text(f"{out}: {', '.join((*(f'seed-{record.seed}' for record in records), *files))}"))
+
+
+def _written(value: float) -> str:
+    return f"{value:.3g}" if math.isfinite(value) else "undefined"
+
+
+def _fail_if_broken(records: list[LearningRecord], out: Path) -> None:
+    broken = [record for record in records if record.status != "finished"]
+    for record in broken:
+        where = out / f"seed-{record.seed}"
+        click.echo(f"error: seed {record.seed}: {record.status}; its last finite weights are in {where}", err=True)
+    if broken:
+        raise click.exceptions.Exit(1)

@@ -1,0 +1,96 @@
+"""A hand-built transformer by its name and the options that go with it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tokendynamics.numerics.errors import ArgumentValueError, expected
+
+if TYPE_CHECKING:
+    from tokendynamics.circuits.hand_built.transformer import OneLayerTransformer
+    from tokendynamics.circuits.pair_task import PairTask
+
+SOLUTIONS = (
+    "solution-1",
+    "solution-1-uniform",
+    "solution-1-indicators",
+    "solution-1-printed",
+    "solution-2",
+    "solution-2-printed",
+    "solution-3",
+    "solution-3-printed",
+    "linear",
+    "softmax-1",
+    "softmax-3",
+    "mixture",
+)
+"""The names of the catalogue, here so that help needs no heavy import."""
+
+_FLAGS = {
+    "form": "--form",
+    "K": "-K",
+    "sharpness": "--sharpness",
+    "base": "--base",
+    "attention_share": "--share",
+    "causal": "--causal",
+}
+
+
+def solution_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options of the hand-built transformers."""
+    options = (
+        click.option("--causal", is_flag=True, default=None, help="Mask the attention; the answers stay the same."),
+        click.option("--form", help="Of solution 1: rows, uniform, indicators, printed; of 2 and 3: exact, printed."),
+        click.option("-K", "K", type=float, help="Scale of solutions 2 and 3; a K too small names the least one."),
+        click.option("--sharpness", type=float, help="β of the softmax solutions.  [default: 40]"),
+        click.option("--base", type=float, help="Of the linear case.  [default: 10]"),
+        click.option(
+            "--share", "attention_share", type=float, help="Part of q_true that a mixture decides in attention.  [0.5]"
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def checked_name(name: str) -> str:
+    """The name if there is such a solution.
+
+    Raises:
+        ArgumentValueError: There is none.
+    """
+    if name not in SOLUTIONS:
+        raise ArgumentValueError(expected("SOLUTION", f"one of {', '.join(SOLUTIONS)}", repr(name)))
+    return name
+
+
+def build_solution(name: str, task: PairTask, options: Mapping[str, Any]) -> OneLayerTransformer:
+    """The transformer of that name.
+
+    Args:
+        name: One of `SOLUTIONS`.
+        task: What it computes.
+        options: Those of `solution_options`; None where one was not given.
+
+    Raises:
+        ArgumentValueError: An option that this solution does not have, or a value that the constructor refuses.
+    """
+    from tokendynamics.circuits.hand_built import HAND_BUILT
+
+    constructor = HAND_BUILT[name]
+    given = {option: value for option, value in options.items() if value is not None}
+    known = inspect.signature(constructor).parameters
+    for option in given:
+        if option not in known:
+            having = [one for one in SOLUTIONS if option in inspect.signature(HAND_BUILT[one]).parameters]
+            raise ArgumentValueError(expected(_FLAGS[option], f"one of {', '.join(having)}", name))
+    return constructor(task, **given)
+
+
+def default_functional(name: str) -> str:
+    """What q_true is if nothing is said: the linear case computes one functional only."""
+    return "digits" if name == "linear" else "random:0"

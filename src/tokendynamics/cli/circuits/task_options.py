@@ -1,0 +1,130 @@
+"""The options that say what the task is, and the task they make."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tokendynamics.numerics.errors import ArgumentValueError, expected
+
+if TYPE_CHECKING:
+    from tokendynamics.circuits.pair_task import PairTask
+
+_DRAWN = re.compile(r"random(?::(\d+))?")
+
+
+def task_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds --categories, --positions, --q-true and --law."""
+    options = (
+        click.option("--categories", "-N", type=int, help="N, the number of categories."),
+        click.option("--positions", "-M", type=int, help="M, the longest sequence."),
+        click.option(
+            "--q-true",
+            "q_true",
+            metavar="FILE|random:SEED|digits",
+            help="N × N numbers (.json, .csv or .npy; previous category first), standard normal draws, or 10·a + b.",
+        ),
+        click.option(
+            "--law", default="uniform", show_default=True, metavar="uniform|zipf|P1,P2,…", help="Of the categories."
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def task_of(
+    categories: int | None, positions: int | None, q_true: str | None, law: str, *, defaults: tuple[int, int, str]
+) -> PairTask:
+    """The task of the options.
+
+    Args:
+        categories: From --categories.
+        positions: From --positions.
+        q_true: From --q-true.
+        law: From --law.
+        defaults: Categories, positions and q_true where an option is missing.
+
+    Raises:
+        ArgumentValueError: A file that cannot be read, whose size contradicts --categories, or what `PairTask` refuses.
+    """
+    from tokendynamics.circuits.pair_task import PairTask
+
+    functional = functional_of(q_true or defaults[2], categories, defaults[0])
+    return PairTask(functional, defaults[1] if positions is None else positions, law_of(law))
+
+
+def functional_of(spec: str, categories: int | None, default: int) -> Any:
+    """The matrix that --q-true describes."""
+    from tokendynamics.circuits.pair_task import pair_numbers, random_functional
+
+    size = default if categories is None else categories
+    drawn = _DRAWN.fullmatch(spec)
+    if drawn is not None:
+        return random_functional(size, seed=int(drawn[1] or 0))
+    if spec == "digits":
+        return pair_numbers(size)
+    matrix = _read(Path(spec))
+    if categories is not None and matrix.shape != (categories, categories):
+        wanted = f"{categories} × {categories} numbers, as --categories says"
+        raise ArgumentValueError(expected("--q-true", wanted, f"shape {tuple(matrix.shape)} in {spec}"))
+    return matrix
+
+
+def law_of(spec: str) -> Any:
+    """The law that --law describes: a name, or probabilities."""
+    if "," not in spec:
+        return spec
+    try:
+        return [float(part) for part in spec.split(",")]
+    except ValueError as error:
+        wanted = "uniform, zipf or probabilities such as 0.5,0.3,0.2"
+        raise ArgumentValueError(expected("--law", wanted, repr(spec))) from error
+
+
+def _read(path: Path) -> Any:
+    import numpy as np
+
+    readers = {".json": _read_json, ".csv": _read_csv, ".npy": _read_npy}
+    reader = readers.get(path.suffix.lower())
+    if reader is None:
+        wanted = "random:SEED, digits or a file that ends in .json, .csv or .npy"
+        raise ArgumentValueError(expected("--q-true", wanted, repr(str(path))))
+    if not path.is_file():
+        raise ArgumentValueError(expected("--q-true", "a file that exists", path))
+    try:
+        matrix = np.asarray(reader(path))
+    except (OSError, ValueError, TypeError, EOFError) as error:
+        raise ArgumentValueError(expected("--q-true", "a matrix of numbers", f"{path} ({error})")) from error
+    if matrix.dtype.kind not in "iuf":
+        raise ArgumentValueError(expected("--q-true", "real numbers", f"{matrix.dtype} in {path}"))
+    return matrix.astype(np.float64)
+
+
+def _read_json(path: Path) -> Any:
+    import json
+
+    import numpy as np
+
+    return np.array(json.loads(path.read_text(encoding="utf-8")))
+
+
+def _read_csv(path: Path) -> Any:
+    import warnings
+
+    import numpy as np
+
+    with warnings.catch_warnings():
+        # An empty file is refused below by its shape; NumPy's warning on top says nothing more.
+        warnings.simplefilter("ignore", UserWarning)
+        return np.loadtxt(path, delimiter=",", ndmin=2)
+
+
+def _read_npy(path: Path) -> Any:
+    import numpy as np
+
+    return np.load(path, allow_pickle=False)

@@ -1,0 +1,322 @@
+"""What the pages on circuits say of transformers that were built, examined, or learned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tokendynamics.circuits.evidence import Evidence
+from tokendynamics.circuits.hand_built.transformer import OneLayerTransformer
+from tokendynamics.circuits.landscape.stationary_point import StationaryPoint
+from tokendynamics.circuits.learning import LearningRecord
+from tokendynamics.circuits.pair_task import PairTask
+from tokendynamics.diagnosis.result import Convention
+from tokendynamics.report.circuits_page import CircuitsReport, Section
+from tokendynamics.report.comparison import Comparison
+from tokendynamics.report.figure import Cell, Table, cells
+from tokendynamics.report.figures.circuits_answers import answers_figure
+from tokendynamics.report.figures.circuits_instruments import instruments_figure, instruments_table
+from tokendynamics.report.figures.circuits_landscape import (
+    basins_figure,
+    endings_figure,
+    points_matrices,
+    points_table,
+    stall_table,
+)
+from tokendynamics.report.figures.circuits_losses import loss_curves
+from tokendynamics.report.figures.circuits_model import (
+    attention_weights,
+    feed_forward_weights,
+    functional_beside_block,
+)
+from tokendynamics.report.survey import LandscapeSurvey
+from tokendynamics.report.text import number, plural
+
+_TOKENS = Convention(
+    "Tokens",
+    "rows: the category as a one-hot, then the position as a one-hot; categories are numbered from 1, and q_true has "
+    "the previous category first",
+    "with the previous category second, q_true and every learned block would be transposed",
+)
+_SENDER_FIRST = Convention(
+    "kᵗq",
+    "printed with the sender's features as rows and the receiver's as columns",
+    "with the receiver first it would be transposed, as the matrix qk of the rest of this package is",
+)
+_LOSS = Convention(
+    "Loss",
+    "the mean over the tokens from the second on of the squared error; the first token has no previous one",
+    "with the first token counted, constructions that do not give 0 there would be charged for it",
+)
+_EXPECTED = Convention(
+    "Loss of a landscape",
+    "the exact expectation over independent categories of their law, summed over the tokens from the second on, in "
+    "closed form",
+    "a sample of sequences would add noise to losses and gradients",
+)
+_RELATIVE = Convention(
+    "Gradient",
+    "times the size of the point, over the loss of no output at all: it has no units and is the same in every scaling "
+    "of q against v",
+    "a gradient could be made small by scaling alone",
+)
+_VERDICT = Convention(
+    "Verdict",
+    "rests on path patching and ablation, which change the model and watch the answer, with a tenth of the interaction "
+    "as the share from which a part counts",
+    "what can be decoded from the stream, or what weights look like, would count although it may not be used",
+)
+
+
+def built_report(
+    comparison: Comparison, manifest: Mapping[str, Any], files: Sequence[str], *, meant_wrong: bool
+) -> CircuitsReport:
+    """The page of a hand-built transformer.
+
+    Args:
+        comparison: What it answers.
+        manifest: See `tokendynamics.diagnosis.manifest`.
+        files: Beside the page.
+        meant_wrong: Whether it is a construction as printed, which is kept to show how it fails.
+    """
+    model = comparison.model
+    answer = "Exact" if comparison.exact else f"Wrong for {plural(len(comparison.wrong), 'pair')} of categories"
+    findings = list(comparison.sentences)
+    if meant_wrong:
+        findings.append("This is the construction as it is printed in the paper, kept to show where it fails.")
+    answers = (answers_figure(comparison),) if comparison.answers else ()
+    sections = (
+        Section("answers-section", "What does it answer?", figures=answers, tables=_wrong_table(comparison)),
+        Section("attention-section", "The attention", figures=(attention_weights(model),)),
+        Section("feed-forward-section", "The feed-forward part", figures=(feed_forward_weights(model),)),
+        Section("task-section", "The task", figures=(functional_beside_block(model, model.task),)),
+    )
+    return CircuitsReport(
+        question="does it compute the functional of adjacent categories?",
+        name=model.name,
+        answer=answer,
+        findings=tuple(findings),
+        facts=(*_task_facts(model.task), *_model_facts(model)),
+        sections=sections,
+        conventions=(_TOKENS, _SENDER_FIRST, _LOSS),
+        manifest=manifest,
+        files=tuple(files),
+    )
+
+
+def evidence_report(
+    model: OneLayerTransformer, found: Evidence, manifest: Mapping[str, Any], files: Sequence[str]
+) -> CircuitsReport:
+    """The page of one transformer and the five instruments.
+
+    Args:
+        model: The transformer.
+        found: What the instruments say of it.
+        manifest: See `tokendynamics.diagnosis.manifest`.
+        files: Beside the page.
+    """
+    sections = (_instruments_section(found), *_weights_sections(model, best_head(found)))
+    return CircuitsReport(
+        question="is the logic in the attention or in the feed-forward part?",
+        name=model.name,
+        answer=_spelt(found),
+        findings=_evidence_findings(found),
+        facts=(*_task_facts(model.task), *_model_facts(model)),
+        sections=sections,
+        conventions=(_TOKENS, _SENDER_FIRST, _LOSS, _VERDICT),
+        manifest=manifest,
+        files=tuple(files),
+    )
+
+
+def learning_report(
+    records: Sequence[LearningRecord],
+    evidences: Sequence[Evidence],
+    manifest: Mapping[str, Any],
+    files: Sequence[str],
+) -> CircuitsReport:
+    """The page of models of one design that learned from several seeds; the one with the median loss is shown.
+
+    Args:
+        records: At least one, of one architecture, flavour and task but for the seeds.
+        evidences: One for each record.
+        manifest: See `tokendynamics.diagnosis.manifest`.
+        files: Beside the page.
+    """
+    shown = median_record(records)
+    found = evidences[records.index(shown)]
+    finals = np.array([record.final_loss for record in records])
+    solved = sum(record.solved for record in records)
+    spread = f"from {number(float(finals.min()))} to {number(float(finals.max()))}" if len(records) > 1 else "one run"
+    seeds = Section(
+        "seeds-section",
+        "Did it learn?",
+        sentences=(
+            f"{solved} of {plural(len(records), 'seed')} solved the task: at most a hundredth of the variance is left. "
+            f"The final loss has the median {number(float(np.median(finals)))} ({spread}).",
+        ),
+        tables=(_seeds_table(records, evidences),),
+        figures=(loss_curves(records),),
+    )
+    model = shown.transformer
+    about = f"The model shown from here on is that of seed {shown.seed}, the one with the median loss."
+    return CircuitsReport(
+        question="is what it learned in the attention or in the feed-forward part?",
+        name=shown.name.rpartition(", seed")[0],
+        answer=_spelt(found) if shown.solved else f"Not solved; {_spelt(found).lower()}",
+        findings=(*seeds.sentences, about, *_evidence_findings(found)),
+        facts=(*_task_facts(shown.task), *_recipe_facts(shown), *_model_facts(model)),
+        sections=(seeds, _instruments_section(found), *_weights_sections(model, best_head(found))),
+        conventions=(_TOKENS, _SENDER_FIRST, _LOSS, _VERDICT),
+        manifest=manifest,
+        files=tuple(files),
+    )
+
+
+def median_record(records: Sequence[LearningRecord]) -> LearningRecord:
+    """The run with the (lower) median of the final losses; runs that became not finite come last."""
+    ordered = sorted(records, key=lambda record: (not np.isfinite(record.final_loss), record.final_loss))
+    return ordered[(len(ordered) - 1) // 2]
+
+
+def best_head(found: Evidence) -> int:
+    """The head whose category block is most like q_true, from 0."""
+    heads = found.instrument("correlation").details.get("heads", [])
+    return max(heads, key=lambda head: head["centred"])["head"] if heads else 0
+
+
+def _weights_sections(model: OneLayerTransformer, head: int) -> tuple[Section, ...]:
+    return (
+        Section("task-section", "Does the category block look like what was asked?", figures=_beside(model, head)),
+        Section("attention-section", "The attention", figures=(attention_weights(model),)),
+        Section("feed-forward-section", "The feed-forward part", figures=(feed_forward_weights(model),)),
+    )
+
+
+def _beside(model: OneLayerTransformer, head: int) -> tuple[Any, ...]:
+    return (functional_beside_block(model, model.task, head),)
+
+
+def _instruments_section(found: Evidence) -> Section:
+    return Section(
+        "evidence-section",
+        "What do the instruments say?",
+        tables=(instruments_table(found),),
+        figures=(instruments_figure(found),),
+    )
+
+
+def _spelt(found: Evidence) -> str:
+    return {
+        "attention": "The attention",
+        "feed-forward": "The feed-forward part",
+        "both": "Both parts",
+        "undecided": "Undecided",
+    }[found.verdict]
+
+
+def _evidence_findings(found: Evidence) -> tuple[str, ...]:
+    sentence = found.sentence[:1].upper() + found.sentence[1:]
+    loss = "is not finite" if found.loss is None else f"is {number(found.loss)}"
+    return (
+        sentence,
+        f"The mean squared error of the model {loss}; the best answer without any logic would have "
+        f"{number(found.interaction_variance)}, the variance of q_true’s interaction.",
+    )
+
+
+def _wrong_table(comparison: Comparison) -> tuple[Table, ...]:
+    if comparison.exact:
+        return ()
+    rows = [cells([pair.previous, pair.current, pair.target, pair.output]) for pair in comparison.wrong[:40]]
+    more = len(comparison.wrong) - len(rows)
+    caption = "Pairs answered wrongly, the farthest off first" + (f" ({more} more are in the data)" if more else "")
+    return (Table(caption, ("Previous category", "Category", "Target", "Output"), tuple(rows)),)
+
+
+def _seeds_table(records: Sequence[LearningRecord], evidences: Sequence[Evidence]) -> Table:
+    rows = tuple(
+        (
+            *cells([record.seed, record.final_loss, record.relative_loss]),
+            Cell("yes" if record.solved else "no"),
+            *cells([found.instrument("correlation").estimate, found.verdict, record.status, record.seconds]),
+        )
+        for record, found in zip(records, evidences, strict=True)
+    )
+    columns = (
+        "Seed",
+        "Final loss",
+        "Share of variance",
+        "Solved",
+        "Centred |correlation|",
+        "Verdict",
+        "Status",
+        "Seconds",
+    )
+    return Table("One run a row", columns, rows)
+
+
+def _task_facts(task: PairTask) -> tuple[tuple[str, str], ...]:
+    uniform = bool((task.law - task.law[0]).abs().max() < 1e-15)
+    law = "equally likely" if uniform else f"with probabilities {', '.join(number(float(p)) for p in task.law)}"
+    categories = "1 category" if task.categories == 1 else f"{task.categories} categories"
+    extremes = f"from {number(float(task.q_true.min()))} to {number(float(task.q_true.max()))}"
+    variance = f"variance {number(task.variance)}, of which {number(task.interaction_variance)} is interaction"
+    return (
+        ("Task", f"{categories} {law}, {plural(task.positions, 'position')}"),
+        ("q_true", f"{extremes}; {variance}"),
+    )
+
+
+def _model_facts(model: OneLayerTransformer) -> tuple[tuple[str, str], ...]:
+    norm = ", LayerNorm" if model.norm is not None else ""
+    mask = "causal" if model.attention.causal else "full mask"
+    shape = f"{plural(len(model.ov), 'head')}, {model.attention.weights} weights, {mask}, width {model.width}"
+    return (("Model", f"{shape}{norm}, {plural(model.C.shape[0], 'hidden unit')}"),)
+
+
+def _recipe_facts(record: LearningRecord) -> tuple[tuple[str, str], ...]:
+    recipe = record.settings
+    steps, inner = plural(recipe.steps, "outer step"), plural(recipe.inner, "iteration")
+    return (("Recipe", f"L-BFGS, {steps} of up to {inner}, each on {plural(recipe.batch, 'fresh sequence')}"),)
+
+
+def landscape_report(survey: LandscapeSurvey, manifest: Mapping[str, Any], files: Sequence[str]) -> CircuitsReport:
+    """The page of one loss landscape.
+
+    Args:
+        survey: What was found.
+        manifest: See `tokendynamics.diagnosis.manifest`.
+        files: Beside the page.
+    """
+    points = [point for point, _ in survey.points]
+    families = Section(
+        "points-section",
+        "Where does the gradient vanish?",
+        sentences=survey.remarks,
+        tables=(points_table(survey.points),) if survey.points else (stall_table(survey.stalls),),
+        figures=(points_matrices(_one_each(points), positions_attend=survey.positions_attend),) if points else (),
+    )
+    ends = Section(
+        "basins-section",
+        "Where does descent end?",
+        figures=(basins_figure(survey.basins), endings_figure(survey.basins, survey.marks)),
+    )
+    return CircuitsReport(
+        question="what can a descent run into?",
+        name=survey.name,
+        answer=survey.answer,
+        findings=survey.claims,
+        facts=survey.facts,
+        sections=(families, ends),
+        conventions=(_SENDER_FIRST, _EXPECTED, _RELATIVE),
+        manifest=manifest,
+        files=tuple(files),
+    )
+
+
+def _one_each(points: Sequence[StationaryPoint]) -> list[StationaryPoint]:
+    """The first member of each family, at most four."""
+    return list({point.family[0]: point for point in reversed(points)}.values())[::-1][:4]

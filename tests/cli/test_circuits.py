@@ -1,0 +1,345 @@
+"""``tokendynamics circuits`` as a user meets it: answers, exit codes, one-line errors, files whole or absent."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tokendynamics.circuits.hand_built import HAND_BUILT, solution_2
+from tokendynamics.circuits.learning import LearningRecord
+from tokendynamics.circuits.pair_task import PairTask, random_functional
+from tokendynamics.cli.circuits.solution import SOLUTIONS
+from tokendynamics.cli.main import main
+
+Q = [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+TINY = ("-N", "2", "-M", "3", "--batch", "20", "--steps", "4", "--inner", "5", "--seeds", "2", "--samples", "60")
+
+
+@pytest.fixture(autouse=True)
+def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def call(*arguments: str) -> int:
+    """Exit code of the command line, run in this process."""
+    with pytest.raises(SystemExit) as done:
+        main(["circuits", *arguments])
+    return int(done.value.code or 0)
+
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """The JSON that a command prints."""
+
+    def run(*arguments: str) -> Any:
+        assert call(*arguments, "--json") == 0
+        return json.loads(capsys.readouterr().out)
+
+    return run
+
+
+def test_every_name_of_the_catalogue_is_offered() -> None:
+    assert set(SOLUTIONS) == set(HAND_BUILT)
+
+
+@pytest.mark.parametrize("name", [name for name in SOLUTIONS if "printed" not in name])
+def test_every_solution_is_exact_on_every_pair(name: str, said: Callable[..., Any]) -> None:
+    result = said("build", name)
+    assert result["exact"] is True
+    assert result["largest_error"] < 1e-12 * max(1.0, np.abs(result["q_true"]).max())
+    assert result["wrong_pairs"] == []
+
+
+def test_the_printed_solution_1_gives_the_known_wrong_numbers(inside: Path, said: Callable[..., Any]) -> None:
+    (inside / "q.json").write_text(json.dumps(Q))
+    result = said("build", "solution-1-printed", "--q-true", "q.json", "--x", "1,2,3,3")
+    targets, outputs = (result["sequences"][0][name] for name in ("targets", "outputs"))
+    # After 2e_p + e_c unit (p, c) says 1 and unit (p, p) says 2; after 3e_p unit (p, b) says 2 and unit (p, p) says 5.
+    assert targets == [0.0, 1.0, 5.0, 8.0]
+    assert outputs == [0.0, 1 + 2 * 0, 5 + 2 * 4, 2 * (6 + 7) + 5 * 8]
+    wrong = {(pair["previous"], pair["current"]) for pair in result["wrong_pairs"]}
+    assert (3, 3) in wrong
+
+
+def test_a_failure_is_told_and_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("build", "solution-2-printed", "--q-true", "random:3") == 0
+    told = " ".join(capsys.readouterr().out.split())
+    wrong = int((random_functional(4, 3) < 0).sum())
+    assert f"It fails for {wrong} of 16 pairs of categories" in told
+
+
+def test_matrices_and_page_are_written(inside: Path, said: Callable[..., Any]) -> None:
+    result = said("build", "solution-2", "-N", "3", "-M", "5", "--out", "out", "--x", "1,3,2", "--x", "2")
+    assert result["files"] == ["circuits.npz", "circuits.json", "manifest.json", "report.html"]
+    assert sorted(path.name for path in (inside / "out").iterdir()) == sorted(result["files"])
+    model = solution_2(PairTask(random_functional(3, 0), 5))
+    with np.load(inside / "out" / "circuits.npz") as arrays:
+        for name in ("key_query", "ov", "B", "bias", "C"):
+            assert np.array_equal(arrays[name], getattr(model, name).numpy())
+        assert float(arrays["offset"]) == model.offset
+    assert [one["x"] for one in result["sequences"]] == [[1, 3, 2], [2]]
+    manifest = json.loads((inside / "out" / "manifest.json").read_text())
+    assert manifest["parameters"]["solution"] == "solution-2"
+    assert "solution 2" in (inside / "out" / "report.html").read_text()
+
+
+def test_what_is_replaced_is_said(capsys: pytest.CaptureFixture[str], inside: Path) -> None:
+    assert call("build", "linear", "--out", "out") == 0
+    assert "replaced" not in capsys.readouterr().err
+    (inside / "out" / "mine.txt").write_text("kept")
+    assert call("build", "linear", "--out", "out") == 0
+    told = capsys.readouterr().err
+    assert "replaced in out: circuits.npz, circuits.json, manifest.json, report.html" in told
+    assert (inside / "out" / "mine.txt").read_text() == "kept"
+
+
+@pytest.mark.parametrize("kind", ["json", "csv", "npy"])
+def test_q_true_is_read_from_files(kind: str, inside: Path, said: Callable[..., Any]) -> None:
+    path = inside / f"q.{kind}"
+    if kind == "npy":
+        np.save(path, np.array(Q))
+    else:
+        path.write_text(json.dumps(Q) if kind == "json" else "\n".join(",".join(map(str, row)) for row in Q))
+    assert said("build", "solution-3", "--q-true", str(path), "--x", "3,1")["sequences"][0]["outputs"][1] == 6.0
+
+
+WRONG_BUILDS = {
+    "a category beyond N": (["solution-2", "--x", "1,9"], "categories from 1 to 4"),
+    "a category of zero": (["solution-2", "--x", "0,1"], "numbered from 1"),
+    "a sequence longer than M": (["solution-2", "-M", "3", "--x", "1,2,3,4"], "1 to 3 tokens"),
+    "a sequence of letters": (["solution-2", "--x", "a,b"], "--x"),
+    "no square": (["solution-2", "--q-true", "flat.csv"], "N × N"),
+    "another size": (["solution-2", "--q-true", "square.json", "-N", "3"], "3 × 3"),
+    "not finite": (["solution-2", "--q-true", "nan.csv"], "finite numbers"),
+    "words": (["solution-2", "--q-true", "words.csv"], "words.csv"),
+    "a pickle": (["solution-2", "--q-true", "pickle.npy"], "pickle.npy"),
+    "no such file": (["solution-2", "--q-true", "none.csv"], "exists"),
+    "no such kind of file": (["solution-2", "--q-true", "q.xlsx"], ".json, .csv or .npy"),
+    "K too small": (["solution-2", "--q-true", "square.json", "-K", "3"], "at least 4.0"),
+    "a sharpness that overflows": (["softmax-1", "--sharpness", "800"], "709.78"),
+    "an option of another solution": (["solution-2", "--sharpness", "3"], "softmax-1"),
+    "an unknown form": (["solution-1", "--form", "odd"], "'uniform'"),
+    "an unknown solution": (["solution-9"], "solution-1-uniform"),
+    "a law of another size": (["solution-2", "--law", "0.5,0.5"], "4 probabilities"),
+    "a law of words": (["solution-2", "--law", "much,little"], "--law"),
+    "no category": (["solution-2", "-N", "0"], "at least 1"),
+    "another functional for the linear case": (["linear", "--q-true", "random:1"], "linear in the two categories"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "told"), WRONG_BUILDS.values(), ids=WRONG_BUILDS.keys())
+@pytest.mark.usefixtures("unchecked")
+def test_wrong_input_is_one_line_and_writes_nothing(
+    arguments: list[str], told: str, inside: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (inside / "flat.csv").write_text("1,2,3\n4,5,6\n")
+    (inside / "nan.csv").write_text("1,nan\n2,3\n")
+    (inside / "words.csv").write_text("a,b\nc,d\n")
+    (inside / "square.json").write_text("[[1, 2], [3, 4]]")
+    np.save(inside / "pickle.npy", np.array([{"a": 1}]), allow_pickle=True)
+    before = set(inside.iterdir())
+    assert call("build", *arguments, "--out", "out") == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert len(captured.err.strip().splitlines()) == 1
+    assert captured.err.startswith("error: ")
+    assert told in captured.err
+    assert set(inside.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict"), [("solution-1", "feed-forward"), ("solution-2", "attention"), ("mixture", "both")]
+)
+def test_the_evidence_names_the_part(name: str, verdict: str, said: Callable[..., Any]) -> None:
+    result = said("evidence", name, "-N", "3", "-M", "4", "--samples", "200", "--resamples", "40")
+    assert result["verdict"] == verdict
+    assert len(result["instruments"]) == 5
+
+
+def test_evidence_leaves_a_page(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("-N", "3", "-M", "4", "--samples", "100", "--resamples", "20", "--out", "out")
+    assert call("evidence", "solution-3", *arguments) == 0
+    assert "solution 3: feed-forward" in capsys.readouterr().out
+    names = sorted(path.name for path in (inside / "out").iterdir())
+    assert names == ["evidence.json", "manifest.json", "report.html"]
+    assert json.loads((inside / "out" / "evidence.json").read_text())["verdict"] == "feed-forward"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["nowhere"], "the folder of a learned model"),
+        (["."], "record.json"),
+        (["solution-2", "--samples", "5"], "samples"),
+        (["solution-2", "-M", "1"], "2 positions"),
+        ([".", "--share", "0.5"], "learned model"),
+    ],
+)
+def test_evidence_of_nothing_is_refused(
+    arguments: list[str], told: str, inside: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("evidence", *arguments, "--out", "out") == 2
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert line.startswith("error: ")
+    assert told in line
+    assert list(inside.iterdir()) == []
+
+
+def test_learning_writes_records_and_page_and_is_not_done_twice(
+    inside: Path, capsys: pytest.CaptureFixture[str], said: Callable[..., Any]
+) -> None:
+    result = said("learn", "solution-1", *TINY, "--out", "out")
+    records = [LearningRecord.open(inside / "out" / f"seed-{seed}") for seed in range(2)]
+    assert [run["final_loss"] for run in result["runs"]] == [record.final_loss for record in records]
+    assert result["median_final_loss"] == pytest.approx(np.median([record.final_loss for record in records]))
+    assert {"seed-0", "seed-1", "learning.json", "manifest.json", "report.html"} == {
+        path.name for path in (inside / "out").iterdir()
+    }
+    assert call("learn", "solution-1", *TINY, "--out", "out", "--json") == 0
+    again = capsys.readouterr()
+    assert "seed 1: finished before" in again.err
+    assert json.loads(again.out)["runs"] == result["runs"]
+    assert call("evidence", "out", "--samples", "60") == 0
+    assert "has the median loss" in capsys.readouterr().err
+
+
+def test_another_task_in_the_same_folder_is_refused(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("learn", "solution-1", *TINY, "--out", "out") == 0
+    before = {path: path.read_bytes() for path in (inside / "out").rglob("*") if path.is_file()}
+    capsys.readouterr()
+    assert call("learn", "solution-1", *TINY, "-M", "4", "--out", "out") == 2
+    assert "positions = 4" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in (inside / "out").rglob("*") if path.is_file()} == before
+
+
+def test_an_interrupted_run_goes_on_and_ends_the_same(
+    inside: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert call("learn", "solution-1", *TINY, "--out", "whole") == 0
+    from tokendynamics.circuits.learning import run
+
+    step, taken = run._outer_step, []
+
+    def interrupted(*arguments: Any) -> Any:
+        taken.append(1)
+        if len(taken) == 3:
+            raise KeyboardInterrupt
+        return step(*arguments)
+
+    monkeypatch.setattr(run, "_outer_step", interrupted)
+    assert call("learn", "solution-1", *TINY, "--out", "parts") == 130
+    assert "the same command goes on" in capsys.readouterr().err
+    assert not (inside / "parts" / "report.html").exists()
+    assert call("learn", "solution-1", *TINY, "--out", "parts") == 0
+    assert "seed 0: goes on where it was interrupted" in capsys.readouterr().err
+    for seed in range(2):
+        whole, parts = (LearningRecord.open(inside / name / f"seed-{seed}") for name in ("whole", "parts"))
+        assert whole.losses == parts.losses
+        assert all(torch.equal(value, parts.parameters[name]) for name, value in whole.parameters.items())
+
+
+def test_a_loss_that_is_not_finite_keeps_the_state_and_fails(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (inside / "huge.json").write_text("[[1e200, 2e200], [-3e200, 4e200]]")
+    arguments = ("-M", "3", "--batch", "20", "--steps", "3", "--seeds", "1", "--samples", "60")
+    assert call("learn", "solution-2", "--q-true", "huge.json", *arguments, "--out", "out") == 1
+    captured = capsys.readouterr()
+    assert "error: seed 0: not finite" in captured.err
+    assert "outer step 1 of 3" in captured.err
+    record = LearningRecord.open(inside / "out" / "seed-0")
+    assert all(bool(value.isfinite().all()) for value in record.parameters.values())
+    assert (inside / "out" / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [(["--batch", "0"], "batch"), (["--flavour", "towards-1"], "flavour"), (["-M", "1"], "2 positions")],
+)
+def test_a_wrong_recipe_writes_nothing(
+    arguments: list[str], told: str, inside: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("learn", "solution-2", *arguments, "--out", "out") == 2
+    assert told in capsys.readouterr().err.strip().splitlines()[-1]
+    assert list(inside.iterdir()) == []
+
+
+def test_the_landscape_of_positions_has_its_families(inside: Path, said: Callable[..., Any]) -> None:
+    result = said("landscape", "3.1", "-N", "3", "-M", "3", "--starts", "4", "--out", "out")
+    kinds = {point["family"]: point["classification"]["kind"] for point in result["points"]}
+    assert kinds == {
+        "A": "global minimum", "B": "strict saddle", "C": "strict saddle", "D": "strict saddle",
+        "D'": "strict saddle", "D''": "strict saddle", "∞": "at infinity",
+    }  # fmt: skip
+    losses = {point["family"]: point["loss_per_token"] for point in result["points"]}
+    T, M = 2 / 3, 3
+    assert losses["B"] == pytest.approx(1 - (1 - 1 / M) * T)
+    assert losses["C"] == pytest.approx(T)
+    assert losses["D"] == pytest.approx(1.0)
+    assert sum(share["count"] for share in result["basins"]["shares"]) == 4
+    assert "does not hold" in result["claims"][0]
+    page = (inside / "out" / "report.html").read_text()
+    assert "Where do random starts end?" in page
+
+
+def test_the_softmax_landscape_waits_ever_longer(said: Callable[..., Any]) -> None:
+    result = said("landscape", "3.2", "-N", "2", "-M", "3", "--starts", "1")
+    times = [stall["time"] for stall in result["stalls"]]
+    assert math.log(times[2] / times[1]) / 2 == pytest.approx(2.0, abs=0.1)
+    assert result["points"] == []
+
+
+def test_the_landscape_of_categories_has_points_that_the_paper_misses(
+    capsys: pytest.CaptureFixture[str], inside: Path
+) -> None:
+    arguments = ("-N", "3", "-M", "3", "--starts", "2", "--out", "out")
+    assert call("landscape", "3.3", *arguments) == 0
+    told = capsys.readouterr().out
+    assert "is not complete" in told
+    summary = json.loads((inside / "out" / "landscape.json").read_text())
+    missed = [point for point in summary["points"] if point["family"] == "B"]
+    assert missed
+    for point in missed:
+        assert np.abs(np.array(point["v"])[1:].sum(axis=1)).max() < 1e-9
+        assert point["classification"]["relative_gradient"] < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["3.1", "--q-true", "random:1"], "3.3"),
+        (["3.1", "-M", "1"], "positions"),
+        (["3.1", "--starts", "0"], "starts"),
+        (["3.2", "--law", "0.5,0.6"], "sum to 1"),
+        (["3.3", "-N", "0"], "at least 1"),
+    ],
+)
+def test_a_wrong_landscape_is_refused(
+    arguments: list[str], told: str, inside: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("landscape", *arguments, "--out", "out") == 2
+    assert told in capsys.readouterr().err.strip().splitlines()[-1]
+    assert list(inside.iterdir()) == []
+
+
+def test_help_needs_no_heavy_library() -> None:
+    program = (
+        "import sys\nfrom tokendynamics.cli.main import main\ntry:\n    main(['circuits', 'build', '--help'])\n"
+        "except SystemExit:\n    print([name for name in ('torch', 'scipy', 'altair') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_help_names_every_subcommand(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("--help") == 0
+    told = capsys.readouterr().out
+    assert all(name in told for name in ("build", "landscape", "learn", "evidence"))

@@ -1,0 +1,156 @@
+"""The page on circuits in headless Chromium, from the file, with every host name made unreachable."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tokendynamics.circuits.evidence import evidence
+from tokendynamics.circuits.hand_built import mixture
+from tokendynamics.circuits.pair_task import PairTask, random_functional
+from tokendynamics.report.circuits_page import write_circuits
+from tokendynamics.report.circuits_reports import evidence_report
+
+pytestmark = pytest.mark.browser
+
+FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE localhost",
+)
+TASK = PairTask(random_functional(3, seed=1), positions=4)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    from selenium.webdriver.chrome.service import Service
+
+    driver_path, chromium = shutil.which("chromedriver"), shutil.which("chromium") or shutil.which("google-chrome")
+    if driver_path is None or chromium is None:
+        pytest.skip("no chromium and chromedriver on the PATH")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(driver_path))
+    driver.set_window_size(1100, 900)
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> str:
+    model = mixture(TASK)
+    found = evidence(model, TASK, samples=100, resamples=20)
+    path: Path = write_circuits(evidence_report(model, found, {}, []), tmp_path_factory.mktemp("page") / "report.html")
+    return path.as_uri()
+
+
+@pytest.fixture
+def opened(browser: Any, address: str) -> Any:
+    for log in ("browser", "performance"):
+        browser.get_log(log)
+    emulate(browser)
+    browser.get(address)
+    return browser
+
+
+def emulate(browser: Any, *, scripts: bool = True, scheme: str = "light", media: str = "") -> None:
+    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": not scripts})
+    features = [
+        {"name": "prefers-color-scheme", "value": scheme},
+        # Otherwise the page glides to where a test wants to click.
+        {"name": "prefers-reduced-motion", "value": "reduce"},
+    ]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": features})
+
+
+def point_at(browser: Any, panel: int, column: int, row: int, size: int) -> str:
+    """Rest the pointer on a cell of a square matrix and read the text that appears."""
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.by import By
+
+    hit = browser.find_elements(By.CSS_SELECTOR, "#weights-attention .hit")[panel]
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", hit)
+    width, height = hit.rect["width"], hit.rect["height"]
+    offset = ((column + 0.5) / size - 0.5) * width, ((row + 0.5) / size - 0.5) * height
+    ActionChains(browser).move_to_element_with_offset(hit, *map(round, offset)).perform()
+    tip, end = browser.find_element(By.ID, "tip"), time.monotonic() + 5.0
+    while not tip.is_displayed() and time.monotonic() < end:
+        time.sleep(0.05)
+    return tip.text
+
+
+def test_nothing_is_requested_and_nothing_is_complained_about(opened: Any) -> None:
+    messages = [json.loads(entry["message"])["message"] for entry in opened.get_log("performance")]
+    requests = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+    assert requests
+    assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
+    assert opened.get_log("browser") == []
+
+
+def test_the_cell_under_the_pointer_tells_its_place_and_number(opened: Any) -> None:
+    model = mixture(TASK)
+    value = float(model.key_query[0, 1, 2])
+    said = point_at(opened, 0, column=2, row=1, size=7)
+    assert said.startswith("category 2, category 3: ")
+    assert float(said.rpartition(" ")[2].replace("−", "-")) == pytest.approx(value, rel=1e-3)
+    # Head 2 attends to the previous position: sender 1, receiver 2.
+    assert point_at(opened, 2, column=4, row=3, size=7) == "position 1, position 2: 1"
+
+
+def test_drawings_and_tables_are_there_without_scripts(browser: Any, address: str) -> None:
+    from selenium.webdriver.common.by import By
+
+    emulate(browser, scripts=False)
+    browser.get(address)
+    drawings = browser.find_elements(By.CSS_SELECTOR, "figure svg")
+    assert len(drawings) == 4
+    assert all(drawing.is_displayed() for drawing in drawings)
+    browser.find_element(By.CSS_SELECTOR, "#weights-attention details summary").click()
+    assert browser.find_element(By.ID, "weights-attention-table-1").is_displayed()
+    assert "Both parts" in browser.find_element(By.ID, "verdict").text
+
+
+def test_dark_follows_the_system_and_colours_have_twins(opened: Any) -> None:
+    script = """
+    const paths = [...document.querySelectorAll('#weights-functional path[fill]')];
+    return [getComputedStyle(document.body).backgroundColor, ...new Set(paths.map((p) => getComputedStyle(p).fill))];
+    """
+    light = opened.execute_script(script)
+    emulate(opened, scheme="dark")
+    dark = opened.execute_script(script)
+    assert len(light) == len(dark) == 3
+    assert not set(light) & set(dark)
+
+
+def test_nothing_overflows_on_a_phone(opened: Any) -> None:
+    size = {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+    opened.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        assert opened.execute_script("return document.documentElement.scrollWidth") <= 390
+    finally:
+        opened.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_it_prints_with_no_figure_taller_than_a_page(opened: Any) -> None:
+    printed = base64.b64decode(opened.execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True})["data"])
+    assert printed.startswith(b"%PDF")
+    emulate(opened, media="print")
+    heights = opened.execute_script("return [...document.querySelectorAll('figure')].map((f) => f.offsetHeight)")
+    assert max(heights) < 1000

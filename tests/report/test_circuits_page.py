@@ -1,0 +1,302 @@
+"""The page on circuits: what the drawings and tables hold is what the model and the records hold."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from dataclasses import replace
+from html import unescape
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch
+
+from tokendynamics.circuits.evidence import Evidence, evidence
+from tokendynamics.circuits.hand_built import mixture, solution_1, solution_2
+from tokendynamics.circuits.learning import LearningRecord, learn
+from tokendynamics.circuits.pair_task import PairTask, random_functional
+from tokendynamics.report.circuits_page import CircuitsReport, render_circuits, write_circuits
+from tokendynamics.report.circuits_reports import (
+    best_head,
+    built_report,
+    evidence_report,
+    learning_report,
+    median_record,
+)
+from tokendynamics.report.comparison import compare
+from tokendynamics.report.figures.circuits_matrix import Panel, Side, matrices
+from tokendynamics.report.palette import NEGATIVE, POSITIVE
+
+HOSTILE = "<script>alert(1)</script></style>\"'&amp;\x00\u202eevil"
+SVG = "{http://www.w3.org/2000/svg}"
+MANIFEST: dict[str, Any] = {
+    "command": f"tokendynamics circuits build '{HOSTILE}'",
+    "parameters": {"q_true": HOSTILE},
+    "versions": {"tokendynamics": "0.1.0"},
+    "started": "2026-11-21T23:35:52+00:00",
+    "duration_seconds": 1.5,
+}
+
+
+@pytest.fixture(scope="module")
+def task() -> PairTask:
+    return PairTask(random_functional(3, seed=1), positions=4)
+
+
+@pytest.fixture(scope="module")
+def built(task: PairTask) -> str:
+    model = replace(solution_1(task, form="printed"), name=HOSTILE)
+    comparison = compare(model, [[1, 2, 2, 3]])
+    return render_circuits(built_report(comparison, MANIFEST, ["a folder/su?m.json"], meant_wrong=True))
+
+
+@pytest.fixture(scope="module")
+def found(task: PairTask) -> Evidence:
+    return evidence(mixture(task), task, samples=100, resamples=40)
+
+
+@pytest.fixture(scope="module")
+def examined(task: PairTask, found: Evidence) -> str:
+    return render_circuits(evidence_report(mixture(task), found, MANIFEST, []))
+
+
+@pytest.fixture(scope="module")
+def learned(task: PairTask) -> tuple[list[LearningRecord], str]:
+    records = [learn(task, "solution-1", batch=50, steps=4, inner=5, seed=seed) for seed in range(3)]
+    evidences = [evidence(record.transformer, task, samples=60, resamples=20) for record in records]
+    return records, render_circuits(learning_report(records, evidences, MANIFEST, []))
+
+
+@pytest.fixture(params=["built", "examined", "learned"])
+def page(request: pytest.FixtureRequest) -> str:
+    given = request.getfixturevalue(request.param)
+    return given if isinstance(given, str) else given[1]
+
+
+def table(page: str, ident: str) -> list[list[str]]:
+    """Texts of the body of the table with that id, or in the figure with that id."""
+    part = page[page.index(f'id="{ident}"') :]
+    body = re.search(r"<tbody>(.*?)</tbody>", part, re.DOTALL)
+    assert body is not None
+    rows = re.findall(r"<tr>(.*?)</tr>", body[1], re.DOTALL)
+    return [[unescape(cell) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row)] for row in rows]
+
+
+def value(text: str) -> float:
+    text = re.sub(
+        r" × 10([⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)", lambda m: f"e{m[1].translate(str.maketrans('⁻⁰¹²³⁴⁵⁶⁷⁸⁹', '-0123456789'))}", text
+    )
+    return float(text.replace("−", "-").replace(",", ""))
+
+
+def drawing(page: str, ident: str) -> ElementTree.Element:
+    found = re.search(rf'<figure id="{ident}">\s*<div class="drawing">(<svg.*?</svg>)', page, re.DOTALL)
+    assert found is not None
+    return ElementTree.fromstring(found[1])  # noqa: S314  # our own page
+
+
+def test_nothing_can_be_requested_and_only_the_page_s_own_script_runs(page: str) -> None:
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)
+    assert policy is not None
+    scripts, styles = (
+        re.findall(r"<script>(.*?)</script>", page, re.DOTALL),
+        re.findall(r"<style>(.*?)</style>", page, re.DOTALL),
+    )
+    assert len(scripts) == len(styles) == 1
+    for content, directive in ((scripts[0], "script-src"), (styles[0], "style-src")):
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert f"{directive} 'sha256-{digest}'" in unescape(policy[1])
+    assert unescape(policy[1]).startswith("default-src 'none'")
+    assert not re.search(r"https?://|url\((?!#)|@import", page.replace("http://www.w3.org/2000/svg", ""))
+    assert not re.search(r'<[^>]+ (style|on\w+)="', page)
+
+
+def test_foreign_text_is_escaped_and_made_visible(built: str) -> None:
+    assert "<script>alert" not in built
+    assert "\x00" not in built
+    assert "\u202e" not in built
+    assert "‹U+202E›evil" in built
+    assert 'href="./a%20folder/su%3Fm.json"' in built
+
+
+def test_every_figure_is_described_and_has_its_numbers(page: str) -> None:
+    figures = re.findall(r'<figure id="([^"]+)">(.*?)</figure>', page, re.DOTALL)
+    assert len(figures) >= 4
+    for ident, content in figures:
+        root = drawing(page, ident)
+        assert root.get("role") == "img"
+        assert root.get("aria-labelledby") == f"{ident}-title {ident}-desc"
+        texts = {child.get("id"): child.text or "" for child in root if child.get("id")}
+        assert texts[f"{ident}-title"]
+        assert re.search(r"\d|all zero", texts[f"{ident}-desc"])
+        assert "<table" in content
+        assert re.search(r"<figcaption>.{40}", content)
+    identifiers = re.findall(r' id="([^"]+)"', page)
+    assert len(identifiers) == len(set(identifiers))
+
+
+def test_every_link_and_every_matrix_lead_to_something(page: str) -> None:
+    identifiers = set(re.findall(r' id="([^"]+)"', page))
+    assert set(re.findall(r'href="#([^"]+)"', page)) <= identifiers
+    tables = re.findall(r'data-table="([^"]+)"', page)
+    assert tables
+    assert set(tables) <= identifiers
+
+
+def test_the_tables_hold_the_weights(task: PairTask, built: str) -> None:
+    model = solution_1(task, form="printed")
+    for ident, wanted in (("weights-attention-table-1", model.key_query[0]), ("weights-feed-forward-table-1", model.B)):
+        shown = np.array([[value(cell) for cell in row[1:]] for row in table(built, ident)])
+        assert shown == pytest.approx(wanted.numpy(), rel=1e-3, abs=1e-12)
+    shown = [value(row[1]) for row in table(built, "weights-feed-forward-table-3")]
+    assert shown == pytest.approx(model.C.tolist(), rel=1e-3)
+    assert [row[0] for row in table(built, "weights-attention-table-1")] == [
+        "category 1", "category 2", "category 3", "position 1", "position 2", "position 3", "position 4",
+    ]  # fmt: skip
+
+
+def test_the_answers_say_where_the_printed_form_fails(task: PairTask, built: str) -> None:
+    comparison = compare(solution_1(task, form="printed"), [[1, 2, 2, 3]])
+    assert not comparison.exact
+    rows = table(built, "answers-section")
+    assert len(rows) == len(comparison.wrong) == 9
+    for row, pair in zip(rows, comparison.wrong, strict=True):
+        assert (int(row[0]), int(row[1])) == (pair.previous, pair.current)
+        assert value(row[2]) == pytest.approx(float(task.q_true[pair.previous - 1, pair.current - 1]), rel=1e-3)
+    assert "Wrong for 9 pairs" in built
+
+
+def test_a_comparison_finds_the_one_pair_that_is_spoilt(task: PairTask) -> None:
+    right = solution_1(task, form="indicators")
+    assert compare(right, []).exact
+    # Hidden unit 5 of 'indicators' stands for one pair: (1, 3), after the diagonal and (1, 2).
+    C = right.C.clone()
+    C[4] += 0.5
+    comparison = compare(replace(right, C=C), [])
+    assert [(pair.previous, pair.current) for pair in comparison.wrong] == [(1, 3)]
+    assert comparison.wrong[0].output - comparison.wrong[0].target == pytest.approx(0.5, abs=1e-12)
+    assert comparison.largest_error == pytest.approx(0.5, abs=1e-12)
+
+
+def test_a_wrong_first_token_is_said_but_not_counted(task: PairTask) -> None:
+    shifted = replace(solution_2(task), offset=solution_2(task).offset)
+    assert compare(shifted, [[2]]).answers[0].largest_error == 0.0
+    spoilt = compare(replace(shifted, offset=shifted.offset + 1.0), [[2]])
+    assert spoilt.first_token == pytest.approx(1.0)
+    assert spoilt.answers[0].largest_error == 0.0
+    assert not spoilt.exact
+
+
+def test_the_instruments_are_all_there_with_their_numbers(examined: str, found: Evidence) -> None:
+    rows = table(examined, "evidence-section")
+    assert [row[0] for row in rows] == [f"{i}. {one.name}" for i, one in enumerate(found.instruments, start=1)]
+    assert [row[2] for row in rows] == [one.reading for one in found.instruments]
+    assert "<strong>Both parts</strong>" in examined
+    numbers = table(examined, "evidence-numbers")
+    estimates = [estimate for one in found.instruments for estimate in one.estimates]
+    assert len(numbers) == len(estimates)
+    for row, estimate in zip(numbers, estimates, strict=True):
+        assert row[1] == estimate.name
+        assert estimate.value is not None
+        assert value(row[2]) == pytest.approx(estimate.value, rel=1e-3, abs=1e-15)
+
+
+def test_the_head_that_is_most_like_q_true_is_shown(task: PairTask, found: Evidence, examined: str) -> None:
+    assert best_head(found) == 0
+    block = mixture(task).key_query[0, :3, :3]
+    shown = np.array([[value(cell) for cell in row[1:]] for row in table(examined, "weights-functional-table-4")])
+    assert shown == pytest.approx((block - block.mean(dim=0)).numpy(), rel=1e-3, abs=1e-12)
+    assert "correlation +1.0000" in examined
+
+
+def test_the_loss_curves_end_with_the_final_losses(learned: tuple[list[LearningRecord], str]) -> None:
+    records, page = learned
+    rows = table(page, "learning-losses")
+    assert len(rows) == 5
+    for column, record in enumerate(records, start=1):
+        losses = [value(row[column]) for row in rows]
+        assert losses == pytest.approx([*record.losses, record.final_loss], rel=1e-3)
+    seeds = table(page, "seeds-section")
+    assert [row[0] for row in seeds] == ["0", "1", "2"]
+    assert [row[3] for row in seeds] == ["yes" if record.solved else "no" for record in records]
+
+
+def test_the_run_with_the_median_loss_is_shown(learned: tuple[list[LearningRecord], str]) -> None:
+    records, page = learned
+    shown = median_record(records)
+    assert sorted(record.final_loss for record in records)[1] == shown.final_loss
+    assert f"The model shown from here on is that of seed {shown.seed}" in page
+    B = np.array([[value(cell) for cell in row[1:]] for row in table(page, "weights-feed-forward-table-1")])
+    assert pytest.approx(shown.transformer.B.numpy(), rel=1e-3, abs=1e-12) == B
+    broken = replace(records[0], final_loss=float("nan"), status="not finite: …")
+    assert median_record([broken, records[1]]) is records[1]
+
+
+def test_a_run_that_broke_off_at_once_still_makes_a_page(task: PairTask) -> None:
+    record = replace(learn(task, "solution-1", batch=20, steps=1, inner=1), losses=(), final_loss=float("nan"))
+    said = evidence(record.transformer, task, samples=60, resamples=20)
+    page = render_circuits(learning_report([record], [said], MANIFEST, []))
+    assert "undefined" in page
+    assert ">nan<" not in page
+
+
+def colours(values: np.ndarray) -> dict[tuple[int, int], tuple[str, float]]:
+    """Colour and opacity of each cell (row, column) that is filled."""
+    side = Side("", (("category", values.shape[0]),)), Side("", (("category", values.shape[1]),))
+    shown = matrices([Panel("m", values, *side)], ident="m", question="?", caption="c")
+    cells = {}
+    for path in ElementTree.fromstring(str(shown.svg)).iter(f"{SVG}path"):  # noqa: S314  # made above
+        if path.get("fill") in (POSITIVE, NEGATIVE):
+            for column, row in re.findall(r"M(\d+) (\d+)h1v1h-1z", path.get("d", "")):
+                cells[int(row), int(column)] = path.get("fill", ""), float(path.get("fill-opacity", "1"))
+    return cells
+
+
+def test_colours_are_centred_at_zero() -> None:
+    cells = colours(np.array([[2.0, -2.0, 0.0], [1.0, -1.0, 0.5]]))
+    assert cells[0, 0] == (POSITIVE, 1.0)
+    assert cells[0, 1] == (NEGATIVE, 1.0)
+    assert (0, 2) not in cells
+    assert cells[1, 0] == (POSITIVE, 0.5)
+    assert cells[1, 1] == (NEGATIVE, 0.5)
+    assert cells[1, 2] == (POSITIVE, 0.25)
+
+
+def test_sixty_features_fit_and_stay_small() -> None:
+    values = torch.randn(60, 60, generator=torch.Generator().manual_seed(0), dtype=torch.float64).numpy()
+    side = Side("sender", (("category", 10), ("position", 50)))
+    shown = matrices(
+        [Panel("q", values, side, side), Panel("v", values, side, side)], ident="m", question="?", caption="c"
+    )
+    root = ElementTree.fromstring(str(shown.svg))  # noqa: S314  # made above
+    assert len(shown.svg) < 200_000
+    hits = [rect for rect in root.iter(f"{SVG}rect") if rect.get("class") == "hit"]
+    assert len(hits) == 2
+    assert 4.0 < float(hits[0].get("width", "0")) / 60 < 10.0
+    texts = [text.text for text in root.iter(f"{SVG}text")]
+    assert texts.count("position") == 4
+    assert not [text for text in texts if text and re.fullmatch(r"−?\d\.\d+", text) and text not in ("−3.5", "+3.5")]
+    assert len(shown.tables[0].rows) == 60
+
+
+def test_a_matrix_of_zeros_and_one_with_nothing_finite_are_drawn() -> None:
+    assert colours(np.zeros((2, 2))) == {}
+    assert colours(np.full((2, 2), np.nan)) == {}
+
+
+def test_the_page_is_written_whole_or_not_at_all(
+    tmp_path: Path, task: PairTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = built_report(compare(solution_2(task), []), MANIFEST, [], meant_wrong=False)
+    path = write_circuits(report, tmp_path / "new" / "page.html")
+    assert path.read_text(encoding="utf-8") == render_circuits(report)
+    before = path.read_bytes()
+    monkeypatch.setattr(Path, "replace", lambda self, target: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        write_circuits(CircuitsReport("q", "n", "a", (), (), ()), path)
+    assert path.read_bytes() == before
+    assert [one.name for one in path.parent.iterdir()] == ["page.html"]
