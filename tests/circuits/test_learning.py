@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -171,6 +173,22 @@ def test_wrong_settings_are_named(task, change, message):
     options = {"task": task, "architecture": "combined", "batch": 5, "steps": 1, "inner": 1, **change}
     with pytest.raises(ArgumentValueError, match=message):
         learn(**options)
+
+
+def test_weights_that_are_not_those_of_the_settings_are_named(task, tmp_path):
+    record = learn(task, "solution-1", batch=5, steps=1, inner=1)
+    changed = {name: value for name, value in record.parameters.items() if name != "k"}
+    with pytest.raises(ArgumentValueError, match=r"weight k has shape \(5, 5\), got none"):
+        LearningRecord.open(dataclasses.replace(record, parameters=changed).save(tmp_path / "one"))
+    changed = {**record.parameters, "B": record.parameters["B"][1:]}
+    with pytest.raises(ArgumentValueError, match=r"weight B has shape \(9, 3\), got shape \(8, 3\)"):
+        LearningRecord.open(dataclasses.replace(record, parameters=changed).save(tmp_path / "two"))
+
+
+def test_damaged_progress_is_named(task, tmp_path):
+    (tmp_path / "progress.pt").write_bytes(b"no progress")
+    with pytest.raises(ArgumentValueError, match=r"folder: expected a readable progress\.pt, got one that is damaged"):
+        learn(task, "solution-1", batch=5, steps=1, inner=1, folder=tmp_path)
 
 
 def test_a_folder_without_a_record_is_named(tmp_path):

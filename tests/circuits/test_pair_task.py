@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from circuits.pair_cases import close, golden, task_of, tasks_and_sequences
 from tokendynamics.circuits.pair_task import PairTask, category_law, pair_numbers, random_functional
-from tokendynamics.numerics.errors import ArgumentValueError
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
 
 
 def test_targets_are_the_functional_of_the_previous_and_the_current_category() -> None:
@@ -138,3 +138,11 @@ def test_a_task_keeps_the_functional_it_was_given():
 def test_an_empty_sequence_is_refused_as_one():
     with pytest.raises(ArgumentValueError, match=r"x: expected at least one token, got shape \(0,\)"):
         PairTask([[1.0]], positions=3).checked([])
+
+
+def test_numbers_beyond_64_bits_are_refused() -> None:
+    task = PairTask([[1.0]], positions=3)
+    with pytest.raises(ArgumentTypeError, match="x: expected sequences of integers of equal length"):
+        task.checked([99999999999999999999999])
+    with pytest.raises(ArgumentValueError, match="seed: expected an integer of 64 bits"):
+        task.sample(1, seed=10**20)

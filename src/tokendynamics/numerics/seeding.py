@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tokendynamics.numerics.errors import ArgumentTypeError, expected
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
 
 
 def generator(seed: int) -> torch.Generator:
@@ -15,4 +15,6 @@ def generator(seed: int) -> torch.Generator:
     """
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise ArgumentTypeError(expected("seed", "an integer", repr(seed)))
+    if not -(2**63) <= seed < 2**63:
+        raise ArgumentValueError(expected("seed", "an integer of 64 bits", seed))
     return torch.Generator().manual_seed(seed)

@@ -57,8 +57,10 @@ def read_progress(folder: Path, settings: Settings) -> Progress | None:
         former = json.loads(state.pop("settings"))
         progress = Progress(**state)
     except Exception as error:  # torch.load raises whatever the damage leads to
-        advice = "delete it to start again"
-        raise ArgumentValueError(expected("folder", "a readable progress.pt", f"{folder} ({error})", advice)) from error
+        came = f"one that is damaged in {folder}"
+        raise ArgumentValueError(
+            expected("folder", "a readable progress.pt", came, "delete it to start again")
+        ) from error
     check_same(former, settings, folder)
     return progress
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tokendynamics.circuits.hand_built.transformer import OneLayerTransformer
 from tokendynamics.circuits.learning.as_transformer import as_transformer
+from tokendynamics.circuits.learning.parameters import initial_parameters
 from tokendynamics.circuits.learning.settings import Settings
 from tokendynamics.circuits.pair_task import PairTask
 from tokendynamics.numerics.errors import ArgumentValueError, expected
@@ -142,9 +143,25 @@ class LearningRecord:
             entries = json.loads((source / _RECORD).read_text(encoding="utf-8"))
             with np.load(source / _PARAMETERS, allow_pickle=False) as arrays:
                 parameters = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
-            return cls._from(entries, parameters)
+            record = cls._from(entries, parameters)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ArgumentValueError(expected("folder", "a readable record", f"{source} ({error})")) from error
+        record.check_parameters(source)
+        return record
+
+    def check_parameters(self, source: Path) -> None:
+        """Refuse weights that are not those of the settings.
+
+        Raises:
+            ArgumentValueError: A weight is missing, or its shape is another one.
+        """
+        settings = self.settings
+        for name, value in initial_parameters(settings.design, settings.task, settings.hidden, settings.seed).items():
+            came = self.parameters.get(name)
+            if came is None or came.shape != value.shape:
+                shape = "none" if came is None else f"shape {tuple(came.shape)}"
+                wanted = f"a record whose weight {name} has shape {tuple(value.shape)}"
+                raise ArgumentValueError(expected("folder", wanted, f"{shape} in {source}"))
 
     @classmethod
     def _from(cls, entries: dict[str, Any], parameters: dict[str, Tensor]) -> LearningRecord:

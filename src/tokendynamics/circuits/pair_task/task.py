@@ -148,9 +148,9 @@ def _as_integers(x: Any) -> Tensor:
         sequences = x if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x))
         if sequences.numel() == 0:
             return sequences.long()
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         wanted = "sequences of integers of equal length"
-        raise ArgumentTypeError(expected("x", wanted, f"{type(x).__name__} ({error})")) from error
+        raise ArgumentTypeError(expected("x", wanted, f"{type(x).__name__} that is none")) from error
     if sequences.dtype == torch.bool or sequences.is_floating_point() or sequences.is_complex():
         raise ArgumentTypeError(expected("x", "integers, categories from 1 on", f"dtype {sequences.dtype}"))
     return sequences.long()
