@@ -121,6 +121,13 @@ def test_answers_that_are_not_finite_are_said_to_be_so() -> None:
     json.dumps(found.as_json(), allow_nan=False)
 
 
+def test_a_functional_too_large_to_square_is_refused_without_a_crash() -> None:
+    task = PairTask(1e200 * random_functional(3, seed=2), positions=4)
+    found = quick(solution_1(task), task)
+    assert found.verdict == "undecided"
+    json.dumps(found.as_json(), allow_nan=False)
+
+
 def additive_by_values(task: PairTask, addend: Tensor) -> OneLayerTransformer:
     """Solution 2 for `task`, plus a head that carries addend(previous) by the values into a readout without logic."""
     built, width = solution_2(task), task.width

@@ -44,8 +44,10 @@ def test_shares_of_a_mixture_by_hand() -> None:
     by_position = (centred**2).mean()
     # ov: a multiple of the shift of positions in head 1, a multiple of (1 − α)·q_true^T on categories in head 2.
     ov = model.ov.numpy()
-    written = [float(ov[0].max() ** 2 * (M - 1) / M * (1 - 1 / M))]
-    table = ov[1][:5, :5]
+    # Each is read by its own unit, at that unit's weight in the answer.
+    by_categories, by_positions = float(model.C[0]), float(model.C[5])
+    written = [float((by_positions * ov[0].max()) ** 2 * (M - 1) / M * (1 - 1 / M))]
+    table = by_categories * ov[1][:5, :5]
     written.append(float((((table - (table @ law)[:, None]) ** 2) @ law).sum()))
     strengths = np.array([by_category, by_position]) * written
     assert found.named("category–category").value == pytest.approx(strengths[0] / strengths.sum(), rel=1e-10)
@@ -78,6 +80,29 @@ def test_shares_do_not_see_scales_or_constants_that_change_nothing(seed: int, fi
     before, after = shares_of(plain, task), shares_of(changed, task)
     assert [e.value for e in after.estimates] == pytest.approx([e.value for e in before.estimates], rel=1e-8)
     assert sum(e.value for e in after.estimates if e.value is not None) == pytest.approx(1.0)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.floats(0.01, 100.0))
+def test_shares_do_not_see_how_writing_and_reading_split_a_scale(scale: float) -> None:
+    task = PairTask(random_functional(4, seed=2), positions=5)
+    built = mixture(task, 0.5)
+    scales = torch.where(torch.arange(task.width) < 4, scale, 1.0).double()
+    ov, B = built.ov * scales[:, None], built.B / scales
+    model = OneLayerTransformer(
+        Attention(built.key_query.mT, ov, weights="linear"), B, built.bias, built.C, task, built.offset, skip=0.0
+    )
+    plain = rebuilt(built, built.key_query, built.ov)
+    assert [e.value for e in shares_of(model, task).estimates] == pytest.approx(
+        [e.value for e in shares_of(plain, task).estimates], rel=1e-10
+    )
+
+
+def test_half_and_half_reads_both_for_two_categories_as_well() -> None:
+    for seed in range(3):
+        task = PairTask(random_functional(2, seed), positions=5)
+        assert task.interaction_variance > 0.01 * task.variance  # below that a head of interactions counts as unused
+        assert shares_of(mixture(task, 0.5), task).reading == "both"
 
 
 def with_column_constants(task: PairTask, constants: torch.Tensor) -> OneLayerTransformer:

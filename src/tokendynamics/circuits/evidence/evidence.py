@@ -71,7 +71,7 @@ class Evidence:
             "verdict": self.verdict,
             "sentence": self.sentence,
             "loss": finite_or_none(self.loss),
-            "interaction_variance": self.interaction_variance,
+            "interaction_variance": finite_or_none(self.interaction_variance),
             "samples": self.samples,
             "seed": self.seed,
             "confidence": self.confidence,
@@ -112,8 +112,11 @@ def evidence(
 ) -> Evidence:
     """Measure which part of a transformer does the logic of a pair task.
 
-    Path patching and ablation decide, because they change the model and watch the answer; what the weights look like
-    and what can be read from the stream supports or questions it, and is always shown beside.
+    Path patching and ablation decide, because they change the model and watch the answer. Attention takes part if
+    logic is lost when its keys, and when its queries, see other categories, and when what it writes becomes a sum of
+    one-category functions; the feed-forward part if logic is left then, and some is lost with linear hidden units
+    (or a linear norm); the rule in full stands at `verdict.decide`. What the weights look like and what can be read
+    from the stream supports or questions it, and is always shown beside.
 
     Args:
         model: The transformer.
@@ -138,16 +141,16 @@ def evidence(
     """
     _check(model, task, samples, resamples, confidence)
     trial = Trial.drawn(model, task, samples, seed, resamples, confidence)
-    patched, ablated = patching(trial, TAKES_PART), ablation(trial, TAKES_PART)
+    patched, ablated, probed = patching(trial, TAKES_PART), ablation(trial, TAKES_PART), probing(trial)
     instruments = (
         variance_shares(model, task, resamples, confidence, trial.seed),
         correlation(model, task, resamples, confidence, trial.seed),
         patched,
         ablated,
-        probing(trial),
+        probed,
     )
     loss = trial.loss
-    decision = decide(trial, loss, trial.missed, patched, ablated)
+    decision = decide(trial, loss, trial.missed, patched, ablated, probed)
     return Evidence(
         decision.verdict,
         decision.sentence,

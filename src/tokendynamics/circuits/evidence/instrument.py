@@ -49,6 +49,18 @@ class Estimate:
             return True
         return False if self.high <= threshold else None
 
+    def beyond(self, threshold: float) -> Found:
+        """Whether the size of the number, whatever its sign, lies above the threshold with its whole interval.
+
+        >>> Estimate("keys", -0.5, -0.6, -0.4).beyond(0.1)
+        True
+        """
+        if self.low is None or self.high is None:
+            return None
+        if self.low > threshold or self.high < -threshold:
+            return True
+        return False if -threshold <= self.low and self.high <= threshold else None
+
     @property
     def number(self) -> str:
         """Value and interval without the name."""
@@ -127,6 +139,24 @@ class Instrument:
             "sentence": self.sentence,
             "details": plain(self.details),
         }
+
+
+def all_of(*answers: Found) -> Found:
+    """Whether every answer is True; one False settles it, else one None leaves it open.
+
+    >>> all_of(True, None), all_of(False, None)
+    (None, False)
+    """
+    if any(answer is False for answer in answers):
+        return False
+    return None if None in answers else True
+
+
+def any_of(*answers: Found) -> Found:
+    """Whether some answer is True; one True settles it, else one None leaves it open."""
+    if any(answers):
+        return True
+    return None if None in answers else False
 
 
 def finite_or_none(number: float | None) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -55,9 +55,10 @@ class Trial:
         """Draw the sequences and run the unchanged model on them."""
         seeds = torch.randint(2**62, (5,), generator=generator(seed)).tolist()
         x, other = task.sample(samples, seeds[0]), task.sample(samples, seeds[1])
-        features = 2 * task.categories + model.width
-        # A least-squares fit of p features on n sequences adds p/n of its error on others: keep that below a twentieth.
-        fitting = task.sample(max(2 * samples, 20 * features), seeds[2])
+        # A least-squares fit of p features on n sequences adds p/n of its error on others: keep that below a twentieth
+        # for readouts, and below a fifth for sums over all tokens, where the error is again a sum.
+        features, terms = 2 * task.categories + model.width, task.positions * task.categories
+        fitting = task.sample(max(2 * samples, 20 * features, 5 * terms), seeds[2])
         bootstrap = Bootstrap.drawn(samples, resamples, confidence, seeds[3])
         outputs = in_chunks(model, model, x)[:, 1:]
         targets = task.targets(x)[:, 1:]
@@ -105,13 +106,37 @@ class Trial:
 
         Unlike a rise of the loss it does not see additive functions of the two categories, nor noise.
         """
-        return self.slope(name, self.outputs - changed, self.interaction, self.x[:, :-1], self.x[:, 1:])
+        return self.slopes(self.outputs - changed, {name: self.interaction}, self.x[:, :-1], self.x[:, 1:])[0]
 
-    def slope(self, name: str, moved: Tensor, contrast: Tensor, *single: Tensor) -> Estimate:
-        """Slope of `moved` on `contrast`, beside one-hots of the categories in `single`; all (sequence, token)."""
-        moved, contrast = without_sums(moved, *single), without_sums(contrast, *single)
-        energy = contrast.square().sum(dim=1) * float(self.has_logic)
-        return self.bootstrap.ratio(name, (moved * contrast).sum(dim=1), energy)
+    def left(self, name: str, changed: Tensor) -> Estimate:
+        """The share of the interaction that `changed` outputs still have: their slope on the interaction."""
+        return self.slopes(changed, {name: self.interaction}, self.x[:, :-1], self.x[:, 1:])[0]
+
+    def any_interaction(self, name: str, values: Tensor) -> Estimate:
+        """√(variance of the interaction of the own pair's categories in `values` / that of q_true's), of any shape.
+
+        The means over all tokens with the same pair, beside sums: unlike a slope it sees logic that q_true has not.
+        """
+        previous, current = self.x[:, :-1], self.x[:, 1:]
+        freed, pair = without_sums(values, previous, current), (previous - 1) * self.task.categories + current - 1
+        counts = torch.bincount(pair.flatten()).clamp_min(1)
+        means = torch.bincount(pair.flatten(), freed.flatten()) / counts
+        return self.bootstrap.ratio(name, means[pair].square().sum(dim=1), self.energy, root)
+
+    def slopes(self, moved: Tensor, contrasts: Mapping[str, Tensor], *single: Tensor) -> list[Estimate]:
+        """Slopes of `moved` on all `contrasts` at once, beside one-hots of the categories in `single`.
+
+        All are (sequence, token); contrasts must not be collinear.
+        """
+        freed = {name: without_sums(contrast, *single) for name, contrast in contrasts.items()}
+        moved = without_sums(moved, *single)
+        found = []
+        for name, contrast in freed.items():
+            others = [other for key, other in freed.items() if key != name]
+            own, answered = (without_projection(values, others) for values in (contrast, moved))
+            energy = own.square().sum(dim=1) * float(self.has_logic)
+            found.append(self.bootstrap.ratio(name, (answered * own).sum(dim=1), energy))
+        return found
 
 
 def pairs(matrix: Tensor, previous: Tensor, current: Tensor) -> Tensor:
@@ -142,6 +167,25 @@ def without_sums(values: Tensor, *categories: Tensor) -> Tensor:
     # The kinds share the constant, so the system is singular and consistent.
     terms = torch.linalg.pinv(gram.reshape(total, total), hermitian=True) @ moment
     return values - sum((terms[column] for column in columns), torch.zeros(())).reshape(values.shape)
+
+
+def without_projection(values: Tensor, others: Sequence[Tensor]) -> Tensor:
+    """What is left of `values` beside a linear combination of `others`, by least squares; all of one shape.
+
+    >>> import torch
+    >>> without_projection(torch.tensor([1.0, 2.0]).double(), [torch.tensor([3.0, 0.0]).double()]).tolist()
+    [0.0, 2.0]
+    """
+    if not others:
+        return values
+    beside = torch.stack([other.flatten() for other in others])
+    # With entries up to 1 the products neither overflow nor vanish.
+    size = beside.abs().amax(dim=1, keepdim=True)
+    beside = beside / torch.where(size > 0, size, torch.ones_like(size))
+    if not bool(torch.isfinite(beside).all()):
+        return torch.full_like(values, torch.nan)
+    slopes = torch.linalg.pinv(beside @ beside.mT, hermitian=True) @ (beside @ values.flatten())
+    return values - (slopes @ beside).reshape(values.shape)
 
 
 def chunk_length(model: OneLayerTransformer, tokens: int) -> int:

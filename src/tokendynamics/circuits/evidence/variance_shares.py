@@ -23,7 +23,8 @@ def variance_shares(
     Exactly one category and one position is on in each token, so constants can move between the blocks without any
     effect: only what double centring leaves belongs to a block. Categories weigh by the law and positions equally.
     A head's qk and ov scale against each other (with linear weights), so shares are taken within a head, and heads
-    are added up with weights that this does not change: (variance of the head's blocks) × (variance of what ov writes).
+    are added up with weights that this does not change: (variance of the head's blocks) × (variance of what ov writes,
+    each feature as strongly as it is read).
 
     Args:
         model: The transformer.
@@ -78,8 +79,21 @@ def _variances(model: OneLayerTransformer, weights: dict[str, Tensor]) -> Tensor
 
 
 def _written(model: OneLayerTransformer, weights: dict[str, Tensor]) -> Tensor:
-    """Variance of what ov writes for a random sender, summed over features, (head,)."""
-    return torch.stack([_ov_variance(model, weights, kind) for kind in ("category", "position")]).sum(dim=(0, -1))
+    """Variance of what ov writes for a random sender, summed over features as they are read, (head,)."""
+    written = torch.stack([_ov_variance(model, weights, kind) for kind in ("category", "position")]).sum(dim=0)
+    return written @ _gains(model)
+
+
+def _gains(model: OneLayerTransformer) -> Tensor:
+    """How strongly each feature is read, ``Σ_u (C_u B_uf)²`` over hidden units u, (feature,).
+
+    A head that writes little to features that count much is as strong as one that writes much to others. The division
+    in a norm is the same for all heads and left out.
+    """
+    read = model.C[:, None] * model.B
+    if model.norm is not None:
+        read[:, model.norm.features] *= model.norm.gain
+    return read.square().sum(dim=0)
 
 
 def _ov_variance(model: OneLayerTransformer, weights: dict[str, Tensor], sender: Block) -> Tensor:
