@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 from tokendynamics.circuits.landscape.categories_families import mean_predictor, nothing, zero_loss
 from tokendynamics.circuits.landscape.categories_only import CategoriesOnly
 from tokendynamics.circuits.landscape.categories_zero_rows import zero_row_sums
+from tokendynamics.circuits.landscape.classify import classify
 from tokendynamics.circuits.landscape.stationary_point import StationaryPoint
 from tokendynamics.numerics.errors import ArgumentValueError
 
@@ -187,11 +189,42 @@ def test_a_target_that_ignores_the_previous_category_has_no_such_saddles() -> No
             refused(landscape)
 
 
-def test_zero_row_sums_need_full_attention_and_three_positions() -> None:
-    q_true, law = task(3, seed=7)
-    for landscape in (CategoriesOnly(q_true, law, 4, causal=True), CategoriesOnly(q_true, law, 2)):
-        with pytest.raises(ArgumentValueError):
-            zero_row_sums(landscape)
+@pytest.mark.parametrize("rest", [0.3, 3e5, 0.0])
+def test_rows_that_differ_by_rounding_count_as_equal(rest: float) -> None:
+    landscape = CategoriesOnly([[0.1 + 0.2, rest], [0.3, rest]], None, 4)
+    for refused in (mean_predictor, zero_row_sums):
+        with pytest.raises(ArgumentValueError, match="previous category"):
+            refused(landscape)
+    step = 1e-9 * max(rest, 1.0)
+    barely = CategoriesOnly([[0.3 + step, rest], [0.3, rest]], None, 4)
+    assert mean_predictor(barely).loss == pytest.approx(3 * step**2 / 8, rel=1e-4)
+
+
+def test_zero_row_sums_need_full_attention() -> None:
+    with pytest.raises(ArgumentValueError):
+        zero_row_sums(CategoriesOnly(*task(3, seed=7), 4, causal=True))
+
+
+@pytest.mark.parametrize("categories", [2, 3, 5])
+@pytest.mark.parametrize("scale", [0.1, 1.0, 20.0])
+def test_with_two_positions_one_such_point_exists_for_every_target(categories: int, scale: float) -> None:
+    for seed in range(3):
+        landscape = CategoriesOnly(*task(categories, seed), 2)
+        (point,) = zero_row_sums(landscape, scale)
+        assert point.v[1].tolist() == [scale, -scale]
+        assert enumerated_slope(landscape, point.q, point.v) < 1e-13 * max(scale, 1 / scale)
+        own = landscape.q_true.diagonal()
+        mean = landscape.law @ landscape.q_true
+        # (3.54) claims that the mean is met; it is missed by p_t q*_tt.
+        error = mean - scale * (landscape.law @ point.q - point.q.diagonal())
+        torch.testing.assert_close(error, landscape.law * own, rtol=1e-12, atol=1e-13)
+        assert float(landscape.loss(point.q, point.v)) == pytest.approx(point.loss, rel=1e-12)
+        assert classify(landscape, point.q, point.v).kind == "strict saddle"
+
+
+def test_with_two_positions_and_an_empty_diagonal_there_is_none() -> None:
+    q_true, law = task(3, seed=8)
+    assert zero_row_sums(CategoriesOnly(q_true - torch.diag(q_true.diagonal()), law, 2)) == []
 
 
 def test_a_target_with_an_empty_diagonal_gives_saddles_only() -> None:
@@ -214,10 +247,11 @@ def test_stationary_points_found_blindly_belong_to_the_families() -> None:
         at = landscape.gradient(*split(point))
         return torch.cat([at.q.flatten(), at.v.flatten()]).numpy()
 
+    jacobian: Any = lambda point: landscape.hessian(*split(point)).numpy()  # noqa: E731 (stubs want a string)
     seen = set()
     for seed in range(40):
         start = torch.randn(25, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).numpy()
-        found = least_squares(gradient, start, jac=lambda x: landscape.hessian(*split(x)).numpy(), gtol=1e-14)
+        found = least_squares(gradient, start, jac=jacobian, gtol=1e-14)
         if abs(found.fun).max() < 1e-12 and abs(found.x).max() < 100.0:
             loss = float(landscape.loss(*split(found.x)))
             nearest = min(range(len(known)), key=lambda k: abs(known[k] - loss))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tokendynamics.circuits.landscape.categories_only import CategoriesOnly
-from tokendynamics.circuits.landscape.landscape import Landscape
+from tokendynamics.circuits.landscape.landscape import Landscape, LossAndGradient
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "circuits" / "10_sec33_loss_grad.json").read_text())
@@ -162,3 +162,15 @@ def test_matrices_of_another_shape_are_refused() -> None:
     for q, v in ((torch.zeros(3, 3), torch.zeros(3, 3)), (torch.zeros(2, 2), torch.zeros(2, 2))):
         with pytest.raises(ArgumentValueError):
             landscape.loss(q.double(), v.double())
+
+
+@BOTH
+def test_loss_and_gradient_at_once_agree_with_one_by_one(causal: bool) -> None:
+    q_true, law, q, v = random_case(4, 5, seed=11)
+    landscape = CategoriesOnly(q_true, law, 5, causal=causal)
+    loss, gradient = landscape.loss_and_gradient(q, v)
+    alone = landscape.gradient(q, v)
+    assert isinstance(landscape, LossAndGradient)
+    assert torch.equal(loss, landscape.loss(q, v))
+    assert torch.equal(gradient.q, alone.q)
+    assert torch.equal(gradient.v, alone.v)

@@ -14,6 +14,10 @@ from tokendynamics.circuits.landscape.points import checked_point
 from tokendynamics.circuits.landscape.positions_families import (
     families,
     loss_at_infinity,
+    mean_predictor,
+    no_attention,
+    no_values,
+    nothing_sent,
     previous_token,
     solved,
     towards_infinity,
@@ -164,4 +168,36 @@ def test_balancing_keeps_the_products() -> None:
     even_q, even_v = balanced(100.0 * q, v)
     assert float(even_q.norm()) == pytest.approx(float(even_v.norm()))
     assert float(LANDSCAPE.loss(even_q, even_v)) == pytest.approx(float(LANDSCAPE.loss(100.0 * q, v)))
-    assert torch.equal(balanced(torch.zeros(1, 1), torch.ones(1, 1))[1], torch.ones(1, 1))
+
+
+def test_balancing_without_one_factor_gives_the_other_norm_one() -> None:
+    q, v = balanced(torch.zeros(2, 2), torch.full((2, 2), 1e4))
+    assert torch.equal(q, torch.zeros(2, 2))
+    assert torch.equal(v, torch.full((2, 2), 0.5))
+    q, v = balanced(torch.full((2, 2), 1e-4), torch.zeros(2, 2))
+    torch.testing.assert_close(q, torch.full((2, 2), 0.5), rtol=1e-6, atol=0.0)
+    assert all(not bool(part.any()) for part in balanced(torch.zeros(1, 1), torch.zeros(1, 1)))
+
+
+@pytest.mark.parametrize("size", [1e-4, 1.0, 1e4])
+@pytest.mark.parametrize("positions", [3, 6])
+def test_a_saddle_stays_one_however_large_its_free_entries_are(size: float, positions: int) -> None:
+    landscape = PositionsOnly([0.4, 0.35, 0.25], positions)
+    q, v = normal_point(landscape, 6)
+    w = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
+    for point in (
+        no_attention(landscape, size * v),
+        no_values(landscape, size * q),
+        mean_predictor(landscape, 1.0, size * q),
+        nothing_sent(landscape, w, size * q),
+    ):
+        found = classify(landscape, point.q, point.v)
+        assert found.kind == "strict saddle"
+        assert found.lowest_curvature * max(found.norm, 1.0) ** 2 < -1e-2 * found.loss
+
+
+def test_the_valley_of_q_zero_has_one_curvature_for_all_sizes_of_v() -> None:
+    _, v = normal_point(LANDSCAPE, 7)
+    near, far = no_attention(LANDSCAPE, v), no_attention(LANDSCAPE, 1e4 * v)
+    curvatures = [classify(LANDSCAPE, point.q, point.v).lowest_curvature for point in (near, far)]
+    assert curvatures[1] == pytest.approx(curvatures[0], rel=1e-6)

@@ -15,7 +15,7 @@ from circuits.landscape_cases import (
     normal_point,
 )
 from circuits.pair_cases import golden
-from tokendynamics.circuits.landscape.landscape import Landscape
+from tokendynamics.circuits.landscape.landscape import Landscape, LossAndGradient
 from tokendynamics.circuits.landscape.points import flatten, unflatten
 from tokendynamics.circuits.landscape.positions_only import PositionsOnly
 from tokendynamics.circuits.pair_task.laws import category_law
@@ -123,3 +123,16 @@ def test_wrong_input_is_named(unchecked: None) -> None:
         PositionsOnly([0.5, 0.5], 3.0)  # type: ignore[arg-type]
     with pytest.raises(ArgumentValueError, match="law: expected probabilities that sum to 1"):
         PositionsOnly([0.5, 0.6], 3)
+
+
+@settings(max_examples=15, deadline=None)
+@given(laws(), st.integers(2, 5), st.integers(0, 10**6))
+def test_loss_and_gradient_at_once_are_the_same_as_one_by_one(law: list[float], positions: int, seed: int) -> None:
+    landscape = PositionsOnly(law, positions)
+    q, v = normal_point(landscape, seed)
+    loss, gradient = landscape.loss_and_gradient(q, v)
+    alone = landscape.gradient(q, v)
+    assert isinstance(landscape, LossAndGradient)
+    assert torch.equal(loss, landscape.loss(q, v))
+    assert torch.equal(gradient.q, alone.q)
+    assert torch.equal(gradient.v, alone.v)

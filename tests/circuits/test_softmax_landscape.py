@@ -136,3 +136,14 @@ def test_wrong_parameters_are_named() -> None:
         stall(landscape, 1.0, columns=[1])
     with pytest.raises(ArgumentValueError, match="horizon: expected a positive time"):
         stall(landscape, 1.0, horizon=0.0)
+
+
+def test_a_single_category_has_solutions_at_finite_logits_and_no_stall() -> None:
+    landscape = SoftmaxPositions([1.0], 3)
+    logits, _ = normal_point(landscape, 0)
+    solution = torch.ones(1, 1).double()
+    gradient = landscape.gradient(logits, solution)
+    assert float(landscape.loss(logits, solution)) < 1e-30
+    assert float(gradient.q.norm() + gradient.v.norm()) < 1e-15
+    with pytest.raises(ArgumentValueError, match="landscape: expected at least 2 categories, got 1"):
+        stall(landscape, 5.0)

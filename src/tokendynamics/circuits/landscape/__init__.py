@@ -10,7 +10,7 @@ from tokendynamics.circuits.landscape.categories_only import CategoriesOnly
 from tokendynamics.circuits.landscape.classification import Classification
 from tokendynamics.circuits.landscape.classify import classify
 from tokendynamics.circuits.landscape.continuation import Continuation, continue_descent
-from tokendynamics.circuits.landscape.landscape import Gradient, Landscape
+from tokendynamics.circuits.landscape.landscape import Gradient, Landscape, LossAndGradient
 from tokendynamics.circuits.landscape.normalized import NormalizedPositions
 from tokendynamics.circuits.landscape.positions_only import PositionsOnly
 from tokendynamics.circuits.landscape.softmax_positions import Descent, SoftmaxPositions
@@ -26,6 +26,7 @@ __all__ = [
     "Descent",
     "Gradient",
     "Landscape",
+    "LossAndGradient",
     "NormalizedPositions",
     "PositionsOnly",
     "SoftmaxPositions",

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tokendynamics.circuits.landscape.landscape import Landscape
+from tokendynamics.circuits.landscape.landscape import Gradient, Landscape, LossAndGradient
 from tokendynamics.circuits.landscape.points import flatten, unflatten
 
 _NO_LOSS = 1e-10
@@ -45,14 +45,19 @@ class Objective:
         if not np.isfinite(point).all():
             raise NotFiniteError("a step led to a point that is not finite")
         q, v = self.unflatten(point)
-        loss, gradient = float(self._landscape.loss(q, v)), self._landscape.gradient(q, v)
-        slope = flatten(gradient.q, gradient.v).numpy()
+        value, gradient = self._evaluated(q, v)
+        loss, slope = float(value), flatten(gradient.q, gradient.v).numpy()
         if not (np.isfinite(loss) and np.isfinite(slope).all()):
             part = "gradient" if np.isfinite(loss) else "loss"
             raise NotFiniteError(f"the {part} is not finite at a point of norm {np.linalg.norm(point):.3g}")
         if loss < self.best_loss:
             self.best, self.best_loss = point.copy(), loss
         return loss, slope
+
+    def _evaluated(self, q: Tensor, v: Tensor) -> tuple[Tensor, Gradient]:
+        if isinstance(self._landscape, LossAndGradient):
+            return self._landscape.loss_and_gradient(q, v)
+        return self._landscape.loss(q, v), self._landscape.gradient(q, v)
 
     def hessian(self, point: np.ndarray) -> np.ndarray:
         """The second derivatives at a point; raises `NotFiniteError` where they are not finite."""

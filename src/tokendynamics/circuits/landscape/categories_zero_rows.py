@@ -30,7 +30,7 @@ class _Rows:
 
 
 def zero_row_sums(landscape: CategoriesOnly, scale: float = 1.0) -> list[StationaryPoint]:
-    """Every stationary point with Σ_k v_ik = 0 over all k, at one scale and with the smallest column means.
+    """The stationary points with Σ_k v_ik = 0 over all k, at one scale and with the smallest column means.
 
     Summed over r with weights p_r, the stationarity of q reads (Σ_k v_ik) E_t = 0, with E_t the error of the mean
     given X_i = t. `logical` divides by Σ_k v_ik to reach (3.54), and so loses this branch. On it v_{i,i−1} = g,
@@ -39,7 +39,9 @@ def zero_row_sums(landscape: CategoriesOnly, scale: float = 1.0) -> list[Station
     E_t = [w2 m*_t + u g (q*_tt − m*_t)]/[w2 + u²(1/p_t − 1)], w2 = g² + (M−2)α², Σ_t p_t E_t q_tt = 0,
     where the ratio α : g is a root of one equation,
     g α V* = (w2 − 2(g−α)g) Σ_t p_t E_t(q*_tt − m*_t) + (g−α) u Σ_t (1 − p_t) E_t².
-    Between them the points fill, for each root, the scale and N − 1 dimensions of column means m.
+    Between them the points fill, for each root, the scale and N − 1 dimensions of column means m. For M = 2 there is
+    no α and no equation: one such point exists for every target whose diagonal does not vanish, with u = g and
+    E_t = p_t q*_tt.
 
     The branch that `logical` (3.59) looks at, Σ_{j≠i} v_ij = 0, is α = −Δv/(M−1) (not N − 1: v has M columns, which
     corrects (3.58) and (3.59)). With v_ii ≠ 0 and v_{i,i−1} ≠ 0 it is indeed empty, as 3.3.1 says. With v_ii = 0 it is
@@ -50,15 +52,15 @@ def zero_row_sums(landscape: CategoriesOnly, scale: float = 1.0) -> list[Station
     has a mixed second derivative with it, −2 Σ_t p_t E_t k_t, that cannot vanish for all k while E ≠ 0.
 
     Args:
-        landscape: Not causal (under a causal mask the rows differ and this algebra does not hold), M ≥ 3.
+        landscape: Not causal (under a causal mask the rows differ and this algebra does not hold).
         scale: √(α² + g²), positive.
 
     Returns:
-        One point for each root in order of its loss; empty if the equation has none for this target.
+        One point for each simple root in order of its loss; empty if the equation has none for this target. (Roots are
+        found by a change of sign between 4096 angles: a double root, or two of them closer than that, are missed.)
 
     Raises:
-        ArgumentValueError: A causal landscape, fewer than 3 positions, a target without interaction, a scale that is
-            not positive.
+        ArgumentValueError: A causal landscape, a target without interaction, a scale that is not positive.
 
     >>> landscape = CategoriesOnly([[1.0, 2.0], [0.0, -1.0]], None, positions=3)
     >>> for point in zero_row_sums(landscape):
@@ -76,8 +78,6 @@ def _check(landscape: CategoriesOnly, scale: float) -> None:
     if landscape.causal:
         advice = "under a causal mask the rows of v have different lengths"
         raise ArgumentValueError(expected("landscape", "attention over all positions", "a causal one", advice))
-    if landscape.positions < 3:
-        raise ArgumentValueError(expected("landscape", "at least 3 positions", landscape.positions))
     if not (math.isfinite(scale) and scale > 0.0):
         raise ArgumentValueError(expected("scale", "a positive number", scale))
     check_interaction(landscape)
@@ -112,6 +112,8 @@ def _equation(landscape: CategoriesOnly, angles: Tensor) -> Tensor:
 
 def _roots(landscape: CategoriesOnly) -> list[float]:
     """Angles in one half turn; opposite ones are the same point with q and v turned round."""
+    if landscape.positions == 2:
+        return [0.0]  # There are no other senders that could have a share.
 
     def at(angle: float) -> float:
         return float(_equation(landscape, torch.tensor([angle], dtype=torch.float64)))

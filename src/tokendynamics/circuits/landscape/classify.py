@@ -14,6 +14,9 @@ from tokendynamics.circuits.landscape.points import checked_point, flatten
 from tokendynamics.circuits.landscape.symmetries import balanced, symmetries
 from tokendynamics.numerics.arguments import ArrayLike
 
+# Relative to the highest curvature, an eigenvalue of a matrix of a hundred rows is known to about 1e-14.
+_ROUNDING = 1e-13
+
 
 def classify(
     landscape: Landscape,
@@ -40,8 +43,10 @@ def classify(
     5. "not stationary".
 
     Where the loss depends on the product of q and v only, the point is first scaled to ``|q| = |v|``, so that neither
-    the gradient nor the curvatures depend on where along that valley it lies. Losses are compared with the loss of no
-    output (v = 0), gradients with that loss divided by ``|(q, v)|``, curvatures with the highest one.
+    the gradient nor the curvatures depend on where along that valley it lies (if one of them is zero, the other gets
+    norm 1). Losses are compared with the loss of no output (v = 0), gradients with that loss divided by ``|(q, v)|``
+    and curvatures with that loss divided by ``|(q, v)|²``, the norm taken as at least 1: what counts is by how much
+    the loss would change over a move as long as the point.
 
     Args:
         landscape: Any landscape.
@@ -50,7 +55,8 @@ def classify(
         lowest: The least loss there is.
         loss_tolerance: See 1, as a part of the loss of no output.
         gradient_tolerance: Below this the relative gradient counts as zero.
-        curvature_tolerance: Eigenvalues below this part of the highest in size count as zero.
+        curvature_tolerance: Eigenvalues below this, in the units above, count as zero, and so do those below the
+            rounding of the highest.
         growth: See 3.
         drop_tolerance: See 3, as a part of the loss of no output.
         expansions: See 3: how many times the descent is tried from further out.
@@ -127,7 +133,8 @@ def _measure(landscape: Landscape, q: ArrayLike, v: ArrayLike, curvature_toleran
     scale = float(landscape.loss(checked_q, torch.zeros_like(checked_v))) or 1.0
     size = float(flatten(checked_q, checked_v).norm())
     curvatures = torch.linalg.eigvalsh(landscape.hessian(checked_q, checked_v))
-    zero = curvature_tolerance * float(curvatures.abs().max())
+    unit = scale / max(size, 1.0) ** 2
+    zero = max(curvature_tolerance * unit, _ROUNDING * float(curvatures.abs().max()))
     return _Measured(
         q=checked_q,
         v=checked_v,

@@ -1,9 +1,9 @@
 """3.2 of `logical`: attention reads positions only, through a softmax over the senders.
 
 With softmax every column of weights is positive and sums to one, so that the loss is that of `PositionsOnly` on an
-open simplex. No finite point is stationary: `descent` gives a direction that falls at every finite point, with the
-slope as a sum of negative terms. The optimum (loss 0) lies at infinite logits. Slow descent is another matter: see
-`stall`.
+open simplex. For N ≥ 2 categories no finite point is stationary: `descent` gives a direction that falls at every
+finite point, with the slope as a sum of negative terms. The optimum (loss 0) lies at infinite logits. Slow descent is
+another matter: see `stall`.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class SoftmaxPositions:
         return self._mean_predictor() + (own / squares)[..., None, None] * self._interaction()
 
     def descent(self, q: ArrayLike, v: ArrayLike) -> Descent:
-        """A direction of descent, which proves that no finite point is stationary; sharpens `logical` 3.2.
+        """A direction of descent, which proves that for N ≥ 2 no finite point is stationary; sharpens `logical` 3.2.
 
         Write ``L(w, v) = F(w) + (M−1)|Ep|² + Q tr(E Σ E^T)`` with ``E = v − best_v``, ``C = Σ c_i``,
         ``Q = Σ |w_i|²`` and ``F = T(M − 1 − C²/Q)``. Move every column of weights straight towards its previous
@@ -127,7 +127,8 @@ class SoftmaxPositions:
 
         The first term is below zero: all c_i > 0, and ``C² ≤ (M−1)Σc_i² < (M−1)Q`` since the other weights are
         positive too. It vanishes only where they all vanish, at infinite logits. (In floating point the slope can
-        still round to zero once the weights underflow.)
+        still round to zero once the weights underflow.) With a single category T = 0, and v = 1 solves the task with
+        any logits: slope 0.
 
         Args:
             q: Logits, shape (…, M, M).

@@ -3,6 +3,12 @@
 Where some columns put no weight on the previous token, nothing pulls the weight back: with ``v = p 1^T`` and all
 ``w_{i−1,i} = 0`` the gradient vanishes on the closed simplex. With logits of −s it does not vanish, but descent has to
 wait: that it cannot get stuck (`logical` 3.2) holds for infinite patience only.
+
+How often that matters depends on the starts. For N = 5 equal categories and M = 6 the gradient flow was followed from
+40 random starts (seed 0 of `basins`, method "gradient-flow") up to time 1e4. From normal entries of standard deviation
+1 every loss is below 1e-3 by then. From standard deviation 3 five starts still wait (12 %, interval 5 … 26 %): four
+at a loss of 0.95 to 0.99 and one at 4.0, the loss of the mean predictor. A start that `stall` lowers on purpose leaves
+at time 540 from depth 3, 2.9e4 from depth 5 and 1.6e6 from depth 7.
 """
 
 from __future__ import annotations
@@ -58,7 +64,8 @@ def stall(
         horizon: When to give up.
 
     Raises:
-        ArgumentValueError: A negative depth, a horizon that is not positive, or a column outside 2..M.
+        ArgumentValueError: A single category (v = 1 then has no loss, and nothing to leave), a negative depth, a
+            horizon that is not positive, or a column outside 2..M.
 
     >>> found = stall(SoftmaxPositions([0.5, 0.5], positions=2), 5.0)
     >>> found.status, round(found.time / (float(np.exp(10.0)) / 4.0), 1)
@@ -99,6 +106,9 @@ def _time_to_leave(
 
 
 def _check(landscape: SoftmaxPositions, depth: float, horizon: float) -> None:
+    if landscape.categories < 2:
+        advice = "with one category every point with v = 1 is a solution"
+        raise ArgumentValueError(expected("landscape", "at least 2 categories", landscape.categories, advice))
     if not float(as_tensor(depth, "depth")) >= 0.0:
         raise ArgumentValueError(expected("depth", "a number of at least 0", depth))
     if not float(as_tensor(horizon, "horizon")) > 0.0:

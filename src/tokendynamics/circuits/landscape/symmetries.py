@@ -60,7 +60,7 @@ def scales_against(landscape: Landscape) -> bool:
 
 
 def balanced(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """The point ``(q/λ, λv)`` with ``|q| = |v|``; as it is where one of them is zero.
+    """The point ``(q/λ, λv)`` with ``|q| = |v|``; where one of them is zero the other gets norm 1.
 
     >>> q, v = balanced(torch.tensor([[4.0]]), torch.tensor([[1.0]]))
     >>> q.item(), v.item()
@@ -68,7 +68,7 @@ def balanced(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """
     q_norm, v_norm = float(q.norm()), float(v.norm())
     if q_norm == 0.0 or v_norm == 0.0:
-        return q, v
+        return q / (q_norm or 1.0), v / (v_norm or 1.0)
     factor = (q_norm / v_norm) ** 0.5
     return q / factor, v * factor
 
