@@ -29,6 +29,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from tokendynamics.circuits.landscape.basin_descent import Ending, descend
 from tokendynamics.circuits.landscape.basin_interval import wilson
@@ -121,9 +122,8 @@ def basins(
 ) -> Basins:
     """Follow random starts to their ends and say what these are.
 
-    PyTorch runs on one thread meanwhile. With as few variables as here, scipy's L-BFGS-B spends most of its time in
-    waking the threads of OpenBLAS, which is not touched: where the environment sets OPENBLAS_NUM_THREADS=1 the
-    quasi-Newton method takes a fraction of the processor time.
+    PyTorch and the BLAS of scipy run on one thread meanwhile: with as few variables as here, L-BFGS-B would spend most
+    of its time in waking the others.
 
     Args:
         landscape: Any landscape.
@@ -148,7 +148,7 @@ def basins(
     """
     _check(landscape, method, budget, horizon, tolerance)
     q, v = random_starts(landscape, starts, seed=seed, scale=scale)
-    with limited_threads(1):  # A second thread costs more than it gives where matrices have a few dozen rows.
+    with limited_threads(1), threadpool_limits(1, user_api="blas"):
         numbers = track(range(starts), f"{landscape.name}: {method}", starts)
         points = ((number, flatten(q[number], v[number]).numpy()) for number in numbers)
         runs = [_followed(landscape, method, *point, budget, horizon, tolerance) for point in points]
