@@ -35,44 +35,47 @@ def stream(design: Design, key_query: Tensor, v: Tensor, sequences: Sequences) -
 
 def _on_positions(key_query: Tensor, v: Tensor, sequences: Sequences) -> Tensor:
     """Keys see positions, values see categories: ``v Σ_j K[j, i] e_{c_j} + e_{c_i}``."""
-    categories = sequences.by_token.shape[-1]
-    summed = _summed(key_query, sequences).reshape(-1, categories)
-    return torch.addmm(sequences.by_token.reshape(-1, categories), summed, v.T).reshape(sequences.by_token.shape)
+    added = torch.addmm(sequences.by_token.flatten(0, 1), _summed(key_query, sequences), v.T)
+    return added.reshape(sequences.by_token.shape)
 
 
 def _on_categories(key_query: Tensor, v: Tensor, sequences: Sequences) -> Tensor:
     """Keys see categories, values see positions: ``Σ_j K[c_j, c_i] v e_j + e_i``."""
-    positions, samples = sequences.categories.shape
     carried = sequences.by_category @ v.T
-    for_category = (key_query.T @ carried.flatten(1)).reshape(-1, positions)
-    received = _of_category(for_category, sequences).reshape(positions, samples, positions)
-    return received.add_(torch.eye(positions, dtype=v.dtype)[:, None])
+    for_category = key_query.T @ carried.flatten(1)
+    received = _of_category(for_category.reshape(-1, v.shape[0]), sequences)
+    return received.add_(torch.eye(v.shape[0], dtype=v.dtype)[:, None])
 
 
 def _on_everything(key_query: Tensor, v: Tensor, sequences: Sequences) -> Tensor:
-    categories, samples = sequences.by_category.shape[:2]
-    width = v.shape[0]
-    from_category, from_position = key_query[:categories], key_query[categories:]
+    categories = sequences.by_category.shape[0]
     v_category, v_position = v[:, :categories], v[:, categories:]
     counts = sequences.by_category.sum(dim=-1)
     # Σ over the senders j of category a of v x_j, (category, sample, feature).
-    carried = sequences.by_category @ v_position.T + counts[..., None] * v_category.T[:, None]
-    keyed_by_position = _summed(from_position, sequences).reshape(-1, categories) @ v_category.T
-    output = torch.addmm(keyed_by_position.reshape(width, -1), from_category.T, carried.flatten(1))
-    output = output.reshape(width, samples, width)
-    fixed = (v_position @ from_position).T + torch.eye(width, dtype=v.dtype)
-    for_category = (output[:categories] + fixed[:categories, None]).reshape(-1, width)
-    received = _of_category(for_category, sequences).reshape(-1, samples, width)
-    return received.add_(output[categories:]).add_(fixed[categories:, None])
+    carried = torch.addcmul(sequences.by_category @ v_position.T, counts[..., None], v_category.T[:, None])
+
+    def output(receivers: slice) -> Tensor:
+        """Z of some receiver features without what all sequences share, (receiver × sample, feature)."""
+        keyed_by_position = _summed(key_query[categories:, receivers], sequences) @ v_category.T
+        summed = keyed_by_position.reshape(-1, carried[0].numel())
+        keyed = torch.addmm(summed, key_query[:categories, receivers].T, carried.flatten(1))
+        return keyed.reshape(-1, v.shape[0])
+
+    shared = (v_position @ key_query[categories:]).T + torch.eye(v.shape[0], dtype=v.dtype)
+    for_category = output(slice(None, categories)) + shared[:categories].repeat_interleave(sequences.samples, dim=0)
+    received = _of_category(for_category, sequences)
+    of_position = output(slice(categories, None)).reshape(received.shape)
+    return received.add_(of_position).add_(shared[categories:, None])
 
 
 def _summed(key_query: Tensor, sequences: Sequences) -> Tensor:
-    """``Σ_j K[j, d] e_{c_j}``, (receiver feature d, sample, category)."""
-    return (key_query.T @ sequences.by_token.flatten(1)).reshape(-1, *sequences.by_token.shape[1:])
+    """``Σ_j K[j, d] e_{c_j}``, (receiver feature d × sample, category)."""
+    summed = key_query.T @ sequences.by_token.flatten(1)
+    return summed.reshape(-1, sequences.by_token.shape[-1])
 
 
 def _of_category(rows: Tensor, sequences: Sequences) -> Tensor:
-    """From rows (category × sample, feature) the one of each token's own category, (token × sample, feature)."""
-    samples = sequences.samples
-    index = sequences.categories * samples + torch.arange(samples)
-    return torch.nn.functional.embedding(index.flatten(), rows)
+    """From rows (category × sample, feature) the one of each token's own category, (token, sample, feature)."""
+    index = sequences.categories * sequences.samples + torch.arange(sequences.samples)
+    # Not a view of anything: what follows may add to it in place without copies of gradients.
+    return torch.nn.functional.embedding(index, rows)
