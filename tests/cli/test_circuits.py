@@ -32,8 +32,11 @@ def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def call(*arguments: str) -> int:
     """Exit code of the command line, run in this process."""
-    with pytest.raises(SystemExit) as done:
-        main(["circuits", *arguments])
+    words = ["circuits", *arguments]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sys, "argv", ["tokendynamics", *words])
+        with pytest.raises(SystemExit) as done:
+            main(words)
     return int(done.value.code or 0)
 
 
@@ -114,26 +117,34 @@ def test_q_true_is_read_from_files(kind: str, inside: Path, said: Callable[..., 
 
 
 WRONG_BUILDS = {
-    "a category beyond N": (["solution-2", "--x", "1,9"], "categories from 1 to 4"),
+    "a category beyond N": (["solution-2", "--x", "1,9"], "--x: expected categories from 1 to 4"),
     "a category of zero": (["solution-2", "--x", "0,1"], "numbered from 1"),
     "a sequence longer than M": (["solution-2", "-M", "3", "--x", "1,2,3,4"], "1 to 3 tokens"),
     "a sequence of letters": (["solution-2", "--x", "a,b"], "--x"),
-    "no square": (["solution-2", "--q-true", "flat.csv"], "N × N"),
+    "no square": (["solution-2", "--q-true", "flat.csv"], "--q-true flat.csv: expected an N × N"),
     "another size": (["solution-2", "--q-true", "square.json", "-N", "3"], "3 × 3"),
-    "not finite": (["solution-2", "--q-true", "nan.csv"], "finite numbers"),
+    "not finite": (["solution-2", "--q-true", "nan.csv"], "--q-true nan.csv: expected finite numbers"),
     "words": (["solution-2", "--q-true", "words.csv"], "words.csv"),
     "a pickle": (["solution-2", "--q-true", "pickle.npy"], "pickle.npy"),
     "no such file": (["solution-2", "--q-true", "none.csv"], "exists"),
     "no such kind of file": (["solution-2", "--q-true", "q.xlsx"], ".json, .csv or .npy"),
     "K too small": (["solution-2", "--q-true", "square.json", "-K", "3"], "at least 4.0"),
     "a sharpness that overflows": (["softmax-1", "--sharpness", "800"], "709.78"),
-    "an option of another solution": (["solution-2", "--sharpness", "3"], "softmax-1"),
+    "an option of two other solutions": (
+        ["solution-2", "--sharpness", "3"],
+        "--sharpness: is an option of softmax-1 and",
+    ),
+    "an option of one other solution": (["solution-2", "--base", "3"], "an option of linear only, not of solution-2"),
     "an unknown form": (["solution-1", "--form", "odd"], "'uniform'"),
     "an unknown solution": (["solution-9"], "solution-1-uniform"),
-    "a law of another size": (["solution-2", "--law", "0.5,0.5"], "4 probabilities"),
+    "a law of another size": (["solution-2", "--law", "0.5,0.5"], "--law: expected 4 probabilities"),
+    "an unknown law": (["solution-2", "--law", "zip"], "--law: expected 'uniform'"),
+    "a share above one": (["mixture", "--share", "2"], "--share: expected a number from 0 to 1"),
+    "an empty name of a file": (["solution-2", "--q-true", ""], "--q-true: expected random:SEED"),
+    "a base of letters": (["linear", "--q-true", "digits:ten"], "digits:BASE"),
     "a law of words": (["solution-2", "--law", "much,little"], "--law"),
     "no category": (["solution-2", "-N", "0"], "at least 1"),
-    "another functional for the linear case": (["linear", "--q-true", "random:1"], "linear in the two categories"),
+    "another functional for the linear case": (["linear", "--q-true", "random:1"], "--q-true: expected pair_numbers(4"),
 }
 
 
@@ -155,6 +166,71 @@ def test_wrong_input_is_one_line_and_writes_nothing(
     assert captured.err.startswith("error: ")
     assert told in captured.err
     assert set(inside.iterdir()) == before
+
+
+def test_a_base_is_that_of_the_numbers_asked_for(said: Callable[..., Any]) -> None:
+    result = said("build", "linear", "--base", "2", "-N", "3", "--x", "3,2")
+    assert result["exact"] is True
+    assert result["q_true"] == [[3.0, 4.0, 5.0], [5.0, 6.0, 7.0], [7.0, 8.0, 9.0]]
+    assert said("build", "linear", *result["manifest"]["command"].split()[4:8])["q_true"] == result["q_true"]
+
+
+def test_what_is_no_number_is_not_exact(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (inside / "huge.json").write_text("[[1e308, -1e308], [1e308, 3]]")
+    arguments = ("build", "solution-1", "--q-true", "huge.json", "--x", "1,2", "--out", "out")
+    assert call(*arguments) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "for 0 of" not in told
+    assert "An error is not finite" in told
+    summary = json.loads((inside / "out" / "circuits.json").read_text())
+    assert summary["exact"] is False
+    assert summary["largest_error"] is None
+    assert [pair["target"] for pair in summary["wrong_pairs"]]
+
+
+def test_a_scale_beyond_rounding_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("build", "solution-2", "-K", "1e300") == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "K in solutions 2 and 3) is 1e+300" in told
+    assert "take a smaller K" in told
+    assert call("build", "solution-2-printed") == 0
+    assert "take a smaller K" not in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_single_position_has_nothing_to_check(capsys: pytest.CaptureFixture[str], said: Callable[..., Any]) -> None:
+    assert call("build", "solution-2", "-M", "1", "--out", "out") == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "There is no pair to check" in told
+    assert "exact" not in told
+    assert said("build", "solution-2", "-M", "1")["exact"] is None
+
+
+def test_files_may_begin_with_a_byte_order_mark(inside: Path, said: Callable[..., Any]) -> None:
+    for name, text in (("q.csv", "1,2\n3,4\n"), ("q.json", "[[1, 2], [3, 4]]")):
+        (inside / name).write_text(text, encoding="utf-8-sig")
+        assert said("build", "solution-2", "--q-true", name)["q_true"] == [[1.0, 2.0], [3.0, 4.0]]
+
+
+@pytest.mark.parametrize("arguments", [["-N", "1" + "0" * 7], ["-M", "1" + "0" * 7], ["-N", "1" + "0" * 12]])
+def test_what_does_not_fit_into_memory_is_no_defect(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("build", "solution-2", *arguments) == 1
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1
+    assert "memory is not enough" in lines[0]
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs a folder in which nothing can be made")
+def test_a_folder_that_cannot_be_made_is_refused_before_the_work(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("learn", "solution-1", *TINY, "--out", "/proc/tokendynamics") == 2
+    told = capsys.readouterr().err
+    assert "/proc is not a folder that can be written to" in told
+    assert "seed 0" not in told
+
+
+def test_an_empty_folder_name_is_refused(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("build", "solution-1", "--out", "") == 2
+    assert "error: --out: expected the name of a folder" in capsys.readouterr().err
+    assert list(inside.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -180,18 +256,20 @@ def test_evidence_leaves_a_page(inside: Path, capsys: pytest.CaptureFixture[str]
     [
         (["nowhere"], "the folder of a learned model"),
         (["."], "record.json"),
-        (["solution-2", "--samples", "5"], "samples"),
-        (["solution-2", "-M", "1"], "2 positions"),
-        ([".", "--share", "0.5"], "learned model"),
+        (["solution-2", "--samples", "50", "--law", "zip"], "--law"),
+        (["solution-2", "-M", "1"], "--positions: expected at least 2"),
+        ([".", "--share", "0.5"], "--share: expected no options"),
+        ([".", "--law", "zipf"], "--law: expected no options"),
     ],
 )
 def test_evidence_of_nothing_is_refused(
     arguments: list[str], told: str, inside: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call("evidence", *arguments, "--out", "out") == 2
-    line = capsys.readouterr().err.strip().splitlines()[-1]
-    assert line.startswith("error: ")
-    assert told in line
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("error: ")
+    assert told in lines[0]
     assert list(inside.iterdir()) == []
 
 
@@ -218,7 +296,9 @@ def test_another_task_in_the_same_folder_is_refused(inside: Path, capsys: pytest
     before = {path: path.read_bytes() for path in (inside / "out").rglob("*") if path.is_file()}
     capsys.readouterr()
     assert call("learn", "solution-1", *TINY, "-M", "4", "--out", "out") == 2
-    assert "positions = 4" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "positions = 4" in told
+    assert "finished before" not in told
     assert {path: path.read_bytes() for path in (inside / "out").rglob("*") if path.is_file()} == before
 
 
@@ -258,6 +338,74 @@ def test_a_loss_that_is_not_finite_keeps_the_state_and_fails(inside: Path, capsy
     record = LearningRecord.open(inside / "out" / "seed-0")
     assert all(bool(value.isfinite().all()) for value in record.parameters.values())
     assert (inside / "out" / "report.html").exists()
+
+
+def test_a_run_without_an_end_is_not_measured_and_still_shown(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (inside / "huge.json").write_text("[[1e200, -1e200], [1e200, 3]]")
+    arguments = ("--q-true", "huge.json", "-M", "4", "--batch", "20", "--steps", "3", "--seeds", "2", "--samples", "50")
+    assert call("learn", "solution-3", *arguments, "--out", "out") == 1
+    told = capsys.readouterr().err
+    assert all(f"error: seed {seed}: not finite" in told for seed in range(2))
+    summary = json.loads((inside / "out" / "learning.json").read_text())
+    assert [run["evidence"] for run in summary["runs"]] == [None, None]
+    assert "not measured" in (inside / "out" / "report.html").read_text()
+
+
+def test_an_interrupted_measurement_says_what_is_kept(
+    inside: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tokendynamics.circuits import evidence
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(evidence, "evidence", interrupted)
+    assert call("learn", "solution-1", *TINY, "--out", "out") == 130
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told == "interrupted: out keeps seed-0, seed-1 (finished); the same command goes on from there"
+    assert LearningRecord.open(inside / "out" / "seed-1").status == "finished"
+
+
+@pytest.mark.parametrize("samples", ["0", "20"])
+def test_too_few_samples_are_refused_before_the_training(
+    samples: str, inside: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("learn", "solution-1", *TINY, "--samples", samples, "--out", "out") == 2
+    assert "--samples" in capsys.readouterr().err
+    assert call("evidence", "solution-1", "--samples", samples) == 2
+    assert "Measuring" not in capsys.readouterr().err
+    assert list(inside.iterdir()) == []
+
+
+def test_results_of_another_command_are_not_replaced(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("learn", "solution-1", *TINY, "--seeds", "1", "--out", "out") == 0
+    before = (inside / "out" / "manifest.json").read_bytes()
+    capsys.readouterr()
+    assert call("evidence", "out/seed-0", "--samples", "60", "--out", "out") == 2
+    assert "those of tokendynamics circuits learn" in capsys.readouterr().err
+    assert (inside / "out" / "manifest.json").read_bytes() == before
+    assert call("evidence", "out/seed-0", "--samples", "60", "--out", "out/seed-0") == 0
+    # As an interrupted call leaves it.
+    (inside / "out" / "manifest.json").unlink()
+    assert call("evidence", "out/seed-0", "--samples", "60", "--out", "out") == 2
+    assert call("build", "solution-1", "--out", "out/seed-0") == 2
+    assert "those of tokendynamics circuits evidence" in capsys.readouterr().err
+
+
+def test_the_evidence_records_what_was_measured(said: Callable[..., Any]) -> None:
+    task = ("-N", "3", "-M", "4", "--q-true", "random:2", "--law", "zipf")
+    size = ("--samples", "60", "--resamples", "20")
+    result = said("evidence", "solution-2", *task, "--causal", "-K", "9", *size)
+    wanted = {"model": "solution-2", "categories": 3, "positions": 4, "causal": True, "K": 9.0}
+    described = result["manifest"]["parameters"]
+    assert described == wanted | {
+        "q_true": "random:2", "law": "zipf", "samples": 60, "resamples": 20, "confidence": 0.95
+    }  # fmt: skip
+    assert {name: result[name] for name in wanted} == wanted
+    assert np.array_equal(result["q_true"], random_functional(3, 2))
+    assert result["law"] == pytest.approx([6 / 11, 3 / 11, 2 / 11])
+    mixed = said("evidence", "mixture", "--share", "0.3", "-M", "4", *size)
+    assert mixed["manifest"]["parameters"]["attention_share"] == 0.3
 
 
 @pytest.mark.parametrize(

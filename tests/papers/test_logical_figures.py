@@ -123,6 +123,13 @@ def test_the_landscape_is_drawn_as_it_was_found(landscapes: Record):
     solved = landscapes.results["found"]["3.1"].share("global minimum").fraction
     assert middle.patches[0].get_extents().width == pytest.approx(solved * middle.bbox.width)
     np.testing.assert_array_equal(right.lines[0].get_ydata(), [s.time for s in landscapes.results["stalls"]])
+    assert (left.lines[0].get_linestyle(), left.lines[0].get_marker()) == ("None", "o")
+    legend = right.get_legend()
+    assert legend is not None
+    right.figure.canvas.draw()
+    frame = legend.get_window_extent()
+    first, last = right.transData.transform(right.lines[0].get_xydata())
+    assert not any(frame.contains(*(first + share * (last - first))) for share in np.linspace(0, 1, 50))
 
 
 def test_the_interval_of_a_median_has_the_coverage_of_its_order_statistics():
@@ -162,6 +169,12 @@ def test_learned_models_are_kept_and_found_again(tmp_path: Path):
         one.losses == other.losses and one.seconds == pytest.approx(other.seconds, abs=1e-3) for one, other in pairs
     )
     assert len(list(tmp_path.glob("solution-1-free-N3-M4-*/record.json"))) == 2
+
+
+def test_the_size_of_the_paper_is_the_default_and_names_the_folders_of_runs(tmp_path: Path):
+    assert Size() == Size(10, 50, 1000, 50, 20)
+    learned([("solution-1", "free")], Size(3, 4, 20, 2, 3), [7], tmp_path, silent, 1)
+    assert [path.name for path in tmp_path.iterdir()] == ["solution-1-free-N3-M4-batch20-steps2x3-seed7"]
 
 
 def test_figure_1_compares_as_the_evidence_does():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from report.chromium import emulate, started
 from tokendynamics.diagnosis.result import Convention, Diagnosis, Finding, Verdict
 from tokendynamics.report import render_report
 
@@ -45,7 +46,7 @@ def synthetic(
     rng = np.random.default_rng(0)
     trace = _trace(rng, layers, prompts, final_norm, pairs)
     findings = [
-        Finding(f"Finding about {name}: 0.0{i} and {HOSTILE}.", name)  # type: ignore[arg-type]
+        Finding(f"Finding about {name}: 0.0{i} and {HOSTILE}.", name)
         for i, name in enumerate(("together", "grow", "who", "weights", "watch"))
     ]
     effects = [("contracts", "neutral", "expands")[i % 3] for i in range(layers)]
@@ -197,6 +198,24 @@ def diagnosis() -> Diagnosis:
 def page(diagnosis: Diagnosis) -> str:
     """Its report."""
     return render_report(diagnosis)
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """One browser for all pages."""
+    driver = started(tmp_path_factory.mktemp("profile"))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def opened(browser: Any, address: str) -> Any:
+    """The browser at the page of the module's own fixture `address`, with empty logs."""
+    for log in ("browser", "performance"):
+        browser.get_log(log)
+    emulate(browser)
+    browser.get(address)
+    return browser
 
 
 @pytest.fixture(scope="session")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
-import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from report.chromium import emulate
 from tokendynamics.circuits.evidence import evidence
 from tokendynamics.circuits.hand_built import mixture
 from tokendynamics.circuits.pair_task import PairTask, random_functional
@@ -20,37 +19,7 @@ from tokendynamics.report.circuits_reports import evidence_report
 
 pytestmark = pytest.mark.browser
 
-FLAGS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE localhost",
-)
 TASK = PairTask(random_functional(3, seed=1), positions=4)
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-    from selenium.webdriver.chrome.service import Service
-
-    driver_path, chromium = shutil.which("chromedriver"), shutil.which("chromium") or shutil.which("google-chrome")
-    if driver_path is None or chromium is None:
-        pytest.skip("no chromium and chromedriver on the PATH")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(driver_path))
-    driver.set_window_size(1100, 900)
-    yield driver
-    driver.quit()
 
 
 @pytest.fixture(scope="module")
@@ -59,25 +28,6 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     found = evidence(model, TASK, samples=100, resamples=20)
     path: Path = write_circuits(evidence_report(model, found, {}, []), tmp_path_factory.mktemp("page") / "report.html")
     return path.as_uri()
-
-
-@pytest.fixture
-def opened(browser: Any, address: str) -> Any:
-    for log in ("browser", "performance"):
-        browser.get_log(log)
-    emulate(browser)
-    browser.get(address)
-    return browser
-
-
-def emulate(browser: Any, *, scripts: bool = True, scheme: str = "light", media: str = "") -> None:
-    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": not scripts})
-    features = [
-        {"name": "prefers-color-scheme", "value": scheme},
-        # Otherwise the page glides to where a test wants to click.
-        {"name": "prefers-reduced-motion", "value": "reduce"},
-    ]
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": features})
 
 
 def point_at(browser: Any, panel: int, column: int, row: int, size: int) -> str:

@@ -17,6 +17,8 @@ import torch
 
 from tokendynamics.circuits.evidence import Evidence, evidence
 from tokendynamics.circuits.hand_built import mixture, solution_1, solution_2
+from tokendynamics.circuits.hand_built.comparison import compare
+from tokendynamics.circuits.landscape import survey
 from tokendynamics.circuits.learning import LearningRecord, learn
 from tokendynamics.circuits.pair_task import PairTask, random_functional
 from tokendynamics.report.circuits_page import CircuitsReport, render_circuits, write_circuits
@@ -24,12 +26,13 @@ from tokendynamics.report.circuits_reports import (
     best_head,
     built_report,
     evidence_report,
+    landscape_report,
     learning_report,
     median_record,
 )
-from tokendynamics.report.comparison import compare
 from tokendynamics.report.figures.circuits_matrix import Panel, Side, matrices
 from tokendynamics.report.palette import NEGATIVE, POSITIVE
+from tokendynamics.report.text import number
 
 HOSTILE = "<script>alert(1)</script></style>\"'&amp;\x00\u202eevil"
 SVG = "{http://www.w3.org/2000/svg}"
@@ -71,7 +74,12 @@ def learned(task: PairTask) -> tuple[list[LearningRecord], str]:
     return records, render_circuits(learning_report(records, evidences, MANIFEST, []))
 
 
-@pytest.fixture(params=["built", "examined", "learned"])
+@pytest.fixture(scope="module")
+def surveyed() -> str:
+    return render_circuits(landscape_report(survey("3.1", categories=3, positions=4, starts=1), MANIFEST, []))
+
+
+@pytest.fixture(params=["built", "examined", "learned", "surveyed"])
 def page(request: pytest.FixtureRequest) -> str:
     given = request.getfixturevalue(request.param)
     return given if isinstance(given, str) else given[1]
@@ -125,7 +133,7 @@ def test_foreign_text_is_escaped_and_made_visible(built: str) -> None:
 
 def test_every_figure_is_described_and_has_its_numbers(page: str) -> None:
     figures = re.findall(r'<figure id="([^"]+)">(.*?)</figure>', page, re.DOTALL)
-    assert len(figures) >= 4
+    assert len(figures) >= 3
     for ident, content in figures:
         root = drawing(page, ident)
         assert root.get("role") == "img"
@@ -236,6 +244,35 @@ def test_the_run_with_the_median_loss_is_shown(learned: tuple[list[LearningRecor
     assert median_record([broken, records[1]]) is records[1]
 
 
+def test_what_solved_means_and_which_loss_is_meant_are_said(learned: tuple[list[LearningRecord], str]) -> None:
+    records, page = learned
+    solved = sum(record.solved for record in records)
+    assert f"{solved} of 3 seeds solved the task; solved means that at most a hundredth of the variance is left" in page
+    assert "The final loss, on fresh test sequences, has the median" in page
+    assert "On the 60 sequences of this evidence the mean squared error of the model is" in page
+
+
+def test_a_landscape_tells_losses_in_all_and_per_token(surveyed: str) -> None:
+    T, M = 2 / 3, 4
+    legend = "".join(drawing(surveyed, "endings").itertext())
+    assert f"limit at infinity, (M−1)·T/M: {3 * T / M:g} ({number(T / M)} per token)" in legend
+    family_b = next(row for row in table(surveyed, "points-section") if row[0] == "B")
+    assert value(family_b[2]) == pytest.approx(1 - (1 - 1 / M) * T, rel=1e-3)
+    assert "3 categories equally likely, 4 positions" in surveyed
+    assert "1 start, quasi-newton" in surveyed
+    assert "What stopped the same 1 run: 1 " in surveyed
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_stalls_are_shown_per_token() -> None:
+    found = survey("3.2", categories=2, positions=3, starts=1)
+    rows = table(render_circuits(landscape_report(found, MANIFEST, [])), "stalls-section")
+    assert [value(row[0]) for row in rows] == [2.0, 4.0, 6.0]
+    assert [value(row[1]) for row in rows] == pytest.approx([one.loss / 2 for one in found.stalls], rel=1e-3)
+    # T of two equal categories: the loss per token of always saying the mean.
+    assert value(rows[2][1]) == pytest.approx(0.5, rel=1e-3)
+
+
 def test_a_run_that_broke_off_at_once_still_makes_a_page(task: PairTask) -> None:
     record = replace(learn(task, "solution-1", batch=20, steps=1, inner=1), losses=(), final_loss=float("nan"))
     said = evidence(record.transformer, task, samples=60, resamples=20)
@@ -264,6 +301,16 @@ def test_colours_are_centred_at_zero() -> None:
     assert cells[1, 0] == (POSITIVE, 0.5)
     assert cells[1, 1] == (NEGATIVE, 0.5)
     assert cells[1, 2] == (POSITIVE, 0.25)
+
+
+def test_numbers_in_cells_are_written_alike_for_both_signs() -> None:
+    values = np.array([[1.0, 0.006, 0.25], [-1.0, -0.006, -0.25]])
+    sides = Side("", (("category", 2),)), Side("", (("category", 3),))
+    shown = matrices([Panel("m", values, *sides)], ident="m", question="?", caption="c")
+    root = ElementTree.fromstring(str(shown.svg))  # noqa: S314  # made above
+    texts = [text.text for text in root.iter(f"{SVG}text")]
+    for written in ("1", ".006", ".25", "−1", "−.006", "−.25"):
+        assert written in texts
 
 
 def test_sixty_features_fit_and_stay_small() -> None:

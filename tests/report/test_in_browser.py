@@ -4,29 +4,18 @@ from __future__ import annotations
 
 import base64
 import json
-import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from report.chromium import emulate
 from tokendynamics.diagnosis.result import Diagnosis
 from tokendynamics.report import write_report
 
 pytestmark = pytest.mark.browser
 
-FLAGS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE localhost",
-)
 COLOURS = """
 const [source, done] = arguments;
 const image = new Image();
@@ -49,45 +38,8 @@ image.src = "data:image/png;base64," + source;
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-    from selenium.webdriver.chrome.service import Service
-
-    driver_path, chromium = shutil.which("chromedriver"), shutil.which("chromium") or shutil.which("google-chrome")
-    if driver_path is None or chromium is None:
-        pytest.skip("no chromium and chromedriver on the PATH")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(driver_path))
-    driver.set_window_size(1100, 900)
-    yield driver
-    driver.quit()
-
-
-@pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory, diagnosis: Diagnosis) -> str:
     return write_report(diagnosis, tmp_path_factory.mktemp("report") / "report.html").as_uri()
-
-
-@pytest.fixture
-def opened(browser: Any, address: str) -> Any:
-    for log in ("browser", "performance"):
-        browser.get_log(log)
-    emulate(browser, scripts=True)
-    browser.get(address)
-    return browser
-
-
-def emulate(browser: Any, *, scripts: bool = True, scheme: str = "light", media: str = "", calm: bool = True) -> None:
-    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": not scripts})
-    features = [
-        {"name": "prefers-color-scheme", "value": scheme},
-        {"name": "prefers-reduced-motion", "value": "reduce" if calm else "no-preference"},
-    ]
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": features})
 
 
 def picture(browser: Any, selector: str) -> dict[str, float]:

@@ -26,6 +26,18 @@ Examples:
 Exit codes: 0 done, 1 failed, 2 wrong usage or wrong input, 130 interrupted.
 """
 
+# What PyTorch says, as a RuntimeError or TypeError, where an array does not fit into memory or into any memory.
+_MEMORY = (
+    "can't allocate memory",
+    "not enough memory",
+    "Storage size calculation overflowed",
+    "Overflow when unpacking",
+)
+_TOO_LARGE = (
+    "memory is not enough for a run of this size; ask for less: fewer tokens, prompts or systems, "
+    "in circuits smaller -N, -M, --batch, --hidden, --samples or --starts"
+)
+
 
 @click.group(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="tokendynamics")
@@ -68,6 +80,9 @@ def _report_failure(error: Exception) -> int:
         return 2 if isinstance(error, ArgumentTypeError | ArgumentValueError) else 1
     if isinstance(error, OSError):
         click.echo(f"error: {line}", err=True)
+        return 1
+    if isinstance(error, MemoryError) or any(words in line for words in _MEMORY):
+        click.echo(f"error: {_TOO_LARGE}", err=True)
         return 1
     click.echo(
         f"error: unexpected {type(error).__name__}: {line}; this is a defect: please report it with the output of "

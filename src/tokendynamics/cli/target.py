@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-import os
+import tempfile
 from pathlib import Path
 
 import click
 
 
 def check_writable(out: Path | None) -> None:
-    """Refuse a target that cannot be made before minutes are spent on what should go there."""
-    existing = next(path for path in (out or Path()).absolute().parents if path.exists())
-    if out is not None and out.exists():
-        existing = out
-    if not existing.is_dir() or not os.access(existing, os.W_OK):
-        raise click.BadParameter(f"{existing} is not a folder that can be written to", param_hint="--out")
+    """Refuse a target that cannot be made before minutes are spent on what should go there.
+
+    Args:
+        out: The folder; None for one in the current folder.
+
+    Raises:
+        click.BadParameter: Nothing can be made there.
+    """
+    target = (out or Path()).absolute()
+    existing = next(path for path in (target, *target.parents) if path.exists())
+    try:
+        # Permissions do not tell: some file systems refuse what their mode allows.
+        with tempfile.TemporaryDirectory(dir=existing, prefix=".probe-"):
+            return
+    except OSError:
+        message = f"{existing} is not a folder that can be written to"
+        raise click.BadParameter(message, param_hint="--out") from None

@@ -6,15 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from tokendynamics.circuits.evidence import Evidence
+from tokendynamics.circuits.hand_built.comparison import Comparison
 from tokendynamics.circuits.hand_built.transformer import OneLayerTransformer
-from tokendynamics.circuits.landscape.stationary_point import StationaryPoint
+from tokendynamics.circuits.landscape import LandscapeSurvey, StationaryPoint
 from tokendynamics.circuits.learning import LearningRecord
 from tokendynamics.circuits.pair_task import PairTask
 from tokendynamics.diagnosis.result import Convention
 from tokendynamics.report.circuits_page import CircuitsReport, Section
-from tokendynamics.report.comparison import Comparison
 from tokendynamics.report.figure import Cell, Table, cells
 from tokendynamics.report.figures.circuits_answers import answers_figure
 from tokendynamics.report.figures.circuits_instruments import instruments_figure, instruments_table
@@ -31,7 +32,6 @@ from tokendynamics.report.figures.circuits_model import (
     feed_forward_weights,
     functional_beside_block,
 )
-from tokendynamics.report.survey import LandscapeSurvey
 from tokendynamics.report.text import number, plural
 
 _TOKENS = Convention(
@@ -69,6 +69,14 @@ _VERDICT = Convention(
     "what can be decoded from the stream, or what weights look like, would count although it may not be used",
 )
 
+_REMARKS = {
+    "3.1": "Six families; the free parameters of each member are drawn. The last row is no stationary point: it is on "
+    "the way to one at infinity.",
+    "3.2": "The closed simplex has such points at infinite logits: v = p 1ᵀ with no weight on the previous token. The "
+    "table says how long gradient flow waits near one.",
+    "3.3": "Members of each family; the letters are ours.",
+}
+
 
 def built_report(
     comparison: Comparison, manifest: Mapping[str, Any], files: Sequence[str], *, meant_wrong: bool
@@ -83,6 +91,8 @@ def built_report(
     """
     model = comparison.model
     answer = "Exact" if comparison.exact else f"Wrong for {plural(len(comparison.wrong), 'pair')} of categories"
+    if not comparison.has_pairs:
+        answer = "Nothing to check"
     findings = list(comparison.sentences)
     if meant_wrong:
         findings.append("This is the construction as it is printed in the paper, kept to show where it fails.")
@@ -133,7 +143,7 @@ def evidence_report(
 
 def learning_report(
     records: Sequence[LearningRecord],
-    evidences: Sequence[Evidence],
+    evidences: Sequence[Evidence | None],
     manifest: Mapping[str, Any],
     files: Sequence[str],
 ) -> CircuitsReport:
@@ -141,38 +151,36 @@ def learning_report(
 
     Args:
         records: At least one, of one architecture, flavour and task but for the seeds.
-        evidences: One for each record.
+        evidences: One for each record; None for a run that broke off.
         manifest: See `tokendynamics.diagnosis.manifest`.
         files: Beside the page.
     """
     shown = median_record(records)
     found = evidences[records.index(shown)]
-    finals = np.array([record.final_loss for record in records])
-    solved = sum(record.solved for record in records)
-    spread = f"from {number(float(finals.min()))} to {number(float(finals.max()))}" if len(records) > 1 else "one run"
-    seeds = Section(
-        "seeds-section",
-        "Did it learn?",
-        sentences=(
-            f"{solved} of {plural(len(records), 'seed')} solved the task: at most a hundredth of the variance is left. "
-            f"The final loss has the median {number(float(np.median(finals)))} ({spread}).",
-        ),
-        tables=(_seeds_table(records, evidences),),
-        figures=(loss_curves(records),),
-    )
-    model = shown.transformer
+    seeds = _seeds_section(records, evidences)
+    model, head = shown.transformer, best_head(found) if found else 0
     about = f"The model shown from here on is that of seed {shown.seed}, the one with the median loss."
     return CircuitsReport(
         question="is what it learned in the attention or in the feed-forward part?",
         name=shown.name.rpartition(", seed")[0],
-        answer=_spelt(found) if shown.solved else f"Not solved; {_spelt(found).lower()}",
-        findings=(*seeds.sentences, about, *_evidence_findings(found)),
+        answer=_learned_answer(shown, found),
+        findings=(*seeds.sentences, about, *(_evidence_findings(found) if found else (_broken(shown),))),
         facts=(*_task_facts(shown.task), *_recipe_facts(shown), *_model_facts(model)),
-        sections=(seeds, _instruments_section(found), *_weights_sections(model, best_head(found))),
+        sections=(seeds, *([_instruments_section(found)] if found else []), *_weights_sections(model, head)),
         conventions=(_TOKENS, _SENDER_FIRST, _LOSS, _VERDICT),
         manifest=manifest,
         files=tuple(files),
     )
+
+
+def _learned_answer(shown: LearningRecord, found: Evidence | None) -> str:
+    if found is None:
+        return "Broken off"
+    return _spelt(found) if shown.solved else f"Not solved; {_spelt(found).lower()}"
+
+
+def _broken(shown: LearningRecord) -> str:
+    return f"It is {shown.status}. Its last finite weights are shown and were not measured."
 
 
 def median_record(records: Sequence[LearningRecord]) -> LearningRecord:
@@ -185,6 +193,23 @@ def best_head(found: Evidence) -> int:
     """The head whose category block is most like q_true, from 0."""
     heads = found.instrument("correlation").details.get("heads", [])
     return max(heads, key=lambda head: head["centred"])["head"] if heads else 0
+
+
+def _seeds_section(records: Sequence[LearningRecord], evidences: Sequence[Evidence | None]) -> Section:
+    finals = np.array([record.final_loss for record in records])
+    solved = sum(record.solved for record in records)
+    spread = f"from {number(float(finals.min()))} to {number(float(finals.max()))}" if len(records) > 1 else "one run"
+    return Section(
+        "seeds-section",
+        "Did it learn?",
+        sentences=(
+            f"{solved} of {plural(len(records), 'seed')} solved the task; solved means that at most a hundredth of the "
+            f"variance is left. The final loss, on fresh test sequences, has the median "
+            f"{number(float(np.median(finals)))} ({spread}).",
+        ),
+        tables=(_seeds_table(records, evidences),),
+        figures=(loss_curves(records),),
+    )
 
 
 def _weights_sections(model: OneLayerTransformer, head: int) -> tuple[Section, ...]:
@@ -222,7 +247,8 @@ def _evidence_findings(found: Evidence) -> tuple[str, ...]:
     loss = "is not finite" if found.loss is None else f"is {number(found.loss)}"
     return (
         sentence,
-        f"The mean squared error of the model {loss}; the best answer without any logic would have "
+        f"On the {plural(found.samples, 'sequence')} of this evidence the mean squared error of the model {loss}; the "
+        "best answer without any logic would have "
         f"{number(found.interaction_variance)}, the variance of q_true’s interaction.",
     )
 
@@ -236,12 +262,13 @@ def _wrong_table(comparison: Comparison) -> tuple[Table, ...]:
     return (Table(caption, ("Previous category", "Category", "Target", "Output"), tuple(rows)),)
 
 
-def _seeds_table(records: Sequence[LearningRecord], evidences: Sequence[Evidence]) -> Table:
+def _seeds_table(records: Sequence[LearningRecord], evidences: Sequence[Evidence | None]) -> Table:
     rows = tuple(
         (
             *cells([record.seed, record.final_loss, record.relative_loss]),
             Cell("yes" if record.solved else "no"),
-            *cells([found.instrument("correlation").estimate, found.verdict, record.status, record.seconds]),
+            *cells([found and found.instrument("correlation").estimate, found.verdict if found else "not measured"]),
+            *cells([record.status, record.seconds]),
         )
         for record, found in zip(records, evidences, strict=True)
     )
@@ -259,15 +286,19 @@ def _seeds_table(records: Sequence[LearningRecord], evidences: Sequence[Evidence
 
 
 def _task_facts(task: PairTask) -> tuple[tuple[str, str], ...]:
-    uniform = bool((task.law - task.law[0]).abs().max() < 1e-15)
-    law = "equally likely" if uniform else f"with probabilities {', '.join(number(float(p)) for p in task.law)}"
-    categories = "1 category" if task.categories == 1 else f"{task.categories} categories"
     extremes = f"from {number(float(task.q_true.min()))} to {number(float(task.q_true.max()))}"
     variance = f"variance {number(task.variance)}, of which {number(task.interaction_variance)} is interaction"
     return (
-        ("Task", f"{categories} {law}, {plural(task.positions, 'position')}"),
+        ("Task", f"{_categories(task.law)}, {plural(task.positions, 'position')}"),
         ("q_true", f"{extremes}; {variance}"),
     )
+
+
+def _categories(law: Tensor) -> str:
+    many = "1 category" if len(law) == 1 else f"{len(law)} categories"
+    if bool((law - law[0]).abs().max() < 1e-15):
+        return f"{many} equally likely"
+    return f"{many} with probabilities {', '.join(number(float(p)) for p in law)}"
 
 
 def _model_facts(model: OneLayerTransformer) -> tuple[tuple[str, str], ...]:
@@ -283,37 +314,47 @@ def _recipe_facts(record: LearningRecord) -> tuple[tuple[str, str], ...]:
     return (("Recipe", f"L-BFGS, {steps} of up to {inner}, each on {plural(recipe.batch, 'fresh sequence')}"),)
 
 
-def landscape_report(survey: LandscapeSurvey, manifest: Mapping[str, Any], files: Sequence[str]) -> CircuitsReport:
+def landscape_report(found: LandscapeSurvey, manifest: Mapping[str, Any], files: Sequence[str]) -> CircuitsReport:
     """The page of one loss landscape.
 
     Args:
-        survey: What was found.
+        found: What was found.
         manifest: See `tokendynamics.diagnosis.manifest`.
         files: Beside the page.
     """
-    points = [point for point, _ in survey.points]
-    families = Section(
-        "points-section",
-        "Where does the gradient vanish?",
-        sentences=survey.remarks,
-        tables=(points_table(survey.points),) if survey.points else (stall_table(survey.stalls),),
-        figures=(points_matrices(_one_each(points), positions_attend=survey.positions_attend),) if points else (),
-    )
+    runs = found.basins
+    marks = {name: (loss, found.per_token(loss)) for name, loss in found.marks.items()}
     ends = Section(
         "basins-section",
         "Where does descent end?",
-        figures=(basins_figure(survey.basins), endings_figure(survey.basins, survey.marks)),
+        figures=(basins_figure(runs), endings_figure(runs, marks)),
     )
+    descent = f"{plural(len(runs.runs), 'start')}, {runs.method}, at most {plural(runs.budget, 'step')}"
     return CircuitsReport(
         question="what can a descent run into?",
-        name=survey.name,
-        answer=survey.answer,
-        findings=survey.claims,
-        facts=survey.facts,
-        sections=(families, ends),
+        name=found.name,
+        answer=found.answer,
+        findings=found.claims,
+        facts=(
+            ("Task", f"{_categories(found.landscape.law)}, {plural(found.landscape.positions, 'position')}"),
+            ("Descent", f"{descent}, seed {runs.seed}"),
+        ),
+        sections=(_points_section(found), ends),
         conventions=(_SENDER_FIRST, _EXPECTED, _RELATIVE),
         manifest=manifest,
         files=tuple(files),
+    )
+
+
+def _points_section(found: LandscapeSurvey) -> Section:
+    points = [point for point, _ in found.points]
+    shown = (points_matrices(_one_each(points), positions_attend=found.section != "3.3"),) if points else ()
+    return Section(
+        "points-section" if points else "stalls-section",
+        "Where does the gradient vanish?",
+        sentences=(_REMARKS[found.section],),
+        tables=(points_table(found.points) if points else stall_table(found),),
+        figures=shown,
     )
 
 

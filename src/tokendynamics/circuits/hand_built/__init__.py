@@ -2,6 +2,7 @@
 
 from tokendynamics.circuits.hand_built.blocks import shift
 from tokendynamics.circuits.hand_built.catalogue import HAND_BUILT, linear_solution
+from tokendynamics.circuits.hand_built.comparison import Answer, Comparison, WrongPair, compare
 from tokendynamics.circuits.hand_built.equivalence import Equivalence, equivalence
 from tokendynamics.circuits.hand_built.layer_norm import LayerNorm
 from tokendynamics.circuits.hand_built.linear_case import linear_case
@@ -16,11 +17,15 @@ from tokendynamics.circuits.hand_built.transformer import OneLayerTransformer
 
 __all__ = [
     "HAND_BUILT",
+    "Answer",
+    "Comparison",
     "Equivalence",
     "LayerNorm",
     "OneLayerTransformer",
     "Selection",
+    "WrongPair",
     "by_pair",
+    "compare",
     "equivalence",
     "linear_case",
     "linear_solution",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,11 +11,14 @@ import torch
 from torch import Tensor
 
 from tokendynamics.circuits.hand_built.transformer import OneLayerTransformer
+from tokendynamics.circuits.pair_task import PairTask
 
 TOLERANCE = 1e-12
 """Largest error of an exact transformer, in units of the largest target (or of 1)."""
 
-_MOST_DRAWN, _CHUNK = 2000, 100
+_LEAST_DRAWN = 100
+# Numbers held by the largest intermediate array of a chunk: 16 MB of float64.
+_CHUNK_NUMBERS = 2_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,9 +37,8 @@ class Answer:
 
     @property
     def largest_error(self) -> float:
-        """Over the tokens from the second on; 0 for a single token."""
-        errors = (self.outputs - self.targets)[1:].abs()
-        return float(errors.max()) if errors.numel() else 0.0
+        """Over the tokens from the second on; 0 for a single token, infinite where an output is no number."""
+        return _largest(_errors(self.outputs[1:], self.targets[1:]))
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ class Comparison:
     Attributes:
         model: The transformer.
         answers: On the given sequences.
-        largest_error: Over given and drawn sequences, tokens from the second on.
+        largest_error: Over given and drawn sequences, tokens from the second on; infinite where an output is no number.
         tolerance: Up to which this counts as exact.
         wrong: Pairs beyond the tolerance, the farthest off first.
         first_token: The largest |Y_1|, whose target is 0 and which no loss counts.
@@ -88,30 +91,59 @@ class Comparison:
         return self.largest_error <= self.tolerance
 
     @property
+    def has_pairs(self) -> bool:
+        """Whether there was a pair to check; a single token has no previous one."""
+        return self.model.task.positions > 1
+
+    @property
     def sentences(self) -> tuple[str, ...]:
         """What was found, in words."""
-        task = self.model.task
-        every = " that hold every pair" if self.drawn >= task.categories**2 and task.positions > 1 else ""
-        where = f"{self.drawn} drawn sequences of {task.positions} tokens{every}"
-        if self.exact:
-            said = [f"It is exact: the largest error is {self.largest_error:.2g}, over the given and {where}."]
-        else:
-            some = "; ".join(map(str, self.wrong[:4])) + ("; …" if len(self.wrong) > 4 else "")
-            said = [
-                f"It fails for {len(self.wrong)} of {task.categories**2} pairs of categories: {some}.",
-                f"The largest error is {self.largest_error:.4g}, over the given and {where}.",
-            ]
-        if self.first_token > self.tolerance:
+        said = [self._found] if self.has_pairs else ["There is no pair to check: a single token has no previous one."]
+        if not self.exact:
+            said += [self._largest, *self._rounding]
+        if not self.first_token <= self.tolerance:
             said.append(
                 f"The first token has no previous one and should give 0; here it gives up to {self.first_token:.4g}."
             )
         return tuple(said)
 
+    @property
+    def _found(self) -> str:
+        if self.exact:
+            return f"It is exact: the largest error is {self.largest_error:.2g}, over {self._where}."
+        some = "; ".join(map(str, self.wrong[:4])) + ("; …" if len(self.wrong) > 4 else "")
+        all_pairs = _counted(self.model.task.categories**2, "pair")
+        return f"It fails for {len(self.wrong)} of {all_pairs} of categories: {some}."
+
+    @property
+    def _largest(self) -> str:
+        if math.isinf(self.largest_error):
+            return "An error is not finite: with numbers of this size sums overflow, so scale q_true down."
+        return f"The largest error is {self.largest_error:.4g}, over {self._where}."
+
+    @property
+    def _rounding(self) -> list[str]:
+        """A sentence where rounding alone is more than the tolerance."""
+        weight = float(self.model.C.abs().max())
+        lost = weight * torch.finfo(torch.float64).eps
+        if not self.tolerance < lost < math.inf:
+            return []
+        largest = float(self.model.task.q_true.abs().max())
+        return [
+            f"The largest weight of the output (K in solutions 2 and 3) is {weight:.3g}, and about 1e-16 of it, "
+            f"{lost:.1g}, is lost to rounding, beside values of up to {largest:.3g}: take a smaller K."
+        ]
+
+    @property
+    def _where(self) -> str:
+        drawn = f"{_counted(self.drawn, 'drawn sequence')} of {_counted(self.model.task.positions, 'token')}"
+        return f"the given and {drawn} that hold every pair"
+
     def as_json(self) -> dict[str, Any]:
         """Plain types."""
         return {
             "name": self.model.name,
-            "exact": self.exact,
+            "exact": self.exact if self.has_pairs else None,
             "largest_error": self.largest_error,
             "tolerance": self.tolerance,
             "wrong_pairs": [vars(pair) for pair in self.wrong],
@@ -153,35 +185,44 @@ def compare(model: OneLayerTransformer, sequences: Sequence[Any], seed: int = 0)
     task = model.task
     given = [task.checked(x) for x in sequences]
     answers = tuple(Answer(x, task.targets(x), model(x)) for x in given)
-    x = _with_every_pair(model, seed)
-    outputs = torch.cat([model(part) for part in x.split(_CHUNK)])
+    x = _with_every_pair(task, seed)
+    outputs = torch.cat([model(part) for part in x.split(_chunk_length(model))])
     # Rows of different lengths: one list of pairs for all of them.
     previous = torch.cat([x[:, :-1].flatten(), *(one[:-1] for one in given)])
     current = torch.cat([x[:, 1:].flatten(), *(one[1:] for one in given)])
     answered = torch.cat([outputs[:, 1:].flatten(), *(answer.outputs[1:] for answer in answers)])
     tolerance = TOLERANCE * max(1.0, float(task.q_true.abs().max()))
-    wrong = _wrong_pairs(model, previous, current, answered, tolerance)
-    errors = (answered - task.q_true[previous - 1, current - 1]).abs()
+    wrong = _wrong_pairs(task, previous, current, answered, tolerance)
+    largest = _largest(_errors(answered, task.q_true[previous - 1, current - 1]))
     firsts = torch.cat([outputs[:, 0], *(answer.outputs[:1] for answer in answers)])
-    largest = float(errors.max()) if errors.numel() else 0.0
     return Comparison(model, answers, largest, tolerance, wrong, float(firsts.abs().max()), len(x), seed)
 
 
-def _with_every_pair(model: OneLayerTransformer, seed: int) -> Tensor:
-    task = model.task
-    pairs = torch.cartesian_prod(torch.arange(1, task.categories + 1), torch.arange(1, task.categories + 1))
-    x = task.sample(min(max(100, len(pairs)), _MOST_DRAWN), seed)
-    if task.positions > 1:
-        x[: len(pairs), :2] = pairs[: len(x)]
+def _with_every_pair(task: PairTask, seed: int) -> Tensor:
+    """Drawn sequences of M tokens into which all N² pairs are written, as many in a row as there is room for."""
+    numbers = torch.arange(1, task.categories + 1)
+    pairs, in_a_row = torch.cartesian_prod(numbers, numbers), task.positions // 2
+    if in_a_row == 0:
+        return task.sample(_LEAST_DRAWN, seed)
+    rows = max(_LEAST_DRAWN, math.ceil(len(pairs) / in_a_row))
+    x = task.sample(rows, seed)
+    for place, part in enumerate(pairs.split(rows)):
+        x[: len(part), 2 * place : 2 * place + 2] = part
     return x
 
 
+def _chunk_length(model: OneLayerTransformer) -> int:
+    tokens = model.task.positions
+    widest = tokens * max(model.C.shape[0], model.ov.shape[0] * max(tokens, model.width))
+    return max(1, _CHUNK_NUMBERS // widest)
+
+
 def _wrong_pairs(
-    model: OneLayerTransformer, previous: Tensor, current: Tensor, answered: Tensor, tolerance: float
+    task: PairTask, previous: Tensor, current: Tensor, answered: Tensor, tolerance: float
 ) -> tuple[WrongPair, ...]:
     """For each pair with an error beyond the tolerance its worst answer."""
-    targets = model.task.q_true[previous - 1, current - 1]
-    errors = (answered - targets).abs()
+    targets = task.q_true[previous - 1, current - 1]
+    errors = _errors(answered, targets)
     worst: dict[tuple[int, int], tuple[float, WrongPair]] = {}
     for index in (errors > tolerance).nonzero()[:, 0].tolist():
         pair = int(previous[index]), int(current[index])
@@ -189,3 +230,16 @@ def _wrong_pairs(
             found = WrongPair(*pair, float(targets[index]), float(answered[index]))
             worst[pair] = float(errors[index]), found
     return tuple(pair for _, pair in sorted(worst.values(), key=lambda entry: -entry[0]))
+
+
+def _errors(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Absolute differences; what is no number is infinitely far off, so that no comparison passes over it."""
+    return (outputs - targets).abs().nan_to_num(nan=math.inf, posinf=math.inf)
+
+
+def _largest(errors: Tensor) -> float:
+    return float(errors.max()) if errors.numel() else 0.0
+
+
+def _counted(many: int, noun: str) -> str:
+    return f"{many} {noun}" + "s" * (many != 1)

@@ -16,9 +16,11 @@ from tokendynamics.circuits.landscape.positions_only import PositionsOnly
 from tokendynamics.circuits.landscape.softmax_positions import Descent, SoftmaxPositions
 from tokendynamics.circuits.landscape.softmax_stall import Stall, stall
 from tokendynamics.circuits.landscape.stationary_point import StationaryPoint
+from tokendynamics.circuits.landscape.survey import STARTS, LandscapeSurvey, survey
 from tokendynamics.circuits.landscape.symmetries import Symmetries, symmetries
 
 __all__ = [
+    "STARTS",
     "Basins",
     "CategoriesOnly",
     "Classification",
@@ -26,6 +28,7 @@ __all__ = [
     "Descent",
     "Gradient",
     "Landscape",
+    "LandscapeSurvey",
     "LossAndGradient",
     "NormalizedPositions",
     "PositionsOnly",
@@ -40,5 +43,6 @@ __all__ = [
     "continue_descent",
     "positions_families",
     "stall",
+    "survey",
     "symmetries",
 ]

@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tokendynamics.cli.circuits.folder import out_option
 from tokendynamics.cli.circuits.solution import (
     SOLUTIONS,
     build_solution,
     checked_name,
     default_functional,
+    given_options,
     solution_options,
 )
-from tokendynamics.cli.circuits.task_options import task_of, task_options
-from tokendynamics.cli.target import check_writable
+from tokendynamics.cli.circuits.task_options import task_of, task_options, task_parameters
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 
 if TYPE_CHECKING:
-    from tokendynamics.report.comparison import Answer, Comparison
+    from tokendynamics.circuits.hand_built.comparison import Answer, Comparison
 
 _EPILOG = f"""
 SOLUTION is one of {", ".join(SOLUTIONS)}.
@@ -43,14 +44,14 @@ Examples:
 )
 @solution_options
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the drawn sequences.")
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for matrices and page.")
+@out_option("Folder for matrices and page.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on standard output.")
 def build_command(
     solution: str,
     categories: int | None,
     positions: int | None,
     q_true: str | None,
-    law: str,
+    law: str | None,
     sequences: tuple[str, ...],
     seed: int,
     out: Path | None,
@@ -63,15 +64,14 @@ def build_command(
     it fails; the exit code is still 0.
     """
     checked_name(solution)
-    check_writable(out)
     given = [_parsed(x) for x in sequences]
 
+    from tokendynamics.circuits.hand_built.comparison import compare
     from tokendynamics.cli.output import Output
-    from tokendynamics.report.comparison import compare
 
     output, started = Output(as_json=as_json), datetime.now(UTC)
-    longest = max((len(x) for x in given), default=6)
-    task = task_of(categories, positions, q_true, law, defaults=(4, longest, default_functional(solution)))
+    longest, functional = max((len(x) for x in given), default=6), default_functional(solution, options)
+    task = task_of(categories, positions, q_true, law, defaults=(4, longest, functional))
     model = build_solution(solution, task, options)
     comparison = compare(model, given or task.sample(1, seed).tolist(), seed)
 
@@ -79,9 +79,8 @@ def build_command(
     from tokendynamics.cli.circuits.folder import matrices_of, record_of, write_results
     from tokendynamics.report.circuits_reports import built_report
 
-    chosen = {name: value for name, value in options.items() if value is not None}
-    parameters = {"solution": solution, "categories": task.categories, "positions": task.positions, "law": law} | chosen
-    manifest = record_of(parameters | {"q_true": q_true or default_functional(solution)}, seed=seed, started=started)
+    parameters = {"solution": solution, **task_parameters(task, q_true or functional, law), **given_options(options)}
+    manifest = record_of(parameters, seed=seed, started=started)
     summary = {"solution": solution, "q_true": task.q_true.tolist(), "law": task.law.tolist(), **comparison.as_json()}
     files: tuple[str, ...] = ()
     if out is not None:
@@ -117,9 +116,11 @@ def _print(comparison: Comparison, out: Path | None, files: tuple[str, ...]) -> 
     from rich.console import Console
     from rich.text import Text
 
+    from tokendynamics.report.text import plural
+
     console, model = Console(highlight=False), comparison.model
     task = model.task
-    shape = f"N = {task.categories}, M = {task.positions}, {len(model.C)} hidden units"
+    shape = f"N = {task.categories}, M = {task.positions}, {plural(len(model.C), 'hidden unit')}"
     console.print(Text(f"\n{model.name}: {shape}\n", style="bold"))
     for answer in comparison.answers:
         console.print(_table(answer))

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokendynamics.cli.circuits.solution import SOLUTIONS, build_solution, default_functional, solution_options
-from tokendynamics.cli.circuits.task_options import task_of, task_options
-from tokendynamics.cli.target import check_writable
+from tokendynamics.cli.circuits.flags import flags_of, renamed
+from tokendynamics.cli.circuits.folder import out_option
+from tokendynamics.cli.circuits.solution import (
+    SOLUTIONS,
+    build_solution,
+    default_functional,
+    given_options,
+    solution_options,
+)
+from tokendynamics.cli.circuits.task_options import task_of, task_options, task_parameters
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 
 if TYPE_CHECKING:
-    from tokendynamics.circuits.hand_built.transformer import OneLayerTransformer
+    from tokendynamics.circuits.learning import LearningRecord
 
 _EPILOG = f"""
 MODEL is the folder of a learned model (or of several, as 'circuits learn' writes it), or one of
@@ -32,19 +40,27 @@ Examples:
 @click.argument("model")
 @task_options
 @solution_options
-@click.option("--samples", type=int, default=2000, show_default=True, help="Sequences that the model is run on.")
-@click.option("--resamples", type=int, default=200, show_default=True, help="Of each interval.")
-@click.option("--confidence", type=float, default=0.95, show_default=True, help="Of each interval.")
+@click.option(
+    "--samples", type=click.IntRange(min=50), default=2000, show_default=True, help="Sequences the model is run on."
+)
+@click.option("--resamples", type=click.IntRange(min=20), default=200, show_default=True, help="Of each interval.")
+@click.option(
+    "--confidence",
+    type=click.FloatRange(0.0, 1.0, min_open=True, max_open=True),
+    default=0.95,
+    show_default=True,
+    help="Of each interval.",
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Of every draw.")
 @click.option("--threads", type=click.IntRange(min=1), help="CPU threads.")
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for the evidence and its page.")
+@out_option("Folder for the evidence and its page.")
 @click.option("--json", "as_json", is_flag=True, help="Print the evidence as JSON on standard output.")
 def evidence_command(
     model: str,
     categories: int | None,
     positions: int | None,
     q_true: str | None,
-    law: str,
+    law: str | None,
     samples: int,
     resamples: int,
     confidence: float,
@@ -58,8 +74,6 @@ def evidence_command(
 
     Path patching and ablation decide; variance shares, correlation and probing are always shown beside them.
     """
-    check_writable(out)
-
     from tokendynamics.circuits.evidence import evidence
     from tokendynamics.cli.circuits.folder import as_json as json_text
     from tokendynamics.cli.circuits.folder import record_of, write_results
@@ -68,50 +82,67 @@ def evidence_command(
     from tokendynamics.report.circuits_reports import evidence_report
 
     output, started = Output(as_json=as_json), datetime.now(UTC)
-    task_given = {"--categories": categories, "--positions": positions, "--q-true": q_true}
+    given = given_options(options)
     if model in SOLUTIONS and not Path(model).exists():
-        task = task_of(categories, positions, q_true, law, defaults=(4, 8, default_functional(model)))
+        functional = default_functional(model, options)
+        task = task_of(categories, positions, q_true, law, defaults=(4, 8, functional))
+        if task.positions < 2:
+            raise ArgumentValueError(expected("--positions", "at least 2, so that there is a pair", task.positions))
         chosen = build_solution(model, task, options)
+        about = {"model": model, **task_parameters(task, q_true or functional, law), **given}
     else:
-        chosen = _learned(model, task_given | {f"--{name}": value for name, value in options.items()}, output.say)
+        _refuse_options(model, {"categories": categories, "positions": positions, "q_true": q_true, "law": law} | given)
+        record = _learned(model, output.say)
+        chosen = record.transformer
+        about = {"model": model, "architecture": record.architecture, "flavour": record.flavour}
+        about |= {"run": record.seed, "categories": record.task.categories, "positions": record.task.positions}
     output.say(f"Measuring {chosen.name} ({samples} sequences)")
     with limited_threads(threads):
         found = evidence(chosen, chosen.task, samples=samples, seed=seed, resamples=resamples, confidence=confidence)
-        parameters = {"model": model, "samples": samples, "resamples": resamples, "confidence": confidence}
+        parameters = {**about, "samples": samples, "resamples": resamples, "confidence": confidence}
         manifest = record_of(parameters, seed=seed, started=started)
+    summary = about | {"q_true": chosen.task.q_true.tolist(), "law": chosen.task.law.tolist()} | found.as_json()
     files: tuple[str, ...] = ()
     if out is not None:
         files = write_results(
             out,
-            ("evidence.json", found.as_json()),
+            ("evidence.json", summary),
             manifest,
             lambda names: evidence_report(chosen, found, manifest, names),
             output,
         )
     if as_json:
-        click.echo(json_text(found.as_json() | {"folder": out and str(out), "files": files, "manifest": manifest}))
+        click.echo(json_text(summary | {"folder": out and str(out), "files": files, "manifest": manifest}))
     else:
         click.echo(f"\n{found}")
         if files:
             click.echo(f"\n{out}: {', '.join(files)}")
 
 
-def _learned(model: str, given: dict[str, Any], say: Any) -> OneLayerTransformer:
+def _learned(model: str, say: Callable[[str], None]) -> LearningRecord:
     """The learned model of a folder; of several the one with the median loss."""
     from tokendynamics.circuits.learning import LearningRecord
     from tokendynamics.report.circuits_reports import median_record
 
     folder = Path(model)
-    if not folder.is_dir():
+    several = sorted(folder.glob("seed-*/record.json"))
+    try:
+        if (folder / "record.json").exists() or not several:
+            return LearningRecord.open(folder)
+        record = median_record([LearningRecord.open(path.parent) for path in several])
+    except ArgumentValueError as error:
+        raise renamed(error, {"folder": "MODEL"}) from error
+    say(f"{folder} holds {len(several)} runs: seed {record.seed} has the median loss and is taken")
+    return record
+
+
+def _refuse_options(model: str, values: dict[str, Any]) -> None:
+    """A model that is no folder, or options of task and solution, which a learned model has of its own."""
+    if not Path(model).is_dir():
         wanted = f"the folder of a learned model or one of {', '.join(SOLUTIONS)}"
         raise ArgumentValueError(expected("MODEL", wanted, repr(model)))
-    superfluous = [name for name, value in given.items() if value is not None]
+    flags = flags_of(click.get_current_context().command)
+    superfluous = [flags[name] for name, value in values.items() if value is not None]
     if superfluous:
         wanted = "no options of a task or solution with a learned model, which has its own"
         raise ArgumentValueError(expected(", ".join(superfluous), wanted, model))
-    several = sorted(folder.glob("seed-*/record.json"))
-    if (folder / "record.json").exists() or not several:
-        return LearningRecord.open(folder).transformer
-    record = median_record([LearningRecord.open(path.parent) for path in several])
-    say(f"{folder} holds {len(several)} runs: seed {record.seed} has the median loss and is taken")
-    return record.transformer

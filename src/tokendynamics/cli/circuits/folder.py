@@ -11,12 +11,57 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
+from tokendynamics.cli.target import check_writable
+from tokendynamics.numerics.errors import ArgumentValueError, expected
+
 if TYPE_CHECKING:
     from tokendynamics.circuits.hand_built.transformer import OneLayerTransformer
     from tokendynamics.cli.output import Output
     from tokendynamics.report.circuits_page import CircuitsReport
 
 PAGE, MANIFEST = "report.html", "manifest.json"
+_WRITERS = (["circuits"], ["simulate"], ["diagnose"])
+
+
+def out_option(help: str, *, required: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The option --out, refused at once where nothing can be written or another command's results are."""
+
+    def checked(context: click.Context, _: click.Parameter, value: str | None) -> Path | None:
+        if value is None:
+            return None
+        if not value:
+            raise ArgumentValueError(
+                expected("--out", "the name of a folder", "an empty one", "'.' is the current one")
+            )
+        folder = Path(value)
+        check_writable(folder)
+        _check_own(folder, context.command_path)
+        return folder
+
+    return click.option("--out", type=click.Path(file_okay=False), required=required, callback=checked, help=help)
+
+
+def _check_own(folder: Path, command: str) -> None:
+    """Refuse a folder whose manifest another command wrote: its page and manifest would be replaced."""
+    former = _former(folder)
+    if former is not None and former != command:
+        wanted = f"a folder without the results of another command than {command}"
+        raise ArgumentValueError(expected("--out", wanted, f"{folder} with those of {former}", "choose another folder"))
+
+
+def _former(folder: Path) -> str | None:
+    """The command whose results are in a folder; None if there are none, or nobody's."""
+    if any(folder.glob("seed-*/record.json")) or any(folder.glob("seed-*/progress.pt")):
+        # One that was interrupted has no manifest yet.
+        return "tokendynamics circuits learn"
+    try:
+        written = shlex.split(json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["command"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    words = [word for word in written if not word.startswith("-")]
+    return " ".join(words[: 3 if words[1] == "circuits" else 2]) if words[1:2] in _WRITERS else None
 
 
 def record_of(parameters: Mapping[str, Any], *, seed: int | None, started: datetime) -> dict[str, Any]:
@@ -55,12 +100,12 @@ def write_results(
     """
     import numpy as np
 
-    from tokendynamics.report.circuits_page import render_circuits
+    from tokendynamics.report.circuits_page import write_circuits
 
     named = [arrays[0]] if arrays is not None else []
     names = (*named, summary[0], MANIFEST)
-    # Rendered first: a page that cannot be made leaves nothing behind.
-    html = render_circuits(page(names))
+    # Made first: figures that cannot be drawn leave nothing behind.
+    report = page(names)
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".partial-") as scratch:
         made = Path(scratch)
@@ -69,7 +114,7 @@ def write_results(
             np.savez(made / arrays[0], **values)
         (made / summary[0]).write_text(as_json(summary[1], indent=2) + "\n", encoding="utf-8")
         (made / MANIFEST).write_text(as_json(manifest, indent=2) + "\n", encoding="utf-8")
-        (made / PAGE).write_text(html, encoding="utf-8")
+        write_circuits(report, made / PAGE)
         replaced = [name for name in (*names, PAGE) if (folder / name).exists()]
         for name in (*names, PAGE):
             (made / name).replace(folder / name)

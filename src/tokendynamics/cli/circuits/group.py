@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from tokendynamics.cli.circuits.build import build_command
 from tokendynamics.cli.circuits.evidence import evidence_command
+from tokendynamics.cli.circuits.flags import flags_of, renamed
 from tokendynamics.cli.circuits.landscape import landscape_command
 from tokendynamics.cli.circuits.learn import learn_command
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
 
 _EPILOG = """
 \b
@@ -20,7 +24,18 @@ Examples:
 """
 
 
-@click.group("circuits", epilog=_EPILOG)
+class _Group(click.Group):
+    """Blames the option that was typed for what the library says of its own argument."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (ArgumentTypeError, ArgumentValueError) as error:
+            command = self.get_command(ctx, ctx.invoked_subcommand or "")
+            raise renamed(error, flags_of(command) if command is not None else {}) from error
+
+
+@click.group("circuits", cls=_Group, epilog=_EPILOG)
 def circuits_group() -> None:
     """Is the logic in the attention or in the feed-forward part?
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from tokendynamics.cli.circuits.task_options import task_of, task_options
-from tokendynamics.cli.target import check_writable
+from tokendynamics.cli.circuits.folder import out_option
+from tokendynamics.cli.circuits.task_options import task_of, task_options, task_parameters
 
 if TYPE_CHECKING:
     from tokendynamics.circuits.evidence import Evidence
     from tokendynamics.circuits.learning import LearningRecord
     from tokendynamics.circuits.pair_task import PairTask
     from tokendynamics.cli.output import Output
+
+T = TypeVar("T")
 
 _EPILOG = """
 \b
@@ -31,7 +34,9 @@ interrupted; seeds that are finished are not trained again.
 
 
 @click.command("learn", epilog=_EPILOG)
-@click.argument("architecture", type=click.Choice(["solution-1", "solution-2", "solution-3", "combined"]))
+@click.argument(
+    "architecture", metavar="ARCHITECTURE", type=click.Choice(["solution-1", "solution-2", "solution-3", "combined"])
+)
 @click.option(
     "--flavour",
     type=click.Choice(["free", "towards-1", "towards-2", "towards-3"]),
@@ -46,9 +51,11 @@ interrupted; seeds that are finished are not trained again.
 @click.option("--steps", type=int, default=50, show_default=True, help="Outer steps.")
 @click.option("--inner", type=int, default=20, show_default=True, help="Iterations of L-BFGS per outer step.")
 @click.option("--hidden", type=int, help="Hidden units.  [default: N², N or M, as the architecture needs]")
-@click.option("--samples", type=int, default=1000, show_default=True, help="Sequences for the evidence.")
+@click.option(
+    "--samples", type=click.IntRange(min=50), default=1000, show_default=True, help="Sequences for the evidence."
+)
 @click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="CPU threads.")
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), required=True, help="Folder of the results.")
+@out_option("Folder of the results.", required=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on standard output.")
 def learn_command(
     architecture: str,
@@ -56,7 +63,7 @@ def learn_command(
     categories: int | None,
     positions: int | None,
     q_true: str | None,
-    law: str,
+    law: str | None,
     seeds: int,
     seed: int,
     samples: int,
@@ -67,10 +74,9 @@ def learn_command(
 ) -> None:
     """Train one-layer transformers on the pair task, and measure where their logic sits.
 
-    q_true is the same for every seed; weights and batches differ. Without options N = 6 and M = 16.
+    ARCHITECTURE is solution-1, solution-2, solution-3 (tailored) or combined. q_true is the same for every seed;
+    weights and batches differ. Without options N = 6 and M = 16.
     """
-    check_writable(out)
-
     from tokendynamics.cli.circuits.folder import as_json as json_text
     from tokendynamics.cli.circuits.folder import record_of, write_results
     from tokendynamics.cli.output import Output
@@ -80,19 +86,24 @@ def learn_command(
     output, started = Output(as_json=as_json), datetime.now(UTC)
     task = task_of(categories, positions, q_true, law, defaults=(6, 16, "random:0"))
     chosen = {"architecture": architecture, "flavour": flavour, **recipe}
-    with limited_threads(threads):
-        records = [_run(task, number, out, output, threads, chosen) for number in range(seed, seed + seeds)]
-        evidences = _measured(records, samples, output)
-        parameters = {**chosen, "categories": task.categories, "positions": task.positions, "law": law, "seeds": seeds}
-        manifest = record_of(parameters | {"q_true": q_true or "random:0"}, seed=seed, started=started)
-    summary = _summary(records, evidences)
-    files = write_results(
-        out,
-        ("learning.json", summary),
-        manifest,
-        lambda names: learning_report(records, evidences, manifest, names),
-        output,
-    )
+    numbers = range(seed, seed + seeds)
+    try:
+        with limited_threads(threads):
+            records = [_run(task, number, out, output, threads, chosen) for number in numbers]
+            evidences = _measured(records, samples, output)
+            about = {**chosen, **task_parameters(task, q_true or "random:0", law), "seeds": seeds, "samples": samples}
+            manifest = record_of(about, seed=seed, started=started)
+        summary = _summary(records, evidences)
+        files = write_results(
+            out,
+            ("learning.json", summary),
+            manifest,
+            lambda names: learning_report(records, evidences, manifest, names),
+            output,
+        )
+    except KeyboardInterrupt:
+        click.echo(_kept(out, numbers), err=True)
+        raise click.exceptions.Exit(130) from None
     if as_json:
         click.echo(json_text(summary | {"folder": str(out), "files": files, "manifest": manifest}))
     else:
@@ -104,41 +115,62 @@ def _run(task: PairTask, seed: int, out: Path, output: Output, threads: int, cho
     from tokendynamics.circuits.learning import learn
 
     folder = out / f"seed-{seed}"
-    if (folder / "record.json").is_file():
+    finished, begun = (folder / "record.json").is_file(), (folder / "progress.pt").is_file()
+
+    def track(items: Iterable[T], description: str, total: int) -> Iterable[T]:
+        # Called once `learn` has seen that what was begun is the same run.
+        if begun:
+            output.say(f"seed {seed}: goes on where it was interrupted, from {folder}")
+        return output.track(items, description, total)
+
+    record = learn(task, **chosen, seed=seed, folder=folder, track=track, threads=threads)
+    if finished:
         output.say(f"seed {seed}: finished before, read from {folder}")
-    elif (folder / "progress.pt").is_file():
-        output.say(f"seed {seed}: goes on where it was interrupted, from {folder}")
-    try:
-        return learn(task, **chosen, seed=seed, folder=folder, track=output.track, threads=threads)
-    except KeyboardInterrupt:
-        message = f"interrupted in seed {seed}: what was reached is in {folder}; the same command goes on from there"
-        click.echo(message, err=True)
-        raise click.exceptions.Exit(130) from None
+    return record
 
 
-def _measured(records: list[LearningRecord], samples: int, output: Output) -> list[Evidence]:
+def _measured(records: list[LearningRecord], samples: int, output: Output) -> list[Evidence | None]:
+    """What the instruments say of each run; None where it broke off, since its weights are those of no model."""
     from tokendynamics.circuits.evidence import evidence
 
     tracked = output.track(records, "Measuring", len(records))
-    return [evidence(record.transformer, record.task, samples=samples) for record in tracked]
+    return [
+        evidence(record.transformer, record.task, samples=samples) if record.status == "finished" else None
+        for record in tracked
+    ]
 
 
-def _summary(records: list[LearningRecord], evidences: list[Evidence]) -> dict[str, Any]:
+def _kept(out: Path, numbers: Iterable[int]) -> str:
+    """What an interrupted call leaves."""
+    folders = [f"seed-{number}" for number in numbers]
+    finished = [name for name in folders if (out / name / "record.json").is_file()]
+    begun = [name for name in folders if (out / name / "progress.pt").is_file()]
+    if not finished and not begun:
+        return "interrupted: nothing was written"
+    said = ((finished, "finished"), (begun, "as far as it came"))
+    kept = " and ".join(f"{', '.join(names)} ({state})" for names, state in said if names)
+    return f"interrupted: {out} keeps {kept}; the same command goes on from there"
+
+
+def _summary(records: list[LearningRecord], evidences: Sequence[Evidence | None]) -> dict[str, Any]:
     import numpy as np
 
-    finals = [record.final_loss for record in records]
+    finals = np.array([record.final_loss for record in records])
     return {
         "median_final_loss": float(np.median(finals)),
-        "lowest_final_loss": min(finals),
-        "highest_final_loss": max(finals),
+        "lowest_final_loss": float(finals.min()),
+        "highest_final_loss": float(finals.max()),
         "solved": sum(record.solved for record in records),
         "runs": [
-            record.as_json() | {"evidence": found.as_json()} for record, found in zip(records, evidences, strict=True)
+            record.as_json() | {"evidence": found and found.as_json()}
+            for record, found in zip(records, evidences, strict=True)
         ],
     }
 
 
-def _print(records: list[LearningRecord], evidences: list[Evidence], out: Path, files: tuple[str, ...]) -> None:
+def _print(
+    records: list[LearningRecord], evidences: Sequence[Evidence | None], out: Path, files: tuple[str, ...]
+) -> None:
     import numpy as np
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
@@ -148,16 +180,17 @@ def _print(records: list[LearningRecord], evidences: list[Evidence], out: Path, 
     console = Console(highlight=False)
     table = Table(box=SIMPLE_HEAD, title=Text(records[0].name.rpartition(", seed")[0]), title_justify="left")
     for column in ("seed", "final loss", "relative", "solved", "centred |corr|", "verdict", "status"):
-        table.add_column(column, justify="left" if column in ("solved", "verdict", "status") else "right")
+        words = column in ("solved", "verdict", "status")
+        table.add_column(column, justify="left" if words else "right", no_wrap=words, overflow="fold")
     for record, found in zip(records, evidences, strict=True):
-        likeness = found.instrument("correlation").estimate
+        likeness = found and found.instrument("correlation").estimate
         table.add_row(
             str(record.seed),
             _written(record.final_loss),
             _written(record.relative_loss),
             "yes" if record.solved else "no",
             "undefined" if likeness is None else f"{likeness:.4f}",
-            found.verdict,
+            found.verdict if found else "not measured",
             record.status.partition(":")[0],
         )
     console.print(table)

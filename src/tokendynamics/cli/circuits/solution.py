@@ -68,6 +68,11 @@ def checked_name(name: str) -> str:
     return name
 
 
+def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that were typed."""
+    return {option: value for option, value in options.items() if value is not None}
+
+
 def build_solution(name: str, task: PairTask, options: Mapping[str, Any]) -> OneLayerTransformer:
     """The transformer of that name.
 
@@ -82,15 +87,18 @@ def build_solution(name: str, task: PairTask, options: Mapping[str, Any]) -> One
     from tokendynamics.circuits.hand_built import HAND_BUILT
 
     constructor = HAND_BUILT[name]
-    given = {option: value for option, value in options.items() if value is not None}
+    given = given_options(options)
     known = inspect.signature(constructor).parameters
     for option in given:
         if option not in known:
             having = [one for one in SOLUTIONS if option in inspect.signature(HAND_BUILT[one]).parameters]
-            raise ArgumentValueError(expected(_FLAGS[option], f"one of {', '.join(having)}", name))
+            owners = " and ".join((", ".join(having[:-1]), having[-1]) if having[1:] else having)
+            raise ArgumentValueError(f"{_FLAGS[option]}: is an option of {owners} only, not of {name}")
     return constructor(task, **given)
 
 
-def default_functional(name: str) -> str:
-    """What q_true is if nothing is said: the linear case computes one functional only."""
-    return "digits" if name == "linear" else "random:0"
+def default_functional(name: str, options: Mapping[str, Any]) -> str:
+    """What q_true is if nothing is said: the linear case computes one functional only, that of its base."""
+    if name != "linear":
+        return "random:0"
+    return "digits" if options["base"] is None else f"digits:{options['base']!r}"

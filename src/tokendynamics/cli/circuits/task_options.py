@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tokendynamics.cli.circuits.flags import renamed
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 
 if TYPE_CHECKING:
     from tokendynamics.circuits.pair_task import PairTask
 
 _DRAWN = re.compile(r"random(?::(\d+))?")
+_DIGITS = re.compile(r"digits(?::(.*))?")
 
 
 def task_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -25,12 +27,10 @@ def task_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--q-true",
             "q_true",
-            metavar="FILE|random:SEED|digits",
+            metavar="FILE|random:SEED|digits[:BASE]",
             help="N × N numbers (.json, .csv or .npy; previous category first), standard normal draws, or 10·a + b.",
         ),
-        click.option(
-            "--law", default="uniform", show_default=True, metavar="uniform|zipf|P1,P2,…", help="Of the categories."
-        ),
+        click.option("--law", metavar="uniform|zipf|P1,P2,…", help="Of the categories.  [default: uniform]"),
     )
     for option in reversed(options):
         command = option(command)
@@ -38,7 +38,12 @@ def task_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def task_of(
-    categories: int | None, positions: int | None, q_true: str | None, law: str, *, defaults: tuple[int, int, str]
+    categories: int | None,
+    positions: int | None,
+    q_true: str | None,
+    law: str | None,
+    *,
+    defaults: tuple[int, int, str],
 ) -> PairTask:
     """The task of the options.
 
@@ -54,25 +59,43 @@ def task_of(
     """
     from tokendynamics.circuits.pair_task import PairTask
 
-    functional = functional_of(q_true or defaults[2], categories, defaults[0])
-    return PairTask(functional, defaults[1] if positions is None else positions, law_of(law))
+    functional = functional_of(defaults[2] if q_true is None else q_true, categories, defaults[0])
+    return PairTask(functional, defaults[1] if positions is None else positions, None if law is None else law_of(law))
+
+
+def task_parameters(task: PairTask, q_true: str, law: str | None) -> dict[str, Any]:
+    """What a manifest says of the task."""
+    described = {"categories": task.categories, "positions": task.positions}
+    return {**described, "q_true": q_true, "law": "uniform" if law is None else law}
 
 
 def functional_of(spec: str, categories: int | None, default: int) -> Any:
     """The matrix that --q-true describes."""
-    from tokendynamics.circuits.pair_task import pair_numbers, random_functional
+    from tokendynamics.circuits.pair_task import PairTask, pair_numbers, random_functional
 
     size = default if categories is None else categories
     drawn = _DRAWN.fullmatch(spec)
     if drawn is not None:
         return random_functional(size, seed=int(drawn[1] or 0))
-    if spec == "digits":
-        return pair_numbers(size)
-    matrix = _read(Path(spec))
+    digits = _DIGITS.fullmatch(spec)
+    if digits is not None:
+        return pair_numbers(size, _base(digits[1], spec))
+    matrix = _read(spec)
     if categories is not None and matrix.shape != (categories, categories):
         wanted = f"{categories} × {categories} numbers, as --categories says"
         raise ArgumentValueError(expected("--q-true", wanted, f"shape {tuple(matrix.shape)} in {spec}"))
+    try:
+        PairTask(matrix, 1)
+    except ArgumentValueError as error:
+        raise renamed(error, {"q_true": f"--q-true {spec}"}) from error
     return matrix
+
+
+def _base(written: str | None, spec: str) -> float:
+    try:
+        return 10.0 if written is None else float(written)
+    except ValueError as error:
+        raise ArgumentValueError(expected("--q-true", "digits:BASE with a number", repr(spec))) from error
 
 
 def law_of(spec: str) -> Any:
@@ -86,14 +109,15 @@ def law_of(spec: str) -> Any:
         raise ArgumentValueError(expected("--law", wanted, repr(spec))) from error
 
 
-def _read(path: Path) -> Any:
+def _read(spec: str) -> Any:
     import numpy as np
 
+    path = Path(spec)
     readers = {".json": _read_json, ".csv": _read_csv, ".npy": _read_npy}
     reader = readers.get(path.suffix.lower())
     if reader is None:
-        wanted = "random:SEED, digits or a file that ends in .json, .csv or .npy"
-        raise ArgumentValueError(expected("--q-true", wanted, repr(str(path))))
+        wanted = "random:SEED, digits, digits:BASE or a file that ends in .json, .csv or .npy"
+        raise ArgumentValueError(expected("--q-true", wanted, repr(spec)))
     if not path.is_file():
         raise ArgumentValueError(expected("--q-true", "a file that exists", path))
     try:
@@ -110,7 +134,7 @@ def _read_json(path: Path) -> Any:
 
     import numpy as np
 
-    return np.array(json.loads(path.read_text(encoding="utf-8")))
+    return np.array(json.loads(path.read_text(encoding="utf-8-sig")))
 
 
 def _read_csv(path: Path) -> Any:
@@ -121,7 +145,7 @@ def _read_csv(path: Path) -> Any:
     with warnings.catch_warnings():
         # An empty file is refused below by its shape; NumPy's warning on top says nothing more.
         warnings.simplefilter("ignore", UserWarning)
-        return np.loadtxt(path, delimiter=",", ndmin=2)
+        return np.loadtxt(path, delimiter=",", ndmin=2, encoding="utf-8-sig")
 
 
 def _read_npy(path: Path) -> Any:

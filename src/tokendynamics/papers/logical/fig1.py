@@ -29,31 +29,23 @@ _NONE = "no run solved the task (at most 1 % of the variance left)"
 @timed
 def reproduce(
     *,
-    categories: int = 10,
-    positions: int = 50,
-    batch: int = 1000,
-    steps: int = 50,
-    inner: int = 20,
     seeds: int = 5,
     folder: str | Path | None = None,
     track: Track = silent,
     threads: int = 1,
+    **size: int,
 ) -> Record:
     """Learn the tailored model for some seeds and compare the category block of its k^t q with q_true.
 
     Args:
-        categories: 10 in the paper.
-        positions: 50 in the paper.
-        batch: 1000 in the paper.
-        steps: 50 in the paper.
-        inner: Iterations of L-BFGS on each batch, at most.
         seeds: Runs, each with a q_true of its own.
         folder: Where the runs are kept and taken from.
         track: Reports the runs.
         threads: Of PyTorch.
+        **size: Of the task and the learning where it is not that of the paper, see `Size`.
     """
-    size = Size(categories, positions, batch, steps, inner)
-    runs = learned([("solution-2", "free")], size, range(seeds), folder, track, threads)["solution-2", "free"]
+    scale = Size(**size)
+    runs = learned([("solution-2", "free")], scale, range(seeds), folder, track, threads)["solution-2", "free"]
     correlations = np.array([[_alike(run, centred=False), _alike(run, centred=True)] for run in runs])
     solved = np.array([run.solved for run in runs])
     best = min(range(seeds), key=lambda index: runs[index].final_loss)
@@ -81,7 +73,7 @@ def reproduce(
         "of the scale is free as well.",
         quantities=quantities,
         invented=f"all numbers of q_true, all weights at the start and all batches (seeds 0 to {seeds - 1}; "
-        f"{size.text}; float64)",
+        f"{scale.text}; float64)",
         seed=0,
         results={"runs": runs, "best": best, "correlations": correlations},
     )

@@ -42,15 +42,11 @@ _LEAK = (
 @timed
 def reproduce(
     *,
-    categories: int = 10,
-    positions: int = 50,
-    batch: int = 1000,
-    steps: int = 50,
-    inner: int = 20,
     seeds: int = 5,
     folder: str | Path | None = None,
     track: Track = silent,
     threads: int = 1,
+    **size: int,
 ) -> Record:
     """Learn all seven models for some seeds and compare their losses seed by seed.
 
@@ -58,18 +54,14 @@ def reproduce(
     least that can be, and then only if all agree.
 
     Args:
-        categories: 10 in the paper.
-        positions: 50 in the paper.
-        batch: 1000 in the paper.
-        steps: 50 in the paper.
-        inner: Iterations of L-BFGS on each batch, at most.
         seeds: Runs of each model, each with a q_true of its own that all models share.
         folder: Where the runs are kept and taken from.
         track: Reports the runs.
         threads: Of PyTorch.
+        **size: Of the task and the learning where it is not that of the paper, see `Size`.
     """
-    size = Size(categories, positions, batch, steps, inner)
-    runs = learned(list(MODELS), size, range(seeds), folder, track, threads)
+    scale = Size(**size)
+    runs = learned(list(MODELS), scale, range(seeds), folder, track, threads)
     decades = {model: np.log10(np.maximum(final_losses(records), _SMALLEST)) for model, records in runs.items()}
     quantities = [
         claim("towards 2 over towards 1", decades[SECOND] - decades[FIRST], MUCH, "", "reading"),
@@ -91,7 +83,7 @@ def reproduce(
         "after six tenths of the steps; beside them the models that can see one solution only.",
         quantities=tuple(quantities),
         invented=f"the pulls (1e-2 × squared distance of k^t q and v to the hand-built ones at first), all q_true, "
-        f"weights and batches (seeds 0 to {seeds - 1}; {size.text}; float64)",
+        f"weights and batches (seeds 0 to {seeds - 1}; {scale.text}; float64)",
         seed=0,
         results={"runs": runs},
     )

@@ -97,18 +97,22 @@ def draw(record: Record) -> Figure:
     saddle = zero_column_sums(linear).loss_per_column
     references = {"1": 1.0, "C: T": linear.gini, "B": saddle, "T/M": loss_at_infinity(linear)}
     ranks = np.arange(1.0, len(losses) + 1)
-    plots.over_time(ranks, losses, "loss per column", references=references, time_label="start, by loss", axes=left)
+    plots.over_time(ranks, losses, "loss per token", references=references, time_label="start, by loss", axes=left)
+    # Each start is a run of its own: nothing lies between two of them.
+    left.lines[0].set(linestyle="none", marker="o", markersize=2.0)
+    left.set_xlim(0.0, len(losses) + 1.0)
     left.set_ylim(-0.03, 1.06)
     stacked_shares(middle, {name: _parts(basin) for name, basin in found.items()}, legend=True)
     middle.set_xlabel("share of starts")
     stalls: list[Stall] = record.results["stalls"]
     depths = np.array([entry.depth for entry in stalls])
     times = np.stack([[entry.time for entry in stalls], _leading(record.results["softmax"], depths)])
-    names = ["gradient flow", "(M−1)² exp(2s) / 4TM"]
+    names = ["gradient flow", "limit of large s"]
     plots.over_time(depths, times, "time until it leaves", log="values", names=names, time_label="depth s", axes=right)
     return footnote(
         figure,
-        "Depth s: the logits of the previous tokens start at −s, all others at 0, with the best v for them. "
+        "Depth s: the logits of the previous tokens start at −s, all others at 0, with the best v for them; the "
+        "limit is (M−1)² exp(2s) / (4TM). "
         f"Invented: {record.invented}.",
     )
 
@@ -139,7 +143,7 @@ def _infinity(linear: PositionsOnly, found: Basins) -> list[Quantity]:
             for word, bound, relation in bounds
         ),
         Quantity(
-            "3.1: loss per column there less T/M, largest",
+            "3.1: loss per token there less T/M, largest",
             0.0,
             farthest,
             1e-3,

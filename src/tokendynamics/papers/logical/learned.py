@@ -21,7 +21,7 @@ _FUNCTIONALS = 1000
 
 @dataclass(frozen=True)
 class Size:
-    """How large the task and the learning are; `logical` 4.1 has 10, 50, 1000 and 50.
+    """How large the task and the learning are; by default as in `logical` 4.1.
 
     Attributes:
         categories: N.
@@ -31,11 +31,11 @@ class Size:
         inner: Iterations per outer step, at most; not in the paper.
     """
 
-    categories: int
-    positions: int
-    batch: int
-    steps: int
-    inner: int
+    categories: int = 10
+    positions: int = 50
+    batch: int = 1000
+    steps: int = 50
+    inner: int = 20
 
     def task(self, seed: int) -> PairTask:
         """Standard normal q_true and uniform categories, as in `logical` 4.1."""

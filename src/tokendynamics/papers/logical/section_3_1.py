@@ -63,6 +63,6 @@ def stationary_3_1(landscape: PositionsOnly, seed: int) -> list[Quantity]:
         Quantity(
             "3.1: strict saddles among the five besides the solution", 5.0, float(sum(saddles)), 0.0, source="theory"
         ),
-        measured("3.1: loss per column of family B", second.loss_per_column),
+        measured("3.1: loss per token of family B", second.loss_per_column),
         measured("3.1: lowest curvature of family B", kinds["B"].lowest_curvature),
     ]

@@ -76,7 +76,7 @@ def _spurious(landscape: CategoriesOnly) -> list[Quantity]:
         Quantity("3.3: kinds of zeros besides the solutions and q = v = 0", 0.0, float(len(points)), 0.0, reason=_ROWS),
         Quantity("3.3: largest gradient at these", 0.0, largest, 1e-10, "≤", "theory"),
         Quantity("3.3: share of strict saddles among these", 1.0, sum(saddles) / len(saddles), 0.0, source="theory"),
-        measured("3.3: least loss per row of these", least),
+        measured("3.3: least loss per token of these", least),
     ]
 
 

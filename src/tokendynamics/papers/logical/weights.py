@@ -32,33 +32,25 @@ _PARTS = ("category", "position")
 @timed
 def reproduce(
     *,
-    categories: int = 10,
-    positions: int = 50,
-    batch: int = 1000,
-    steps: int = 50,
-    inner: int = 20,
     seeds: int = 5,
     samples: int = 2000,
     folder: str | Path | None = None,
     track: Track = silent,
     threads: int = 1,
+    **size: int,
 ) -> Record:
     """Learn the four flavours for some seeds and put the five instruments to each.
 
     Args:
-        categories: 10 in the paper.
-        positions: 50 in the paper.
-        batch: 1000 in the paper.
-        steps: 50 in the paper.
-        inner: Iterations of L-BFGS on each batch, at most.
         seeds: Runs of each flavour.
         samples: Texts for the instruments.
         folder: Where the runs are kept and taken from; those of Figure 2 serve here.
         track: Reports the runs.
         threads: Of PyTorch.
+        **size: Of the task and the learning where it is not that of the paper, see `Size`.
     """
-    size = Size(categories, positions, batch, steps, inner)
-    runs = learned(list(EXPECTED), size, range(seeds), folder, track, threads)
+    scale = Size(**size)
+    runs = learned(list(EXPECTED), scale, range(seeds), folder, track, threads)
     found = {
         model: [evidence(run.transformer, run.task, samples=samples, seed=run.seed) for run in records]
         for model, records in runs.items()
@@ -73,7 +65,7 @@ def reproduce(
         + "; ".join(f"{MODELS[model]}: {_counted(reports)}" for model, reports in found.items())
         + ".",
         quantities=tuple(quantities),
-        invented=f"as in Figure 2 (seeds 0 to {seeds - 1}; {size.text}); {samples} texts for the instruments",
+        invented=f"as in Figure 2 (seeds 0 to {seeds - 1}; {scale.text}); {samples} texts for the instruments",
         seed=0,
         results={"runs": runs, "found": found},
     )

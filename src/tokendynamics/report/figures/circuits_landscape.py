@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import altair as alt
 
-from tokendynamics.circuits.landscape.basin_run import Share
-from tokendynamics.circuits.landscape.basins import Basins
-from tokendynamics.circuits.landscape.classification import Classification
-from tokendynamics.circuits.landscape.softmax_stall import Stall
-from tokendynamics.circuits.landscape.stationary_point import StationaryPoint
+from tokendynamics.circuits.landscape import Basins, Classification, LandscapeSurvey, StationaryPoint
+from tokendynamics.circuits.landscape.basin_run import BasinRun, Share
 from tokendynamics.report.depth import WIDTH
 from tokendynamics.report.figure import Cell, Figure, Table, cells
 from tokendynamics.report.figures.circuits_matrix import Matrices, Panel, Side, matrices
 from tokendynamics.report.figures.circuits_svg import Parent, add, described, empty, line, text
 from tokendynamics.report.palette import BLUE, GREEN, GRID, INK, MUTED, NEGATIVE, ORANGE, PAPER
-from tokendynamics.report.svg import Key, draw
+from tokendynamics.report.svg import Drawing, Key, draw
 from tokendynamics.report.text import number, plural
 
 _WIDTH, _LEFT, _RIGHT, _ROW = 830.0, 150.0, 215.0, 34.0
@@ -106,24 +103,50 @@ def basins_figure(found: Basins) -> Figure:
             description="; ".join(f"{share.kind} {_percent(share)}" for share in shares) + ".",
         ),
         caption=f"{found.method}, normal starts of standard deviation {found.scale}, seed {found.seed}; whiskers: 95 % "
-        f"intervals (Wilson). Runs ended as: {statuses}.",
+        f"intervals (Wilson). What stopped the same {plural(len(found.runs), 'run')}: {statuses}.",
         table=_shares_table(found),
     )
 
 
-def endings_figure(found: Basins, marks: dict[str, float]) -> Figure:
+def endings_figure(found: Basins, marks: Mapping[str, tuple[float, float]]) -> Figure:
     """The loss of every run at its end, sorted.
 
     Args:
         found: The runs.
-        marks: Losses worth a line, by name.
+        marks: Losses worth a line, in all and per token, by name.
     """
     runs = sorted((run for run in found.runs if math.isfinite(run.loss)), key=lambda run: run.loss)
+    kinds = list(dict.fromkeys(run.kind for run in runs))
+    keys = [Key(kind, "disc", _COLOURS.get(kind, MUTED)) for kind in kinds]
+    keys += [
+        Key(f"{name}: {number(loss)} ({number(each)} per token)", "line", GREEN, dash="5 3", width=1.4)
+        for name, (loss, each) in marks.items()
+    ]
+    question = "How far down did each start get?"
+    return Figure(
+        ident="endings",
+        question=question,
+        svg=draw(
+            _endings(runs, [loss for loss, _ in marks.values()]),
+            ident="endings",
+            title=f"{question} Final losses",
+            description=f"{plural(len(runs), 'run')}, from {number(runs[0].loss if runs else None)} to "
+            f"{number(runs[-1].loss if runs else None)}.",
+            keys=keys,
+        ),
+        caption=f"The loss summed over the tokens from the second on, at the end of each run; below {number(_LEAST)} "
+        "it is rounding and drawn at the bottom.",
+        table=_runs_table(found),
+    )
+
+
+def _endings(runs: Sequence[BasinRun], marks: Sequence[float]) -> Drawing:
+    """Losses over their rank, and lines at `marks`."""
     rows = [
         {"rank": rank, "loss": max(run.loss, _LEAST), "colour": _COLOURS.get(run.kind, MUTED)}
         for rank, run in enumerate(runs, start=1)
     ]
-    high = max([*(row["loss"] for row in rows), *marks.values(), 1e-6]) * 2
+    high = max([*(row["loss"] for row in rows), *marks, 1e-6]) * 2
     scale = alt.Scale(type="log", domain=[_LEAST / 2, high], nice=False)
     ticks = [10.0**power for power in range(-12, math.floor(math.log10(high)) + 1, 2)]
     y = alt.Y("loss:Q", scale=scale, axis=alt.Axis(title="Final loss (log scale)", values=ticks, format=".0e"))
@@ -134,44 +157,30 @@ def endings_figure(found: Basins, marks: dict[str, float]) -> Figure:
         alt.Chart(alt.Data(values=[{"loss": value}]))
         .mark_rule(color=GREEN, strokeWidth=1.3, strokeDash=[5, 3])
         .encode(y=y)
-        for value in marks.values()
+        for value in marks
         if value > 0
     ]
     x = alt.X("rank:Q", axis=alt.Axis(title="Starts, by their final loss", format="d", tickMinStep=1))
-    question = "How far down did each start get?"
-    kinds = list(dict.fromkeys(run.kind for run in runs))
-    keys = [Key(kind, "disc", _COLOURS.get(kind, MUTED)) for kind in kinds]
-    keys += [Key(f"{name}: {number(value)}", "line", GREEN, dash="5 3", width=1.4) for name, value in marks.items()]
     fill = alt.Color("colour:N", scale=None)
-    return Figure(
-        ident="endings",
-        question=question,
-        svg=draw(
-            alt.layer(*rules, points.encode(x=x, y=y, color=fill), width=WIDTH, height=240),
-            ident="endings",
-            title=f"{question} Final losses",
-            description=f"{plural(len(runs), 'run')}, from {number(runs[0].loss if runs else None)} to "
-            f"{number(runs[-1].loss if runs else None)}.",
-            keys=keys,
-        ),
-        caption=f"The loss summed over the tokens from the second on, at the end of each run; below {number(_LEAST)} "
-        "it is rounding and drawn at the bottom.",
-        table=Table(
-            "Every run",
-            ("Start", "Final loss", "Relative gradient", "Kind", "Status", "Evaluations"),
-            tuple(
-                cells([run.start, run.loss, run.relative_gradient, run.kind, run.status, run.evaluations])
-                for run in found.runs
-            ),
-        ),
+    return alt.layer(*rules, points.encode(x=x, y=y, color=fill), width=WIDTH, height=240)
+
+
+def _runs_table(found: Basins) -> Table:
+    columns = ("Start", "Final loss", "Relative gradient", "Kind", "Status", "Evaluations")
+    rows = (
+        cells([run.start, run.loss, run.relative_gradient, run.kind, run.status, run.evaluations]) for run in found.runs
     )
+    return Table("Every run", columns, tuple(rows))
 
 
-def stall_table(stalls: Sequence[Stall]) -> Table:
+def stall_table(found: LandscapeSurvey) -> Table:
     """How long gradient flow waits, by depth."""
-    rows = tuple(cells([stall.depth, stall.loss, stall.gradient, stall.time, stall.status]) for stall in stalls)
-    columns = ("Logits start at minus", "Loss there", "Pull on them", "Time until they leave", "End")
-    return Table("Gradient flow from logits that put little weight on the previous token", columns, rows)
+    rows = tuple(
+        cells([one.depth, found.per_token(one.loss), one.gradient, one.time, one.status]) for one in found.stalls
+    )
+    columns = ("Depth", "Loss per token", "Pull", "Time to leave", "End")
+    start = "logits of −depth for the previous tokens, 0 for the others"
+    return Table(f"Stalls: gradient flow from {start}; pull: size of the gradient on the former", columns, rows)
 
 
 def _x(share: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -181,13 +182,19 @@ def _write_numbers(body: Parent, values: np.ndarray, largest: float, sides: tupl
 
 
 def _short(value: float, largest: float) -> str:
-    """At most five characters, or nothing where that says less than the colour."""
+    """At most four characters and a sign, or nothing where that says less than the colour.
+
+    >>> [_short(value, 1.0) for value in (-0.004, 0.006, 0.25, -1.0)], _short(-12345.0, 2e4)
+    (['−.004', '.006', '.25', '−1'], '−1e4')
+    """
     if not np.isfinite(value) or abs(value) < 5e-4 * largest:
         return ""
-    digits = 3 if abs(value) >= 100 else 2
-    # A small number may lose its leading zero, but not its sign: in grey the two hues look alike.
-    written = [f"{value:.{digits}g}", f"{value:.1g}", f"{value:.1g}".replace("0.", ".", 1)]
-    return next((one.replace("-", "−") for one in written if len(one) <= 5), "")
+    size = abs(value)
+    forms = (f"{size:.{digits}g}" for digits in (3 if size >= 100 else 2, 1))
+    # All lose their leading zero, or small numbers of one sign only would.
+    shown = [re.sub(r"e\+?(-?)0", r"e\1", one.removeprefix("0")) for one in forms]
+    written = next((one for one in shown if len(one) <= 4), "")
+    return f"−{written}" if written and value < 0 else written
 
 
 def _dash_negatives(body: Parent, strengths: np.ndarray, sides: tuple[float, float]) -> None:
