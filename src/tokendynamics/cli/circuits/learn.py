@@ -180,8 +180,8 @@ def _print(
     console = Console(highlight=False)
     table = Table(box=SIMPLE_HEAD, title=Text(records[0].name.rpartition(", seed")[0]), title_justify="left")
     for column in ("seed", "final loss", "relative", "solved", "centred |corr|", "verdict", "status"):
-        words = column in ("solved", "verdict", "status")
-        table.add_column(column, justify="left" if words else "right", no_wrap=words, overflow="fold")
+        left = column in ("solved", "verdict", "status")
+        table.add_column(column, justify="left" if left else "right", no_wrap=column == "verdict")
     for record, found in zip(records, evidences, strict=True):
         likeness = found and found.instrument("correlation").estimate
         table.add_row(
