@@ -20,6 +20,9 @@ FLAGS = (
     "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE localhost",
 )
 
+PHONE = 390
+"""Width of a small screen in pixels."""
+
 
 def started(profile: Path) -> Any:
     """A browser with logs of what it requests and complains about; skips the test where there is none."""
@@ -47,3 +50,13 @@ def emulate(browser: Any, *, scripts: bool = True, scheme: str = "light", media:
         {"name": "prefers-reduced-motion", "value": "reduce" if calm else "no-preference"},
     ]
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": features})
+
+
+def width_on_a_phone(browser: Any) -> int:
+    """How wide the open page is on a screen of `PHONE` pixels."""
+    size = {"width": PHONE, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        return browser.execute_script("return document.documentElement.scrollWidth")
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

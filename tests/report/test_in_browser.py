@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from report.chromium import emulate
+from report.chromium import PHONE, emulate, width_on_a_phone
 from tokendynamics.diagnosis.result import Diagnosis
 from tokendynamics.report import write_report
 
@@ -212,12 +212,7 @@ def test_dark_follows_the_system(opened: Any, address: str) -> None:
 
 
 def test_nothing_overflows_on_a_phone(opened: Any) -> None:
-    size = {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": True}
-    opened.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    try:
-        assert opened.execute_script("return document.documentElement.scrollWidth") <= 390
-    finally:
-        opened.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert width_on_a_phone(opened) <= PHONE
 
 
 def test_it_prints_on_a4_with_no_figure_taller_than_a_page(opened: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import cast
 
 from torch import Tensor
 from torch.nn.functional import layer_norm
@@ -46,12 +47,6 @@ def predictions(design: Design, parameters: dict[str, Tensor], sequences: Sequen
     """The model's outputs for the tokens from the second on, (token − 1, sample)."""
     rows = stream(design, parameters["key_query"], parameters["v"], sequences)[1:]
     rows = layer_norm(rows, rows.shape[-1:], parameters["gain"], parameters["shift"], EPSILON)
-    outputs = _read(rows.flatten(0, 1), parameters["B"], parameters["bias"], parameters["C"])
+    flat = ReluReadout.apply(rows.flatten(0, 1), parameters["B"], parameters["bias"], parameters["C"])
+    outputs = cast("Tensor", flat)
     return (outputs + parameters["offset"]).reshape(rows.shape[:-1])
-
-
-def _read(rows: Tensor, B: Tensor, bias: Tensor, C: Tensor) -> Tensor:
-    outputs = ReluReadout.apply(rows, B, bias, C)
-    if not isinstance(outputs, Tensor):
-        raise TypeError(type(outputs))
-    return outputs
