@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 
 from circuits.pair_cases import close
-from tokendynamics.attention import Attention
+from tokendynamics.attention import AbsolutePositions, Attention, Periodic, RotaryPositions, Sinusoidal
 from tokendynamics.circuits.hand_built import LayerNorm, OneLayerTransformer, linear_case, solution_1, solution_2
 from tokendynamics.circuits.pair_task import PairTask, random_functional
-from tokendynamics.numerics.errors import ArgumentValueError
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.seeding import generator
 
 N, M, SCRATCH, HIDDEN = 3, 5, 2, 7
@@ -127,3 +128,51 @@ def test_weights_that_do_not_fit_are_refused() -> None:
 def test_an_unknown_activation_is_refused() -> None:
     with pytest.raises(ArgumentValueError, match="activation: expected 'relu' or 'identity', got 'gelu'"):
         random_model("linear", False, activation="gelu")
+
+
+Z = torch.zeros(5, 5).double()
+ASKED = {
+    "linear": ({"weights": "linear"}, ""),
+    "plain": ({"normalization": "plain"}, ""),
+    "normalization": ({"normalization": "paper"}, r"got normalization='paper'"),
+    "absolute": ({"positions": AbsolutePositions(torch.ones(3, 5).double())}, r"got positions \(AbsolutePositions\)"),
+    "rotary": (
+        {"positions": RotaryPositions(torch.ones(1, 5, 2).double(), torch.ones(1, 5, 2).double())},
+        r"got positions \(RotaryPositions\)",
+    ),
+    "qk in time": ({"qk": lambda t: t * Z}, "got matrices that depend on time"),
+    "ov in time": ({"ov": Periodic([Z, Z + 1.0], 2.0)}, "got matrices that depend on time"),
+    "systems": ({"ov": Z.expand(4, 1, 5, 5)}, r"got matrices for several systems, axes \(4,\)"),
+    "precision": ({"ov": Z.float()}, "expected ov in float64, got dtype torch.float32"),
+    "two at once": (
+        {"normalization": "paper", "qk": Sinusoidal(Z, [1.0] * 5, [1.0] * 5, [0.0] * 5)},
+        "got normalization='paper' .* and matrices that depend on time",
+    ),
+}
+
+
+@pytest.mark.parametrize(("options", "message"), ASKED.values(), ids=ASKED.keys())
+def test_an_attention_is_run_as_it_is_or_refused_by_name(options: dict[str, Any], message: str) -> None:
+    task = PairTask(random_functional(2, seed=0), positions=3)
+    given = {"qk": Z + 0.5, "ov": Z + 1.0} | options
+    attention = Attention(given.pop("qk"), given.pop("ov"), **given)
+    B, bias, C = torch.eye(5).double(), torch.zeros(5).double(), torch.ones(5).double()
+    if message:
+        with pytest.raises(ArgumentValueError, match=f"attention: .*{message}"):
+            OneLayerTransformer(attention, B, bias, C, task)
+        return
+    states = task.embed([1, 2, 1])
+    mixed = attention.mix(states, 0.0)
+    assert close(OneLayerTransformer(attention, B, bias, C, task).attend([1, 2, 1]), mixed)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_what_is_no_attention_is_refused() -> None:
+    task = PairTask(random_functional(2, seed=0), positions=3)
+    with pytest.raises(ArgumentTypeError, match="attention: expected an Attention, got Tensor"):
+        OneLayerTransformer(Z, torch.eye(5).double(), Z[0], Z[0], task)  # type: ignore[arg-type]
+
+
+def test_a_norm_over_features_with_gaps_is_refused() -> None:
+    with pytest.raises(ArgumentValueError, match="features: expected a slice without steps"):
+        LayerNorm(torch.ones(2).double(), torch.zeros(2).double(), features=slice(0, 4, 2))

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm
 
+from tokendynamics.numerics.errors import ArgumentValueError, expected
+
 
 @dataclass(frozen=True, eq=False)
 class LayerNorm:
@@ -17,7 +19,10 @@ class LayerNorm:
         gain: (features,).
         shift: (features,).
         eps: Keeps a token of equal features finite.
-        features: Which are normalized, all by default; the others are left as they are.
+        features: Which are normalized, all by default, without gaps; the others are left as they are.
+
+    Raises:
+        ArgumentValueError: Features in steps.
 
     >>> LayerNorm(torch.ones(2), torch.zeros(2), eps=0.0)(torch.tensor([[3.0, 1.0]]))
     tensor([[ 1., -1.]])
@@ -27,6 +32,10 @@ class LayerNorm:
     shift: Tensor
     eps: float = 1e-5
     features: slice = field(default_factory=lambda: slice(None))
+
+    def __post_init__(self) -> None:
+        if self.features.step not in (None, 1):
+            raise ArgumentValueError(expected("features", "a slice without steps", self.features))
 
     def __call__(self, stream: Tensor) -> Tensor:
         """The normalized stream, shape (…, token, width)."""

@@ -13,7 +13,7 @@ from tokendynamics.attention.mixing import average, linear_weights, softmax_weig
 from tokendynamics.circuits.hand_built.layer_norm import LayerNorm
 from tokendynamics.circuits.pair_task import PairTask
 from tokendynamics.numerics.arguments import ArrayLike, as_tensor
-from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
 
 Activation = Literal["relu", "identity"]
 Block = Literal["category", "position", "scratch"]
@@ -26,7 +26,9 @@ class OneLayerTransformer:
     ATT_i = Σ_h Σ_j w^h_ij ov_h x_j with linear or softmax weights. Tokens are rows: category, position, scratch.
 
     Attributes:
-        attention: One head or several, over N + M features or more (the rest is scratch and starts at zero).
+        attention: One head or several, over N + M features or more (the rest is scratch and starts at zero), in
+            float64. Positions are one-hots of the tokens themselves, weights stand as they are and nothing depends on
+            time, so an attention that asks for anything else is refused.
         B: (hidden, width).
         bias: (hidden,).
         C: (hidden,), one output.
@@ -38,7 +40,10 @@ class OneLayerTransformer:
         name: What it is, for tables and titles.
 
     Raises:
-        ArgumentValueError: Shapes that do not fit each other, or an unknown activation.
+        ArgumentTypeError: An attention that is no `Attention`.
+        ArgumentValueError: Shapes that do not fit each other, an unknown activation, or an attention with
+            ``normalization="paper"``, positions, matrices that depend on time or differ between systems, or another
+            precision; all that was asked for in vain is named.
     """
 
     attention: Attention
@@ -55,6 +60,7 @@ class OneLayerTransformer:
     def __post_init__(self) -> None:
         if self.activation not in ("relu", "identity"):
             raise ArgumentValueError(expected("activation", "'relu' or 'identity'", repr(self.activation)))
+        _check_attention(self.attention)
         if self.attention.dim < self.task.width:
             wanted = f"matrices over at least {self.task.width} features, categories and positions"
             raise ArgumentValueError(expected("attention", wanted, f"dim {self.attention.dim}"))
@@ -136,3 +142,23 @@ class OneLayerTransformer:
         """The same transformer with another ``k^t q``, sender first, (head, width, width)."""
         qk = as_tensor(key_query, "key_query", ndim_at_least=2).mT
         return replace(self, attention=self.attention.with_schedules(qk, self.attention.ov, None))
+
+
+def _check_attention(attention: Any) -> None:
+    """Refuse what this transformer would have to leave out: it would answer for another attention than was given."""
+    if not isinstance(attention, Attention):
+        raise ArgumentTypeError(expected("attention", "an Attention", type(attention).__name__))
+    ignored = {
+        "normalization='paper' (it divides the weights by √dim)": attention.normalization == "paper",
+        f"positions ({type(attention.positions).__name__})": attention.positions is not None,
+        "matrices that depend on time": not attention.constant,
+        f"matrices for several systems, axes {attention.system_shape}": attention.system_shape != (),
+    }
+    asked = [name for name, present in ignored.items() if present]
+    if asked:
+        wanted = "plain attention with constant matrices (head, dim, dim)"
+        advice = "positions are one-hots of the tokens here; put any scale into ov"
+        raise ArgumentValueError(expected("attention", wanted, " and ".join(asked), advice))
+    for argument, matrix in (("qk", attention.qk.matrix_at(0.0)), ("ov", attention.ov.matrix_at(0.0))):
+        if matrix.dtype != torch.float64:
+            raise ArgumentValueError(expected("attention", f"{argument} in float64", f"dtype {matrix.dtype}"))
