@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tokendynamics.attention import Attention, Constant, FactoredMatrix, Periodic, Sinusoidal
@@ -60,6 +62,53 @@ def test_pieces_follow_each_other_and_come_back(number, inside, period):
     # A break belongs to the piece it begins, with the very number `breaks` gives.
     for time in schedule.breaks((number - 0.5) * width, (number + 2.5) * width):
         assert float(schedule.matrix_at(time)) == round(time / width) % 3
+
+
+def piece_by_fractions(t: float, pieces: int, period: float) -> int:
+    return math.floor(Fraction(t) * pieces / Fraction(period)) % pieces
+
+
+def test_at_whole_times_the_piece_is_that_of_exact_fractions():
+    pieces_of = {pieces: np.arange(float(pieces)).reshape(-1, 1, 1) for pieces in range(1, 14)}
+    assert float(Periodic(pieces_of[12], 7.0).matrix_at(63.0)) == 0.0
+    for (count, pieces), period in itertools.product(pieces_of.items(), range(1, 13)):
+        schedule = Periodic(pieces, float(period))
+        found = [float(schedule.matrix_at(float(t))) for t in range(240)]
+        assert found == [piece_by_fractions(t, count, period) for t in range(240)], (count, period)
+
+
+@given(
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.integers(1, 13),
+    st.floats(1e-3, 1e3) | st.integers(1, 40).map(float),
+)
+@example(63.0, 12, 7.0)
+@example(-63.0, 12, 7.0)
+@example(-5e-324, 3, 1.0)
+@example(2.0**900, 7, 0.1)
+def test_at_any_time_the_piece_is_that_of_exact_fractions(t, count, period):
+    schedule = Periodic(np.arange(float(count)).reshape(-1, 1, 1), period)
+    assert float(schedule.matrix_at(t)) == piece_by_fractions(t, count, period)
+
+
+@given(st.integers(-300, 300), st.integers(2, 13), st.floats(1e-3, 1e3) | st.integers(1, 40).map(float))
+@example(107, 12, 7.0)
+def test_a_break_is_the_first_float_of_the_piece_it_begins(number, count, period):
+    schedule = Periodic(np.arange(float(count)).reshape(-1, 1, 1), period)
+    width = period / count
+    breaks = schedule.breaks((number - 0.5) * width, (number + 1.5) * width)
+    assert len(breaks) == 2
+    for k, time in enumerate(breaks, number):
+        assert float(schedule.matrix_at(time)) == k % count
+        assert float(schedule.matrix_at(math.nextafter(time, -math.inf))) == (k - 1) % count
+    between = schedule.within(*breaks)
+    assert float(between.matrix_at(0.0)) == number % count
+
+
+@pytest.mark.parametrize("t", [math.nan, math.inf])
+def test_a_piece_needs_a_finite_time(t):
+    with pytest.raises(ArgumentValueError, match="t: expected a finite time, got"):
+        Periodic(np.ones((2, 2, 2)), 1.0).matrix_at(t)
 
 
 def test_breaks_are_strictly_inside_and_equally_spaced():

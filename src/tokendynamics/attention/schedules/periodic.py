@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import torch
 from torch import Tensor
@@ -19,6 +20,9 @@ from tokendynamics.numerics.errors import ArgumentValueError, expected
 class Periodic:
     """Piecewise constant and periodic: piece k holds on ``[k, k + 1) · period / pieces``, then all again.
 
+    Which piece holds is decided exactly, for the numbers that t and the period are: at whole times the n matrices of
+    a whole period follow each other without a slip, at any size of t.
+
     The layers of a network run over and over, with period = its depth, are one (`asymptotic` section 7.5).
 
     Args:
@@ -26,7 +30,8 @@ class Periodic:
         period: The time after which the first piece returns, above 0.
 
     Raises:
-        ArgumentValueError: A period that is not positive and finite, or matrices of another shape.
+        ArgumentValueError: A period that is not positive and finite, or matrices of another shape; later on, a time
+            that is not finite.
 
     >>> Periodic([[[1.0]], [[2.0]]], period=2.0).matrix_at(3.5).tolist()
     [[[2.0]]]
@@ -69,9 +74,9 @@ class Periodic:
 
     def breaks(self, start: float, end: float) -> list[float]:
         """See `Schedule`."""
-        width = self.period / self.pieces
-        first, last = math.floor(start / width), math.ceil(end / width)
-        return [k * width for k in range(first, last + 1) if start < k * width < end]
+        first, last = (self._pieces_until(time) for time in (start, end))
+        found = {self._begin(piece) for piece in range(first + 1, last + 1)}
+        return sorted(time for time in found if start < time < end)
 
     def corners(self, start: float, end: float) -> list[float]:
         """None: it jumps, see `breaks`."""
@@ -79,7 +84,8 @@ class Periodic:
 
     def within(self, start: float, end: float) -> Constant:
         """See `Schedule`."""
-        return self.piece(self._index((start + end) / 2))
+        middle = start + (end - start) / 2
+        return self.piece(self._index(middle if middle < end else start))
 
     def flattened(self) -> Periodic:
         """See `Schedule`."""
@@ -94,12 +100,20 @@ class Periodic:
         return Periodic(mapped(self.matrices, lambda tensor: tensor.to(dtype=dtype, device=device)), self.period)
 
     def _index(self, t: float) -> int:
-        # floor of t over the width of a piece, the rounding of `breaks`: a break belongs to the piece it begins.
-        width = self.period / self.pieces
-        index = math.floor(t / width)
-        index += (index + 1) * width <= t
-        index -= index * width > t
-        return index % self.pieces
+        return self._pieces_until(t) % self.pieces
+
+    def _pieces_until(self, t: float) -> int:
+        """``floor(t · pieces / period)`` exactly: floats are fractions, and a quotient of floats is rounded."""
+        if not math.isfinite(t):
+            raise ArgumentValueError(expected("t", "a finite time", t))
+        (above, below), (length, unit) = float(t).as_integer_ratio(), self.period.as_integer_ratio()
+        return above * self.pieces * unit // (below * length)
+
+    def _begin(self, number: int) -> float:
+        """The first float at which piece `number`, counted from time 0, holds: engines step onto it."""
+        exact = Fraction(self.period) * number / self.pieces
+        nearest = float(exact)
+        return nearest if Fraction(nearest) >= exact else math.nextafter(nearest, math.inf)
 
 
 def _pieces(matrices: ArrayLike) -> Tensor:
