@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from tokendynamics.cli.terminal import json_line
 
 if TYPE_CHECKING:
     from tokendynamics.theorems import Check
@@ -45,16 +46,17 @@ def check_command(spec: Path, threads: int | None, as_json: bool) -> None:
         from tokendynamics.specification.saving import plain
 
         summary = {"file": spec.name, "title": file.tables.title, "checks": found}
-        click.echo(json.dumps(plain(summary), ensure_ascii=False, allow_nan=False))
+        click.echo(json_line(plain(summary)))
     else:
         _print(found, file.tables.title or spec.name)
 
 
 def _print(found: list[Check], title: str) -> None:
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+
+    from tokendynamics.cli.console import Console
 
     console = Console(highlight=False)
     table = Table(box=SIMPLE_HEAD, title=Text(title), title_justify="left")

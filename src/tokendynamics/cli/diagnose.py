@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tokendynamics.cli.prompts import named_prompts
 from tokendynamics.cli.target import check_writable
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def diagnose_command(
     or random:NAME[:SEED] for untrained weights.
     """
     chosen_layers = _parse_layers(layers)
-    texts = _texts(prompts, text_files)
+    texts = named_prompts(prompts, text_files)
     check_writable(out)
 
     from tokendynamics.cli.output import Output
@@ -140,17 +141,6 @@ def _write(found: Diagnosis, folder: Path, data_format: str) -> Path:
     report = write_report(found, folder / "report.html")
     save_diagnosis(found, folder, format=data_format)  # type: ignore[arg-type]
     return report
-
-
-def _texts(prompts: tuple[str, ...], files: tuple[Path, ...]) -> dict[str, str] | None:
-    named = {f"prompt {number}": text for number, text in enumerate(prompts, start=1)}
-    for path in files:
-        try:
-            text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            raise click.BadParameter(f"{path} is not UTF-8 text ({error.reason} at byte {error.start})") from error
-        named["standard input" if str(path) == "-" else path.name] = text
-    return named or None
 
 
 def _parse_layers(spec: str | None) -> list[int] | None:

@@ -11,6 +11,8 @@ from tokendynamics.cli.check import check_command
 from tokendynamics.cli.circuits import circuits_group
 from tokendynamics.cli.diagnose import diagnose_command
 from tokendynamics.cli.simulate import simulate_command
+from tokendynamics.cli.terminal import echo, fail
+from tokendynamics.numerics.printable import shortened
 
 _EPILOG = """
 \b
@@ -38,6 +40,9 @@ _TOO_LARGE = (
     "in circuits smaller -N, -M, --batch, --hidden, --samples or --starts"
 )
 
+_MESSAGE = 350
+"""Characters left for what is wrong where advice of ours follows it."""
+
 
 @click.group(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="tokendynamics")
@@ -58,16 +63,35 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         code = commands.main(arguments, prog_name="tokendynamics", standalone_mode=False)
     except click.ClickException as error:
-        error.show()
-        code = error.exit_code
-    except click.Abort:
-        click.echo("interrupted: nothing was written", err=True)
-        code = 130
+        code = _report_usage(error)
+    except click.Abort as error:
+        code = _report_abort(error)
     except Exception as error:
         if "--traceback" in arguments:
             raise
         code = _report_failure(error)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _report_usage(error: click.ClickException) -> int:
+    """Print what is wrong with the call and where its help is."""
+    message, context = error.format_message(), getattr(error, "ctx", None)
+    if context is not None and not context.args and message == context.get_help():
+        click.echo(message, err=True)  # nothing was asked for: the help is the answer
+    elif context is not None:
+        fail(f"{shortened(message, _MESSAGE)} (see {context.command_path} --help)")
+    else:
+        fail(message)
+    return error.exit_code
+
+
+def _report_abort(error: click.Abort) -> int:
+    """Click takes the end of a damaged file for the end of standard input, hence for an interruption."""
+    if isinstance(error.__cause__, EOFError):
+        fail(f"a file ends before its content does ({error.__cause__})")
+        return 1
+    echo("interrupted: nothing was written", err=True)
+    return 130
 
 
 def _report_failure(error: Exception) -> int:
@@ -76,19 +100,16 @@ def _report_failure(error: Exception) -> int:
 
     line = " ".join(str(error).split())
     if isinstance(error, TokenDynamicsError):
-        click.echo(f"error: {line}", err=True)
+        fail(line)
         return 2 if isinstance(error, ArgumentTypeError | ArgumentValueError) else 1
     if isinstance(error, OSError):
-        click.echo(f"error: {line}", err=True)
+        fail(line)
         return 1
     if isinstance(error, MemoryError) or any(words in line for words in _MEMORY):
-        click.echo(f"error: {_TOO_LARGE}", err=True)
+        fail(_TOO_LARGE)
         return 1
-    click.echo(
-        f"error: unexpected {type(error).__name__}: {line}; this is a defect: please report it with the output of "
-        "'tokendynamics --traceback …'",
-        err=True,
-    )
+    came = shortened(f"unexpected {type(error).__name__}: {line}", _MESSAGE)
+    fail(f"{came}; this is a defect: please report it with the output of 'tokendynamics --traceback …'")
     return 1
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeVar
@@ -10,11 +9,12 @@ from typing import TypeVar
 import numpy as np
 import xarray as xr
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
+from tokendynamics.cli.console import Console
+from tokendynamics.cli.terminal import json_line
 from tokendynamics.diagnosis.result import Diagnosis
 from tokendynamics.diagnosis.saving import summary
 from tokendynamics.diagnosis.verdict import mean_over_prompts
@@ -53,7 +53,7 @@ class Output:
     def show(self, found: Diagnosis, report: Path) -> None:
         """The verdict, the layers in a table, and where the report is."""
         if self._as_json:
-            print(json.dumps(summary(found) | {"report": str(report)}, ensure_ascii=False, allow_nan=False))
+            print(json_line(summary(found) | {"report": str(report)}))
             return
         model = found.model
         heading = f"{model['name']}: {model['layers']} layers × {model['heads']} heads × dim {model['dim']}"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokendynamics.cli.target import check_writable
+from tokendynamics.cli.terminal import echo, json_line
 
 if TYPE_CHECKING:
     from tokendynamics.cli.output import Output
@@ -165,8 +166,9 @@ def _manifest(file: SpecificationFile, trajectory: Trajectory, started: datetime
 @contextmanager
 def _progress() -> Iterator[bool | Callable[[float], None]]:
     """A bar on standard error while the body runs, where that is a terminal."""
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from tokendynamics.cli.console import Console
 
     console = Console(stderr=True)
     if not console.is_terminal:
@@ -202,12 +204,10 @@ def _say_interrupted(trajectory: Trajectory, folder: Path) -> None:
     earliest = f", the first at t = {stopped.min():g} of {trajectory.times[-1]:g}" if stopped.size else ""
     systems = f"{statuses.total()} system{'s' * (statuses.total() > 1)}"
     where = folder / "trajectory.zarr"
-    click.echo(f"interrupted: {systems}, {counted}{earliest}; what was reached is in {where}", err=True)
+    echo(f"interrupted: {systems}, {counted}{earliest}; what was reached is in {where}", err=True)
 
 
 def _print_json(results: Results, folder: Path, paths: tuple[Path, ...]) -> None:
-    import json
-
     from tokendynamics.specification.saving import plain
 
     summary = {
@@ -216,14 +216,15 @@ def _print_json(results: Results, folder: Path, paths: tuple[Path, ...]) -> None
         "certificates": results.certificates,
         "manifest": results.manifest,
     }
-    click.echo(json.dumps(plain(summary), ensure_ascii=False, allow_nan=False))
+    click.echo(json_line(plain(summary)))
 
 
 def _print_tables(results: Results, folder: Path, paths: tuple[Path, ...]) -> None:
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+
+    from tokendynamics.cli.console import Console
 
     console, trajectory = Console(highlight=False), results.trajectory
     ends, statuses = trajectory.end_times.reshape(-1), trajectory.status.reshape(-1)

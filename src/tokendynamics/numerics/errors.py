@@ -6,9 +6,17 @@ line among them) can tell a refused input from a defect.
 
 from __future__ import annotations
 
+from tokendynamics.numerics.printable import printable, shortened
+
+_LONGEST = 200
+"""Characters of one part of a message: a value of a million digits says no more than its ends."""
+
 
 class TokenDynamicsError(Exception):
-    """Base class of every deliberate error."""
+    """Base class of every deliberate error; its text holds no control characters, whatever it quotes."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__(), keep="\n")
 
 
 class ArgumentTypeError(TokenDynamicsError, TypeError):
@@ -24,9 +32,10 @@ class CheckpointError(TokenDynamicsError, ValueError):
 
 
 def expected(argument: str, wanted: str, came: object, advice: str = "") -> str:
-    """One line in the house form ``argument: expected …, got …; advice``.
+    """One line in the house form ``argument: expected …, got …; advice``; what is quoted is shortened.
 
     >>> expected("x", "at least one token", "shape (0, 3)", "pass a non-empty prompt")
     'x: expected at least one token, got shape (0, 3); pass a non-empty prompt'
     """
+    argument, came, advice = (shortened(printable(str(part)), _LONGEST) for part in (argument, came, advice))
     return f"{argument}: expected {wanted}, got {came}" + (f"; {advice}" if advice else "")

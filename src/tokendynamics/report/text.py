@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import math
 import re
-import unicodedata
 
 from markupsafe import Markup, escape
+
+from tokendynamics.numerics.printable import printable
 
 UNDEFINED = "undefined"
 """What stands where a value does not exist; the page never prints a NaN."""
 
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-_JOINERS = "\u200c\u200d"  # needed inside Persian words and emoji: they are text, not control
 
 
-def visible(text: str, *, keep: str = "\n\t") -> str:
-    r"""Replace what would act on the page, or not show at all, by a visible sign.
-
-    C0 control characters become their control pictures; other control, format (bidirectional overrides among
-    them), private and surrogate characters become their code point in angle quotes. Escaping for HTML comes later.
+def visible(text: str) -> str:
+    r"""`printable` text of several lines, as it stands on a page.
 
     >>> visible("a\x00b\u202ec")
     'a␀b‹U+202E›c'
     """
-    return "".join(char if char in keep else _sign(char) for char in text)
+    return printable(text, keep="\n\t")
 
 
 def token_label(text: str) -> str:
@@ -33,7 +30,7 @@ def token_label(text: str) -> str:
     >>> token_label(" museum"), token_label("\n"), token_label("  ")
     ('museum', '␊', '␣␣')
     """
-    shown = visible(text, keep="")
+    shown = printable(text)
     return shown.strip(" ") or "␣" * len(shown) or "(empty)"
 
 
@@ -106,14 +103,3 @@ def subscripts(text: str) -> Markup:
     """
     shown = str(escape(visible(text)))
     return Markup(re.sub(r"\b([A-Za-z])_([A-Za-z]{1,4})(?![A-Za-z_])", r"\1<sub>\2</sub>", shown))  # noqa: S704  # escaped above
-
-
-def _sign(char: str) -> str:
-    code = ord(char)
-    if code < 0x20:
-        return chr(0x2400 + code)
-    if code == 0x7F:
-        return "␡"
-    kind = unicodedata.category(char)
-    hidden = kind in {"Cc", "Cs", "Co", "Cn", "Zl", "Zp"} or (kind == "Cf" and char not in _JOINERS)
-    return f"‹U+{code:04X}›" if hidden else char

@@ -19,6 +19,7 @@ from tokendynamics.cli.circuits.solution import (
     solution_options,
 )
 from tokendynamics.cli.circuits.task_options import task_of, task_options, task_parameters
+from tokendynamics.cli.terminal import json_line
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def build_command(
     model = build_solution(solution, task, options)
     comparison = compare(model, given or task.sample(1, seed).tolist(), seed)
 
-    from tokendynamics.cli.circuits.folder import as_json as json_text
+    from tokendynamics.circuits.evidence.instrument import plain
     from tokendynamics.cli.circuits.folder import matrices_of, record_of, write_results
     from tokendynamics.report.circuits_reports import built_report
 
@@ -94,7 +95,7 @@ def build_command(
             arrays=("circuits.npz", matrices_of(model)),
         )
     if as_json:
-        click.echo(json_text(summary | {"folder": out and str(out), "files": files, "manifest": manifest}))
+        click.echo(json_line(plain(summary | {"folder": out and str(out), "files": files, "manifest": manifest})))
     else:
         _print(comparison, out, files)
 
@@ -113,9 +114,9 @@ def _parsed(words: str) -> list[int]:
 
 
 def _print(comparison: Comparison, out: Path | None, files: tuple[str, ...]) -> None:
-    from rich.console import Console
     from rich.text import Text
 
+    from tokendynamics.cli.console import Console
     from tokendynamics.report.text import plural
 
     console, model = Console(highlight=False), comparison.model

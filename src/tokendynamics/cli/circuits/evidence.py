@@ -19,6 +19,7 @@ from tokendynamics.cli.circuits.solution import (
     solution_options,
 )
 from tokendynamics.cli.circuits.task_options import task_of, task_options, task_parameters
+from tokendynamics.cli.terminal import echo, json_line
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def evidence_command(
     Path patching and ablation decide; variance shares, correlation and probing are always shown beside them.
     """
     from tokendynamics.circuits.evidence import evidence
-    from tokendynamics.cli.circuits.folder import as_json as json_text
+    from tokendynamics.circuits.evidence.instrument import plain
     from tokendynamics.cli.circuits.folder import record_of, write_results
     from tokendynamics.cli.output import Output
     from tokendynamics.numerics.threads import limited_threads
@@ -112,11 +113,11 @@ def evidence_command(
             output,
         )
     if as_json:
-        click.echo(json_text(summary | {"folder": out and str(out), "files": files, "manifest": manifest}))
+        click.echo(json_line(plain(summary | {"folder": out and str(out), "files": files, "manifest": manifest})))
     else:
-        click.echo(f"\n{found}")
+        echo(f"\n{found}")
         if files:
-            click.echo(f"\n{out}: {', '.join(files)}")
+            echo(f"\n{out}: {', '.join(files)}")
 
 
 def _learned(model: str, say: Callable[[str], None]) -> LearningRecord:

@@ -11,6 +11,7 @@ import click
 
 from tokendynamics.cli.circuits.folder import out_option
 from tokendynamics.cli.circuits.task_options import functional_of, law_of
+from tokendynamics.cli.terminal import json_line
 
 if TYPE_CHECKING:
     from tokendynamics.circuits.landscape import Basins, LandscapeSurvey
@@ -50,7 +51,7 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on standard output.")
 def landscape_command(threads: int, out: Path | None, as_json: bool, **given: Any) -> None:
     """Say where the exact expected loss of the paper's section WHICH has stationary points, and where descent ends."""
-    from tokendynamics.cli.circuits.folder import as_json as json_text
+    from tokendynamics.circuits.evidence.instrument import plain
     from tokendynamics.cli.circuits.folder import record_of, write_results
     from tokendynamics.cli.output import Output
     from tokendynamics.numerics.threads import limited_threads
@@ -66,7 +67,7 @@ def landscape_command(threads: int, out: Path | None, as_json: bool, **given: An
         data = ("landscape.json", summary)
         files = write_results(out, data, manifest, lambda names: landscape_report(found, manifest, names), output)
     if as_json:
-        click.echo(json_text(summary | {"folder": out and str(out), "files": files, "manifest": manifest}))
+        click.echo(json_line(plain(summary | {"folder": out and str(out), "files": files, "manifest": manifest})))
     else:
         _print(found, out, files)
 
@@ -88,8 +89,9 @@ def _parameters(given: Mapping[str, Any], found: LandscapeSurvey) -> dict[str, A
 
 
 def _print(found: LandscapeSurvey, out: Path | None, files: tuple[str, ...]) -> None:
-    from rich.console import Console
     from rich.text import Text
+
+    from tokendynamics.cli.console import Console
 
     console, runs = Console(highlight=False), found.basins
     console.print(Text(f"\n{found.name}\n", style="bold"))

@@ -12,6 +12,7 @@ import click
 
 from tokendynamics.cli.circuits.folder import out_option
 from tokendynamics.cli.circuits.task_options import task_of, task_options, task_parameters
+from tokendynamics.cli.terminal import echo, json_line
 
 if TYPE_CHECKING:
     from tokendynamics.circuits.evidence import Evidence
@@ -77,7 +78,7 @@ def learn_command(
     ARCHITECTURE is solution-1, solution-2, solution-3 (tailored) or combined. q_true is the same for every seed;
     weights and batches differ. Without options N = 6 and M = 16.
     """
-    from tokendynamics.cli.circuits.folder import as_json as json_text
+    from tokendynamics.circuits.evidence.instrument import plain
     from tokendynamics.cli.circuits.folder import record_of, write_results
     from tokendynamics.cli.output import Output
     from tokendynamics.numerics.threads import limited_threads
@@ -102,10 +103,10 @@ def learn_command(
             output,
         )
     except KeyboardInterrupt:
-        click.echo(_kept(out, numbers), err=True)
+        echo(_kept(out, numbers), err=True)
         raise click.exceptions.Exit(130) from None
     if as_json:
-        click.echo(json_text(summary | {"folder": str(out), "files": files, "manifest": manifest}))
+        click.echo(json_line(plain(summary | {"folder": str(out), "files": files, "manifest": manifest})))
     else:
         _print(records, evidences, out, files)
     _fail_if_broken(records, out)
@@ -173,9 +174,10 @@ def _print(
 ) -> None:
     import numpy as np
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+
+    from tokendynamics.cli.console import Console
 
     console = Console(highlight=False)
     table = Table(box=SIMPLE_HEAD, title=Text(records[0].name.rpartition(", seed")[0]), title_justify="left")
@@ -209,6 +211,6 @@ def _fail_if_broken(records: list[LearningRecord], out: Path) -> None:
     broken = [record for record in records if record.status != "finished"]
     for record in broken:
         where = out / f"seed-{record.seed}"
-        click.echo(f"error: seed {record.seed}: {record.status}; its last finite weights are in {where}", err=True)
+        echo(f"error: seed {record.seed}: {record.status}; its last finite weights are in {where}", err=True)
     if broken:
         raise click.exceptions.Exit(1)

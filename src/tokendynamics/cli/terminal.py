@@ -1,0 +1,41 @@
+"""Lines for the terminal: foreign text in them cannot act on it, and a failure is one line."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import click
+
+from tokendynamics.numerics.printable import printable, shortened
+
+LONGEST_LINE = 500
+"""Characters of a line that reports a failure."""
+
+# What JSON leaves as it is and a terminal obeys, hides or cannot encode.
+_RAW = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
+
+
+def echo(text: str, *, err: bool = False) -> None:
+    """Print lines of text, on standard error if `err`, with control characters shown as signs."""
+    click.echo(printable(text, keep="\n"), err=err)
+
+
+def fail(message: object) -> None:
+    """Print one line on standard error, at most `LONGEST_LINE` characters long."""
+    line = printable(" ".join(f"error: {message}".split()))
+    click.echo(shortened(line, LONGEST_LINE), err=True)
+
+
+def json_line(value: Any) -> str:
+    r"""JSON on one line, in which no character is one that a terminal obeys.
+
+    Args:
+        value: Plain values, every number finite.
+
+    >>> json_line({"name": "ä\x9b"})
+    '{"name": "ä\\u009b"}'
+    """
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return _RAW.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
