@@ -18,7 +18,7 @@ from tokendynamics.diagnosis.result import Convention
 from tokendynamics.report.circuits_page import CircuitsReport, Section
 from tokendynamics.report.figure import Cell, Table, cells
 from tokendynamics.report.figures.circuits_answers import answers_figure
-from tokendynamics.report.figures.circuits_instruments import instruments_figure, instruments_table
+from tokendynamics.report.figures.circuits_instruments import instruments_figure, instruments_table, thresholds_table
 from tokendynamics.report.figures.circuits_landscape import (
     basins_figure,
     endings_figure,
@@ -65,7 +65,7 @@ _RELATIVE = Convention(
 _VERDICT = Convention(
     "Verdict",
     "rests on path patching and ablation, which change the model and watch the answer, with a tenth of the interaction "
-    "as the share from which a part counts",
+    "as the share from which a part counts; “either” where each part makes most of it when the other one is ablated",
     "what can be decoded from the stream, or what weights look like, would count although it may not be used",
 )
 
@@ -228,7 +228,7 @@ def _instruments_section(found: Evidence) -> Section:
     return Section(
         "evidence-section",
         "What do the instruments say?",
-        tables=(instruments_table(found),),
+        tables=(instruments_table(found), thresholds_table(found)),
         figures=(instruments_figure(found),),
     )
 
@@ -238,6 +238,7 @@ def _spelt(found: Evidence) -> str:
         "attention": "The attention",
         "feed-forward": "The feed-forward part",
         "both": "Both parts",
+        "either": "Either part",
         "undecided": "Undecided",
     }[found.verdict]
 

@@ -1,12 +1,12 @@
-"""Instrument 4: take the interaction out of the attention, or the bend out of the hidden units."""
+"""Instrument 4: take the interaction out of the attention, the bend out of the hidden units, or both at once."""
 
 from __future__ import annotations
 
 from torch import Tensor
 
-from tokendynamics.circuits.evidence.additive_attention import additive_attention
+from tokendynamics.circuits.evidence.additive_attention import AdditiveAttention
 from tokendynamics.circuits.evidence.centring import QK_BLOCKS, block_name, double_centred, weights_of
-from tokendynamics.circuits.evidence.instrument import Estimate, Instrument, all_of, any_of
+from tokendynamics.circuits.evidence.instrument import Estimate, Instrument, any_of
 from tokendynamics.circuits.evidence.linear_units import linear_units
 from tokendynamics.circuits.evidence.trial import Trial
 from tokendynamics.circuits.hand_built.transformer import Block, OneLayerTransformer
@@ -14,18 +14,21 @@ from tokendynamics.circuits.pair_task import PairTask
 
 
 def ablation(trial: Trial, threshold: float) -> Instrument:
-    """What is lost when a part keeps all it does except the logic.
+    """What is lost, and what is left, when a part keeps all it does except the logic.
 
-    - "whole attention": what attention writes becomes additive in the categories; see `additive_attention`. The loss
-      is what the attention's interaction contributes. What is "left without it" is made after the attention.
+    - "whole attention": what attention writes becomes additive in the categories; see `AdditiveAttention`. What is
+      "left without it" is made after the attention.
     - "hidden units": they become affine in their own inputs; see `linear_units`. Where there is a norm, also "norm and
-      hidden units": section 8 of mathematics counts it with the feed-forward part.
+      hidden units": section 8 of mathematics counts it with the feed-forward part. What is "left with linear units"
+      (and a linear norm) is made by the attention.
+    - "both at once": an additive attention before linear units. "Made twice" is what this loses beyond what the two
+      lose one by one: logic that either part makes when the other does not. It is negative where the two only make
+      it together.
     - each block of ``k^t q``, in every head, becomes its additive part (row + column + mean). Without the
       position–position block a transformer that routes by position loses its way, which says nothing about logic.
 
-    The attention takes part if the first share exceeds the threshold. Hidden units may bend for other reasons than
-    the logic (to drop what other positions wrote, say), and they may clip what an additive attention writes; so the
-    feed-forward part takes part if both hold: making it linear loses some, and some is left without the attention's.
+    A part is pointed at if it makes more than the threshold with the other one ablated. The attention also if more is
+    lost without its own: hidden units may bend what it made, and then linear ones make nothing of it.
 
     Shares are slopes on the interaction (see `Trial.lost`). "Rise" is
     √(rise of the loss / variance of the interaction), which also counts additive terms that are spoilt on the way;
@@ -35,28 +38,30 @@ def ablation(trial: Trial, threshold: float) -> Instrument:
         trial: Model and sequences.
         threshold: A share counts from this size on, of either sign.
     """
-    without = additive_attention(trial)
-    outputs = {"whole attention": without, **_without_bends(trial)}
-    bends = [name for name in outputs if name != "whole attention"]
-    for block in QK_BLOCKS:
-        outputs[block_name(block)] = trial.run(without_interaction(trial.model, trial.task, block), trial.x)
-    lost = {name: trial.lost(name, changed) for name, changed in outputs.items()}
-    attended, left = lost.pop("whole attention"), trial.left("left without it", without)
-    sentence = (
-        f"{attended.number} of the interaction is lost with an attention that writes sums and {left.number} is left; "
-        f"{lost['hidden units'].number} is lost with linear hidden units"
-        if trial.has_logic
-        else "q_true has no interaction that could be lost"
-    )
+    attention, norm = AdditiveAttention.fitted(trial), trial.model.norm is not None
+    model = trial.model
+    without = trial.run(lambda x: model.read(attention(x) + model.skip * model.embed(x)), trial.x)
+    bends = {"hidden units": linear_units(trial)}
+    if norm:
+        bends["norm and hidden units"] = linear_units(trial, norm=True)
+    linear, neither = next(reversed(bends.values())), linear_units(trial, norm, attention)
+    blocks = {
+        block_name(block): trial.run(without_interaction(model, trial.task, block), trial.x) for block in QK_BLOCKS
+    }
+    changed = {"whole attention": without, **bends, "both at once": neither, **blocks}
+    lost = {name: trial.lost(name, outputs) for name, outputs in changed.items()}
+    left = trial.left("left without it", without), trial.left("left with linear units", linear)
+    twice = trial.left("made twice", without + linear - trial.outputs - neither)
+    attended = lost.pop("whole attention")
     return Instrument(
         "ablation",
-        "interaction taken out of the attention or of a block of k^t q, or hidden units made linear",
-        attended.beyond(threshold),
-        all_of(left.beyond(threshold), any_of(*(lost[name].beyond(threshold) for name in bends))),
-        (attended, left, *lost.values()),
-        f"{sentence}.",
+        "interaction taken out of the attention or of a block of k^t q, hidden units made linear, or both",
+        any_of(attended.beyond(threshold), left[1].beyond(threshold)),
+        left[0].beyond(threshold),
+        (attended, *left, twice, *lost.values()),
+        _sentence(attended, left[0], lost, twice) if trial.has_logic else _NOTHING,
         {
-            "rise of the loss": [trial.rise_share(name, changed) for name, changed in outputs.items()],
+            "rise of the loss": [trial.rise_share(name, outputs) for name, outputs in changed.items()],
             "interaction of any shape": [
                 trial.any_interaction("whole attention", trial.outputs - without),
                 trial.any_interaction("left without it", without),
@@ -66,12 +71,15 @@ def ablation(trial: Trial, threshold: float) -> Instrument:
     )
 
 
-def _without_bends(trial: Trial) -> dict[str, Tensor]:
-    """The outputs with linear hidden units, and with a linear norm too where there is one."""
-    outputs = {"hidden units": linear_units(trial)}
-    if trial.model.norm is not None:
-        outputs["norm and hidden units"] = linear_units(trial, norm=True)
-    return outputs
+_NOTHING = "q_true has no interaction that could be lost."
+
+
+def _sentence(attended: Estimate, left: Estimate, lost: dict[str, Estimate], twice: Estimate) -> str:
+    return (
+        f"{attended.number} of the interaction is lost with an attention that writes sums and {left.number} is left; "
+        f"{lost['hidden units'].number} is lost with linear hidden units, {lost['both at once'].number} with both; "
+        f"{twice.number} is made twice."
+    )
 
 
 def without_interaction(

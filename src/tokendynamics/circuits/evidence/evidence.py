@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from tokendynamics.circuits.evidence.ablation import ablation
 from tokendynamics.circuits.evidence.correlation import correlation
+from tokendynamics.circuits.evidence.findings import Findings
 from tokendynamics.circuits.evidence.instrument import Instrument, finite_or_none
 from tokendynamics.circuits.evidence.patching import patching
 from tokendynamics.circuits.evidence.probing import probing
 from tokendynamics.circuits.evidence.trial import Trial
 from tokendynamics.circuits.evidence.variance_shares import variance_shares
-from tokendynamics.circuits.evidence.verdict import TAKES_PART, Verdict, decide
+from tokendynamics.circuits.evidence.verdict import TAKES_PART, THRESHOLDS, Verdict, decide
 from tokendynamics.circuits.hand_built.transformer import OneLayerTransformer
 from tokendynamics.circuits.pair_task import PairTask
 from tokendynamics.numerics.errors import ArgumentValueError, expected
@@ -25,7 +28,8 @@ class Evidence:
     """What five instruments say, and the verdict that the two causal ones give.
 
     Attributes:
-        verdict: "attention", "feed-forward", "both", or "undecided".
+        verdict: "attention", "feed-forward", "both", "either" (each part does the logic when the other does not), or
+            "undecided".
         sentence: Why.
         instruments: Variance shares, correlation, path patching, ablation, probing.
         loss: Mean squared error over tokens i ≥ 2.
@@ -34,6 +38,7 @@ class Evidence:
         seed: Of all draws.
         confidence: Of all intervals.
         name: Of the model.
+        by_threshold: The verdict at other shares from which a part counts than the one that was chosen.
     """
 
     verdict: Verdict
@@ -45,6 +50,7 @@ class Evidence:
     seed: int
     confidence: float
     name: str = "transformer"
+    by_threshold: Mapping[float, Verdict] = field(default_factory=dict)
 
     def instrument(self, name: str) -> Instrument:
         """The instrument of that name.
@@ -60,9 +66,12 @@ class Evidence:
 
     def agrees(self, instrument: Instrument) -> bool | None:
         """Whether an instrument speaks for the verdict; None if there is none, or if it says nothing."""
-        if self.verdict == "undecided":
+        # One side exchanged at a time cannot show a part that the other stands in for.
+        hidden = self.verdict == "either" and instrument.name == "path patching"
+        if self.verdict == "undecided" or hidden:
             return None
-        return instrument.agrees(self.verdict in ("attention", "both"), self.verdict in ("feed-forward", "both"))
+        two = self.verdict in ("both", "either")
+        return instrument.agrees(two or self.verdict == "attention", two or self.verdict == "feed-forward")
 
     def as_json(self) -> dict[str, Any]:
         """Plain types, without NaN."""
@@ -70,6 +79,10 @@ class Evidence:
             "name": self.name,
             "verdict": self.verdict,
             "sentence": self.sentence,
+            "threshold": TAKES_PART,
+            "verdict_by_threshold": [
+                {"threshold": share, "verdict": verdict} for share, verdict in self.by_threshold.items()
+            ],
             "loss": finite_or_none(self.loss),
             "interaction_variance": finite_or_none(self.interaction_variance),
             "samples": self.samples,
@@ -88,6 +101,7 @@ class Evidence:
             f"  {self.sentence}",
             f"  mean squared error {loss}; variance of the interaction {self.interaction_variance:.3g}; "
             f"{self.samples} sequences, seed {self.seed}, {self.confidence:.0%} intervals",
+            f"  with another threshold: {self.thresholds}",
         ]
         for number, instrument in enumerate(self.instruments, start=1):
             lines += [
@@ -95,6 +109,15 @@ class Evidence:
                 f"      {instrument.sentence}",
             ]
         return "\n".join(lines)
+
+    @property
+    def thresholds(self) -> str:
+        """The verdict by threshold in one line, thresholds of one verdict together."""
+        together = itertools.groupby(self.by_threshold.items(), key=lambda entry: entry[1])
+        spans = [(verdict, [f"{share * 100:g} %" for share, _ in entries]) for verdict, entries in together]
+        return "; ".join(
+            f"{shares[0]}{' to ' + shares[-1] if shares[1:] else ''}: {verdict}" for verdict, shares in spans
+        )
 
     def _standing(self, instrument: Instrument) -> str:
         role = "decides" if instrument.name in _DECIDING else "supports"
@@ -113,10 +136,11 @@ def evidence(
     """Measure which part of a transformer does the logic of a pair task.
 
     Path patching and ablation decide, because they change the model and watch the answer. Attention takes part if
-    logic is lost when its keys, and when its queries, see other categories, and when what it writes becomes a sum of
-    one-category functions; the feed-forward part if logic is left then, and some is lost with linear hidden units
-    (or a linear norm); the rule in full stands at `verdict.decide`. What the weights look like and what can be read
-    from the stream supports or questions it, and is always shown beside.
+    logic is lost when what it writes becomes a sum of one-category functions, and when its keys, and its queries, see
+    other categories, or if logic is left with linear hidden units (and a linear norm); the feed-forward part if logic
+    is left without the attention's, and some is lost with linear units. Where one part stands in for the other, what
+    both lose together shows it. The rule in full stands at `verdict.decide`. What the weights look like and what can
+    be read from the stream supports or questions it, and is always shown beside.
 
     Args:
         model: The transformer.
@@ -149,18 +173,19 @@ def evidence(
         ablated,
         probed,
     )
-    loss = trial.loss
-    decision = decide(trial, loss, trial.missed, patched, ablated, probed)
+    found = Findings.of(trial, patched, ablated, probed)
+    decision = decide(found)
     return Evidence(
         decision.verdict,
         decision.sentence,
         instruments,
-        loss.value,
+        found.loss.value,
         task.interaction_variance,
         samples,
         seed,
         confidence,
         model.name,
+        {threshold: decide(found, threshold).verdict for threshold in THRESHOLDS},
     )
 
 

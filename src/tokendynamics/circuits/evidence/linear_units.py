@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -14,7 +15,7 @@ from tokendynamics.circuits.hand_built.transformer import OneLayerTransformer
 _ROUNDING = 1e-24
 
 
-def linear_units(trial: Trial, norm: bool = False) -> Tensor:
+def linear_units(trial: Trial, norm: bool = False, attend: Callable[[Tensor], Tensor] | None = None) -> Tensor:
     """Outputs when each hidden unit is replaced, at each position, by an affine function of its own input.
 
     The functions are fitted by least squares on sequences drawn apart. Units that only select (always on or always
@@ -25,6 +26,8 @@ def linear_units(trial: Trial, norm: bool = False) -> Tensor:
     Args:
         trial: Model and sequences.
         norm: Whether the layer norm's division is made linear as well (the input is then taken before it).
+        attend: What attention writes for sequences; the model's own if None. The functions are those of the model as
+            it is, also where another attention is put before them.
 
     Returns:
         Shape (sequence, token from 2 on).
@@ -33,7 +36,8 @@ def linear_units(trial: Trial, norm: bool = False) -> Tensor:
     model = trial.model
 
     def read(x: Tensor) -> Tensor:
-        inputs = _inputs(model, model.stream(x), norm)
+        written = model.attend(x) if attend is None else attend(x)
+        inputs = _inputs(model, written + model.skip * model.embed(x), norm)
         hidden = slope[: inputs.shape[-2]] * inputs + intercept[: inputs.shape[-2]]
         return hidden @ model.C + model.offset
 

@@ -1,4 +1,4 @@
-"""One answer from the two instruments that change something and watch what happens."""
+"""The rule: from what was measured to one answer."""
 
 from __future__ import annotations
 
@@ -6,16 +6,22 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from tokendynamics.circuits.evidence.instrument import Estimate, Instrument, all_of
-from tokendynamics.circuits.evidence.trial import Trial
+from tokendynamics.circuits.evidence.findings import Findings
+from tokendynamics.circuits.evidence.instrument import Estimate, Found, all_of, any_of
 
-Verdict = Literal["attention", "feed-forward", "both", "undecided"]
+Verdict = Literal["attention", "feed-forward", "both", "either", "undecided"]
 
 TAKES_PART = 0.1
 """A part takes part if it carries more than this share of the interaction, of either sign, its whole interval above."""
 
+THRESHOLDS = (0.01, 0.02, 0.05, TAKES_PART, 0.2, 0.3)
+"""Shares that the verdict is repeated at, to show how far it hangs on the one that was chosen."""
+
 MAY_MISS = 0.25
 """A model does the task if its loss stays below this share of the interaction's variance, its whole interval below."""
+
+MOST = 0.5
+"""Either part suffices if more than this share of the interaction is made twice, its whole interval above."""
 
 
 @dataclass(frozen=True)
@@ -26,96 +32,147 @@ class Decision:
     sentence: str
 
 
-def decide(
-    trial: Trial, loss: Estimate, missed: Estimate, patched: Instrument, ablated: Instrument, probed: Instrument
-) -> Decision:
+def decide(found: Findings, threshold: float = TAKES_PART) -> Decision:
     """Which part does the logic, or why that cannot be told.
 
-    The attention takes part if more than `TAKES_PART` of the interaction, of either sign,
+    The attention takes part if more than `threshold` of the interaction, of either sign, is lost when what it writes
+    becomes additive in the categories, and as much
 
-    - leaves the own pair when the keys see other categories, and so when the queries do (path patching), and
-    - is lost when what attention writes becomes additive in the categories (ablation).
+    - leaves the own pair when the keys see other categories, and so when the queries do (path patching), or
+    - is left when all that follows the attention is linear: nothing but the attention can have made that.
 
-    The feed-forward part takes part if more than `TAKES_PART` of the interaction, of either sign,
+    The feed-forward part takes part if more than `threshold` is left when what attention writes is additive (something
+    after it made that), and is lost when the hidden units, or the norm and the hidden units, become linear.
 
-    - is left when what attention writes is additive (something after it made that), and
-    - is lost when the hidden units, or the norm and the hidden units, become linear (both ablation).
-
-    A part that fails is only ruled out if nothing speaks against that; see `_objection`.
+    Where more than `threshold` is made twice, one part stands in for the other: what is lost one by one then shows
+    less than what each does, and neither is named alone. The answer is "either" if more than `MOST` is made twice,
+    else "both". Nor is a part named alone if the other makes more than `threshold` without it for any other reason,
+    or if something else speaks against ruling the other out; see `_objection`.
 
     Args:
-        trial: For what the task holds.
-        loss: Mean squared error.
-        missed: The loss over the interaction's variance.
-        patched: Path patching.
-        ablated: Ablation.
-        probed: Probing; only for objections.
+        found: What was measured.
+        threshold: The share from which a part counts.
 
     Returns:
         "undecided" where there is no logic, where the model does not do the task, where the intervals do not settle
         it, where there is an objection, or where no part passes; the sentence says which.
     """
-    refused = _refused(trial, loss, missed)
+    refused = _refused(found)
     if refused is not None:
         return Decision("undecided", refused)
-    attention, feed_forward = all_of(patched.attention, ablated.attention), ablated.feed_forward
-    numbers = _numbers(patched, ablated)
-    if attention is None or feed_forward is None:
-        return Decision("undecided", f"the intervals do not settle it at the threshold {TAKES_PART:g} ({numbers}).")
-    objection = _objection(attention, feed_forward, ablated, probed)
+    attention, feed_forward, twice = (
+        _attention(found, threshold),
+        _feed_forward(found, threshold),
+        _twice(found, threshold),
+    )
+    if twice:
+        verdict: Verdict = "either" if found.twice.above(MOST) else "both"
+        return Decision(verdict, f"{_stand_in(found, threshold, verdict)} ({_numbers(found)}).")
+    if attention is None or feed_forward is None or twice is None:
+        return Decision(
+            "undecided", f"the intervals do not settle it at the threshold {threshold:g} ({_numbers(found)})."
+        )
+    objection = _objection(found, threshold, attention, feed_forward)
     if objection is not None:
-        return Decision("undecided", f"{objection} ({numbers}).")
-    if not attention and not feed_forward:
-        return Decision("undecided", f"no part passes path patching and ablation ({numbers}).")
-    if attention and feed_forward:
-        return Decision("both", f"the attention and the feed-forward part each carry some of the logic ({numbers}).")
-    part: Verdict = "attention" if attention else "feed-forward"
-    where = "in the attention's weights" if attention else "in the feed-forward part"
-    return Decision(part, f"the logic is {where} ({numbers}).")
+        return Decision("undecided", f"{objection} ({_numbers(found)}).")
+    answers: dict[tuple[bool, bool], Decision] = {
+        (True, True): Decision("both", "the attention and the feed-forward part each carry some of the logic"),
+        (True, False): Decision("attention", f"the logic is in the attention{_not_by_keys(found, threshold)}"),
+        (False, True): Decision("feed-forward", "the logic is in the feed-forward part"),
+        (False, False): Decision("undecided", "no part passes path patching and ablation"),
+    }
+    answer = answers[attention, feed_forward]
+    return Decision(answer.verdict, f"{answer.sentence} ({_numbers(found)}).")
 
 
-def _refused(trial: Trial, loss: Estimate, missed: Estimate) -> str | None:
+def _attention(found: Findings, threshold: float) -> Found:
+    weighed = all_of(found.keys.beyond(threshold), found.queries.beyond(threshold))
+    return all_of(found.without_attention.beyond(threshold), any_of(weighed, found.by_attention.beyond(threshold)))
+
+
+def _feed_forward(found: Findings, threshold: float) -> Found:
+    bends = any_of(*(lost.beyond(threshold) for lost in found.without_bends))
+    return all_of(found.after_attention.beyond(threshold), bends)
+
+
+def _twice(found: Findings, threshold: float) -> Found:
+    """Both parts must make some without the other; a sum of losses alone could come from opposite signs."""
+    return all_of(
+        found.twice.above(threshold),
+        found.by_attention.above(threshold),
+        found.after_attention.above(threshold),
+    )
+
+
+def _refused(found: Findings) -> str | None:
     """Why there is nothing to decide, if so."""
-    if not trial.has_logic:
+    if not found.has_logic:
         return "there is no logic to attribute: q_true is a sum of one-category functions."
-    if loss.value is None:
+    if found.loss.value is None:
         return "the model's answers are not finite numbers."
-    if missed.above(MAY_MISS) is not False:
-        return f"the model does not do the task: its loss is {missed.value:.2g} of the interaction's variance."
+    if found.missed.above(MAY_MISS) is not False:
+        return f"the model does not do the task: its loss is {found.missed.value:.2g} of the interaction's variance."
     return None
 
 
-def _objection(attention: bool, feed_forward: bool, ablated: Instrument, probed: Instrument) -> str | None:
+def _stand_in(found: Findings, threshold: float, verdict: Verdict) -> str:
+    """What is made twice, and what is not."""
+    lost = {"the attention": [found.without_attention], "the feed-forward part": found.without_bends}
+    needed = [
+        part for part, shares in lost.items() if any_of(*(share.beyond(threshold) for share in shares)) is not False
+    ]
+    rest = f", and the rest needs {' or '.join(needed)}" if needed else ""
+    if verdict == "either":
+        share = (
+            f" for {found.twice.number} of the interaction{rest}"
+            if needed
+            else ": the other makes the logic without it"
+        )
+        return f"either part suffices{share}"
+    return f"both parts make {found.twice.number} of the interaction, each without the other{rest}"
+
+
+def _objection(found: Findings, threshold: float, attention: bool, feed_forward: bool) -> str | None:
     """What speaks against ruling out a part that fails, if anything.
 
-    A part may make an interaction that is not along q_true's, for the other part to take off again, and attention may
-    make q_true's without the keys, from weights that depend on one category and values that depend on another. No
+    What is left without a part that is to be named alone is made by the other one, whatever else failed.
+
+    A part may also make an interaction that is not along q_true's, for the other part to take off again, and attention
+    may make q_true's without the keys, from weights that depend on one category and values that depend on another. No
     share shows that, but the interaction of any shape that comes and goes with the part does: it then has a quarter
     of the variance of q_true's. Hidden units must again fail to do without their bend as well.
 
     Hidden units may also bend a pure interaction that attention wrote (|A| from A), and leave nothing without it:
     then what attention writes does not hold the answer.
     """
-    if not attention and _large(ablated, "interaction of any shape", "whole attention"):
+    if attention and not feed_forward and found.after_attention.beyond(threshold) is not False:
+        return f"{found.after_attention.number} of the interaction is left without the attention's"
+    if feed_forward and not attention and found.by_attention.beyond(threshold) is not False:
+        return f"{found.by_attention.number} of the interaction is left when all that follows the attention is linear"
+    if not attention and _large(found.shape_of_attention):
         return "the attention makes an interaction, but not by its keys, or not along that of q_true"
-    made = _large(ablated, "interaction of any shape", "left without it")
-    bends = any(_large(ablated, "rise of the loss", name) for name in ("hidden units", "norm and hidden units"))
-    if not feed_forward and made and bends:
+    if not feed_forward and _large(found.shape_after_attention) and any(map(_large, found.rises)):
         return "the feed-forward part makes an interaction, but not along that of q_true"
-    if not feed_forward and probed.feed_forward:
+    if not feed_forward and found.unread:
         return "no linear readout finds the interaction in what attention writes, yet none of it is left without that"
     return None
 
 
-def _large(instrument: Instrument, kind: str, name: str) -> bool:
-    """Whether a number of the details may be above √`MAY_MISS`, so that the loss would be above `MAY_MISS`."""
-    return any(
-        entry.name == name and entry.above(math.sqrt(MAY_MISS)) is not False for entry in instrument.details[kind]
+def _large(share: Estimate) -> bool:
+    """Whether a share may be above √`MAY_MISS`, so that the loss would be above `MAY_MISS`."""
+    return share.above(math.sqrt(MAY_MISS)) is not False
+
+
+def _not_by_keys(found: Findings, threshold: float) -> str:
+    weighed = all_of(found.keys.beyond(threshold), found.queries.beyond(threshold))
+    return "'s weights" if weighed else ", in products of its weights and values"
+
+
+def _numbers(found: Findings) -> str:
+    attention = (found.keys, found.queries, found.without_attention)
+    feed_forward = (found.after_attention, *found.without_bends)
+    alone = (found.by_attention, found.twice)
+    return "; ".join(
+        f"{part}: {', '.join(map(str, shares))}"
+        for part, shares in {"attention": attention, "feed-forward": feed_forward, "each alone": alone}.items()
     )
-
-
-def _numbers(patched: Instrument, ablated: Instrument) -> str:
-    attention = (patched.named("keys"), patched.named("queries"), ablated.named("whole attention"))
-    shown = ("left without it", "hidden units", "norm and hidden units")
-    feed_forward = [entry for entry in ablated.estimates if entry.name in shown]
-    return f"attention: {', '.join(map(str, attention))}; feed-forward: {', '.join(map(str, feed_forward))}"

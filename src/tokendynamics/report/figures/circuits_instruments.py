@@ -33,6 +33,18 @@ def instruments_table(found: Evidence) -> Table:
     )
 
 
+def thresholds_table(found: Evidence) -> Table:
+    """The verdict at other shares from which a part counts."""
+    columns = ("A part counts from", *(f"{share * 100:g} %" for share in found.by_threshold))
+    row = (Cell("Verdict"), *(Cell(verdict) for verdict in found.by_threshold.values()))
+    return Table(
+        f"How the verdict moves with the share of the interaction from which a part counts ({TAKES_PART * 100:g} % "
+        "here)",
+        columns,
+        (row,),
+    )
+
+
 def instruments_figure(found: Evidence) -> Figure:
     """All numbers of all instruments with their intervals on one axis."""
     drawn = [
