@@ -12,6 +12,8 @@ from importlib.util import find_spec
 import pytest
 from jaxtyping import config, install_import_hook
 
+from other_rounding import OtherRounding
+
 install_import_hook("tokendynamics", "typecheck.checked")
 
 
@@ -21,6 +23,13 @@ def unchecked() -> Iterator[None]:
     config.update("jaxtyping_disable", True)
     yield
     config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture(autouse=os.environ.get("OTHER_ROUNDING") == "1")
+def another_processor() -> Iterator[None]:
+    """Under OTHER_ROUNDING=1 every test runs with sums and elementary functions that round as elsewhere."""
+    with OtherRounding():
+        yield
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
