@@ -12,15 +12,31 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(THREADS)
 DEMO_OUT ?= diagnosis-smollm2
 PAPERS_OUT ?= papers-out
 
+# The numerical tests as other processors would run them: `make portable-NAME` for one, `make test-portable` for all.
+# MKL_CBWR and MKL_ENABLE_INSTRUCTIONS: the first is what MKL heeds on AMD, the second on Intel.
+PROCESSORS := oldest avx2 avx512 two-threads other-rounding
+oldest := ATEN_CPU_CAPABILITY=default OPENBLAS_CORETYPE=Prescott MKL_CBWR=COMPATIBLE MKL_ENABLE_INSTRUCTIONS=SSE4_2
+avx2 := ATEN_CPU_CAPABILITY=avx2 OPENBLAS_CORETYPE=Haswell MKL_CBWR=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2
+avx512 := ATEN_CPU_CAPABILITY=avx512 OPENBLAS_CORETYPE=$(AVX512_CORE) MKL_CBWR=AVX512 MKL_ENABLE_INSTRUCTIONS=AVX512
+two-threads := OMP_NUM_THREADS=2 OPENBLAS_NUM_THREADS=2 MKL_NUM_THREADS=2
+# Sums in another order and elementary functions with another last bit (tests/other_rounding.py): no machine's, and any.
+other-rounding := $(oldest) OTHER_ROUNDING=1
+# OpenBLAS ends with an illegal instruction where it is told to use what the processor lacks; PyTorch and MKL do not.
+AVX512_CORE := $(shell grep -qw avx512f /proc/cpuinfo 2>/dev/null && echo SkylakeX || echo Haswell)
+NUMERICAL := tests/attention tests/circuits tests/dynamics tests/numerics tests/observables tests/spaces tests/spectra \
+	tests/specification tests/theorems tests/diagnosis tests/pretrained tests/papers
+PORTABLE ?= $(NUMERICAL)
+
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help demo papers test test-all lint format bench clean
+.PHONY: help demo papers test test-all test-portable lint format bench clean $(PROCESSORS:%=portable-%)
 
 help:
 	@echo "make demo      diagnose SmolLM2-135M and write $(DEMO_OUT)/report.html"
 	@echo "make papers    the papers' figures with published value, ours and tolerance, in $(PAPERS_OUT) (two hours; resumes)"
 	@echo "make test      all tests but the slowest"
 	@echo "make test-all  every test"
+	@echo "make test-portable  the numerical tests as other processors round them (hours)"
 	@echo "make lint      ruff, pyright, import-linter"
 	@echo "make bench     speed and memory, as ratios measured in one run"
 
@@ -57,6 +73,12 @@ test: $(VENV)/.dev
 
 test-all: $(VENV)/.dev
 	@$(PYTEST)
+
+test-portable: $(PROCESSORS:%=portable-%)
+
+$(PROCESSORS:%=portable-%): portable-%: $(VENV)/.dev
+	@echo "[portable] $*: $($*)"
+	@env OMP_NUM_THREADS=1 $($*) $(BIN)/pytest --numprocesses $(THREADS) -m "not slow" $(PORTABLE)
 
 lint: $(VENV)/.dev
 	@$(BIN)/ruff check .

@@ -9,6 +9,7 @@ Both are what a correct library may do, so a test that passes only without them 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import torch
@@ -22,16 +23,21 @@ def rounded(tensor: object) -> bool:
     return isinstance(tensor, Tensor) and tensor.is_floating_point() and tensor.numel() > 0
 
 
-def another_order(terms: int, like: Tensor) -> Tensor:
-    """A permutation of a sum's terms that changes with the number of entries beside them."""
-    order = torch.arange(terms - 1, -1, -1, device=like.device)
-    return order.roll(like.numel() // max(terms, 1) % max(terms, 1))
+def another_order(like: Tensor) -> Tensor:
+    """A permutation of the terms on the last axis that changes with the number of entries beside them."""
+    terms = like.shape[-1]
+    return rolled_back(terms, like.numel() // terms % terms)
+
+
+@functools.cache
+def rolled_back(terms: int, by: int) -> Tensor:
+    return torch.arange(terms - 1, -1, -1).roll(by)
 
 
 def product(call: Callable, left: Tensor, right: Tensor) -> Tensor:
     if not rounded(left):
         return call(left, right)
-    order = another_order(left.shape[-1], left)
+    order = another_order(left)
     rows = -2 if right.ndim > 1 else -1
     return call(left.index_select(-1, order), right.index_select(rows, order))
 
@@ -39,7 +45,7 @@ def product(call: Callable, left: Tensor, right: Tensor) -> Tensor:
 def added_product(call: Callable, bias: Tensor, left: Tensor, right: Tensor, **factors: object) -> Tensor:
     if not rounded(left):
         return call(bias, left, right, **factors)
-    order = another_order(left.shape[-1], left)
+    order = another_order(left)
     return call(bias, left.index_select(-1, order), right.index_select(-2, order), **factors)
 
 

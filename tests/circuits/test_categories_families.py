@@ -79,7 +79,7 @@ def test_the_sign_before_3_71_is_wrong() -> None:
     landscape = CategoriesOnly(*task(4, seed=1), positions=5)
     point = zero_loss(landscape, diagonal=0.5)
     shift = point.q - landscape.q_true
-    torch.testing.assert_close(shift[0], -0.5 * point.q.diagonal(), rtol=1e-14, atol=1e-15)
+    torch.testing.assert_close(shift[0], -0.5 * point.q.diagonal(), rtol=1e-14, atol=1e-14)
     assert float(landscape.loss(point.q, point.v)) < 1e-25
     # With q = q* − a, as the line before it would have it, the same a does not solve the task.
     assert float(landscape.loss(landscape.q_true - shift, point.v)) > 0.1

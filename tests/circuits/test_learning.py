@@ -127,7 +127,7 @@ def test_the_pull_is_the_squared_distance_to_the_hand_built_circuits(task):
     for flavour, model in built.items():
         pull = pull_towards(flavour, task)
         assert pull is not None
-        torch.testing.assert_close(pull.key_query, model.key_query[0], rtol=0.0, atol=1e-15)
+        torch.testing.assert_close(pull.key_query, model.key_query[0], rtol=0.0, atol=1e-14)
         torch.testing.assert_close(pull.v, scale[flavour] * model.ov[0], rtol=1e-14, atol=0.0)
         width = task.width
         draw = torch.Generator().manual_seed(0)

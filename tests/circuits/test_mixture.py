@@ -34,7 +34,7 @@ def test_each_head_carries_its_share(share: float) -> None:
     model = mixture(task, share)
     assert model.attention.heads == 2
     categories, whole = model.block("category"), model.key_query.clone()
-    assert torch.allclose(whole[0, categories, categories], share * task.q_true, rtol=0, atol=1e-15)
+    assert torch.allclose(whole[0, categories, categories], share * task.q_true, rtol=0, atol=1e-14)
     for head, part in ((0, share), (1, 1 - share)):
         alone = whole.clone()
         alone[1 - head] = 0.0

@@ -92,7 +92,7 @@ def test_an_event_that_holds_at_the_start_ends_the_run_there(engine):
     assert str(run.status) == "consensus"
     assert float(run.end_times) == 0.0
     assert run.reached.tolist() == [True, False, False]
-    np.testing.assert_allclose(run.states, [start] * 3, atol=1e-15)
+    np.testing.assert_allclose(run.states, [start] * 3, atol=1e-14)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -140,7 +140,7 @@ def test_a_free_run_in_three_dimensions_has_no_surface(drawn: Find) -> None:
     states = np.random.default_rng(2).normal(size=(4, 3, 3))
     axes = plots.tokens(states, view=(0.0, 0.0)).axes[0]
     # Seen along the first axis, the second points right and the third up.
-    np.testing.assert_allclose(drawn(axes, "_path 2"), states[:, 1, 1:], atol=1e-15)
+    np.testing.assert_allclose(drawn(axes, "_path 2"), states[:, 1, 1:], atol=1e-14)
     assert "_wire" not in {line.get_label() for line in axes.lines}
 
 
