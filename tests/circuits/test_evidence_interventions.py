@@ -12,6 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tokendynamics.circuits.evidence import evidence
 from tokendynamics.circuits.evidence.ablation import ablation, without_interaction
 from tokendynamics.circuits.evidence.linear_units import linear_units
 from tokendynamics.circuits.evidence.patching import patching
@@ -99,7 +100,7 @@ def test_ablation_reads_the_share_of_each_part() -> None:
 
 def test_losing_the_way_between_positions_is_not_logic() -> None:
     task = drawn_task(5, seed=2)
-    found = ablation(trial_of(solution_1(task), task), 0.1)
+    found = ablation(trial_of(solution_1(task), task, samples=2000), 0.1)
     routed = found.named("position–position").value
     assert routed is not None
     assert routed > 0.9
@@ -177,14 +178,44 @@ def test_a_task_without_interaction_has_no_shares() -> None:
     assert {entry.value for entry in patching(trial, 0.1).estimates + ablation(trial, 0.1).estimates} == {None}
 
 
-def test_what_sums_cannot_give_is_the_residual_of_one_hots() -> None:
+@pytest.mark.parametrize("sequences", [39, 40])
+def test_what_sums_cannot_give_is_the_residual_of_one_hots_at_each_token(sequences: int) -> None:
+    # Two kinds of four categories: from five sequences for each of the eight values on, each token has its own sums.
     task = drawn_task(4, seed=1)
-    x, other = task.sample(40, 1), task.sample(40, 2)
-    values = random_functional(240, seed=3)[0].reshape(40, 6)
-    design = torch.cat([torch.eye(4)[kind.flatten() - 1] for kind in (x, other)], dim=1).double().numpy()
-    wanted = values.flatten().numpy()
-    residual = wanted - design @ np.linalg.lstsq(design, wanted, rcond=None)[0]
-    assert np.allclose(without_sums(values, x, other).flatten(), residual, atol=1e-12)
+    x, other = task.sample(sequences, 1), task.sample(sequences, 2)
+    values = random_functional(240, seed=3).flatten()[: sequences * 6].reshape(sequences, 6) + 10.0 * torch.arange(6)
+
+    def residual(columns: slice) -> np.ndarray:
+        kinds = [torch.eye(4)[kind[:, columns].flatten() - 1] for kind in (x, other)]
+        design, wanted = torch.cat(kinds, dim=1).double().numpy(), values[:, columns].flatten().numpy()
+        fitted = design @ np.linalg.lstsq(design, wanted, rcond=None)[0]
+        return (wanted - fitted).reshape(sequences, -1)
+
+    together = [slice(0, 6)] if sequences < 40 else [slice(i, i + 1) for i in range(6)]
+    wanted = np.concatenate([residual(columns) for columns in together], axis=1)
+    assert np.allclose(without_sums(values, x, other), wanted, atol=1e-10)
+
+
+def offset_task(offset: float, kind: str, law: str) -> PairTask:
+    """An interaction beside sums, or beside a constant, `offset` times its size."""
+    q, f, g = (random_functional(5, seed) for seed in (1, 2, 3))
+    interaction = PairTask(q, 5, law).interaction
+    size = float(interaction.square().mean().sqrt())
+    sums = f[0][:, None] + g[0] if kind == "sums" else torch.ones(5, 5).double()
+    return PairTask(interaction + offset * size * sums / sums.square().mean().sqrt(), 5, law)
+
+
+@pytest.mark.parametrize("offset", [1.0, 10.0, 100.0, 1000.0])
+@pytest.mark.parametrize("kind", ["sums", "constant"])
+def test_large_sums_beside_the_interaction_do_not_hide_where_it_is_made(offset: float, kind: str) -> None:
+    task = offset_task(offset, kind, "zipf" if offset > 50 else "uniform")
+    built = {form: solution_1(task, form) for form in ("rows", "uniform", "indicators")}
+    for model in (*built.values(), solution_3(task)):
+        found = evidence(model, task, samples=300, resamples=40)
+        assert found.verdict == "feed-forward", found.sentence
+        assert found.instrument("ablation").named("left with linear units").value == pytest.approx(0.0, abs=1e-6)
+    assert evidence(solution_2(task), task, samples=300, resamples=40).verdict == "attention"
+    assert evidence(mixture(task, 0.5), task, samples=300, resamples=40).verdict == "both"
 
 
 def test_chunks_do_not_change_the_answers() -> None:

@@ -18,6 +18,9 @@ from tokendynamics.numerics.seeding import generator
 _CHUNK_NUMBERS = 2_000_000
 # Variance of the interaction below this share of mean q_true² is rounding.
 _ROUNDING = 1e-24
+# Sequences for each value of a function of one category, for that to be fitted token by token: it then takes away at
+# most a fifth of what is not a sum.
+_SEQUENCES_PER_VALUE = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +107,7 @@ class Trial:
     def lost(self, name: str, changed: Tensor) -> Estimate:
         """The share of the interaction that leaves the output: slope of (before − after) on the interaction.
 
-        Unlike a rise of the loss it does not see additive functions of the two categories, nor noise.
+        Unlike a rise of the loss it does not see additive functions of the two categories at each token, nor noise.
         """
         return self.slopes(self.outputs - changed, {name: self.interaction}, self.x[:, :-1], self.x[:, 1:])[0]
 
@@ -124,7 +127,7 @@ class Trial:
         return self.bootstrap.ratio(name, means[pair].square().sum(dim=1), self.energy, root)
 
     def slopes(self, moved: Tensor, contrasts: Mapping[str, Tensor], *single: Tensor) -> list[Estimate]:
-        """Slopes of `moved` on all `contrasts` at once, beside one-hots of the categories in `single`.
+        """Slopes of `moved` on all `contrasts` at once, beside functions of each category in `single`, token by token.
 
         All are (sequence, token); contrasts must not be collinear.
         """
@@ -147,26 +150,34 @@ def pairs(matrix: Tensor, previous: Tensor, current: Tensor) -> Tensor:
 def without_sums(values: Tensor, *categories: Tensor) -> Tensor:
     """What is left of `values` beside the best ``f_1(category 1) + f_2(category 2) + …``, by least squares.
 
+    Each token has functions of its own: fitted units differ between positions by the error of their fit, which is as
+    large as a share of the sums and would drown a small interaction if only the mean over positions were taken off.
+    With less than five sequences for each value of a function one set of functions serves all tokens.
+
     Args:
-        values: (…).
+        values: (sequence, token), or (sequence,) for one token.
         categories: Numbered from 1, each of the shape of `values`.
 
     >>> import torch
     >>> without_sums(torch.tensor([1.0, 2.0, 3.0]).double(), torch.tensor([1, 1, 2])).tolist()
     [-0.5, 0.5, 0.0]
     """
+    if values.ndim == 1:
+        return without_sums(values[:, None], *(kind[:, None] for kind in categories))[:, 0]
     size = int(max(int(kind.max()) for kind in categories))
+    total = size * len(categories)
+    sets = values.shape[1] if values.shape[0] >= _SEQUENCES_PER_VALUE * total else 1
+    place = torch.arange(values.shape[1]) % sets * total
     # One-hots of all kinds side by side; the products of such columns are counts of pairs, so they need not be built.
-    columns = [(kind - 1 + size * place).flatten() for place, kind in enumerate(categories)]
-    total = size * len(columns)
-    gram, moment = torch.zeros(total * total, dtype=torch.float64), torch.zeros(total, dtype=torch.float64)
+    columns = [kind - 1 + size * number for number, kind in enumerate(categories)]
+    gram, moment = torch.zeros(sets * total**2, dtype=torch.float64), torch.zeros(sets * total, dtype=torch.float64)
     for first in columns:
-        moment += torch.bincount(first, values.flatten(), minlength=total)
+        moment += torch.bincount((place + first).flatten(), values.flatten(), minlength=sets * total)
         for second in columns:
-            gram += torch.bincount(first * total + second, minlength=total * total)
+            gram += torch.bincount(((place + first) * total + second).flatten(), minlength=sets * total**2)
     # The kinds share the constant, so the system is singular and consistent.
-    terms = torch.linalg.pinv(gram.reshape(total, total), hermitian=True) @ moment
-    return values - sum((terms[column] for column in columns), torch.zeros(())).reshape(values.shape)
+    terms = torch.linalg.pinv(gram.reshape(sets, total, total), hermitian=True) @ moment.reshape(sets, total, 1)
+    return values - sum((terms.flatten()[place + column] for column in columns), torch.zeros(()))
 
 
 def without_projection(values: Tensor, others: Sequence[Tensor]) -> Tensor:

@@ -146,9 +146,9 @@ def _objection(found: Findings, threshold: float, attention: bool, feed_forward:
     then what attention writes does not hold the answer.
     """
     if attention and not feed_forward and found.after_attention.beyond(threshold) is not False:
-        return f"{found.after_attention.number} of the interaction is left without the attention's"
+        return f"more than {threshold:g} of the interaction may be left without the attention's"
     if feed_forward and not attention and found.by_attention.beyond(threshold) is not False:
-        return f"{found.by_attention.number} of the interaction is left when all that follows the attention is linear"
+        return f"more than {threshold:g} of the interaction may be left when all that follows the attention is linear"
     if not attention and _large(found.shape_of_attention):
         return "the attention makes an interaction, but not by its keys, or not along that of q_true"
     if not feed_forward and _large(found.shape_after_attention) and any(map(_large, found.rises)):
