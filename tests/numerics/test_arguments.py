@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tokendynamics.numerics.arguments import as_square, as_states, as_tensor, like
-from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, TokenDynamicsError
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, TokenDynamicsError, expected
 from tokendynamics.numerics.threads import limited_threads
 
 
@@ -83,3 +83,43 @@ def test_threads_are_restored_even_after_a_failure() -> None:
     assert torch.get_num_threads() == before
     with pytest.raises(ArgumentValueError, match="threads: expected at least 1, got 0"), limited_threads(0):
         pass
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (np.ma.masked_less(np.ones((2, 2)), 0), "a masked array"),
+        ([np.ma.masked_less(np.ones(2), 0)], "a masked array"),
+        ([[1.0, np.ma.masked]], "a masked array"),
+        (torch.ones(2, device="meta"), "device meta"),
+        (torch.ones(2, 2).to_sparse(), "torch.sparse_coo"),
+        (torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8), "a quantized one"),
+        (torch.ones(2).to(torch.float8_e4m3fn), "dtype torch.float8_e4m3fn"),
+        (np.ones(2, dtype=np.longdouble), "dtype "),
+        (np.zeros(2, dtype=[(f"f{i}", "f8") for i in range(300)]), "table of 300 fields"),
+        ([["1", "2"]], "list of "),
+        ("3.0", "str of '3.0'"),
+        (b"3", "bytes"),
+        ([True, False], "bool"),
+        ([None, 1.0], "object"),
+        ([10**400], "int too large"),
+    ],
+)
+def test_what_only_looks_like_numbers_is_refused(value: object, words: str) -> None:
+    with pytest.raises(ArgumentTypeError, match=f"^x: expected .*{words}") as caught:
+        as_tensor(value, "x")  # type: ignore[arg-type]
+    assert len(str(caught.value)) < 500
+
+
+def test_lists_nested_without_end_are_refused() -> None:
+    endless: list[object] = []
+    endless.append(endless)
+    with pytest.raises(ArgumentTypeError, match="x: expected lists nested at most 64 deep"):
+        as_tensor(endless, "x")
+
+
+def test_a_message_is_one_short_line_whatever_came() -> None:
+    message = expected("x", "a name", "\x1b[31m" + "y\n" * 1000)
+    assert message.isprintable()
+    assert len(message) < 500
+    assert expected("n", "less", 10**5000) == "n: expected less, got an integer of 16610 bits"

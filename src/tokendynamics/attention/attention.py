@@ -22,6 +22,7 @@ from tokendynamics.attention.positions import AbsolutePositions, RotaryPositions
 from tokendynamics.attention.schedules import Schedule, ScheduleLike, Time, as_schedule
 from tokendynamics.numerics.arguments import ArrayLike, as_states, like
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
+from tokendynamics.numerics.signatures import typed_arguments
 
 Weights = Literal["softmax", "linear"]
 Normalization = Literal["plain", "paper"]
@@ -52,6 +53,7 @@ class Attention:
     [[[1.0, 0.0], [0.5, 0.5]]]
     """
 
+    @typed_arguments
     def __init__(
         self,
         qk: ScheduleLike,
@@ -104,6 +106,7 @@ class Attention:
         """Whether nothing depends on time."""
         return all(schedule.constant for schedule in self.schedules)
 
+    @typed_arguments
     def logits(self, x: ArrayLike, t: float = 0.0) -> Any:
         """``s_ij = x_i^T qk x_j`` for all pairs, positions included and before any mask.
 
@@ -121,6 +124,7 @@ class Attention:
         query, key = self.queries_and_keys(states, t)
         return like(logits(query, key), x)
 
+    @typed_arguments
     def pattern(self, x: ArrayLike, t: float = 0.0) -> Any:
         """The attention pattern: rows of softmax over the senders, or masked raw logits if weights are linear.
 

@@ -9,6 +9,7 @@ from tokendynamics.attention.frozen import per_head
 from tokendynamics.attention.schedules import Schedule, ScheduleLike, Time, as_schedule
 from tokendynamics.numerics.arguments import ArrayLike, as_tensor
 from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.signatures import typed_arguments
 
 
 class AbsolutePositions:
@@ -29,6 +30,7 @@ class AbsolutePositions:
             raise ArgumentValueError(expected("table", "shape (token, dim)", f"shape {tuple(self.table.shape)}"))
 
     @classmethod
+    @typed_arguments
     def sinusoidal(cls, tokens: int, dim: int, base: float = 10000.0) -> AbsolutePositions:
         """Sines and cosines: ``p_ij = sin(i · base^(−j/dim))`` for even j, ``cos(i · base^(−(j−1)/dim))`` for odd j.
 
@@ -65,6 +67,7 @@ class RotaryPositions:
         ArgumentValueError: Shapes that differ, an odd rank, a base that is not positive.
     """
 
+    @typed_arguments
     def __init__(
         self,
         query: ScheduleLike,

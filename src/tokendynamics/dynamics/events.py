@@ -11,6 +11,7 @@ from torch import Tensor
 from tokendynamics.dynamics.field import Field
 from tokendynamics.dynamics.status import Status
 from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.signatures import typed_fields
 
 
 @runtime_checkable
@@ -27,6 +28,7 @@ class Event(Protocol):
         ...
 
 
+@typed_fields
 @dataclass(frozen=True)
 class Consensus:
     """All tokens within an angle of one token: ``max_i |u_i − u_r| ≤ below`` for unit rows u (signed).
@@ -49,6 +51,7 @@ class Consensus:
         return (unit - unit[:, self.reference, None]).norm(dim=-1).amax(dim=-1) - self.below
 
 
+@typed_fields
 @dataclass(frozen=True)
 class NormAbove:
     """A token's norm exceeds `bound`, on a logarithmic scale so that nothing overflows."""
@@ -66,6 +69,7 @@ class NormAbove:
         return -(norms.log() + largest.log() - torch.log(torch.as_tensor(self.bound, dtype=x.dtype, device=x.device)))
 
 
+@typed_fields
 @dataclass(frozen=True)
 class AtRest:
     """No token is faster than `speed`, in units of x per time."""

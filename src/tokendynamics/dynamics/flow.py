@@ -13,6 +13,7 @@ from tokendynamics.attention.schedules import Constant
 from tokendynamics.dynamics.field import Field
 from tokendynamics.numerics.arguments import ArrayLike, like
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
+from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.spaces.ellipsoid import Ellipsoid
 from tokendynamics.spaces.free import Free
 from tokendynamics.spaces.retraction import retract
@@ -48,6 +49,7 @@ class Flow:
     [[0.5, 0.5], [0.5, 0.5]]
     """
 
+    @typed_arguments
     def __init__(self, attention: Attention, space: Free | Ellipsoid, projection: Projection = "orthogonal") -> None:
         if not isinstance(attention, Attention):
             raise ArgumentTypeError(expected("attention", "an Attention", type(attention).__name__))
@@ -77,6 +79,7 @@ class Flow:
         """What multiplies the attention pattern: 1/√dim if the normalization is "paper", else 1."""
         return 1 / math.sqrt(self.dim) if self.normalization == "paper" else 1.0
 
+    @typed_arguments
     def velocity(self, x: ArrayLike, t: float = 0.0) -> Any:
         """The vector field at x, taken at the projection of x on a constrained space.
 
@@ -100,6 +103,7 @@ class Flow:
             states = torch.ldexp(states, -torch.frexp(states.abs().amax(dim=-1, keepdim=True)).exponent)
         return like(self.field(states).refined_velocity(states, float(t)), x)
 
+    @typed_arguments
     def step(self, x: ArrayLike, k: int = 0, tau: float = 1.0) -> Any:
         """One discrete layer, ``y ← π_M(y + τ Σ_h w^h(y) y ov_h^T)`` (`asymptotic` (6)).
 

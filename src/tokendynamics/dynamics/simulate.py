@@ -23,6 +23,7 @@ from tokendynamics.dynamics.trajectory import Trajectory
 from tokendynamics.dynamics.trajectory_dataset import record
 from tokendynamics.numerics.arguments import ArrayLike, like
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
+from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.spaces.ellipsoid import Ellipsoid
 from tokendynamics.spaces.retraction import retract
 
@@ -35,6 +36,7 @@ _ENGINES: dict[str, Callable[[Problem], Outcome]] = {
 }
 
 
+@typed_arguments
 def simulate(
     flow: Flow,
     x0: ArrayLike,

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tokendynamics.dynamics import trajectory_dataset, trajectory_files
 from tokendynamics.dynamics.flow import Flow
+from tokendynamics.numerics.signatures import typed_arguments
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -54,6 +55,7 @@ class Trajectory:
         """An xarray Dataset with dims system, time, token, feature: states, observables, status, and the flow."""
         return trajectory_dataset.to_dataset(self)
 
+    @typed_arguments
     def save(self, path: str | Path) -> Path:
         """Write the dataset: a Zarr store, or NetCDF where the name ends in .nc.
 
@@ -65,6 +67,7 @@ class Trajectory:
         return trajectory_files.save(self.dataset, path)
 
     @classmethod
+    @typed_arguments
     def open(cls, path: str | Path) -> Trajectory:
         """Read what `save` wrote; states come back as a numpy array.
 

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
+from numbers import Integral, Real
+from os import PathLike, fsencode, fspath
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected, shown
 
 ArrayLike: TypeAlias = Tensor | np.ndarray | Sequence[Any] | float
 """A torch tensor, a numpy array, nested lists of numbers, or one number."""
+
+_HALF = (torch.float16, torch.bfloat16)
+_LONGEST_NAME, _LONGEST_PATH = 255, 4095
+_DEEPEST = 64
+"""NumPy's largest number of axes."""
 
 
 def as_tensor(
@@ -64,36 +73,126 @@ def as_square(matrix: ArrayLike, argument: str) -> Tensor:
     return tensor
 
 
-def as_count(value: Any, argument: str, at_least: int = 1) -> int:
-    """Return `value` as a whole number of at least `at_least`.
+def as_integer(value: Any, argument: str, at_least: int | None = None, at_most: int | None = None) -> int:
+    """Return `value` as a whole number within its bounds.
 
     Raises:
         ArgumentTypeError: No integer (True and 2.0 are none).
-        ArgumentValueError: Too small.
+        ArgumentValueError: Outside the bounds.
+
+    >>> as_integer(-3, "layer", at_least=-4, at_most=3)
+    -3
+    """
+    if isinstance(value, bool | np.bool_) or not isinstance(value, Integral):
+        raise ArgumentTypeError(expected(argument, f"an integer{_bounds(at_least, at_most)}", shown(value)))
+    number = int(value)
+    if (at_least is not None and number < at_least) or (at_most is not None and number > at_most):
+        raise ArgumentValueError(expected(argument, _bounds(at_least, at_most).removeprefix(" of "), shown(number)))
+    return number
+
+
+def as_count(value: Any, argument: str, at_least: int = 1) -> int:
+    """Return `value` as a whole number of at least `at_least`; see `as_integer`.
 
     >>> as_count(3, "steps")
     3
     """
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise ArgumentTypeError(expected(argument, f"an integer of at least {at_least}", repr(value)))
-    if value < at_least:
-        raise ArgumentValueError(expected(argument, f"at least {at_least}", value))
-    return int(value)
+    return as_integer(value, argument, at_least)
 
 
 def as_number(value: Any, argument: str) -> float:
     """Return `value` as one real number, which may be NaN or infinite: the caller says what range it needs.
 
     Raises:
-        ArgumentTypeError: No real number.
+        ArgumentTypeError: No real number (a text, True, None and an array with axes are none).
 
     >>> as_number(2, "K")
     2.0
     """
+    if isinstance(value, Tensor | np.ndarray) and value.ndim == 0:
+        value = as_tensor(value, argument, finite=False).item() if _is_float(value) else value[()]
+    if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
+        raise ArgumentTypeError(expected(argument, "a real number", shown(value)))
     try:
         return float(value)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ArgumentTypeError(expected(argument, "a real number", repr(value))) from error
+    except OverflowError as error:
+        raise ArgumentValueError(expected(argument, "a number that float64 holds", shown(value))) from error
+
+
+def as_finite(value: Any, argument: str) -> float:
+    """Return `value` as one real number that is neither NaN nor infinite; see `as_number`."""
+    number = as_number(value, argument)
+    if not math.isfinite(number):
+        raise ArgumentValueError(expected(argument, "a finite number", number))
+    return number
+
+
+def as_positive(value: Any, argument: str) -> float:
+    """Return `value` as one positive finite number; see `as_number`."""
+    number = as_number(value, argument)
+    if not (number > 0 and math.isfinite(number)):
+        raise ArgumentValueError(expected(argument, "a positive finite number", number))
+    return number
+
+
+def as_flag(value: Any, argument: str) -> bool:
+    """Return `value` as True or False; a number or a text is neither, since ``"no"`` would mean yes.
+
+    Raises:
+        ArgumentTypeError: Anything else.
+    """
+    if not isinstance(value, bool | np.bool_):
+        raise ArgumentTypeError(expected(argument, "True or False", shown(value)))
+    return bool(value)
+
+
+def as_choice(value: Any, argument: str, choices: Iterable[str]) -> str:
+    """Return `value` if it is one of the texts `choices`.
+
+    Raises:
+        ArgumentTypeError: No text.
+        ArgumentValueError: Another text.
+    """
+    known = tuple(choices)
+    wanted = " or ".join((", ".join(map(repr, known[:-1])), repr(known[-1])) if known[1:] else map(repr, known))
+    if not isinstance(value, str):
+        raise ArgumentTypeError(expected(argument, wanted, shown(value)))
+    if value not in known:
+        raise ArgumentValueError(expected(argument, wanted, shown(value)))
+    return value
+
+
+def as_path(value: Any, argument: str) -> Path:
+    """Return `value` as the path of a file or folder that may or may not exist.
+
+    Raises:
+        ArgumentTypeError: Neither a text nor a path.
+        ArgumentValueError: A name that no file can have: a null byte, or longer than the system takes.
+
+    >>> as_path("a/b.zarr", "path").name
+    'b.zarr'
+    """
+    if not isinstance(value, str | PathLike) or not isinstance(fspath(value), str):
+        raise ArgumentTypeError(expected(argument, "a path", shown(value)))
+    path = Path(value)
+    try:
+        too_long = max(map(len, map(fsencode, path.parts)), default=0) > _LONGEST_NAME
+    except UnicodeEncodeError as error:
+        raise ArgumentValueError(expected(argument, "a path that can be written", shown(str(value)))) from error
+    if too_long or len(fsencode(path)) > _LONGEST_PATH or "\0" in str(path):
+        wanted = f"a path without null bytes, of names of at most {_LONGEST_NAME} bytes"
+        raise ArgumentValueError(expected(argument, wanted, shown(str(value))))
+    return path
+
+
+def _is_float(value: Tensor | np.ndarray) -> bool:
+    return value.is_floating_point() if isinstance(value, Tensor) else value.dtype.kind == "f"
+
+
+def _bounds(at_least: int | None, at_most: int | None) -> str:
+    if at_most is None:
+        return "" if at_least is None else f" of at least {at_least}"
+    return f" of at most {at_most}" if at_least is None else f" of {at_least} to {at_most}"
 
 
 def check_finite(tensor: Tensor, argument: str) -> None:
@@ -123,27 +222,88 @@ def like(result: Tensor, original: ArrayLike) -> Any:
 
 
 def _to_floating(value: ArrayLike, argument: str) -> Tensor:
-    if isinstance(value, Tensor | np.ndarray):
-        kind = value.dtype
-        tensor = value if isinstance(value, Tensor) else _from_numpy(value, argument)
-        if not tensor.is_floating_point():
-            advice = "convert it on purpose, for example with .double() or .astype(float)"
-            raise ArgumentTypeError(expected(argument, "real floating-point numbers", f"dtype {kind}", advice))
+    if isinstance(value, Tensor):
+        tensor = _plain_tensor(value, argument)
+    elif isinstance(value, np.ndarray):
+        tensor = _from_numpy(value, argument)
     else:
-        try:
-            tensor = torch.as_tensor(np.asarray(value, dtype=np.float64))
-        except (TypeError, ValueError, RuntimeError) as error:
-            wanted = "a tensor, an array or nested lists of equal length"
-            raise ArgumentTypeError(expected(argument, wanted, f"{type(value).__name__} ({error})")) from error
-    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+        return _from_lists(value, argument)
+    if not tensor.is_floating_point():
+        advice = "convert it on purpose, for example with .double() or .astype(float)"
+        raise ArgumentTypeError(expected(argument, "real floating-point numbers", f"dtype {value.dtype}", advice))
+    return tensor.float() if tensor.dtype in _HALF else tensor
+
+
+def _plain_tensor(tensor: Tensor, argument: str) -> Tensor:
+    """A strided tensor that holds numbers, in a dtype that is computed with."""
+    if tensor.is_meta:
+        advice = "a tensor on the device 'meta' has a shape only"
+        raise ArgumentTypeError(expected(argument, "a tensor that holds numbers", "device meta", advice))
+    if tensor.is_quantized or tensor.is_nested or tensor.layout != torch.strided:
+        came = "a quantized one" if tensor.is_quantized else "a nested one" if tensor.is_nested else f"{tensor.layout}"
+        advice = "convert it on purpose, with .dequantize(), .to_padded_tensor(…) or .to_dense()"
+        raise ArgumentTypeError(expected(argument, "a dense tensor", came, advice))
+    if tensor.is_floating_point() and tensor.dtype not in (torch.float64, torch.float32, *_HALF):
+        raise ArgumentTypeError(expected(argument, "float64, float32 or half precision", f"dtype {tensor.dtype}"))
+    return tensor
 
 
 def _from_numpy(array: np.ndarray, argument: str) -> Tensor:
+    refuse_masked(array, argument)
+    if array.dtype.kind not in "fiub" or array.dtype == np.longdouble:
+        advice = "longdouble is not computed with" if array.dtype.kind == "f" else ""
+        raise ArgumentTypeError(
+            expected(argument, "real floating-point numbers", f"dtype {shown_dtype(array)}", advice)
+        )
     # PyTorch takes neither foreign byte orders nor negative strides, and warns of arrays that cannot be written to.
     plain = array.dtype.isnative and array.flags.writeable and min(array.strides, default=1) >= 0
     if array.dtype.kind == "f" and not plain:
         array = array.astype(array.dtype.newbyteorder("="), order="C", copy=True)
+    return torch.as_tensor(np.asarray(array))
+
+
+def shown_dtype(array: np.ndarray) -> str:
+    """The dtype of an array in few words, also where it is a table of many fields."""
+    return f"table of {len(array.dtype.names)} fields" if array.dtype.names else str(array.dtype)
+
+
+def refuse_masked(value: Any, argument: str) -> None:
+    """Raise for a `numpy.ma` array, or lists that hold one: PyTorch would take what lies under the mask for numbers.
+
+    Raises:
+        ArgumentTypeError: There is a masked array, or a list nested deeper than any array.
+    """
+    level: list[Any] = [value]
+    for _ in range(_DEEPEST):
+        if any(isinstance(entry, np.ma.MaskedArray) for entry in level):
+            advice = "choose what stands for the masked entries, with .filled(…), or leave those tokens out"
+            raise ArgumentTypeError(expected(argument, "numbers without a mask", "a masked array", advice))
+        level = [entry for part in level if isinstance(part, list | tuple) for entry in part]
+        if not level:
+            return
+    raise ArgumentTypeError(expected(argument, f"lists nested at most {_DEEPEST} deep", "deeper ones"))
+
+
+def _from_lists(value: Any, argument: str) -> Tensor:
+    """Nested lists, or what offers itself as an array (a table of pandas, an array of xarray)."""
+    refuse_masked(value, argument)
+    wanted = "a tensor, an array or nested lists of equal length"
     try:
-        return torch.as_tensor(array)
-    except TypeError as error:
-        raise ArgumentTypeError(expected(argument, "real floating-point numbers", f"dtype {array.dtype}")) from error
+        array = np.asarray(value)
+        if array.dtype.kind == "O" and all(_is_real(entry) for entry in array.flat):
+            array = array.astype(np.float64)
+    except Exception as error:  # whatever an object's own way to become an array raises
+        reason = " ".join(str(error).split())
+        raise ArgumentTypeError(
+            expected(argument, wanted, f"{type(value).__name__} ({shown(reason)[1:-1]})")
+        ) from error
+    # An empty list is float64 already; words, dates, truth values and objects are no numbers, also where NumPy would
+    # read some.
+    if array.dtype.kind not in "fiu":
+        came = f"{type(value).__name__} of {shown(value) if array.ndim == 0 else shown_dtype(array)}"
+        raise ArgumentTypeError(expected(argument, wanted + " of real numbers", came))
+    return torch.as_tensor(array.astype(np.float64))
+
+
+def _is_real(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool | np.bool_)

@@ -31,11 +31,32 @@ class CheckpointError(TokenDynamicsError, ValueError):
     """A model cannot be found, read or trusted; the message says which file or tensor and what to do."""
 
 
+_LONGEST_SHOWN = 80
+
+
+def shown(value: object) -> str:
+    """`value` as a message can hold it: its repr cut to 80 characters, or its type where it has none.
+
+    >>> shown("a" * 200)[-3:]
+    'aa…'
+    >>> shown(10**5000)
+    'an integer of 16610 bits'
+    """
+    if isinstance(value, int) and value.bit_length() > 256:  # Python refuses to write the longest ones
+        return f"an integer of {value.bit_length()} bits"
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # a repr that fails is the caller's, and must not replace the message about the argument
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 1] + "…"
+
+
 def expected(argument: str, wanted: str, came: object, advice: str = "") -> str:
     """One line in the house form ``argument: expected …, got …; advice``; what is quoted is shortened.
 
     >>> expected("x", "at least one token", "shape (0, 3)", "pass a non-empty prompt")
     'x: expected at least one token, got shape (0, 3); pass a non-empty prompt'
     """
+    came = shown(came) if isinstance(came, int) else came
     argument, came, advice = (shortened(printable(str(part)), _LONGEST) for part in (argument, came, advice))
     return f"{argument}: expected {wanted}, got {came}" + (f"; {advice}" if advice else "")

@@ -11,9 +11,11 @@ from torch import Tensor
 
 from tokendynamics.numerics.arguments import ArrayLike, as_states, as_tensor, check_finite, like
 from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.observables.directions import unit_rows
 
 
+@typed_arguments
 def consensus(x: ArrayLike, reference: int = 0, signed: bool = False) -> Any:
     """Return the consensus measure E: 0 when all tokens point along the reference token.
 

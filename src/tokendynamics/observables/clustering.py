@@ -14,10 +14,12 @@ from torch import Tensor
 
 from tokendynamics.numerics.arguments import ArrayLike, as_states, like
 from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.observables.directions import unit_rows
 from tokendynamics.observables.distances import angles
 
 
+@typed_arguments
 def clusters(x: ArrayLike, angle: int | float) -> Any:
     """Return the number of clusters of token directions.
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tokendynamics.numerics.arguments import ArrayLike, as_states, like
 from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.observables.directions import lengths, unit_rows
 
 # Differences of float64 numbers at least this large are multiples of 1e-136: their squares do not underflow.
@@ -35,6 +36,7 @@ def norms(x: ArrayLike) -> Any:
     return like(lengths(states.double()).to(states.dtype), x)
 
 
+@typed_arguments
 def pairwise_distances(x: ArrayLike, *, geometry: str = "euclidean") -> Any:
     """Return the distance of every pair of tokens.
 
@@ -71,6 +73,7 @@ def pairwise_distances(x: ArrayLike, *, geometry: str = "euclidean") -> Any:
     return like(result.to(states.dtype), x)
 
 
+@typed_arguments
 def diameter(x: ArrayLike, *, geometry: str = "euclidean") -> Any:
     """Return the largest distance between two tokens.
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tokendynamics.numerics.arguments import ArrayLike, as_states, check_finite, like
 from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.observables.fitting import fitting_matrix, fitting_points
 
 
@@ -64,6 +65,7 @@ def log_interaction_gradient(u: ArrayLike, x: ArrayLike, qk: ArrayLike) -> Any:
     return like((weights @ wide @ form.mT).to(states.dtype), x)
 
 
+@typed_arguments
 def interaction_sums(x: ArrayLike, qk: ArrayLike, *, normalization: str = "paper", causal: bool = False) -> Any:
     """Return Z_i = c Σ_j exp(x_i^T qk x_j), over all tokens j, or over j ≤ i if `causal`.
 
@@ -90,6 +92,7 @@ def interaction_sums(x: ArrayLike, qk: ArrayLike, *, normalization: str = "paper
     return like(_log_sums(states, qk, normalization, causal).exp().to(states.dtype), x)
 
 
+@typed_arguments
 def log_interaction_sums(x: ArrayLike, qk: ArrayLike, *, normalization: str = "paper", causal: bool = False) -> Any:
     """Return log Z_i, finite where `interaction_sums` overflows; arguments and refusals are the same.
 

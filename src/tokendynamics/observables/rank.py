@@ -11,9 +11,11 @@ from torch import Tensor
 
 from tokendynamics.numerics.arguments import ArrayLike, as_states, like
 from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.observables import directions
 
 
+@typed_arguments
 def effective_rank(x: ArrayLike, unit_rows: bool = False, *, exponent: int | float = 2) -> Any:
     """Return exp of the entropy of the normalised singular values of X.
 
@@ -48,6 +50,7 @@ def effective_rank(x: ArrayLike, unit_rows: bool = False, *, exponent: int | flo
     return like(exp_entropy(ratios.pow(exponent)).to(states.dtype), x)
 
 
+@typed_arguments
 def stable_rank(x: ArrayLike, unit_rows: bool = False) -> Any:
     """Return the stable rank ‖X‖_F²/‖X‖_2² = Σ_i σ_i²/σ_1².
 

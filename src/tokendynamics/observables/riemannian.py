@@ -7,10 +7,12 @@ from typing import Any
 import torch
 
 from tokendynamics.numerics.arguments import ArrayLike, as_states, check_finite, like
+from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.observables.fitting import fitting_matrix, fitting_states
 from tokendynamics.observables.interactions import log_interaction_sums
 
 
+@typed_arguments
 def riemannian_metric(
     first: ArrayLike, second: ArrayLike, x: ArrayLike, qk: ArrayLike, *, normalization: str = "paper"
 ) -> Any:

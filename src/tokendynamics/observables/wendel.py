@@ -6,8 +6,10 @@ import operator
 from typing import SupportsIndex
 
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
+from tokendynamics.numerics.signatures import typed_arguments
 
 
+@typed_arguments
 def wendel_probability(tokens: SupportsIndex, dim: SupportsIndex, *, formula: str = "corrected") -> float:
     """Return the probability that tokens drawn uniformly on a sphere lie in one open half space.
 

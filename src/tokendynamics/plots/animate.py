@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from tokendynamics.numerics.arguments import ArrayLike
 from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.plots import style
 from tokendynamics.plots.files import known_suffix, whole_file
 from tokendynamics.plots.recording import Recording, Run, read_run
@@ -24,6 +25,7 @@ _FASTEST_GIF = 50
 
 
 @paper_style()
+@typed_arguments
 def animate(
     states: Run,
     path: str | Path,

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from tokendynamics.numerics.arguments import ArrayLike, as_tensor
 from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.plots import style
 from tokendynamics.plots.recording import to_numpy
 from tokendynamics.plots.style import SINGLE, panel_for, paper_style
@@ -31,6 +32,7 @@ _SEEN = 0.08
 
 
 @paper_style()
+@typed_arguments
 def heat_map(
     matrix: ArrayLike,
     *,

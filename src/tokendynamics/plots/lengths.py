@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from tokendynamics import observables
 from tokendynamics.numerics.arguments import ArrayLike
 from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.plots import style
 from tokendynamics.plots.over_time import Log, over_time
 from tokendynamics.plots.recording import Simulated, timed_run
@@ -20,6 +21,7 @@ from tokendynamics.plots.style import SINGLE
 _MOST_TOKENS = 200
 
 
+@typed_arguments
 def distances(
     times: ArrayLike | Simulated,
     states: ArrayLike | None = None,
@@ -73,6 +75,7 @@ def distances(
     return _from_zero(over_time(times, pairs, label, names=few, many="pairs", log=log, axes=axes, width=width), axes)
 
 
+@typed_arguments
 def norms(
     times: ArrayLike | Simulated,
     states: ArrayLike | None = None,

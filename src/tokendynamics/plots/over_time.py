@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from tokendynamics.numerics.arguments import ArrayLike, as_tensor
 from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.plots import style
 from tokendynamics.plots.recording import read_times, to_numpy
 from tokendynamics.plots.style import SINGLE, panel_for, paper_style
@@ -22,6 +23,7 @@ _ENOUGH_FOR_A_BAND = 10
 
 
 @paper_style()
+@typed_arguments
 def over_time(
     times: ArrayLike,
     values: ArrayLike,

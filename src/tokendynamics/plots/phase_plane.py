@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from tokendynamics.numerics.arguments import ArrayLike
 from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.plots import style
 from tokendynamics.plots.recording import Recording, Run, Simulated, read_run, to_numpy
 from tokendynamics.plots.scene import Scene, nice
@@ -30,6 +31,7 @@ class VelocityField(Protocol):
 
 
 @paper_style()
+@typed_arguments
 def phase_plane(
     states: Run,
     *,

@@ -8,6 +8,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.plots.files import known_suffix, whole_file
 from tokendynamics.plots.style import paper_style
 
@@ -20,6 +21,7 @@ _METADATA: dict[str, dict[str, Any]] = {
 
 
 @paper_style()
+@typed_arguments
 def save(figure: Figure, path: str | Path, *, dots_per_inch: float = 300) -> Path:
     """Write `figure` to `path`, whole or not at all; the suffix says how.
 

@@ -18,6 +18,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.signatures import typed_arguments
 
 SINGLE, DOUBLE = 3.3, 6.9
 """Widths in inches of one column and of both columns of a printed page."""
@@ -96,6 +97,7 @@ def paper_style() -> Iterator[None]:
 
 
 @paper_style()
+@typed_arguments
 def panels(
     columns: int = 1,
     rows: int = 1,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.plots.recording import Run, read_run
 from tokendynamics.plots.scene import Scene
 from tokendynamics.plots.style import SINGLE, panel_for, paper_style
@@ -13,6 +14,7 @@ from tokendynamics.spaces import Space
 
 
 @paper_style()
+@typed_arguments
 def tokens(
     states: Run,
     *,

@@ -10,6 +10,7 @@ from torch import Tensor
 from tokendynamics.numerics.arguments import ArrayLike, as_square, as_states, like
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 from tokendynamics.numerics.seeding import generator
+from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.numerics.tolerances import rounding_threshold
 from tokendynamics.spaces.reflection import into_half_space
 from tokendynamics.spaces.retraction import inner, retract, tangent_part
@@ -62,6 +63,7 @@ class Ellipsoid:
         states = as_states(y, "y")
         return float((inner(states, states, self._metric_for(states)) - 1).abs().max())
 
+    @typed_arguments
     def sample(self, tokens: int, dim: int, systems: tuple[int, ...] = (), *, seed: int) -> Tensor:
         """Tokens uniform for the metric M: images under M^(−1/2) of uniform points of the sphere.
 
@@ -75,6 +77,7 @@ class Ellipsoid:
             normal = normal @ (vectors * values.rsqrt().unsqueeze(-2)) @ vectors.mT
         return retract(normal, metric, "sample")
 
+    @typed_arguments
     def sample_hemisphere(
         self, tokens: int, direction: ArrayLike, systems: tuple[int, ...] = (), *, seed: int
     ) -> Tensor:

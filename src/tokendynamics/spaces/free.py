@@ -9,6 +9,7 @@ from torch import Tensor
 
 from tokendynamics.numerics.arguments import ArrayLike, as_states, like
 from tokendynamics.numerics.seeding import generator
+from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.spaces.reflection import into_half_space
 
 
@@ -38,10 +39,12 @@ class Free:
         """0: there is no constraint to violate."""
         return 0.0
 
+    @typed_arguments
     def sample(self, tokens: int, dim: int, systems: tuple[int, ...] = (), *, seed: int) -> Tensor:
         """Independent standard normal tokens (*systems, token, dim), float64."""
         return torch.randn(*systems, tokens, dim, dtype=torch.float64, generator=generator(seed))
 
+    @typed_arguments
     def sample_hemisphere(
         self, tokens: int, direction: ArrayLike, systems: tuple[int, ...] = (), *, seed: int
     ) -> Tensor:

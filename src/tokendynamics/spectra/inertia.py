@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tokendynamics.numerics.arguments import ArrayLike, as_square
 from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.numerics.tolerances import rounding_threshold
 
 _PROBES = 4
@@ -31,6 +32,7 @@ class Inertia(NamedTuple):
     zero: int | Tensor
 
 
+@typed_arguments
 def inertia(matrix: ArrayLike, *, tolerance: float | None = None) -> Inertia:
     """Inertia (n₊, n₋, n₀) of the symmetric part ``B_sym = (B + B^T)/2``.
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from tokendynamics.numerics.arguments import ArrayLike, as_tensor
 from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.numerics.tolerances import rounding_threshold
 from tokendynamics.spectra.inertia import Inertia, symmetric_part
 
@@ -36,6 +37,7 @@ def low_rank_eigenvalues(left: ArrayLike, right: ArrayLike) -> Float[Tensor, "*b
     return torch.linalg.eigvalsh(symmetric_part(left @ right.mT))
 
 
+@typed_arguments
 def compress(
     left: Float[Tensor, "*batch dim rank"], right: Float[Tensor, "*batch dim rank"]
 ) -> tuple[Float[Tensor, "*batch rows rank"], Float[Tensor, "*batch rows rank"]]:
@@ -52,6 +54,7 @@ def compress(
     return triangle[..., :rank], triangle[..., rank:]
 
 
+@typed_arguments
 def low_rank_inertia(left: ArrayLike, right: ArrayLike, *, tolerance: float | None = None) -> Inertia:
     """Inertia of ``sym(left @ right^T)`` as a dim × dim matrix, the zeros beyond the factors' span included.
 

@@ -9,6 +9,7 @@ from jaxtyping import Complex, Float
 from torch import Tensor
 
 from tokendynamics.numerics.arguments import ArrayLike, as_square
+from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.numerics.tolerances import NEAR_ZERO, rounding_threshold
 from tokendynamics.spectra.low_rank import product_eigenvalues
 
@@ -63,6 +64,7 @@ def value_spectrum(matrix: ArrayLike) -> ValueSpectrum:
     return _summarize(dense.shape[-1], torch.linalg.svdvals(dense), torch.linalg.eigvals(dense), given.dtype)
 
 
+@typed_arguments
 def value_spectrum_of_factors(left: Float[Tensor, "dim rank"], right: Float[Tensor, "dim rank"]) -> ValueSpectrum:
     """`value_spectrum` of ``left @ right^T``, solving rank × rank problems when rank < dim.
 

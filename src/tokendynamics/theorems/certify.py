@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tokendynamics.dynamics import Trajectory
 from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.theorems.check import as_start
 from tokendynamics.theorems.conditions import flow_of
 from tokendynamics.theorems.registry import STATEMENTS
@@ -13,6 +14,7 @@ from tokendynamics.theorems.result import Certificate
 from tokendynamics.theorems.statement import Statement
 
 
+@typed_arguments
 def certify(trajectory: Trajectory, statements: Sequence[str] | None = None) -> list[Certificate]:
     """Run the certificate of every statement that applies to the trajectory's flow and first state.
 

@@ -7,11 +7,13 @@ from torch import Tensor
 from tokendynamics.dynamics import Flow
 from tokendynamics.numerics.arguments import ArrayLike
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
+from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.spaces.retraction import retract
 from tokendynamics.theorems.registry import STATEMENTS
 from tokendynamics.theorems.result import Check
 
 
+@typed_arguments
 def check(flow: Flow, x0: ArrayLike) -> list[Check]:
     """Measure the hypotheses of every statement; nothing is integrated.
 

@@ -15,6 +15,7 @@ from tokendynamics.attention.schedules.constant import Constant
 from tokendynamics.attention.schedules.schedule import Time
 from tokendynamics.numerics.arguments import ArrayLike, as_tensor
 from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.signatures import typed_arguments
 
 
 class Periodic:
@@ -41,6 +42,7 @@ class Periodic:
     bounded: bool | None = True
     uniformly_continuous: bool | None = False
 
+    @typed_arguments
     def __init__(self, matrices: ArrayLike | FactoredMatrix, period: float) -> None:
         if not (math.isfinite(period) and period > 0):
             raise ArgumentValueError(expected("period", "a positive finite time", period))
@@ -68,6 +70,7 @@ class Periodic:
             return self.piece(indices.pop()).at(0.0)
         return Dense(torch.stack([self.matrix_at(time) for time in times]))
 
+    @typed_arguments
     def matrix_at(self, t: float) -> Tensor:
         """See `Schedule`."""
         return self.piece(self._index(t)).matrix_at(t)

@@ -13,6 +13,7 @@ from tokendynamics.attention.schedules.axes import one_system_axis, with_head_ax
 from tokendynamics.attention.schedules.schedule import Continuous, Time
 from tokendynamics.numerics.arguments import ArrayLike, as_tensor
 from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.signatures import typed_arguments
 
 MOST_GATES, MOST_TURNS = 64, 1e5
 """Up to this many gates, and radians of all of them together, each kink of |sin| ends a step."""
@@ -43,6 +44,7 @@ class Sinusoidal(Continuous):
     bounded: bool | None = True
     uniformly_continuous: bool | None = True
 
+    @typed_arguments
     def __init__(
         self,
         matrix: ArrayLike,
@@ -89,6 +91,7 @@ class Sinusoidal(Continuous):
                 found |= {(k * math.pi - angle) / rate for k in range(math.floor(ends[0]), math.ceil(ends[1]) + 1)}
         return sorted(time for time in found if start < time < end)
 
+    @typed_arguments
     def matrix_at(self, t: float) -> Tensor:
         """See `Schedule`."""
         return self.at(t).dense()

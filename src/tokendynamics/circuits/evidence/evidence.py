@@ -19,6 +19,7 @@ from tokendynamics.circuits.evidence.verdict import TAKES_PART, THRESHOLDS, Verd
 from tokendynamics.circuits.hand_built.transformer import OneLayerTransformer
 from tokendynamics.circuits.pair_task import PairTask
 from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.signatures import typed_arguments
 
 _DECIDING = ("path patching", "ablation")
 
@@ -124,6 +125,7 @@ class Evidence:
         return {True: f"{role}, agrees", False: f"{role}, DISAGREES", None: role}[self.agrees(instrument)]
 
 
+@typed_arguments
 def evidence(
     model: OneLayerTransformer,
     task: PairTask,

@@ -6,8 +6,10 @@ import torch
 from torch import Tensor
 
 from tokendynamics.circuits.pair_task import PairTask
+from tokendynamics.numerics.signatures import typed_arguments
 
 
+@typed_arguments
 def shift(positions: int) -> Tensor:
     """``D_{−1}``: ones where row = column − 1, `logical` (2.6); it is the superdiagonal.
 

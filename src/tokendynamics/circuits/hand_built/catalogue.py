@@ -15,8 +15,10 @@ from tokendynamics.circuits.hand_built.solution_3 import solution_3
 from tokendynamics.circuits.hand_built.transformer import OneLayerTransformer
 from tokendynamics.circuits.pair_task import PairTask, pair_numbers
 from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.signatures import typed_arguments
 
 
+@typed_arguments
 def linear_solution(task: PairTask, base: float = 10.0, causal: bool = False) -> OneLayerTransformer:
     """`linear_case` for a task that is `pair_numbers` of that base.
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tokendynamics.circuits.hand_built.transformer import OneLayerTransformer
 from tokendynamics.circuits.pair_task import PairTask
+from tokendynamics.numerics.signatures import typed_arguments
 
 TOLERANCE = 1e-12
 """Largest error of an exact transformer, in units of the largest target (or of 1)."""
@@ -162,6 +163,7 @@ class Comparison:
         }
 
 
+@typed_arguments
 def compare(model: OneLayerTransformer, sequences: Sequence[Any], seed: int = 0) -> Comparison:
     """Run a transformer on given sequences, and on drawn ones in which every pair of categories occurs.
 

@@ -13,6 +13,7 @@ from tokendynamics.circuits.hand_built.selection import selection
 from tokendynamics.circuits.hand_built.solution_2 import solution_2
 from tokendynamics.circuits.hand_built.solution_3 import solution_3
 from tokendynamics.circuits.pair_task import PairTask
+from tokendynamics.numerics.signatures import typed_arguments
 
 _RELATIVE = 1e-15
 
@@ -48,6 +49,7 @@ class Equivalence:
         return self.largest_difference <= self.tolerance
 
 
+@typed_arguments
 def equivalence(task: PairTask, x: Any, K: float | None = None) -> Equivalence:
     """Runs solutions 2 and 3 side by side and compares them, `logical` 2.3.1, (2.29)–(2.32).
 

@@ -9,8 +9,10 @@ from torch import Tensor
 from torch.nn.functional import layer_norm
 
 from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.signatures import typed_fields
 
 
+@typed_fields
 @dataclass(frozen=True, eq=False)
 class LayerNorm:
     """``gain · (z − mean)/√(variance + eps) + shift`` over features of each token.

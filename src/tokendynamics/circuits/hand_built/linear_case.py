@@ -8,8 +8,10 @@ from tokendynamics.attention import Attention
 from tokendynamics.circuits.hand_built.blocks import on_categories, on_positions, shift
 from tokendynamics.circuits.hand_built.transformer import OneLayerTransformer
 from tokendynamics.circuits.pair_task import PairTask, pair_numbers
+from tokendynamics.numerics.signatures import typed_arguments
 
 
+@typed_arguments
 def linear_case(categories: int, positions: int, base: float = 10.0, causal: bool = False) -> OneLayerTransformer:
     """``Y_i = base·X_{i−1} + X_i`` without ReLU or B, `logical` (2.13): attention adds, the readout is linear.
 

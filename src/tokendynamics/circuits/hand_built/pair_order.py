@@ -5,7 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from tokendynamics.numerics.signatures import typed_arguments
 
+
+@typed_arguments
 def pair_order(categories: int) -> Tensor:
     """All pairs (previous, current): (1,1) … (N,N) first, then the others row by row, `logical` (2.11).
 
@@ -24,6 +27,7 @@ def pair_order(categories: int) -> Tensor:
     return torch.cat([pairs[equal], pairs[~equal]])
 
 
+@typed_arguments
 def by_pair(functional: Tensor) -> Tensor:
     """The entries of `functional` (previous, current) in the order of `pair_order`, shape (N²,)."""
     previous, current = (pair_order(functional.shape[0]) - 1).unbind(-1)

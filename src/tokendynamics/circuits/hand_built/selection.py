@@ -14,6 +14,7 @@ from tokendynamics.circuits.hand_built.transformer import OneLayerTransformer
 from tokendynamics.circuits.pair_task import PairTask
 from tokendynamics.numerics.arguments import as_number
 from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.signatures import typed_arguments
 
 SelectionForm = Literal["exact", "printed"]
 
@@ -42,6 +43,7 @@ class Selection:
         return 1.0 / self.K
 
 
+@typed_arguments
 def selection(values: Tensor, form: SelectionForm, K: float | None = None) -> Selection:
     """The constants that select one of `values`.
 

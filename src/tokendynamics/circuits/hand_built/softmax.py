@@ -16,10 +16,12 @@ from tokendynamics.circuits.hand_built.transformer import OneLayerTransformer
 from tokendynamics.circuits.pair_task import PairTask
 from tokendynamics.numerics.arguments import as_number
 from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.signatures import typed_arguments
 
 _SHARPEST = math.log(sys.float_info.max)
 
 
+@typed_arguments
 def softmax_solution_1(task: PairTask, sharpness: float = 40.0, causal: bool = False) -> OneLayerTransformer:
     """`solution_1` (form "rows") with softmax attention, ``k^t q = β D_{−1}``, v doubled; corrects `logical` (2.12).
 
@@ -45,6 +47,7 @@ def softmax_solution_1(task: PairTask, sharpness: float = 40.0, causal: bool = F
     return OneLayerTransformer(attention, recognisers(task), bias, C, task, name="solution 1 with softmax")
 
 
+@typed_arguments
 def softmax_solution_3(
     task: PairTask, sharpness: float = 40.0, K: float | None = None, causal: bool = False
 ) -> OneLayerTransformer:

@@ -13,6 +13,7 @@ from tokendynamics.circuits.hand_built.pair_order import by_pair, pair_order
 from tokendynamics.circuits.hand_built.transformer import OneLayerTransformer
 from tokendynamics.circuits.pair_task import PairTask
 from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.signatures import typed_arguments
 
 Form = Literal["rows", "uniform", "indicators", "printed"]
 
@@ -24,6 +25,7 @@ _NAMES = {
 }
 
 
+@typed_arguments
 def solution_1(task: PairTask, form: Form = "rows", causal: bool = False) -> OneLayerTransformer:
     """Attention adds twice the previous category to the current one; N² hidden units tell the pair, `logical` 2.1.
 

@@ -9,10 +9,12 @@ from tokendynamics.circuits.hand_built.blocks import on_categories, on_positions
 from tokendynamics.circuits.hand_built.selection import SelectionForm, selecting, selection
 from tokendynamics.circuits.hand_built.transformer import OneLayerTransformer
 from tokendynamics.circuits.pair_task import PairTask
+from tokendynamics.numerics.signatures import typed_arguments
 
 _NAMES = {"exact": "solution 2", "printed": "solution 2 as printed (right for targets ≥ 0)"}
 
 
+@typed_arguments
 def solution_2(
     task: PairTask, form: SelectionForm = "exact", K: float | None = None, causal: bool = False
 ) -> OneLayerTransformer:

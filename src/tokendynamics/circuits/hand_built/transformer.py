@@ -14,11 +14,13 @@ from tokendynamics.circuits.hand_built.layer_norm import LayerNorm
 from tokendynamics.circuits.pair_task import PairTask
 from tokendynamics.numerics.arguments import ArrayLike, as_tensor
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
+from tokendynamics.numerics.signatures import typed_fields
 
 Activation = Literal["relu", "identity"]
 Block = Literal["category", "position", "scratch"]
 
 
+@typed_fields
 @dataclass(frozen=True, eq=False)
 class OneLayerTransformer:
     """``Y = C · act(B · norm(ATT + skip·X) + bias) + offset`` for each token, `logical` (2.12) and 4.1.

@@ -42,6 +42,7 @@ from tokendynamics.circuits.landscape.landscape import Landscape
 from tokendynamics.circuits.landscape.points import flatten
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
 from tokendynamics.numerics.progress import Track, silent
+from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.numerics.threads import limited_threads
 
 Method = Literal["quasi-newton", "gradient-flow"]
@@ -108,6 +109,7 @@ class Basins:
         }
 
 
+@typed_arguments
 def basins(
     landscape: Landscape,
     starts: int,

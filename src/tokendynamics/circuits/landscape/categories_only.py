@@ -12,6 +12,7 @@ from tokendynamics.circuits.landscape.points import checked_point, checked_posit
 from tokendynamics.circuits.pair_task.laws import category_law
 from tokendynamics.numerics.arguments import ArrayLike, as_square
 from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.signatures import typed_arguments
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class CategoriesOnly:
     (0.0, 3.0)
     """
 
+    @typed_arguments
     def __init__(self, q_true: ArrayLike, law: ArrayLike | str | None, positions: int, causal: bool = False) -> None:
         self._q_true = as_square(q_true, "q_true").double()
         if self._q_true.ndim != 2:

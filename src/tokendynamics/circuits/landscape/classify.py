@@ -13,11 +13,13 @@ from tokendynamics.circuits.landscape.landscape import Landscape
 from tokendynamics.circuits.landscape.points import checked_point, flatten
 from tokendynamics.circuits.landscape.symmetries import balanced, symmetries
 from tokendynamics.numerics.arguments import ArrayLike
+from tokendynamics.numerics.signatures import typed_arguments
 
 # Relative to the highest curvature, an eigenvalue of a matrix of a hundred rows is known to about 1e-14.
 _ROUNDING = 1e-13
 
 
+@typed_arguments
 def classify(
     landscape: Landscape,
     q: ArrayLike,

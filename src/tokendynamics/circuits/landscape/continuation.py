@@ -11,6 +11,7 @@ from tokendynamics.circuits.landscape.landscape import Landscape
 from tokendynamics.circuits.landscape.points import checked_point, flatten, unflatten
 from tokendynamics.circuits.landscape.symmetries import balanced, scales_against
 from tokendynamics.numerics.arguments import ArrayLike
+from tokendynamics.numerics.signatures import typed_arguments
 
 _EXPANSION = 1.3
 # Far out on a valley, curvatures across and along it differ by the sixth power of the norm: what is smaller than this
@@ -38,6 +39,7 @@ class Continuation:
     growth: float
 
 
+@typed_arguments
 def continue_descent(
     landscape: Landscape, q: ArrayLike, v: ArrayLike, *, expansions: int = 4, steps: int = 40
 ) -> Continuation:

@@ -25,6 +25,7 @@ from tokendynamics.circuits.landscape.points import (
 )
 from tokendynamics.numerics.arguments import ArrayLike, as_tensor
 from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.signatures import typed_arguments
 
 _MOST_SEQUENCES = 20_000
 _ENTRIES_AT_ONCE = 2**22
@@ -58,6 +59,7 @@ class NormalizedPositions:
     True
     """
 
+    @typed_arguments
     def __init__(self, law: ArrayLike, positions: int, epsilon: float = 1e-5) -> None:
         self.law = law_of_categories(law)
         self.positions = checked_positions(positions)

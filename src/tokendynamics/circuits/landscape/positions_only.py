@@ -19,6 +19,7 @@ from torch import Tensor
 from tokendynamics.circuits.landscape.landscape import Gradient
 from tokendynamics.circuits.landscape.points import checked_point, checked_positions, law_of_categories
 from tokendynamics.numerics.arguments import ArrayLike
+from tokendynamics.numerics.signatures import typed_arguments
 
 
 class PositionsOnly:
@@ -48,6 +49,7 @@ class PositionsOnly:
     0.0
     """
 
+    @typed_arguments
     def __init__(self, law: ArrayLike, positions: int) -> None:
         self.law = law_of_categories(law)
         self.positions = checked_positions(positions)

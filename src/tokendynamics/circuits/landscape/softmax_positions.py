@@ -17,6 +17,7 @@ from tokendynamics.circuits.landscape.landscape import Gradient
 from tokendynamics.circuits.landscape.points import checked_point
 from tokendynamics.circuits.landscape.positions_only import PositionsOnly
 from tokendynamics.numerics.arguments import ArrayLike
+from tokendynamics.numerics.signatures import typed_arguments
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class SoftmaxPositions:
     True
     """
 
+    @typed_arguments
     def __init__(self, law: ArrayLike, positions: int) -> None:
         self.linear = PositionsOnly(law, positions)
         self.law = self.linear.law

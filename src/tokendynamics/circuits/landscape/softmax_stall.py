@@ -25,6 +25,7 @@ from tokendynamics.circuits.landscape.points import flatten, unflatten
 from tokendynamics.circuits.landscape.softmax_positions import SoftmaxPositions
 from tokendynamics.numerics.arguments import as_tensor
 from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.signatures import typed_arguments
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class Stall:
     status: Literal["left", "still there", "step size underflow"]
 
 
+@typed_arguments
 def stall(
     landscape: SoftmaxPositions, depth: float, *, columns: Sequence[int] | None = None, horizon: float = 1e15
 ) -> Stall:

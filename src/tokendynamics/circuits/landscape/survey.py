@@ -24,6 +24,7 @@ from tokendynamics.circuits.pair_task import category_law, random_functional
 from tokendynamics.numerics.arguments import ArrayLike, as_square, as_tensor
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
 from tokendynamics.numerics.progress import Track, silent
+from tokendynamics.numerics.signatures import typed_arguments
 
 Section: TypeAlias = Literal["3.1", "3.2", "3.3"]
 Surveyed: TypeAlias = PositionsOnly | SoftmaxPositions | CategoriesOnly
@@ -99,6 +100,7 @@ class LandscapeSurvey:
         }
 
 
+@typed_arguments
 def survey(
     section: Section,
     *,

@@ -11,6 +11,7 @@ from tokendynamics.circuits.landscape.landscape import Landscape
 from tokendynamics.circuits.landscape.points import checked_point, flatten, unflatten
 from tokendynamics.numerics.arguments import ArrayLike
 from tokendynamics.numerics.seeding import generator
+from tokendynamics.numerics.signatures import typed_arguments
 
 _FACTOR = 1.25
 _TOLERANCE = 1e-11
@@ -31,6 +32,7 @@ class Symmetries:
     directions: Tensor
 
 
+@typed_arguments
 def symmetries(landscape: Landscape, q: ArrayLike, v: ArrayLike) -> Symmetries:
     """The symmetries that hold at a point in general position, tried by finite moves, and their directions at (q, v).
 

@@ -17,6 +17,7 @@ from tokendynamics.circuits.learning.parameters import initial_parameters
 from tokendynamics.circuits.learning.settings import Settings
 from tokendynamics.circuits.pair_task import PairTask
 from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.signatures import typed_arguments
 
 SOLVED = 0.01
 """Share of the targets' variance that a model may leave to count as having solved the task."""
@@ -114,6 +115,7 @@ class LearningRecord:
             "seconds": round(self.seconds, 3),
         }
 
+    @typed_arguments
     def save(self, folder: str | Path) -> Path:
         """Write record.json and parameters.npz into `folder`, each under a temporary name first."""
         target = Path(folder)
@@ -128,6 +130,7 @@ class LearningRecord:
         return target
 
     @classmethod
+    @typed_arguments
     def open(cls, folder: str | Path) -> LearningRecord:
         """Read what `save` wrote.
 

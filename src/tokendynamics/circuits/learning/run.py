@@ -20,6 +20,7 @@ from tokendynamics.circuits.learning.sequences import Sequences
 from tokendynamics.circuits.learning.settings import Settings
 from tokendynamics.circuits.pair_task import PairTask
 from tokendynamics.numerics.progress import Track, silent
+from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.numerics.threads import limited_threads
 
 _HISTORY = 100
@@ -30,6 +31,7 @@ _SEEDS_OF_A_RUN = 1_000_003
 _TEST = _SEEDS_OF_A_RUN - 1
 
 
+@typed_arguments
 def learn(
     task: PairTask,
     architecture: Architecture = "combined",

@@ -10,8 +10,10 @@ from tokendynamics.circuits.learning.pull import Flavour, pull_towards
 from tokendynamics.circuits.pair_task import PairTask
 from tokendynamics.numerics.arguments import as_count
 from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.signatures import typed_fields
 
 
+@typed_fields
 @dataclass(frozen=True, eq=False)
 class Settings:
     """Task, model and recipe of one run.

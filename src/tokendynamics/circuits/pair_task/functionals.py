@@ -10,8 +10,10 @@ from torch import Tensor
 from tokendynamics.numerics.arguments import as_count, as_number
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 from tokendynamics.numerics.seeding import generator
+from tokendynamics.numerics.signatures import typed_arguments
 
 
+@typed_arguments
 def random_functional(categories: int, seed: int) -> Tensor:
     """Independent standard normal values for every pair, as in `logical` 4.1.
 
@@ -33,6 +35,7 @@ def random_functional(categories: int, seed: int) -> Tensor:
     return torch.randn(categories, categories, generator=generator(seed), dtype=torch.float64)
 
 
+@typed_arguments
 def pair_numbers(categories: int, base: float = 10.0) -> Tensor:
     """``base·a + b`` for the pair (a, b): its two digits read as one number, `logical` (2.15).
 

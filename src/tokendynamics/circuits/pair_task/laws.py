@@ -7,10 +7,12 @@ from torch import Tensor
 
 from tokendynamics.numerics.arguments import ArrayLike, as_tensor
 from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.signatures import typed_arguments
 
 _SUM_TOLERANCE = 1e-9
 
 
+@typed_arguments
 def category_law(law: ArrayLike | str | None, categories: int) -> Tensor:
     """Probabilities of the categories 1..N of independent tokens.
 

@@ -13,6 +13,7 @@ from tokendynamics.circuits.pair_task.laws import category_law
 from tokendynamics.numerics.arguments import ArrayLike, as_count, as_tensor
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
 from tokendynamics.numerics.seeding import generator
+from tokendynamics.numerics.signatures import typed_arguments
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -39,6 +40,7 @@ class PairTask:
     positions: int
     law: Tensor
 
+    @typed_arguments
     def __init__(self, q_true: ArrayLike, positions: int, law: ArrayLike | str | None = None) -> None:
         functional = as_tensor(q_true, "q_true", ndim_at_least=2, axes="(previous, current)").double().clone()
         if functional.ndim != 2 or functional.shape[0] != functional.shape[1] or functional.shape[0] == 0:
@@ -58,6 +60,7 @@ class PairTask:
         """Features of a token, N + M."""
         return self.categories + self.positions
 
+    @typed_arguments
     def sample(self, count: int, seed: int, length: int | None = None) -> Tensor:
         """Independent sequences whose categories are drawn from the law.
 
@@ -103,6 +106,7 @@ class PairTask:
         pairs = self.q_true[sequences[..., :-1], sequences[..., 1:]]
         return torch.nn.functional.pad(pairs, (1, 0))
 
+    @typed_arguments
     def embed(self, x: Any, scratch: int = 0) -> Tensor:
         """Tokens as rows: category one-hot, position one-hot, then `scratch` zeros.
 
