@@ -46,7 +46,7 @@ def test_a_diagnosis_leaves_report_data_and_summary(model: str, tmp_path: Path) 
     assert str(Path("out") / "report.html") in done.stdout
     out = tmp_path / "out"
     assert sorted(path.name for path in out.iterdir()) == [
-        "audit.zarr", "diagnosis.json", "paths.zarr", "report.html", "trace.zarr",
+        "audit.zarr", "diagnosis.json", "manifest.json", "paths.zarr", "report.html", "trace.zarr",
     ]  # fmt: skip
     summary = json.loads((out / "diagnosis.json").read_text())
     assert summary["manifest"]["command"].startswith("tokendynamics diagnose random:")

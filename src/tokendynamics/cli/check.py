@@ -43,7 +43,7 @@ def check_command(spec: Path, threads: int | None, as_json: bool) -> None:
     with limited_threads(threads or file.tables.solver.threads):
         found = checked(file, problem)
     if as_json:
-        from tokendynamics.specification.saving import plain
+        from tokendynamics.provenance.plain import plain
 
         summary = {"file": spec.name, "title": file.tables.title, "checks": found}
         click.echo(json_line(plain(summary)))

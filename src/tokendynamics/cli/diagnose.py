@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 import click
 
 from tokendynamics.cli.prompts import named_prompts
-from tokendynamics.cli.target import check_writable
+from tokendynamics.cli.target import check_writable, overwrite_option
 
 if TYPE_CHECKING:
     from tokendynamics.diagnosis.result import Diagnosis
 
+REPORT = "report.html"
 _MOST_LAYERS = 10_000
 """No network has more; a typing error should not fill the memory."""
 
@@ -79,6 +80,7 @@ Examples:
     show_default=True,
     help="Format of the data files.",
 )
+@overwrite_option
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on standard output.")
 def diagnose_command(
     model: str,
@@ -95,6 +97,7 @@ def diagnose_command(
     allow_pickle: bool,
     out: Path | None,
     data_format: str,
+    overwrite: bool,
     as_json: bool,
 ) -> None:
     """Say where MODEL's tokens go with depth, and write a report.
@@ -110,12 +113,17 @@ def diagnose_command(
 
     output = Output(as_json=as_json)
     from tokendynamics.diagnosis import diagnose
-    from tokendynamics.diagnosis.saving import data_file_names
+    from tokendynamics.diagnosis.saving import WRITER, data_file_names
     from tokendynamics.pretrained import load
+    from tokendynamics.provenance.whole_folder import check_free
 
     files = data_file_names(data_format)  # type: ignore[arg-type]
+    if out is not None:
+        check_free(out, (*files, REPORT), WRITER, overwrite=overwrite, argument="--out")
     output.say(f"Loading {model}")
     ckpt = load(model, dtype=dtype, device=device, allow_pickle=allow_pickle, report=output.say)
+    folder = out or Path(f"diagnosis-{re.sub(r'[^A-Za-z0-9._-]+', '-', ckpt.name)}")
+    check_free(folder, (*files, REPORT), WRITER, overwrite=overwrite, argument="--out")
     found = diagnose(
         ckpt,
         texts,
@@ -128,19 +136,20 @@ def diagnose_command(
         command=shlex.join(["tokendynamics", *sys.argv[1:]]),
         track=output.track,
     )
-    folder = out or Path(f"diagnosis-{re.sub(r'[^A-Za-z0-9._-]+', '-', ckpt.name)}")
     found = replace(found, files=files)
-    output.show(found, _write(found, folder, data_format))
+    output.show(found, _write(found, folder, data_format, overwrite))
 
 
-def _write(found: Diagnosis, folder: Path, data_format: str) -> Path:
-    """Report and data files. The report comes first: a page that cannot be rendered leaves no data behind."""
-    from tokendynamics.diagnosis.saving import save_diagnosis
+def _write(found: Diagnosis, folder: Path, data_format: str, overwrite: bool) -> Path:
+    """Report and data files, in one step."""
+    from tokendynamics.diagnosis.saving import WRITER, write_data
+    from tokendynamics.provenance.whole_folder import whole_folder
     from tokendynamics.report import write_report
 
-    report = write_report(found, folder / "report.html")
-    save_diagnosis(found, folder, format=data_format)  # type: ignore[arg-type]
-    return report
+    with whole_folder(folder, found.manifest, WRITER, overwrite=overwrite, argument="--out") as made:
+        write_report(found, made / REPORT)
+        write_data(found, made, data_format)  # type: ignore[arg-type]
+    return folder / REPORT
 
 
 def _parse_layers(spec: str | None) -> list[int] | None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokendynamics.cli.target import check_writable
+from tokendynamics.cli.target import check_writable, overwrite_option
 from tokendynamics.cli.terminal import echo, json_line
 
 if TYPE_CHECKING:
@@ -46,9 +46,10 @@ Ctrl-C what was reached is saved with the status "interrupted", and the exit cod
     "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder of the results.  [default: simulation-SPEC]"
 )
 @click.option("--threads", type=click.IntRange(min=1), help="CPU threads; wins over [solver] threads.")
+@overwrite_option
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on standard output.")
 def simulate_command(
-    spec: Path | None, example: str | None, out: Path | None, threads: int | None, as_json: bool
+    spec: Path | None, example: str | None, out: Path | None, threads: int | None, overwrite: bool, as_json: bool
 ) -> None:
     """Simulate the flow that the TOML file SPEC describes.
 
@@ -64,9 +65,11 @@ def simulate_command(
     from tokendynamics.cli.output import Output
     from tokendynamics.dynamics import Interrupted, simulate
     from tokendynamics.numerics.threads import limited_threads
+    from tokendynamics.provenance.whole_folder import check_free
     from tokendynamics.specification.build import build
     from tokendynamics.specification.figures import chosen_figures
     from tokendynamics.specification.read import read_specification
+    from tokendynamics.specification.saving import WRITER, Results, entries_of, save_simulation
     from tokendynamics.specification.theory import certified, checked
 
     output, started = Output(as_json=as_json), datetime.now(UTC)
@@ -74,6 +77,7 @@ def simulate_command(
     problem = build(file)
     names = chosen_figures(file, problem)
     folder = out or Path(f"simulation-{spec.stem}")
+    check_free(folder, entries_of(names, file.tables.output), WRITER, overwrite=overwrite, argument="--out")
     with limited_threads(threads or file.tables.solver.threads) as in_force:
         checks = checked(file, problem)
         output.say(f"Simulating {file.tables.title or spec.name}")
@@ -93,11 +97,9 @@ def simulate_command(
             trajectory = stopped.trajectory
         drawn = {} if certificates is None else _draw(names, trajectory, problem, file, output)
 
-    from tokendynamics.specification.saving import Results, save_simulation
-
     record = _manifest(file, trajectory, started, in_force)
     results = Results(trajectory, checks, certificates, record, drawn)
-    paths = save_simulation(results, file, folder)
+    paths = save_simulation(results, file, folder, overwrite=overwrite)
     if certificates is None:
         _say_interrupted(trajectory, folder)
         raise click.exceptions.Exit(130)
@@ -142,7 +144,7 @@ def _draw(
 
 
 def _manifest(file: SpecificationFile, trajectory: Trajectory, started: datetime, threads: int) -> dict[str, Any]:
-    from tokendynamics.diagnosis.manifest import manifest
+    from tokendynamics.provenance.manifest import manifest
 
     record = manifest(
         shlex.join(["tokendynamics", *sys.argv[1:]]),
@@ -208,7 +210,7 @@ def _say_interrupted(trajectory: Trajectory, folder: Path) -> None:
 
 
 def _print_json(results: Results, folder: Path, paths: tuple[Path, ...]) -> None:
-    from tokendynamics.specification.saving import plain
+    from tokendynamics.provenance.plain import plain
 
     summary = {
         "folder": str(folder),

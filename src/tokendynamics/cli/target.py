@@ -26,3 +26,8 @@ def check_writable(out: Path | None) -> None:
     except OSError:
         message = f"{existing} is not a folder that can be written to"
         raise click.BadParameter(message, param_hint="--out") from None
+
+
+overwrite_option = click.option(
+    "--overwrite", is_flag=True, help="Replace files in the way that no earlier run of this command wrote."
+)

@@ -11,7 +11,6 @@ from typing import Any
 from tokendynamics.diagnosis.audit import audit, chosen_layers
 from tokendynamics.diagnosis.conventions import conventions_of
 from tokendynamics.diagnosis.layer_audit import Singular, ValueMap
-from tokendynamics.diagnosis.manifest import manifest
 from tokendynamics.diagnosis.paths import token_paths
 from tokendynamics.diagnosis.result import Diagnosis
 from tokendynamics.diagnosis.sinks import SINK_RATIO
@@ -21,6 +20,7 @@ from tokendynamics.diagnosis.verdict import judge
 from tokendynamics.numerics.progress import Track, silent
 from tokendynamics.numerics.threads import limited_threads
 from tokendynamics.pretrained import Checkpoint, load
+from tokendynamics.provenance.manifest import manifest
 
 
 def diagnose(

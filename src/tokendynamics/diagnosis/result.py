@@ -82,8 +82,10 @@ class Diagnosis:
     manifest: dict[str, Any]
     files: tuple[str, ...] = ()
 
-    def save(self, folder: str | Path, *, format: Literal["zarr", "netcdf"] = "zarr") -> tuple[Path, ...]:
+    def save(
+        self, folder: str | Path, *, format: Literal["zarr", "netcdf"] = "zarr", overwrite: bool = False
+    ) -> tuple[Path, ...]:
         """Write the datasets and a JSON summary into `folder`; see `tokendynamics.diagnosis.saving.save_diagnosis`."""
         from tokendynamics.diagnosis.saving import save_diagnosis
 
-        return save_diagnosis(self, Path(folder), format=format)
+        return save_diagnosis(self, Path(folder), format=format, overwrite=overwrite)

@@ -51,6 +51,10 @@ def shown(value: object) -> str:
     return text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 1] + "…"
 
 
+class StorageError(TokenDynamicsError, OSError):
+    """Results cannot be written; the message says where and why, and that nothing older was lost."""
+
+
 def expected(argument: str, wanted: str, came: object, advice: str = "") -> str:
     """One line in the house form ``argument: expected …, got …; advice``; what is quoted is shortened.
 

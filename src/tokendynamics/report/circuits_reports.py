@@ -85,7 +85,7 @@ def built_report(
 
     Args:
         comparison: What it answers.
-        manifest: See `tokendynamics.diagnosis.manifest`.
+        manifest: See `tokendynamics.provenance.manifest`.
         files: Beside the page.
         meant_wrong: Whether it is a construction as printed, which is kept to show how it fails.
     """
@@ -124,7 +124,7 @@ def evidence_report(
     Args:
         model: The transformer.
         found: What the instruments say of it.
-        manifest: See `tokendynamics.diagnosis.manifest`.
+        manifest: See `tokendynamics.provenance.manifest`.
         files: Beside the page.
     """
     sections = (_instruments_section(found), *_weights_sections(model, best_head(found)))
@@ -152,7 +152,7 @@ def learning_report(
     Args:
         records: At least one, of one architecture, flavour and task but for the seeds.
         evidences: One for each record; None for a run that broke off.
-        manifest: See `tokendynamics.diagnosis.manifest`.
+        manifest: See `tokendynamics.provenance.manifest`.
         files: Beside the page.
     """
     shown = median_record(records)
@@ -320,7 +320,7 @@ def landscape_report(found: LandscapeSurvey, manifest: Mapping[str, Any], files:
 
     Args:
         found: What was found.
-        manifest: See `tokendynamics.diagnosis.manifest`.
+        manifest: See `tokendynamics.provenance.manifest`.
         files: Beside the page.
     """
     runs = found.basins

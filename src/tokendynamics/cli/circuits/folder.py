@@ -68,7 +68,7 @@ def record_of(parameters: Mapping[str, Any], *, seed: int | None, started: datet
     """The manifest of this call, with the versions of what was used."""
     import torch
 
-    from tokendynamics.diagnosis.manifest import manifest
+    from tokendynamics.provenance.manifest import manifest
 
     command = shlex.join(["tokendynamics", *sys.argv[1:]])
     record = manifest(command, dict(parameters), seed=seed, started=started, threads=torch.get_num_threads())
