@@ -6,10 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tokendynamics.numerics.signatures import typed_arguments
 
-
-@typed_arguments
 def balance(eigenvalues: Tensor) -> Float[Tensor, "*batch"]:
     """``Σ Re λ / Σ |λ|``: 1 when every eigenvalue is positive, −1 when all are negative, 0 when they cancel.
 
