@@ -155,7 +155,7 @@ def test_a_solution_that_ends_in_finite_time_is_followed_up_to_there():
     flow = Flow(Attention(EYE, EYE, weights="linear"), Free())
     for engine in ENGINES:
         run = simulate(flow, [[0.5, 0.0, 0.0]], [0.0, 1.0, 3.0], engine=engine, rtol=1e-3)
-        assert str(run.status) in {"diverged", "step size underflow", "not finite"}
+        assert str(run.status) == "diverged"
         assert float(run.end_times) == pytest.approx(2.0, abs=0.05)
         held(run)
         run = simulate(flow, [[0.5, 0.0, 0.0]], [0.0, 1.0, 3.0], engine=engine, events=[NormAbove(1e3)], rtol=1e-9)

@@ -6,7 +6,12 @@ from enum import StrEnum
 
 
 class Status(StrEnum):
-    """One for every system of a batch; a failure is a status and never a NaN or an exception."""
+    """One for every system of a batch; a failure is a status and never a NaN or an exception.
+
+    Every engine means the same by them. "diverged": in free space the norm passed its bound, or grew in finite time
+    beyond what the numbers or the time can resolve. "not finite": the field itself is not finite, at a state of
+    moderate size. "step size underflow": states stay bounded, but no step is short enough for the tolerance.
+    """
 
     HORIZON = "reached the horizon"
     CONSENSUS = "consensus"

@@ -14,6 +14,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from tokendynamics.dynamics.engines.endings import of_stuck
 from tokendynamics.dynamics.engines.locate import first_event
 from tokendynamics.dynamics.engines.problem import Outcome, Problem
 from tokendynamics.dynamics.engines.stages import Attempt, Coefficients, take_step
@@ -178,13 +179,15 @@ class _Block:
 
     def _retire(self, moving: _Moving, ended: Tensor, finite: Tensor, right: float) -> _Moving:
         arrived = ~ended & (moving.t >= right)
-        underflow = ~ended & ~arrived & (moving.t + moving.h == moving.t)
+        # A field that is not finite at the start leaves no step size at all.
+        underflow = ~ended & ~arrived & ~(moving.t + moving.h > moving.t)
         spent = ~ended & ~arrived & ~underflow & (moving.tried >= self.problem.max_steps)
         leaving = ended | arrived | underflow | spent
         if not bool(leaving.any()):
             return moving
-        self._finish(moving, underflow & finite, Status.UNDERFLOW)
-        self._finish(moving, underflow & ~finite, Status.NOT_FINITE)
+        if bool(underflow.any()):
+            for status, which in of_stuck(moving.field, moving.y, moving.slope, moving.t, finite).items():
+                self._finish(moving, underflow & which, status)
         self._finish(moving, spent, Status.BUDGET)
         rows = moving.ids[arrived]
         self.y[rows], self.h[rows], self.tried[rows] = moving.y[arrived], moving.h[arrived], moving.tried[arrived]

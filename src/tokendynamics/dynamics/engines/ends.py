@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
+from tokendynamics.dynamics.engines.endings import of_broken
 from tokendynamics.dynamics.engines.problem import Outcome, Problem
 from tokendynamics.dynamics.field import Field
 from tokendynamics.dynamics.status import Status
@@ -30,10 +31,19 @@ class Lockstep:
         """End the systems that meet an event at the start."""
         self._end_at_events(self.problem.field, self.problem.times[0])
 
-    def moved(self, y: Tensor, t: float, field: Field) -> None:
-        """Take new states at time t where systems are alive and the states finite; then look at the events."""
-        finite = torch.isfinite(y.detach()).flatten(start_dim=1).all(dim=-1).cpu()
-        self._end(self.alive & ~finite, Status.NOT_FINITE)
+    def moved(self, y: Tensor, t: float, field: Field, tried: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """Take new states at time t where systems are alive and the states finite; then look at the events.
+
+        Args:
+            y: The new states.
+            t: Their time.
+            field: The vector field.
+            tried: The states at which the step evaluated the field, in order, each with its slope.
+        """
+        broken = self.alive & ~torch.isfinite(y.detach()).flatten(start_dim=1).all(dim=-1).cpu()
+        if bool(broken.any()):
+            for status, which in of_broken(field, tried).items():
+                self._end(broken & which.cpu(), status)
         self.y = torch.where(self.alive.to(y.device)[:, None, None], y, self.y)
         self.outcome.end_times[self.alive] = t
         self.outcome.counts["accepted"] += self.alive

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 
-import torch
 from torch import Tensor
 
 from tokendynamics.dynamics.engines.ends import Lockstep
@@ -52,16 +51,24 @@ def _interval(
     count = math.ceil((right - left) / (systems.problem.step or right - left) * (1 - 1e-12))
     h = (right - left) / count
     for number in range(count):
-        y = _step(field, method, systems.y, left + number * h, h)
+        y, tried = _step(field, method, systems.y, left + number * h, h)
         t = right if number == count - 1 else left + (number + 1) * h
-        systems.moved(field.project(y) if retraction else y, t, field)
+        systems.moved(field.project(y) if retraction else y, t, field, tried)
         if not bool(systems.alive.any()):
             return
 
 
-def _step(field: Field, method: Coefficients, y: Tensor, t: float, h: float) -> Tensor:
-    slopes: list[Tensor] = []
+def _step(
+    field: Field, method: Coefficients, y: Tensor, t: float, h: float
+) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+    """The new states, and the states at which the field was evaluated with their slopes."""
+    tried: list[tuple[Tensor, Tensor]] = []
     for row, node in zip(method.stages, method.nodes, strict=True):
-        state = y + h * sum((a * k for a, k in zip(row.tolist(), slopes, strict=True)), torch.zeros_like(y))
-        slopes.append(field.velocity(state, t + node * h))
-    return y + h * sum((b * k for b, k in zip(method.weights.tolist(), slopes, strict=True)), torch.zeros_like(y))
+        state = y + h * _combined(row, tried)
+        tried.append((state, field.velocity(state, t + node * h)))
+    return y + h * _combined(method.weights, tried), tried
+
+
+def _combined(weights: Tensor, tried: list[tuple[Tensor, Tensor]]) -> Tensor | float:
+    # Stages of weight zero are left out: they may have overflowed without mattering.
+    return sum((weight * slope for weight, (_, slope) in zip(weights.tolist(), tried, strict=True) if weight), 0.0)

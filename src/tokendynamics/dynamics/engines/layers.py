@@ -26,7 +26,8 @@ def run(problem: Problem) -> Outcome:
         for k in range(first, last):
             if not bool(systems.alive.any()):
                 break
-            systems.moved(problem.field.layer(systems.y, k, problem.tau), float(k + 1), problem.field)
+            moved = problem.field.layer(systems.y, k, problem.tau)
+            systems.moved(moved, float(k + 1), problem.field, [(systems.y, moved)])
             if k + 1 in problem.times:
                 systems.keep(float(k + 1))
             problem.report((k + 1 - first) / (last - first))

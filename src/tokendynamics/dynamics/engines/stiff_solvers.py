@@ -22,8 +22,8 @@ _SMALLEST_RTOL = 1e-13
 _GMRES_RTOL, _GMRES_RESTART, _GMRES_RESTARTS = 1e-3, 40, 5
 
 
-class NotFiniteError(ArithmeticError):
-    """The field is not finite: LSODA can loop without end on such values, so that the step is broken off."""
+class StuckError(ArithmeticError):
+    """The solver cannot go on. A field that is not finite is such a case: LSODA can loop without end on such values."""
 
 
 @dataclasses.dataclass
@@ -44,14 +44,14 @@ class Equations:
         """The field, from differences where ov is a multiple of the identity: slow motion is then exact.
 
         Raises:
-            NotFiniteError: As it says.
+            StuckError: A velocity that is not finite.
         """
         self.counts["right_hand_sides"] += 1
         x, slow = self.states(y), self.field.constrained and self.field.multiples is not None
         velocity = self.field.velocity_from_differences(x, t) if slow else self.field.velocity(x, t)
         flat = velocity.reshape(-1).numpy()
         if not np.isfinite(flat).all():
-            raise NotFiniteError
+            raise StuckError
         return flat
 
     def jacobian(self, t: float, y: np.ndarray) -> np.ndarray:
