@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from pretrained.gguf_files import tensors, write_gguf
 from tokendynamics.numerics.errors import CheckpointError
-from tokendynamics.pretrained import gguf_conversion, load
+from tokendynamics.pretrained import gguf_cache, gguf_conversion, load
 from tokendynamics.pretrained.wheels import wheel_path
 
 pytestmark = pytest.mark.skipif(find_spec("gguf") is None, reason="needs the extra gguf")
@@ -85,6 +89,123 @@ def test_a_cache_that_cannot_be_written_is_one_line(tmp_path: Path, reader: list
     blocked.write_text("")
     with pytest.raises(CheckpointError, match=r"expected a cache folder to write to, .*; set TOKENDYNAMICS_CACHE"):
         load(_fake_gguf(tmp_path), cache=blocked)
+
+
+def _saved(path: Path, cache: Path) -> dict[str, torch.Tensor]:
+    from safetensors.torch import load_file
+
+    assert load(path, cache=cache).name == path.stem
+    (entry,) = (cache / "gguf").glob(f"{path.stem}-*")
+    return load_file(entry / "model.safetensors")
+
+
+def test_every_number_of_the_file_arrives_and_none_other(tmp_path: Path) -> None:
+    saved = _saved(write_gguf(tmp_path / "tiny.gguf"), tmp_path / "cache")
+    wanted = tensors()
+    names = {"mlp.gate_proj": "ffn_gate", "mlp.down_proj": "ffn_down", "self_attn.v_proj": "attn_v"}
+    for ours, theirs in names.items():
+        for layer in range(2):
+            found = saved[f"model.layers.{layer}.{ours}.weight"]
+            np.testing.assert_array_equal(found, wanted[f"blk.{layer}.{theirs}.weight"])
+    np.testing.assert_array_equal(saved["lm_head.weight"], wanted["output.weight"])
+    assert len(saved) == len(wanted)
+
+
+@pytest.mark.parametrize("name", tensors())
+def test_a_file_without_a_tensor_is_refused_by_its_name(tmp_path: Path, name: str) -> None:
+    path = write_gguf(tmp_path / "tiny.gguf", keep=lambda found: found != name)
+    if name == "output.weight":  # then the head is the embedding, as in every model whose weights are tied
+        saved = _saved(path, tmp_path / "cache")
+        np.testing.assert_array_equal(saved["model.embed_tokens.weight"], tensors()["token_embd.weight"])
+        assert len(saved) == len(tensors()) - 1
+        return
+    with pytest.raises(CheckpointError, match=r"every tensor of the model .* got none for model\.") as refused:
+        load(path, cache=tmp_path / "cache")
+    assert "(1 of 21 are missing)" in str(refused.value)
+    assert not (tmp_path / "cache" / "gguf").exists()
+
+
+def test_a_file_without_any_tensor_or_with_other_layers_than_it_says_is_refused(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "none.gguf", keep=lambda name: False)
+    with pytest.raises(CheckpointError, match=r"got none for model\.embed_tokens\.weight, .*\(it has none\)"):
+        load(path, cache=tmp_path / "cache")
+    path = write_gguf(tmp_path / "more.gguf", block_count=1)
+    with pytest.raises(CheckpointError, match="expected 1 layers, as its block_count says, got tensors of 2"):
+        load(path, cache=tmp_path / "cache")
+    path = write_gguf(tmp_path / "fewer.gguf", block_count=3)
+    with pytest.raises(CheckpointError, match=r"got none for model\.layers\.2\..*\(9 of 30 are missing\)"):
+        load(path, cache=tmp_path / "cache")
+
+
+def test_an_edit_in_the_middle_of_a_file_gives_the_new_weights(tmp_path: Path, reader: list[Path]) -> None:
+    path = tmp_path / "tiny.gguf"
+    content = bytearray(b"GGUF" + bytes(5 << 20))
+    path.write_bytes(content)
+    load(path, cache=tmp_path / "cache")
+    times = path.stat().st_atime_ns, path.stat().st_mtime_ns
+    for place in (2 << 20, 3 << 20):
+        content[place] = 1
+        path.write_bytes(content)
+        os.utime(path, ns=times)
+        load(path, cache=tmp_path / "cache")
+    assert len(reader) == 3
+
+
+def test_a_digest_is_read_again_only_where_a_file_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Path] = []
+    monkeypatch.setattr(gguf_cache, "digest", lambda path: read.append(path) or "0" * 64)
+    monkeypatch.setattr(gguf_cache, "_SETTLED_SECONDS", -1.0)
+    path = tmp_path / "file"
+    path.write_text("a")
+    for _ in range(3):
+        gguf_cache.remembered_digest(path, tmp_path / "cache")
+    assert len(read) == 1
+    times = path.stat().st_atime_ns, path.stat().st_mtime_ns
+    path.write_text("b")
+    os.utime(path, ns=times)
+    gguf_cache.remembered_digest(path, tmp_path / "cache")
+    assert len(read) == 2
+    for note in (tmp_path / "cache" / "digests").iterdir():
+        note.write_text("{")
+    gguf_cache.remembered_digest(path, tmp_path / "cache")
+    assert len(read) == 3
+    # A file that has just been changed may change again within the same tick of the clock.
+    monkeypatch.setattr(gguf_cache, "_SETTLED_SECONDS", 1000.0)
+    path.write_text("c")
+    for _ in range(2):
+        gguf_cache.remembered_digest(path, tmp_path / "cache")
+    assert len(read) == 5
+
+
+def _flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 255
+    path.write_bytes(content)
+
+
+DAMAGES: dict[str, Callable[[Path], Any]] = {
+    "weights cut": lambda entry: (entry / "model.safetensors").write_bytes(b"half"),
+    "weights gone": lambda entry: (entry / "model.safetensors").unlink(),
+    "a bit of the weights": lambda entry: _flip(entry / "model.safetensors"),
+    "configuration gone": lambda entry: (entry / "config.json").unlink(),
+    "configuration cut": lambda entry: (entry / "config.json").write_text("{"),
+    "manifest gone": lambda entry: (entry / "manifest.json").unlink(),
+    "manifest empty": lambda entry: (entry / "manifest.json").write_text('{"written_by": "x", "files": {}}'),
+    "a folder for a file": lambda entry: ((entry / "config.json").unlink(), (entry / "config.json").mkdir()),
+    "all gone": lambda entry: [path.unlink() for path in entry.iterdir()],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_conversion_is_made_again(damage: str, tmp_path: Path, reader: list[Path]) -> None:
+    path, cache = _fake_gguf(tmp_path), tmp_path / "cache"
+    wanted = load(path, cache=cache).attention(0).query.clone()
+    (entry,) = (cache / "gguf").iterdir()
+    DAMAGES[damage](entry)
+    for _ in range(2):
+        assert torch.equal(load(path, cache=cache).attention(0).query, wanted)
+    assert len(reader) == 2
+    assert list((cache / "gguf").iterdir()) == [entry]
 
 
 @pytest.mark.pretrained

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import copy
-import hashlib
-import os
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import platformdirs
 import torch
 
 from tokendynamics.numerics.errors import CheckpointError, expected
 from tokendynamics.pretrained.adapters import adapter_for
+from tokendynamics.pretrained.gguf_cache import WRITER, cache_root, entry_of, intact
 from tokendynamics.pretrained.messages import in_short
 from tokendynamics.pretrained.quiet import quiet
-
-_MEBIBYTE = 1 << 20
-# Part of the key: raise it when what is written changes.
-_LAYOUT = b"1"
+from tokendynamics.provenance.whole_folder import whole_folder
 
 
 def converted(path: Path, cache: Path | str | None, report: Callable[[str], None] | None) -> Path:
@@ -40,16 +34,17 @@ def converted(path: Path, cache: Path | str | None, report: Callable[[str], None
         CheckpointError: The file is broken or of an unknown architecture, the extra `gguf` is not installed, or
             the cache cannot be written.
     """
-    root = Path(cache or os.environ.get("TOKENDYNAMICS_CACHE") or platformdirs.user_cache_dir("tokendynamics"))
-    target = root / "gguf" / f"{path.stem}-{_key(path)}"
-    if (target / "config.json").is_file():
+    root = cache_root(cache)
+    target = entry_of(path, root)
+    if intact(target, root):
         return target
     _check_readers(path)
     if report is not None:
         report(f"converting {path.name} to safetensors, once (about 20 s for 135 million parameters)")
     network, tokenizer = _read(path)
     try:
-        with _published(target) as folder, quiet():
+        # A damaged conversion is nobody's work: it is replaced.
+        with whole_folder(target, {"source": path.name}, WRITER, overwrite=True) as folder, quiet():
             network.save_pretrained(folder)
             tokenizer.save_pretrained(folder)
     except OSError as error:
@@ -57,20 +52,6 @@ def converted(path: Path, cache: Path | str | None, report: Callable[[str], None
         advice = "set TOKENDYNAMICS_CACHE to a folder with enough space"
         raise CheckpointError(expected(str(target), "a cache folder to write to", came, advice)) from error
     return target
-
-
-def _key(path: Path) -> str:
-    """A hash of size, beginning and end: it survives a reinstallation, and reads 2 MiB instead of gigabytes."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        head = file.read(_MEBIBYTE)
-        file.seek(max(0, size - _MEBIBYTE))
-        tail = file.read(_MEBIBYTE)
-    if not head.startswith(b"GGUF"):
-        raise CheckpointError(
-            expected(str(path), "a GGUF file", "one that does not begin with GGUF", "download it again")
-        )
-    return hashlib.sha256(b"|".join((_LAYOUT, str(size).encode(), head, tail))).hexdigest()[:16]
 
 
 def _check_readers(path: Path) -> None:
@@ -82,23 +63,6 @@ def _check_readers(path: Path) -> None:
         )
 
 
-@contextmanager
-def _published(target: Path) -> Iterator[Path]:
-    """Give a temporary folder that becomes `target` at the end, or disappears if the block fails."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=".writing-", dir=target.parent))
-    try:
-        yield folder
-        try:
-            folder.rename(target)
-        except OSError:
-            # Another process may have finished first; its result is the same.
-            if not (target / "config.json").is_file():
-                raise
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def _read(path: Path) -> tuple[Any, Any]:
     """Return the model and the tokenizer in a GGUF file, as transformers reads them."""
     from transformers import AutoTokenizer
@@ -106,7 +70,7 @@ def _read(path: Path) -> tuple[Any, Any]:
     source = {"gguf_file": path.name, "trust_remote_code": False}
     try:
         with quiet(), _without_conversion_bar():
-            network = _dequantised(path.parent, source)
+            network = _dequantised(path, source)
             return network, AutoTokenizer.from_pretrained(path.parent, **source)
     except CheckpointError:
         raise
@@ -115,11 +79,17 @@ def _read(path: Path) -> tuple[Any, Any]:
         raise CheckpointError(expected(str(path), "a complete GGUF file", came, "download it again")) from error
 
 
-def _dequantised(folder: Path, source: dict[str, Any]) -> Any:
+def _dequantised(path: Path, source: dict[str, Any]) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    adapter_for(AutoConfig.from_pretrained(folder, **source).model_type)
-    loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **source)
+    folder = path.parent
+    config = AutoConfig.from_pretrained(folder, **source)
+    adapter_for(config.model_type)
+    _check_layers(path, config.num_hidden_layers)
+    # Its declared result is the model alone.
+    read: Any = AutoModelForCausalLM.from_pretrained
+    loaded, found = read(folder, dtype=torch.float32, output_loading_info=True, **source)
+    _check_complete(path, list(loaded.state_dict()), found["missing_keys"])
     # A model that came from GGUF counts as quantised and refuses to be saved: rebuild it around the same tensors.
     config = copy.deepcopy(loaded.config)
     vars(config).pop("quantization_config", None)
@@ -128,6 +98,28 @@ def _dequantised(folder: Path, source: dict[str, Any]) -> Any:
     plain.load_state_dict(loaded.state_dict(), assign=True)
     plain.tie_weights()
     return plain
+
+
+def _check_layers(path: Path, layers: int) -> None:
+    """Refuse a file whose metadata names fewer layers than it holds: transformers drops the others silently."""
+    from gguf import GGUFReader
+
+    numbers = [re.match(r"blk\.(\d+)\.", tensor.name) for tensor in GGUFReader(path).tensors]
+    held = 1 + max((int(found[1]) for found in numbers if found), default=-1)
+    if held > layers:
+        came = f"tensors of {held}"
+        raise CheckpointError(
+            expected(str(path), f"{layers} layers, as its block_count says", came, "download it again")
+        )
+
+
+def _check_complete(path: Path, names: list[str], missing: Collection[str]) -> None:
+    """Refuse a file without some of the tensors: transformers fills them with random numbers."""
+    absent = [name for name in names if name in missing]
+    if absent:
+        of_all = "it has none" if len(absent) == len(names) else f"{len(absent)} of {len(names)} are missing"
+        came = f"none for {absent[0]}, the first of those that are missing ({of_all})"
+        raise CheckpointError(expected(str(path), "every tensor of the model in the file", came, "download it again"))
 
 
 @contextmanager
