@@ -57,7 +57,8 @@ class Flow:
             raise ArgumentTypeError(expected("space", "Free(), Sphere() or Ellipsoid(metric)", repr(space)))
         if projection not in ("orthogonal", "remark_5_1"):
             raise ArgumentValueError(expected("projection", "'orthogonal' or 'remark_5_1'", repr(projection)))
-        self.attention, self.space, self.projection = attention, space, projection
+        self.attention, self.space = attention, space
+        self.projection: Projection = projection
         constrained = isinstance(space, Ellipsoid)
         self.normalization = attention.normalization or ("paper" if constrained else "plain")
         _check_metric(space, attention)

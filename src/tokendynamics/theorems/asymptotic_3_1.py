@@ -106,7 +106,7 @@ def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
     if bool(torch.isinf(excess).all()):
         return (undecided(tuple(states.shape[:-3]), f"{text}: qk is singular, the metric (9) is none"),)
     condition = torch.linalg.cond(measured.metric_of(flow)).to(excess)
-    return (never_above(beyond_rounding(excess, condition, TOLERANCE), trajectory, TOLERANCE, text),)
+    return (never_above(beyond_rounding(excess, condition, TOLERANCE), trajectory, TOLERANCE, text, pointwise=True),)
 
 
 STATEMENT = Statement(

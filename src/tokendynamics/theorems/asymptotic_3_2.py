@@ -10,7 +10,8 @@ from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.observables import log_potential
 from tokendynamics.theorems import hypotheses as measured
 from tokendynamics.theorems.asymptotic_3_1 import gradient_hypotheses, gradient_structure
-from tokendynamics.theorems.conditions import flow_of, integration_tolerance, never_rises, tends_to_zero
+from tokendynamics.theorems.conditions import flow_of, never_rises, tends_to_zero
+from tokendynamics.theorems.precision import integration_tolerance
 from tokendynamics.theorems.result import Condition, Prediction
 from tokendynamics.theorems.statement import Statement
 

@@ -12,11 +12,11 @@ from tokendynamics.theorems import hypotheses as measured
 from tokendynamics.theorems.conditions import (
     LIMIT,
     flow_of,
-    integration_tolerance,
     never_rises,
     tends_to_zero,
     undecided,
 )
+from tokendynamics.theorems.precision import integration_tolerance
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 from tokendynamics.theorems.statement import Statement
 

@@ -8,7 +8,8 @@ from torch import Tensor
 from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.observables import consensus, direction_deficit
 from tokendynamics.theorems import hypotheses as measured
-from tokendynamics.theorems.conditions import LIMIT, integration_tolerance, never_above, tends_to_zero
+from tokendynamics.theorems.conditions import LIMIT, never_above, tends_to_zero
+from tokendynamics.theorems.precision import integration_tolerance
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 from tokendynamics.theorems.statement import Statement
 

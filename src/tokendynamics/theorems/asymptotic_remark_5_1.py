@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -15,7 +17,7 @@ from tokendynamics.theorems.asymptotic_5_1 import (
     generic_start,
     unit_start,
 )
-from tokendynamics.theorems.conditions import beyond_rounding, flow_of, never_above
+from tokendynamics.theorems.conditions import beyond_rounding, flow_of, never_above, undecided
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 from tokendynamics.theorems.statement import Statement
 
@@ -56,13 +58,13 @@ def _predict(flow: Flow, start: Tensor) -> Prediction:
     return causal_consensus(flow, 1, start.shape[-2])
 
 
-def sphere_velocity(flow: Flow, z: Tensor, t: float) -> Tensor:
+def sphere_velocity(flow: Flow, ov: Tensor, z: Tensor, t: float) -> Tensor:
     """Return the velocity of the causal identity-value system at z = ov y on the sphere, written out.
 
     ``z_i' = factor · Σ_{j ≤ i} β_ij (z_j − (z_i·z_j) z_i)`` with β the softmax of ``y_i^T qk y_j``, y = ov^{−1} z.
     """
     qk = flow.attention.qk.matrix_at(t)[..., 0, :, :].to(z)
-    y = torch.linalg.solve(_value_matrix(flow).to(z), z.mT).mT
+    y = torch.linalg.solve(ov.to(z), z.mT).mT
     hidden = torch.ones(z.shape[-2], z.shape[-2], dtype=torch.bool, device=z.device).triu(1)
     weights = (y @ qk @ y.mT).masked_fill(hidden, -torch.inf).softmax(dim=-1)
     inner = z @ z.mT
@@ -72,6 +74,12 @@ def sphere_velocity(flow: Flow, z: Tensor, t: float) -> Tensor:
 def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
     flow, states = flow_of(trajectory), trajectory.tensor.detach().double()
     ov = _value_matrix(flow).to(states)
+    singular = np.broadcast_to(~_regular(ov).cpu().numpy(), states.shape[:-3])
+    text = "relative error of ov · velocity(y) = sphere velocity(ov y)"
+    if singular.all():
+        return (undecided(tuple(states.shape[:-3]), f"{text}: ov is singular, there is no z = ov y on the sphere"),)
+    # What is singular is replaced by something that can be solved, and said to be undecided.
+    ov = torch.where(torch.as_tensor(~_regular(ov))[..., None, None], torch.eye(flow.dim).to(ov), ov)
     error = torch.stack(
         [
             _change_of_coordinates(flow, flow.space.project(states[..., index, :, :]), ov, float(time))
@@ -79,17 +87,35 @@ def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
         ],
         dim=-1,
     )
-    text = "relative error of ov · velocity(y) = sphere velocity(ov y)"
     # Rounding of y^T M y, with M = ov^T ov, is that of the squared condition number of ov.
     error = beyond_rounding(error, torch.linalg.cond(ov) ** 2, TOLERANCE)
-    return (
-        never_above(error, trajectory, TOLERANCE, text),
+    found = (
+        never_above(error, trajectory, TOLERANCE, text, pointwise=True),
         *causal_consensus_conditions(states @ ov.mT.unsqueeze(-3), trajectory),
+    )
+    return tuple(_where_regular(one, singular) for one in found)
+
+
+def _where_regular(condition: Condition, singular: np.ndarray) -> Condition:
+    if not singular.any():
+        return condition
+    return replace(
+        condition,
+        outcome=np.where(singular, "undecided", condition.outcome),
+        margin=np.where(singular, 0.0, condition.margin),
+        first_failure=np.where(singular, np.nan, condition.first_failure),
+        reason="ov is singular: there is no z = ov y on the sphere",
     )
 
 
+def _regular(ov: Tensor) -> Tensor:
+    """Whether ov can be solved for, (…,)."""
+    singular = torch.linalg.svdvals(ov)
+    return singular[..., -1] > measured.ROUNDING * singular[..., 0]
+
+
 def _change_of_coordinates(flow: Flow, y: Tensor, ov: Tensor, t: float) -> Tensor:
-    gap = flow.velocity(y, t) @ ov.mT - sphere_velocity(flow, y @ ov.mT, t)
+    gap = flow.velocity(y, t) @ ov.mT - sphere_velocity(flow, ov, y @ ov.mT, t)
     return torch.linalg.vector_norm(gap, dim=-1).amax(dim=-1) / flow.weight_factor
 
 

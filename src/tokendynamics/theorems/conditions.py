@@ -11,16 +11,9 @@ from tokendynamics.numerics.arguments import ArrayLike
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 from tokendynamics.theorems.result import Certificate, Condition, Outcome
 
-MONOTONE = 1e-6
-"""A rise of a quantity (relative to its natural scale) that counts as the integrator's error."""
 LIMIT = 1e-3
 """A limit counts as reached when the quantity is below this, relative to its natural scale."""
 _WORST_FIRST: tuple[Outcome, ...] = ("fails", "undecided", "holds")
-
-
-def integration_tolerance(trajectory: Trajectory) -> float:
-    """The larger of `MONOTONE` and 100 roundings of the dtype in which the states are stored."""
-    return max(MONOTONE, 100 * torch.finfo(trajectory.tensor.dtype).eps)
 
 
 def flow_of(trajectory: Trajectory) -> Flow:
@@ -45,7 +38,9 @@ def beyond_rounding(error: Tensor, condition: Tensor, tolerance: float) -> Tenso
     return error / unavoidable.clamp_min(1.0).unsqueeze(-1)
 
 
-def never_above(excess: ArrayLike, trajectory: Trajectory, tolerance: float, text: str) -> Condition:
+def never_above(
+    excess: ArrayLike, trajectory: Trajectory, tolerance: float, text: str, *, pointwise: bool = False
+) -> Condition:
     """A quantity that must not be above 0: fails at the first time at which it exceeds the tolerance.
 
     Args:
@@ -53,6 +48,7 @@ def never_above(excess: ArrayLike, trajectory: Trajectory, tolerance: float, tex
         trajectory: The run; saved times that it did not reach do not count.
         tolerance: The excess that counts as rounding.
         text: What is required.
+        pointwise: See `Condition`.
     """
     seen = np.where(np.asarray(trajectory.reached), _as_array(excess), -np.inf)
     # A NaN is no proof of anything: it counts as a violation.
@@ -60,7 +56,8 @@ def never_above(excess: ArrayLike, trajectory: Trajectory, tolerance: float, tex
     failed = violated.any(axis=-1)
     first = np.where(failed, np.asarray(trajectory.times)[violated.argmax(axis=-1)], np.nan)
     outcome = np.where(failed, "fails", "holds")
-    return Condition(text, outcome, np.asarray(tolerance - seen.max(axis=-1)), tolerance, first)
+    margin = np.nan_to_num(tolerance - seen.max(axis=-1), nan=-np.inf, posinf=np.inf, neginf=-np.inf)
+    return Condition(text, outcome, np.asarray(margin), tolerance, first, pointwise=pointwise)
 
 
 def never_rises(values: ArrayLike, trajectory: Trajectory, tolerance: float, text: str) -> Condition:
@@ -145,12 +142,15 @@ def _narrowness(condition: Condition, outcome: Outcome) -> float:
 def _sentence(condition: Condition, outcome: Outcome, margin: float, first: float | None, outcomes: np.ndarray) -> str:
     share = "" if outcomes.size == 1 else f" ({int((outcomes == outcome).sum())} of {outcomes.size} systems)"
     value, limit = condition.tolerance - margin, condition.tolerance
+    reason = f" ({condition.reason})" if condition.reason else ""
     if limit == 0 and outcome != "fails":
         # Nothing was compared: the text says it all.
-        return f"{condition.text}: {outcome}{share}"
+        return f"{condition.text}: {outcome}{share}{reason}"
     numbers = {
         "holds": f"holds: {value:.3g} against {limit:.3g} allowed",
         "fails": f"fails: {value:.3g} against {limit:.3g} allowed, first at t = {first}",
         "undecided": f"undecided: {value:.3g} when the run ended, {limit:.3g} needed",
     }[outcome]
-    return f"{condition.text}: {numbers}{share}"
+    if outcome == "undecided" and condition.reason:
+        numbers = f"undecided: {value:.3g} against {limit:.3g} allowed"
+    return f"{condition.text}: {numbers}{share}{reason if outcome != 'holds' else ''}"

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.theorems import hypotheses as measured
-from tokendynamics.theorems.conditions import flow_of, integration_tolerance, never_above, undecided
+from tokendynamics.theorems.conditions import flow_of, never_above, undecided
+from tokendynamics.theorems.precision import integration_tolerance
 from tokendynamics.theorems.result import Condition, Hypothesis
 
 RESIDUAL = 1e-10

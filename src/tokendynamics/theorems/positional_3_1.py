@@ -57,7 +57,7 @@ def pair_rate_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
         terms = torch.cdist(x, x) * (size * largest)[..., None, None]
         return (-rate / terms.clamp_min(torch.finfo(x.dtype).tiny)).amax(dim=(-2, -1))
 
-    return (never_above(along(trajectory, wrong_way), trajectory, form.tolerance, text),)
+    return (never_above(along(trajectory, wrong_way), trajectory, form.tolerance, text, pointwise=True),)
 
 
 STATEMENT = Statement(

@@ -9,7 +9,7 @@ from torch import Tensor
 from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.observables.quadratic import quadratic_form, quadratic_form_rate, quadratic_form_rate_bound
 from tokendynamics.theorems import hypotheses as measured
-from tokendynamics.theorems.conditions import flow_of, integration_tolerance, never_above, undecided
+from tokendynamics.theorems.conditions import flow_of, never_above, undecided
 from tokendynamics.theorems.contraction import (
     ContractionForm,
     contracting_systems,
@@ -19,6 +19,7 @@ from tokendynamics.theorems.contraction import (
     symmetric_contraction,
 )
 from tokendynamics.theorems.free_flow import along, free_softmax, of_constant_circuits, states_of
+from tokendynamics.theorems.precision import integration_tolerance
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 from tokendynamics.theorems.statement import Statement
 
@@ -58,7 +59,7 @@ def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
         # A bound of −inf is met by any rate.
         return torch.where(torch.isinf(bound), -1.0, (bound - rate) / terms).amax(dim=-1)
 
-    inequality = never_above(along(trajectory, shortfall), trajectory, form.tolerance, text)
+    inequality = never_above(along(trajectory, shortfall), trajectory, form.tolerance, text, pointwise=True)
     contracting = contracting_systems(form)
     return (inequality, _bounded(trajectory, form, contracting)) if bool(contracting.any()) else (inequality,)
 

@@ -11,13 +11,13 @@ from tokendynamics.theorems import hypotheses as measured
 from tokendynamics.theorems.conditions import (
     LIMIT,
     flow_of,
-    integration_tolerance,
     never_rises,
     tends_to_zero,
     undecided,
 )
 from tokendynamics.theorems.contraction import contraction_form, definite_forms, symmetric_contraction
 from tokendynamics.theorems.free_flow import free_softmax, of_constant_circuits, states_of
+from tokendynamics.theorems.precision import integration_tolerance
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 from tokendynamics.theorems.slow_decay import slope_condition
 from tokendynamics.theorems.statement import Statement

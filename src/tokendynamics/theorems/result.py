@@ -95,6 +95,9 @@ class Condition:
         margin: Tolerance minus violation (or threshold minus value reached), shape (…,): at least 0 where it holds.
         tolerance: The violation that counts as rounding, or the threshold below which a limit counts as reached.
         first_failure: The first saved time at which it fails, NaN where it does not, shape (…,).
+        pointwise: Whether it is measured at each saved state for itself, such as an identity between vector fields, so
+            that the integrator's error does not enter.
+        reason: Why a violation is, or is not, said to be a failure; empty where none was seen.
     """
 
     text: str
@@ -102,6 +105,8 @@ class Condition:
     margin: np.ndarray
     tolerance: float
     first_failure: np.ndarray
+    pointwise: bool = False
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -114,8 +119,8 @@ class Certificate:
     Attributes:
         statement: Its name.
         outcome: ``"holds"``: every condition is met, limits down to the threshold. ``"fails"``: a condition is
-            violated by more than the tolerance. ``"undecided"``: nothing is violated, but the run ended before a
-            limit was near.
+            violated by more than the tolerance, and a tighter run shows it as well. ``"undecided"``: the run ended
+            before a limit was near, or it was too loose for what it shows.
         margin: Tolerance minus violation, or threshold minus the value reached; at least 0 where it holds.
         tolerance: The tolerance or threshold of the deciding condition.
         first_failure: The first saved time at which a condition fails, over all systems; None where none does.

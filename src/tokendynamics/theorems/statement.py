@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.theorems.conditions import combine
+from tokendynamics.theorems.confirmation import confirmed
 from tokendynamics.theorems.result import Certificate, Check, Condition, Hypothesis, Prediction
 
 
@@ -64,7 +65,8 @@ class Statement:
 
     def certify(self, trajectory: Trajectory) -> Certificate:
         """Evaluate the conditions on a trajectory, whether or not the hypotheses hold."""
-        certificate = combine(self.name, self.conditions(trajectory))
+        conditions = confirmed(self.conditions(trajectory), trajectory, self.conditions)
+        certificate = combine(self.name, conditions)
         notes = [certificate.text, *_part_seen(trajectory)]
         if trajectory.engine == "layers":
             notes.append("judged on discrete layers, of which the statement does not speak")
