@@ -36,7 +36,7 @@ class Attention:
 
     Args:
         qk: (dim, dim), (head, dim, dim) or (*system, head, dim, dim), a `FactoredMatrix`, `Sinusoidal`, `Periodic`,
-            or a function of time.
+            or a function of time; or a list with one of these for each head.
         ov: Likewise, for the same heads.
         causal: Whether token i sees only tokens j ≤ i.
         weights: ``"softmax"`` over the senders, or ``"linear"``: the logits themselves (`logical` (2.2)).

@@ -10,7 +10,7 @@ import torch
 from tokendynamics.attention.attention import Attention
 from tokendynamics.attention.circuits import FactoredMatrix
 from tokendynamics.attention.positions import AbsolutePositions, RotaryPositions
-from tokendynamics.attention.schedules import Constant, Periodic, Schedule, Sinusoidal
+from tokendynamics.attention.schedules import Constant, PerHead, Periodic, Schedule, Sinusoidal
 from tokendynamics.dynamics.flow import Flow
 from tokendynamics.spaces.ellipsoid import Ellipsoid
 from tokendynamics.spaces.free import Free
@@ -78,6 +78,9 @@ def _schedule_to_record(schedule: Schedule, name: str, arrays: Arrays) -> dict[s
         for part in ("matrix", "amplitude", "frequency", "phase"):
             arrays[f"{name}_{part}"] = _array(getattr(schedule, part))
         return {"kind": "sinusoidal", "absolute": schedule.absolute}
+    if isinstance(schedule, PerHead):
+        heads = [_schedule_to_record(head, f"{name}_head{i}", arrays) for i, head in enumerate(schedule.heads)]
+        return {"kind": "heads", "heads": heads}
     if isinstance(schedule, Periodic):
         _store(schedule.matrices, name, arrays)
         return {"kind": "periodic", "period": schedule.period}
@@ -92,6 +95,9 @@ def _schedule_from_record(words: dict[str, Any], name: str, arrays: Arrays) -> A
         return Sinusoidal(*parts, absolute=words["absolute"])
     if words["kind"] == "periodic":
         return Periodic(_stored(name, arrays), words["period"])
+    if words["kind"] == "heads":
+        heads = [_schedule_from_record(head, f"{name}_head{i}", arrays) for i, head in enumerate(words["heads"])]
+        return None if None in heads else PerHead(heads, name)
     return None
 
 

@@ -2,9 +2,20 @@
 
 from tokendynamics.attention.schedules.constant import Constant
 from tokendynamics.attention.schedules.from_callable import FromCallable
+from tokendynamics.attention.schedules.per_head import PerHead
 from tokendynamics.attention.schedules.periodic import Periodic
 from tokendynamics.attention.schedules.reading import ScheduleLike, as_schedule
 from tokendynamics.attention.schedules.schedule import Schedule, Time
 from tokendynamics.attention.schedules.sinusoidal import Sinusoidal
 
-__all__ = ["Constant", "FromCallable", "Periodic", "Schedule", "ScheduleLike", "Sinusoidal", "Time", "as_schedule"]
+__all__ = [
+    "Constant",
+    "FromCallable",
+    "PerHead",
+    "Periodic",
+    "Schedule",
+    "ScheduleLike",
+    "Sinusoidal",
+    "Time",
+    "as_schedule",
+]

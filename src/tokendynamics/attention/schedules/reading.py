@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from torch import Tensor
@@ -11,15 +11,16 @@ from tokendynamics.attention.circuits import FactoredMatrix
 from tokendynamics.attention.schedules.axes import mapped, with_head_axis
 from tokendynamics.attention.schedules.constant import Constant
 from tokendynamics.attention.schedules.from_callable import FromCallable
+from tokendynamics.attention.schedules.per_head import side_by_side
 from tokendynamics.attention.schedules.schedule import Schedule
 from tokendynamics.numerics.arguments import ArrayLike, as_tensor
 from tokendynamics.numerics.errors import ArgumentTypeError, expected
 
-ScheduleLike: TypeAlias = ArrayLike | FactoredMatrix | Schedule | Callable[[float], Any]
+ScheduleLike: TypeAlias = ArrayLike | FactoredMatrix | Schedule | Callable[[float], Any] | Sequence[Any]
 
 
 def as_schedule(value: ScheduleLike, argument: str) -> Schedule:
-    """What a user passes where circuits are expected, as a schedule.
+    """What a user passes where circuits are expected, as a schedule; a list may hold one for each head.
 
     Raises:
         ArgumentTypeError: Not a matrix, a schedule or a callable; or integer or complex numbers.
@@ -27,6 +28,8 @@ def as_schedule(value: ScheduleLike, argument: str) -> Schedule:
     """
     if isinstance(value, Schedule):
         return value
+    if isinstance(value, list | tuple) and any(_stands_for_itself(entry) for entry in value):
+        return side_by_side([as_schedule(entry, f"{argument}[{i}]") for i, entry in enumerate(value)], argument)
     if isinstance(value, FactoredMatrix):
         return Constant(value if value.left.ndim > 2 else mapped(value, lambda tensor: tensor.unsqueeze(0)))
     if not isinstance(value, Tensor) and callable(value):
@@ -35,3 +38,8 @@ def as_schedule(value: ScheduleLike, argument: str) -> Schedule:
         wanted = "a matrix, a schedule or a function of time"
         raise ArgumentTypeError(expected(argument, wanted, repr(value), "a multiple of the identity needs its matrix"))
     return Constant(with_head_axis(as_tensor(value, argument, ndim_at_least=2, axes="(…, dim, dim)")))
+
+
+def _stands_for_itself(entry: Any) -> bool:
+    """Whether an entry of a list is a head's circuits, not numbers."""
+    return isinstance(entry, Schedule | FactoredMatrix) or (not isinstance(entry, Tensor) and callable(entry))

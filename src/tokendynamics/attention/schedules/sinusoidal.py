@@ -24,7 +24,8 @@ class Sinusoidal(Continuous):
 
     Args:
         matrix: (dim, dim), (head, dim, dim) or (*system, head, dim, dim).
-        amplitude: A number, (dim,), (head, dim) or (*system, head, dim).
+        amplitude: A number, (dim,), (head, dim) or (*system, head, dim). Axes of length 1 broadcast, heads and systems
+            too: gates that differ between systems may stand over one matrix, and one gate over many matrices.
         frequency: Likewise, in radians per unit of time.
         phase: Likewise, in radians; π/2 gives a cosine.
         absolute: Take |sin|. Up to `MOST_GATES` gates the explicit engines step exactly onto the kinks. Beyond that
@@ -55,9 +56,18 @@ class Sinusoidal(Continuous):
     ) -> None:
         self.matrix = with_head_axis(as_tensor(matrix, "matrix", ndim_at_least=2, axes="(…, dim, dim)"))
         rows = (1, self.matrix.shape[-2])
-        self.amplitude, self.frequency, self.phase = (
+        gates = [
             _gate(value, name, self.matrix, rows)
             for value, name in ((amplitude, "amplitude"), (frequency, "frequency"), (phase, "phase"))
+        ]
+        *systems, heads, _ = _common_shape(gates, self.matrix)
+        # Whoever has system axes has all systems and everyone has all heads, so that each can be indexed by itself.
+        if self.matrix.ndim > 3:
+            self.matrix = self.matrix.expand(*systems, heads, *self.matrix.shape[-2:])
+        else:
+            self.matrix = self.matrix.expand(heads, *self.matrix.shape[-2:])
+        self.amplitude, self.frequency, self.phase = (
+            gate.expand(*(systems if gate.ndim > 2 else ()), heads, rows[1]) for gate in gates
         )
         self.absolute = absolute
 
@@ -121,6 +131,16 @@ class Sinusoidal(Continuous):
         other.matrix, other.amplitude, other.frequency, other.phase = matrix, amplitude, frequency, phase
         other.absolute = self.absolute
         return other
+
+
+def _common_shape(gates: Sequence[Tensor], matrix: Tensor) -> tuple[int, ...]:
+    """(*system, head, dim) of all gates and the matrix together."""
+    try:
+        return torch.broadcast_shapes(*(gate.shape for gate in gates), matrix.shape[:-1])
+    except RuntimeError:
+        wanted = f"gates that broadcast with each other and matrix, shape {tuple(matrix.shape)}"
+        came = "shapes " + ", ".join(str(tuple(gate.shape)) for gate in gates)
+        raise ArgumentValueError(expected("amplitude, frequency, phase", wanted, came)) from None
 
 
 def _gate(value: ArrayLike, argument: str, matrix: Tensor, rows: Sequence[int]) -> Tensor:
