@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
 from tokendynamics import plots
 from tokendynamics.numerics.threads import limited_threads
 from tokendynamics.papers.figures import FIGURES
+from tokendynamics.papers.kept import keep, write_record
 from tokendynamics.papers.record import Record
 from tokendynamics.papers.summary import summary
 
@@ -25,7 +25,10 @@ def main(arguments: list[str] | None = None) -> int:
         0; 1 if a quantity failed that theory or an independent simulation expects, for no known reason (what a paper
         claims and does not come out is reported, and is no failure of this program); 130 if interrupted.
     """
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.records is not None and options.quick:
+        parser.error("--records: are kept of runs at full size, not of --quick ones")
     if options.list:
         print("\n".join(f"{name:24s} {figure.title}" for name, figure in FIGURES.items()))
         return 0
@@ -39,6 +42,8 @@ def main(arguments: list[str] | None = None) -> int:
                 _say(f"[{index}/{len(names)}] {name}: {FIGURES[name].title}")
                 record, widths[name] = _run(name, options.out, options.runs, quick=options.quick)
                 records[name] = record
+                if options.records is not None:
+                    keep(name, record, options.records)
                 (options.out / "papers.md").write_text(summary(records, widths), encoding="utf-8")
                 _say(_verdict(record))
     except KeyboardInterrupt:
@@ -61,8 +66,7 @@ def _run(name: str, folder: Path, runs: Path | None, *, quick: bool) -> tuple[Re
     drawn = figure.draw(record)
     for kind in FORMATS:
         plots.save(drawn, folder / f"{name}.{kind}")
-    text = json.dumps(record.as_json(), indent=2, ensure_ascii=False)
-    (folder / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+    write_record(record, folder / f"{name}.json")
     return record, float(drawn.get_size_inches()[0])
 
 
@@ -86,6 +90,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, default=Path("papers-out"), metavar="FOLDER", help="default: papers-out")
     learned = "where learned models are kept and taken from (default: 'learned' in the output)"
     parser.add_argument("--runs", type=Path, metavar="FOLDER", help=learned)
+    kept = "copy the numbers of each figure, as JSON and one page, to where the repository keeps them (docs/papers)"
+    parser.add_argument("--records", type=Path, metavar="FOLDER", help=kept)
     parser.add_argument("--quick", action="store_true", help="fewer draws and starts: a minute or two in all")
     parser.add_argument("--threads", type=int, default=1, help="threads of the linear algebra, default 1")
     parser.add_argument("--list", action="store_true", help="print the names and stop")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -15,12 +16,16 @@ from tokendynamics.papers.asymptotic import fig1, fig2, fig3, fig4, fig5, wendel
 from tokendynamics.papers.logical import attention_2_18, equivalence, landscape, weights, worked_examples
 from tokendynamics.papers.logical import fig1 as logical_fig1
 from tokendynamics.papers.logical import fig2 as logical_fig2
+from tokendynamics.papers.logical.learned import Size
 from tokendynamics.papers.positional import fig1 as positional_fig1
 from tokendynamics.papers.positional import fig2a, fig2b, fig9a, fig9b, remark_3_2, remark_3_5, remark_4_2
 from tokendynamics.papers.positional import fig5 as positional_fig5
 from tokendynamics.papers.record import Record
 
 T = TypeVar("T")
+
+_HOW = ("folder", "track", "threads")
+"""Arguments that no number hangs on."""
 
 
 def _told(items: Iterable[T], description: str, total: int) -> Iterable[T]:
@@ -54,9 +59,21 @@ class PaperFigure:
             folder: Where a resumable figure keeps parts of the work; the others do not need it.
         """
         kept = {"folder": folder} if self.resumable else {}
-        if quick:
-            return replace(self.module.reproduce(**self.quick, **kept), quick=dict(self.quick))
-        return self.module.reproduce(**self.full, **kept)
+        given = self.quick if quick else self.full
+        record = replace(self.module.reproduce(**given, **kept), arguments=self.arguments(quick=quick))
+        return replace(record, quick=dict(self.quick)) if quick else record
+
+    def arguments(self, *, quick: bool = False) -> dict[str, Any]:
+        """Sizes, seeds and tolerances that `reproduce` computes with, those left at their defaults too."""
+        parameters = inspect.signature(self.module.reproduce).parameters.values()
+        named = {one.name: one.default for one in parameters if one.kind is one.KEYWORD_ONLY}
+        # A figure that learns takes the size of its task as further keywords.
+        sized = asdict(Size()) if any(one.kind is one.VAR_KEYWORD for one in parameters) else {}
+        return {
+            name: value
+            for name, value in {**named, **sized, **(self.quick if quick else self.full)}.items()
+            if name not in _HOW
+        }
 
     def draw(self, record: Record) -> Figure:
         """Draw what `reproduce` returned."""

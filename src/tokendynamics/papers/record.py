@@ -91,6 +91,7 @@ class Record:
         seconds: How long `reproduce` ran, in wall-clock time.
         quick: The reduced arguments of a quick run, empty if none was reduced; None for a run at full size.
         ran_on: Versions and hardware.
+        arguments: Of `reproduce`, those left at their defaults too: sizes, seeds, tolerances.
     """
 
     paper: str
@@ -103,6 +104,7 @@ class Record:
     seconds: float = 0.0
     quick: Mapping[str, Any] | None = None
     ran_on: Mapping[str, str] = field(default_factory=lambda: environment(), repr=False)
+    arguments: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def failures(self) -> tuple[Quantity, ...]:
@@ -137,8 +139,7 @@ class Record:
 
     def as_json(self) -> dict[str, Any]:
         """Everything but `results`, as what `json.dumps` takes; None for a NaN, which JSON lacks."""
-        columns = ("name", "source", "relation", "expected", "ours", "tolerance", "verdict", "reason", "unsettled")
-        rows = [{column: _finite(getattr(quantity, column)) for column in columns} for quantity in self.quantities]
+        rows = [{column: _finite(getattr(quantity, column)) for column in _COLUMNS} for quantity in self.quantities]
         return {
             "paper": self.paper,
             "figure": self.figure,
@@ -146,11 +147,35 @@ class Record:
             "quantities": rows,
             "invented": self.invented,
             "seed": self.seed,
+            "arguments": dict(self.arguments),
             "run": self.banner or "full size",
             "reduced": None if self.quick is None else dict(self.quick),
             "seconds": round(self.seconds, 3),
             "ran_on": dict(self.ran_on),
         }
+
+    @classmethod
+    def from_json(cls, written: Mapping[str, Any]) -> Record:
+        """A record as `as_json` wrote it; it has no `results`, so it can be read and compared but not drawn.
+
+        Raises:
+            KeyError: Something is missing.
+        """
+        quantities = [
+            Quantity(**{column: _number(row[column], column) for column in _COLUMNS if column != "verdict"})
+            for row in written["quantities"]
+        ]
+        texts = ("paper", "figure", "statement", "invented", "seed", "seconds", "ran_on", "arguments")
+        given = {name: written[name] for name in texts}
+        return cls(**given, quantities=tuple(quantities), results={}, quick=written["reduced"])
+
+
+_COLUMNS = ("name", "source", "relation", "expected", "ours", "tolerance", "verdict", "reason", "unsettled")
+
+
+def _number(value: Any, column: str) -> Any:
+    """JSON has no NaN: a number that is missing was one."""
+    return math.nan if value is None and column in ("expected", "ours", "tolerance") else value
 
 
 def _finite(value: Any) -> Any:

@@ -25,7 +25,8 @@ def summary(records: Mapping[str, Record], widths: Mapping[str, float] | None = 
 
     Args:
         records: By name, which is also that of the PNG beside the page.
-        widths: Of the figures in inches, by name: all are then shown to one scale, so that their type has one size.
+        widths: Of the figures in inches, by name: all are shown to one scale, so that their type has one size. None
+            for a page without drawings.
     """
     held, compared = (
         sum(len(rows) for rows in columns)
@@ -77,16 +78,13 @@ def _section(name: str, record: Record, width: float | None) -> list[str]:
         f"{_number(quantity.tolerance)} | {_VERDICTS[quantity.verdict]} |"
         for quantity in record.quantities
     ]
-    picture = f"![{name}]({name}.png)"
-    if width is not None:
-        picture = f'<img src="{name}.png" alt="{name}" width="{_PIXELS_PER_INCH * width:.0f}">'
+    picture = f'<img src="{name}.png" alt="{name}" width="{_PIXELS_PER_INCH * width:.0f}">' if width else ""
     machine = ", ".join(f"{key} {value}" for key, value in record.ran_on.items())
     return [
         f"## {name}",
         "",
         *((f"**{record.banner}**", "") if record.banner else ()),
-        picture,
-        "",
+        *((picture, "") if picture else ()),
         record.caption,
         "",
         "| quantity | who expects it | expected | ours | tolerance | holds |",

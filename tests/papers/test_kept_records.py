@@ -1,0 +1,144 @@
+"""The records in docs/papers: readable, of figures that exist, and what the code still computes."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tokendynamics.numerics.errors import ArgumentValueError
+from tokendynamics.papers.__main__ import main
+from tokendynamics.papers.figures import FIGURES
+from tokendynamics.papers.kept import PAGE, keep, kept
+from tokendynamics.papers.record import Quantity, Record, measured
+from tokendynamics.papers.summary import summary
+
+FOLDER = Path(__file__).parents[2] / "docs" / "papers"
+QUICK_AT_FULL_SIZE = (
+    "asymptotic-fig1",
+    "asymptotic-fig2",
+    "logical-worked-examples",
+    "logical-2-18",
+    "logical-equivalence",
+    "positional-fig9b",
+    "positional-remark-3-2",
+)
+"""Figures that take a second or two at the size of the paper."""
+
+LEARNED = {"logical-fig1", "logical-fig2", "logical-weights"}
+"""Hours at the size of the paper."""
+
+
+def test_every_figure_but_those_that_learn_for_hours_has_a_record() -> None:
+    written = {path.stem for path in FOLDER.glob("*.json")}
+    assert set(FIGURES) - LEARNED <= written <= set(FIGURES)
+    assert list(kept(FOLDER)) == [name for name in FIGURES if name in written]
+
+
+def test_the_records_are_of_full_size_and_their_page_is_the_one_they_make() -> None:
+    records = kept(FOLDER)
+    assert [name for name, record in records.items() if record.quick is not None] == []
+    assert (FOLDER / PAGE).read_text(encoding="utf-8") == summary(records)
+    for name, record in records.items():
+        assert name.startswith(record.paper)
+        written = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+        # What was written is what would be written again: nothing is lost on the way in, verdicts follow from numbers.
+        assert json.loads(json.dumps(record.as_json())) == written
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.iterdir()), ids=lambda path: path.name)
+def test_what_is_kept_is_small_and_says_nothing_of_the_machine_but_versions(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert len(text) < (200_000 if path.name == PAGE else 40_000)
+    assert not re.search(r"(/[a-z_.]+){2,}|[A-Z]:\\|\.png|file:", text)
+    if path.suffix == ".json":
+        versions = {"tokendynamics", "python", "torch", "numpy", "system", "processors", "threads"}
+        assert set(json.loads(text)["ran_on"]) == versions
+
+
+@pytest.mark.parametrize("name", QUICK_AT_FULL_SIZE)
+def test_a_figure_run_again_gives_the_numbers_that_are_kept(name: str) -> None:
+    before, now = kept(FOLDER)[name], FIGURES[name].reproduce()
+    assert now.arguments == before.arguments
+    rows = zip(before.quantities, now.quantities, strict=True)
+    for old, new in rows:
+        claims = [(one.name, one.source, one.relation, one.expected, one.tolerance, one.reason) for one in (old, new)]
+        assert repr(claims[0]) == repr(claims[1])
+        assert new.verdict == old.verdict
+        # Solvers run at 1e-10 and statistics are seeded: what differs between processors is far below six digits.
+        room = 0.0 if math.isnan(old.tolerance) else old.tolerance
+        assert new.ours == pytest.approx(old.ours, rel=1e-6, abs=max(room, 1e-9))
+
+
+@pytest.mark.parametrize("name", sorted(set(FIGURES) - LEARNED - set(QUICK_AT_FULL_SIZE)))
+def test_longer_figures_are_kept_at_the_size_that_the_code_would_run(name: str) -> None:
+    record, figure = kept(FOLDER)[name], FIGURES[name]
+    assert json.dumps(record.arguments) == json.dumps(figure.arguments())
+    assert record.seed is not None
+
+
+@pytest.mark.parametrize("name", sorted(LEARNED))
+def test_learned_figures_are_kept_at_the_size_of_the_paper(name: str) -> None:
+    if name not in kept(FOLDER):
+        # It takes hours: the figure must then at least say at what size it would run.
+        assert FIGURES[name].arguments()["positions"] == 50
+        return
+    record = kept(FOLDER)[name]
+    assert json.dumps(record.arguments) == json.dumps(FIGURES[name].arguments())
+    assert (record.arguments["categories"], record.arguments["positions"], record.arguments["batch"]) == (10, 50, 1000)
+
+
+def example(**changed: object) -> Record:
+    rows = (Quantity("rate | slope", 1.0, 0.75, 0.5, reason="a misprint"), measured("share", 1.0 / 3.0))
+    record = Record("positional", "Figure 2b", "A line.", rows, "nothing", 7, results={"big": object()})
+    return replace(record, arguments={"draws": 3, "depths": (2.0, 4.0)}, seconds=1.25, **changed)
+
+
+def test_a_record_is_read_back_to_the_last_digit(tmp_path: Path) -> None:
+    keep("positional-fig2b", example(), tmp_path)
+    back = kept(tmp_path)["positional-fig2b"]
+    assert [quantity.ours for quantity in back.quantities] == [0.75, 1.0 / 3.0]
+    assert math.isnan(back.quantities[1].expected)
+    assert [quantity.verdict for quantity in back.quantities] == ["yes", "measured"]
+    assert (back.seed, back.seconds, back.results) == (7, 1.25, {})
+    assert back.arguments == {"draws": 3, "depths": [2.0, 4.0]}
+    assert sorted(path.name for path in tmp_path.iterdir()) == [PAGE, "positional-fig2b.json"]
+
+
+def test_a_record_is_added_to_those_that_are_there(tmp_path: Path) -> None:
+    keep("positional-fig2b", example(), tmp_path)
+    keep("positional-fig1", example(), tmp_path)
+    keep("positional-fig2b", example(), tmp_path)
+    page = (tmp_path / PAGE).read_text(encoding="utf-8")
+    assert page.index("## positional-fig1") < page.index("## positional-fig2b")
+    assert "2 of 2 quantities" in page
+    assert ".png" not in page
+
+
+def test_quick_runs_are_not_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ArgumentValueError, match="record: expected a run at full size, got quick run: draws = 3"):
+        keep("positional-fig2b", example(quick={"draws": 3}), tmp_path)
+    with pytest.raises(SystemExit):
+        main(["positional-fig9b", "--quick", "--records", str(tmp_path / "kept"), "--out", str(tmp_path)])
+    assert "--records: are kept of runs at full size" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{}", '{"quantities": [{"name": 3}]}'])
+def test_a_damaged_record_is_named(text: str, tmp_path: Path) -> None:
+    (tmp_path / "positional-fig1.json").write_text(text, encoding="utf-8")
+    with pytest.raises(ArgumentValueError, match=r"records: expected a record in .*positional-fig1\.json"):
+        kept(tmp_path)
+
+
+def test_the_command_keeps_what_it_ran(tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    assert main(["positional-remark-3-2", "--out", str(tmp_path / "out"), "--records", str(folder)]) == 0
+    record = json.loads((folder / "positional-remark-3-2.json").read_text(encoding="utf-8"))
+    assert record["arguments"] == {"draws": 1500, "seed": 32}
+    assert record == json.loads((tmp_path / "out" / "positional-remark-3-2.json").read_text(encoding="utf-8"))
+    assert kept(folder).keys() == {"positional-remark-3-2"}
