@@ -21,10 +21,17 @@ from tokendynamics.circuits.hand_built import (
     solution_2,
     solution_3,
 )
-from tokendynamics.circuits.pair_task import PairTask, category_law, pair_numbers, random_functional
+from tokendynamics.circuits.pair_task import (
+    PairTask,
+    category_law,
+    pair_numbers,
+    positive_functional,
+    random_functional,
+)
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
 
 TASK = PairTask(pair_numbers(4), positions=6)
+POSITIVE = PairTask(positive_functional(4, seed=0), positions=6)
 
 
 @pytest.mark.parametrize("name", HAND_BUILT)
@@ -39,7 +46,7 @@ TASK = PairTask(pair_numbers(4), positions=6)
     ],
 )
 def test_every_transformer_refuses_sequences_that_are_not_of_its_task(name: str, x: Any, message: str) -> None:
-    model = HAND_BUILT[name](TASK)
+    model = HAND_BUILT[name](POSITIVE if name == "softmax-2" else TASK)
     with pytest.raises((ArgumentValueError, ArgumentTypeError), match=message):
         model(x)
 

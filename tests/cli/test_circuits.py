@@ -55,12 +55,32 @@ def test_every_name_of_the_catalogue_is_offered() -> None:
     assert set(SOLUTIONS) == set(HAND_BUILT)
 
 
-@pytest.mark.parametrize("name", [name for name in SOLUTIONS if "printed" not in name])
+@pytest.mark.parametrize("name", [name for name in SOLUTIONS if "printed" not in name and name != "softmax-2"])
 def test_every_solution_is_exact_on_every_pair(name: str, said: Callable[..., Any]) -> None:
     result = said("build", name)
     assert result["exact"] is True
     assert result["largest_error"] < 1e-12 * max(1.0, np.abs(result["q_true"]).max())
     assert result["wrong_pairs"] == []
+
+
+def test_softmax_solution_2_says_how_far_off_it_is(inside: Path, said: Callable[..., Any]) -> None:
+    result = said("build", "softmax-2", "-M", "50", "--q-true", "positive:3", "--law", "zipf", "--out", "out")
+    assert result["exact"] is False
+    assert 0.08 < result["relative_error"] < 0.25
+    page = (inside / "out" / "report.html").read_text(encoding="utf-8")
+    assert "Right up to 0.1" in page
+    assert "This construction is never exact" in page
+    assert (np.array(result["law"]) @ np.array(result["q_true"])).tolist() == pytest.approx([1.0] * 4)
+
+
+def test_a_functional_that_softmax_cannot_weigh_by_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("build", "softmax-2", "--q-true", "random:0") == 2
+    assert "--q-true: expected positive numbers, whose logarithm is the logit, got -" in capsys.readouterr().err
+    assert call("build", "softmax-2", "--q-true", "digits") == 2
+    assert "--q-true: expected columns of one mean under the law, got means from" in capsys.readouterr().err
+    # Of another law than the columns were scaled for.
+    assert call("build", "solution-2", "--q-true", "positive:one") == 2
+    assert "--q-true: expected random:SEED, positive:SEED" in capsys.readouterr().err
 
 
 def test_the_printed_solution_1_gives_the_known_wrong_numbers(inside: Path, said: Callable[..., Any]) -> None:

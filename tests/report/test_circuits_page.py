@@ -54,7 +54,7 @@ def task() -> PairTask:
 def built(task: PairTask) -> str:
     model = replace(solution_1(task, form="printed"), name=HOSTILE)
     comparison = compare(model, [[1, 2, 2, 3]])
-    return render_circuits(built_report(comparison, MANIFEST, ["a folder/su?m.json"], meant_wrong=True))
+    return render_circuits(built_report(comparison, MANIFEST, ["a folder/su?m.json"], meant="wrong"))
 
 
 @pytest.fixture(scope="module")
@@ -338,7 +338,7 @@ def test_a_matrix_of_zeros_and_one_with_nothing_finite_are_drawn() -> None:
 def test_the_page_is_written_whole_or_not_at_all(
     tmp_path: Path, task: PairTask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    report = built_report(compare(solution_2(task), []), MANIFEST, [], meant_wrong=False)
+    report = built_report(compare(solution_2(task), []), MANIFEST, [], meant="exact")
     path = write_circuits(report, tmp_path / "new" / "page.html")
     assert path.read_text(encoding="utf-8") == render_circuits(report)
     before = path.read_bytes()

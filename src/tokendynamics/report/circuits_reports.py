@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from torch import Tensor
@@ -77,9 +77,20 @@ _REMARKS = {
     "3.3": "Members of each family; the letters are ours.",
 }
 
+Meant = Literal["exact", "approximate", "wrong"]
+
+_MEANT: Mapping[Meant, tuple[str, ...]] = {
+    "exact": (),
+    "approximate": (
+        "This construction is never exact: softmax divides by a sum over the text, which is near its expectation only "
+        "in long texts, so the error falls like one over the root of the number of tokens.",
+    ),
+    "wrong": ("This is the construction as it is printed in the paper, kept to show where it fails.",),
+}
+
 
 def built_report(
-    comparison: Comparison, manifest: Mapping[str, Any], files: Sequence[str], *, meant_wrong: bool
+    comparison: Comparison, manifest: Mapping[str, Any], files: Sequence[str], *, meant: Meant
 ) -> CircuitsReport:
     """The page of a hand-built transformer.
 
@@ -87,15 +98,17 @@ def built_report(
         comparison: What it answers.
         manifest: See `tokendynamics.provenance.manifest`.
         files: Beside the page.
-        meant_wrong: Whether it is a construction as printed, which is kept to show how it fails.
+        meant: "wrong" for a construction as printed, which is kept to show how it fails, "approximate" for one that no
+            weights make exact.
     """
     model = comparison.model
     answer = "Exact" if comparison.exact else f"Wrong for {plural(len(comparison.wrong), 'pair')} of categories"
+    if meant == "approximate" and not comparison.exact:
+        answer = f"Right up to {number(comparison.relative_error)} standard deviations"
     if not comparison.has_pairs:
         answer = "Nothing to check"
     findings = list(comparison.sentences)
-    if meant_wrong:
-        findings.append("This is the construction as it is printed in the paper, kept to show where it fails.")
+    findings += _MEANT[meant]
     answers = (answers_figure(comparison),) if comparison.answers else ()
     sections = (
         Section("answers-section", "What does it answer?", figures=answers, tables=_wrong_table(comparison)),

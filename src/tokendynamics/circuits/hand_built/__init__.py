@@ -10,6 +10,7 @@ from tokendynamics.circuits.hand_built.mixture import mixture
 from tokendynamics.circuits.hand_built.pair_order import by_pair, pair_order
 from tokendynamics.circuits.hand_built.selection import Selection, selection
 from tokendynamics.circuits.hand_built.softmax import softmax_solution_1, softmax_solution_3
+from tokendynamics.circuits.hand_built.softmax_2 import softmax_solution_2
 from tokendynamics.circuits.hand_built.solution_1 import solution_1
 from tokendynamics.circuits.hand_built.solution_2 import solution_2
 from tokendynamics.circuits.hand_built.solution_3 import solution_3
@@ -34,6 +35,7 @@ __all__ = [
     "selection",
     "shift",
     "softmax_solution_1",
+    "softmax_solution_2",
     "softmax_solution_3",
     "solution_1",
     "solution_2",

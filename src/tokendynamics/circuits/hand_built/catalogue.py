@@ -9,6 +9,7 @@ from types import MappingProxyType
 from tokendynamics.circuits.hand_built.linear_case import linear_case
 from tokendynamics.circuits.hand_built.mixture import mixture
 from tokendynamics.circuits.hand_built.softmax import softmax_solution_1, softmax_solution_3
+from tokendynamics.circuits.hand_built.softmax_2 import softmax_solution_2
 from tokendynamics.circuits.hand_built.solution_1 import solution_1
 from tokendynamics.circuits.hand_built.solution_2 import solution_2
 from tokendynamics.circuits.hand_built.solution_3 import solution_3
@@ -50,6 +51,7 @@ HAND_BUILT: Mapping[str, Callable[..., OneLayerTransformer]] = MappingProxyType(
         "solution-3-printed": partial(solution_3, form="printed"),
         "linear": linear_solution,
         "softmax-1": softmax_solution_1,
+        "softmax-2": softmax_solution_2,
         "softmax-3": softmax_solution_3,
         "mixture": mixture,
     }

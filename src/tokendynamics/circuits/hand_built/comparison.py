@@ -70,6 +70,8 @@ class Comparison:
         model: The transformer.
         answers: On the given sequences.
         largest_error: Over given and drawn sequences, tokens from the second on; infinite where an output is no number.
+        relative_error: Root mean square error over the drawn sequences, tokens from the second on, over the standard
+            deviation of q_true (of 1 where it has none); infinite where either is too large to be squared.
         tolerance: Up to which this counts as exact.
         wrong: Pairs beyond the tolerance, the farthest off first.
         first_token: The largest |Y_1|, whose target is 0 and which no loss counts.
@@ -80,6 +82,7 @@ class Comparison:
     model: OneLayerTransformer
     answers: tuple[Answer, ...]
     largest_error: float
+    relative_error: float
     tolerance: float
     wrong: tuple[WrongPair, ...]
     first_token: float
@@ -120,7 +123,10 @@ class Comparison:
     def _largest(self) -> str:
         if math.isinf(self.largest_error):
             return "An error is not finite: with numbers of this size sums overflow, so scale q_true down."
-        return f"The largest error is {self.largest_error:.4g}, over {self._where}."
+        return (
+            f"The largest error is {self.largest_error:.4g}, over {self._where}; the root mean square error is "
+            f"{self.relative_error:.3g} times the standard deviation of q_true."
+        )
 
     @property
     def _rounding(self) -> list[str]:
@@ -146,6 +152,7 @@ class Comparison:
             "name": self.model.name,
             "exact": self.exact if self.has_pairs else None,
             "largest_error": self.largest_error,
+            "relative_error": self.relative_error,
             "tolerance": self.tolerance,
             "wrong_pairs": [vars(pair) for pair in self.wrong],
             "first_token": self.first_token,
@@ -197,7 +204,25 @@ def compare(model: OneLayerTransformer, sequences: Sequence[Any], seed: int = 0)
     wrong = _wrong_pairs(task, previous, current, answered, tolerance)
     largest = _largest(_errors(answered, task.q_true[previous - 1, current - 1]))
     firsts = torch.cat([outputs[:, 0], *(answer.outputs[:1] for answer in answers)])
-    return Comparison(model, answers, largest, tolerance, wrong, float(firsts.abs().max()), len(x), seed)
+    return Comparison(
+        model,
+        answers,
+        largest,
+        _relative_error(task, x, outputs),
+        tolerance,
+        wrong,
+        float(firsts.abs().max()),
+        len(x),
+        seed,
+    )
+
+
+def _relative_error(task: PairTask, x: Tensor, outputs: Tensor) -> float:
+    errors, spread = (outputs - task.targets(x))[:, 1:], math.sqrt(task.variance) or 1.0
+    if errors.numel() == 0:
+        return 0.0
+    found = float((errors / spread).square().mean().sqrt())
+    return found if math.isfinite(found) and math.isfinite(spread) else math.inf
 
 
 def _with_every_pair(task: PairTask, seed: int) -> Tensor:

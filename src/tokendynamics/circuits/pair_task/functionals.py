@@ -7,10 +7,14 @@ import math
 import torch
 from torch import Tensor
 
-from tokendynamics.numerics.arguments import as_count, as_number
+from tokendynamics.circuits.pair_task.laws import category_law
+from tokendynamics.numerics.arguments import ArrayLike, as_count, as_number, as_tensor
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 from tokendynamics.numerics.seeding import generator
 from tokendynamics.numerics.signatures import typed_arguments
+
+_WIDEST = 50.0
+"""Largest spread of a logarithm: with more, drawn values come near the ends of what a number can hold."""
 
 
 @typed_arguments
@@ -33,6 +37,58 @@ def random_functional(categories: int, seed: int) -> Tensor:
     """
     as_count(categories, "categories")
     return torch.randn(categories, categories, generator=generator(seed), dtype=torch.float64)
+
+
+@typed_arguments
+def positive_functional(categories: int, seed: int, law: ArrayLike | str | None = None, spread: float = 0.25) -> Tensor:
+    """Positive values for every pair, log-normal, with columns of mean 1: what softmax attention can weigh by.
+
+    Args:
+        categories: N, at least 1.
+        seed: Of the draw.
+        law: Of the previous category, that the means are taken over; see `category_law`.
+        spread: Standard deviation of the logarithm before the columns are scaled.
+
+    Returns:
+        Shape (previous, current) = (N, N), float64.
+
+    Raises:
+        ArgumentTypeError: No integer, or a spread that is no number.
+        ArgumentValueError: No category, a spread that is negative or so large that values overflow, or no law.
+
+    >>> import torch
+    >>> torch.allclose(positive_functional(3, seed=0).mean(dim=0), torch.ones(3).double())
+    True
+    """
+    width = as_number(spread, "spread")
+    if not 0.0 <= width <= _WIDEST:
+        raise ArgumentValueError(expected("spread", f"a number from 0 to {_WIDEST:g}", spread))
+    return equal_column_means((width * random_functional(categories, seed)).exp(), law)
+
+
+@typed_arguments
+def equal_column_means(functional: ArrayLike, law: ArrayLike | str | None = None) -> Tensor:
+    """Columns scaled so that ``E[q(X, b)] = Σ_a p_a q_ab = 1`` for each current category b.
+
+    Args:
+        functional: (previous, current) = (N, N), positive.
+        law: p; see `category_law`.
+
+    Returns:
+        Shape (N, N), float64.
+
+    Raises:
+        ArgumentValueError: A value that is not positive, no square, or no law.
+
+    >>> equal_column_means([[1.0, 2.0], [3.0, 2.0]]).tolist()
+    [[0.5, 1.0], [1.5, 1.0]]
+    """
+    values = as_tensor(functional, "functional", ndim_at_least=2, axes="(previous, current)").double()
+    if values.ndim != 2 or values.shape[0] != values.shape[1]:
+        raise ArgumentValueError(expected("functional", "an N × N matrix", f"shape {tuple(values.shape)}"))
+    if not bool((values > 0).all()):
+        raise ArgumentValueError(expected("functional", "positive numbers", f"{float(values.min()):g}"))
+    return values / (category_law(law, values.shape[0]) @ values)
 
 
 @typed_arguments

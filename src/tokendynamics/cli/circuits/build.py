@@ -24,6 +24,7 @@ from tokendynamics.numerics.errors import ArgumentValueError, expected
 
 if TYPE_CHECKING:
     from tokendynamics.circuits.hand_built.comparison import Answer, Comparison
+    from tokendynamics.report.circuits_reports import Meant
 
 _EPILOG = f"""
 SOLUTION is one of {", ".join(SOLUTIONS)}.
@@ -34,6 +35,7 @@ Examples:
   tokendynamics circuits build solution-1-printed -N 3 --out printed   where it fails
   tokendynamics circuits build solution-2 --q-true mine.csv -M 20 --json
   tokendynamics circuits build softmax-3 --sharpness 10
+  tokendynamics circuits build softmax-2 -M 200   right up to about 1/√M
 """
 
 
@@ -86,11 +88,12 @@ def build_command(
     files: tuple[str, ...] = ()
     if out is not None:
         wrong = solution.endswith("printed") or options["form"] == "printed"
+        meant: Meant = "wrong" if wrong else "approximate" if solution == "softmax-2" else "exact"
         files = write_results(
             out,
             ("circuits.json", summary),
             manifest,
-            lambda names: built_report(comparison, manifest, names, meant_wrong=wrong),
+            lambda names: built_report(comparison, manifest, names, meant=meant),
             output,
             arrays=("circuits.npz", matrices_of(model)),
         )

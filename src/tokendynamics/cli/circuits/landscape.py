@@ -75,10 +75,10 @@ def landscape_command(threads: int, out: Path | None, as_json: bool, **given: An
 def _surveyed(given: Mapping[str, Any], output: Output) -> LandscapeSurvey:
     from tokendynamics.circuits.landscape import survey
 
-    functional = given["q_true"]
+    functional, law = given["q_true"], law_of(given["law"])
     if given["section"] == "3.3":
-        functional = functional_of(_FUNCTIONAL if functional is None else functional, given["categories"], 5)
-    return survey(**{**given, "law": law_of(given["law"]), "q_true": functional}, track=output.track)
+        functional = functional_of(_FUNCTIONAL if functional is None else functional, given["categories"], 5, law)
+    return survey(**{**given, "law": law, "q_true": functional}, track=output.track)
 
 
 def _parameters(given: Mapping[str, Any], found: LandscapeSurvey) -> dict[str, Any]:

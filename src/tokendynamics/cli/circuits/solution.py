@@ -25,6 +25,7 @@ SOLUTIONS = (
     "solution-3-printed",
     "linear",
     "softmax-1",
+    "softmax-2",
     "softmax-3",
     "mixture",
 )
@@ -46,7 +47,7 @@ def solution_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--causal", is_flag=True, default=None, help="Mask the attention; the answers stay the same."),
         click.option("--form", help="Of solution 1: rows, uniform, indicators, printed; of 2 and 3: exact, printed."),
         click.option("-K", "K", type=float, help="Scale of solutions 2 and 3; a K too small names the least one."),
-        click.option("--sharpness", type=float, help="β of the softmax solutions.  [default: 40]"),
+        click.option("--sharpness", type=float, help="β of softmax-1 and softmax-3.  [default: 40]"),
         click.option("--base", type=float, help="Of the linear case.  [default: 10]"),
         click.option(
             "--share", "attention_share", type=float, help="Part of q_true that a mixture decides in attention.  [0.5]"
@@ -98,7 +99,7 @@ def build_solution(name: str, task: PairTask, options: Mapping[str, Any]) -> One
 
 
 def default_functional(name: str, options: Mapping[str, Any]) -> str:
-    """What q_true is if nothing is said: the linear case computes one functional only, that of its base."""
+    """What q_true is if nothing is said: the linear case computes that of its base, softmax-2 positive ones only."""
     if name != "linear":
-        return "random:0"
+        return "positive:0" if name == "softmax-2" else "random:0"
     return "digits" if options["base"] is None else f"digits:{options['base']!r}"

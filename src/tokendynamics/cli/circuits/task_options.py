@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tokendynamics.circuits.pair_task import PairTask
 
 _DRAWN = re.compile(r"random(?::(\d+))?")
+_POSITIVE = re.compile(r"positive(?::(\d+))?")
 _DIGITS = re.compile(r"digits(?::(.*))?")
 
 
@@ -27,8 +28,9 @@ def task_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--q-true",
             "q_true",
-            metavar="FILE|random:SEED|digits[:BASE]",
-            help="N × N numbers (.json, .csv or .npy; previous category first), standard normal draws, or 10·a + b.",
+            metavar="FILE|random:SEED|positive:SEED|digits[:BASE]",
+            help="N × N numbers (.json, .csv or .npy; previous category first), standard normal draws, positive ones "
+            "with columns of mean 1, or 10·a + b.",
         ),
         click.option("--law", metavar="uniform|zipf|P1,P2,…", help="Of the categories.  [default: uniform]"),
     )
@@ -59,8 +61,9 @@ def task_of(
     """
     from tokendynamics.circuits.pair_task import PairTask
 
-    functional = functional_of(defaults[2] if q_true is None else q_true, categories, defaults[0])
-    return PairTask(functional, defaults[1] if positions is None else positions, None if law is None else law_of(law))
+    chosen = None if law is None else law_of(law)
+    functional = functional_of(defaults[2] if q_true is None else q_true, categories, defaults[0], chosen)
+    return PairTask(functional, defaults[1] if positions is None else positions, chosen)
 
 
 def task_parameters(task: PairTask, q_true: str, law: str | None) -> dict[str, Any]:
@@ -69,14 +72,17 @@ def task_parameters(task: PairTask, q_true: str, law: str | None) -> dict[str, A
     return {**described, "q_true": q_true, "law": "uniform" if law is None else law}
 
 
-def functional_of(spec: str, categories: int | None, default: int) -> Any:
-    """The matrix that --q-true describes."""
-    from tokendynamics.circuits.pair_task import PairTask, pair_numbers, random_functional
+def functional_of(spec: str, categories: int | None, default: int, law: Any) -> Any:
+    """The matrix that --q-true describes; the law is what columns have their mean under."""
+    from tokendynamics.circuits.pair_task import PairTask, pair_numbers, positive_functional, random_functional
 
     size = default if categories is None else categories
     drawn = _DRAWN.fullmatch(spec)
     if drawn is not None:
         return random_functional(size, seed=int(drawn[1] or 0))
+    positive = _POSITIVE.fullmatch(spec)
+    if positive is not None:
+        return positive_functional(size, int(positive[1] or 0), law)
     digits = _DIGITS.fullmatch(spec)
     if digits is not None:
         return pair_numbers(size, _base(digits[1], spec))
@@ -116,7 +122,7 @@ def _read(spec: str) -> Any:
     readers = {".json": _read_json, ".csv": _read_csv, ".npy": _read_npy}
     reader = readers.get(path.suffix.lower())
     if reader is None:
-        wanted = "random:SEED, digits, digits:BASE or a file that ends in .json, .csv or .npy"
+        wanted = "random:SEED, positive:SEED, digits, digits:BASE or a file that ends in .json, .csv or .npy"
         raise ArgumentValueError(expected("--q-true", wanted, repr(spec)))
     if not path.is_file():
         raise ArgumentValueError(expected("--q-true", "a file that exists", path))
