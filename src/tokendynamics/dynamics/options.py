@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from numbers import Integral, Real
 
 import numpy as np
 import torch
@@ -16,14 +15,13 @@ from tokendynamics.numerics.arguments import ArrayLike, as_tensor
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
 from tokendynamics.spaces.ellipsoid import Ellipsoid
 
-_STEPS = 30_000
+_WHOLE = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
+_STEPS, _COUNTABLE = 30_000, 2.0**52
 
 
 def read_times(times: ArrayLike) -> tuple[float, ...]:
     """Increasing times, at least two; whole numbers are fine."""
-    whole = isinstance(times, np.ndarray | Tensor) and not torch.as_tensor(times).is_complex()
-    given = torch.as_tensor(times).to(torch.float64) if whole else times
-    moments = as_tensor(given, "times", ndim_at_least=1, axes="(time,)").to(torch.float64)
+    moments = as_tensor(_reals(times), "times", ndim_at_least=1, axes="(time,)").to(torch.float64)
     if moments.ndim != 1 or len(moments) < 2:
         raise ArgumentValueError(
             expected("times", "at least two times, shape (time,)", f"shape {tuple(moments.shape)}")
@@ -36,22 +34,51 @@ def read_times(times: ArrayLike) -> tuple[float, ...]:
     return tuple(moments.tolist())
 
 
-def positive(value: float, argument: str) -> float:
-    """A positive finite number."""
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise ArgumentTypeError(expected(argument, "a number", repr(value)))
-    if not (value > 0 and math.isfinite(value)):
-        raise ArgumentValueError(expected(argument, "a positive finite number", value))
-    return float(value)
-
-
 def budget(max_steps: int | None) -> int:
     """A number of attempted steps; None for the usual one."""
     if max_steps is None:
         return _STEPS
-    if isinstance(max_steps, bool) or not isinstance(max_steps, Integral) or max_steps < 1:
+    if max_steps < 1:
         raise ArgumentValueError(expected("max_steps", "a whole number of at least 1, or None", repr(max_steps)))
     return int(max_steps)
+
+
+def _reals(times: ArrayLike) -> ArrayLike:
+    """Whole numbers as reals: times may count layers."""
+    if isinstance(times, np.ndarray) and not isinstance(times, np.ma.MaskedArray) and times.dtype.kind in "iu":
+        return times.astype(np.float64)
+    if isinstance(times, Tensor) and not times.is_meta and times.dtype in _WHOLE:
+        return times.to(torch.float64)
+    return times
+
+
+def check_steps(engine: str, times: Sequence[float], step: float | None, max_steps: int | None) -> None:
+    """Refuse equal steps, or layers, that are known beforehand not to reach the last time.
+
+    With a budget of the caller's own the run may end there; what float64 cannot count to is refused in any case.
+
+    Args:
+        engine: The chosen one; the others find their steps on the way, and end with a status.
+        times: Increasing.
+        step: Of engine "fixed".
+        max_steps: As the caller gave it.
+
+    Raises:
+        ArgumentValueError: More steps than the budget; the number is printed.
+    """
+    horizon = times[-1] - times[0]
+    if engine == "fixed" and step is not None:
+        argument, came, advice = "step", f"{step:g}", "take a longer step, or raise max_steps"
+        needed = horizon / step if horizon < step * _COUNTABLE else math.inf
+    elif engine == "layers":
+        argument, came, advice, needed = "times", f"{times[-1]:g}", "end earlier, or raise max_steps", horizon
+    else:
+        return
+    most = _STEPS if max_steps is None else _COUNTABLE
+    if needed * (1 - 1e-12) > most:
+        found = f"{needed:.3g} steps" if math.isfinite(needed) else "more steps than float64 can count"
+        wanted = f"at most {most:.6g} steps from time {times[0]:g} to {times[-1]:g}"
+        raise ArgumentValueError(expected(argument, wanted, f"{came}, which takes {found}", advice))
 
 
 def checked_events(events: Sequence[Event], start: Tensor) -> tuple[Event, ...]:

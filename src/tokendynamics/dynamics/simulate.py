@@ -16,12 +16,12 @@ from tokendynamics.dynamics.engines.tableau import TABLEAUS
 from tokendynamics.dynamics.events import Event
 from tokendynamics.dynamics.flow import Flow
 from tokendynamics.dynamics.interrupted import Interrupted
-from tokendynamics.dynamics.options import budget, checked_events, positive, read_times, with_overflow_guard
+from tokendynamics.dynamics.options import budget, check_steps, checked_events, read_times, with_overflow_guard
 from tokendynamics.dynamics.progress import reporting
 from tokendynamics.dynamics.span import SpanReduction
 from tokendynamics.dynamics.trajectory import Trajectory
 from tokendynamics.dynamics.trajectory_dataset import record
-from tokendynamics.numerics.arguments import ArrayLike, like
+from tokendynamics.numerics.arguments import ArrayLike, as_device, as_positive, like
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.spaces.ellipsoid import Ellipsoid
@@ -104,16 +104,17 @@ def simulate(
             field=field,
             start=field.exactly_projected(start.reshape(-1, *start.shape[-2:])),
             times=moments,
-            rtol=max(positive(rtol, "rtol"), 10 * torch.finfo(start.dtype).eps),
-            atol=positive(atol, "atol"),
+            rtol=max(as_positive(rtol, "rtol"), 10 * torch.finfo(start.dtype).eps),
+            atol=as_positive(atol, "atol"),
             events=with_overflow_guard(checked_events(events, start), flow, start.dtype),
             max_steps=budget(max_steps),
             tableau=TABLEAUS[method],
-            step=None if step is None else positive(step, "step"),
-            tau=positive(tau, "tau"),
+            step=None if step is None else as_positive(step, "step"),
+            tau=as_positive(tau, "tau"),
             report=report,
         )
         chosen = choose(engine, problem)
+        check_steps(chosen, moments, problem.step, max_steps)
         outcome = _run(chosen, problem)
         report(1.0)
     options = {"rtol": problem.rtol, "atol": atol, "max_steps": problem.max_steps, "method": method, "tau": tau}
@@ -139,13 +140,7 @@ def _start(
     start = flow.fitting(x0, "x0")
     if dtype not in (None, torch.float32, torch.float64):
         raise ArgumentTypeError(expected("dtype", "torch.float64 or torch.float32", dtype))
-    try:
-        start = start.to(dtype=dtype, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ArgumentValueError(
-            expected("device", "a device that PyTorch has here", f"{device!r} ({reason})")
-        ) from error
+    start = start.to(dtype=dtype, device=None if device is None else as_device(device, "device"))
     if isinstance(flow.space, Ellipsoid):
         retract(start, None, "x0")
     return start, tuple(start.shape[:-2])

@@ -185,6 +185,29 @@ def as_path(value: Any, argument: str) -> Path:
     return path
 
 
+def as_device(value: Any, argument: str) -> torch.device:
+    """Return `value` as a device that this machine has and that holds numbers.
+
+    Raises:
+        ArgumentTypeError: Neither a text nor a device.
+        ArgumentValueError: No such device, or "meta", where tensors have a shape only.
+
+    >>> as_device("cpu", "device")
+    device(type='cpu')
+    """
+    if not isinstance(value, str | torch.device):
+        raise ArgumentTypeError(expected(argument, "a device such as 'cpu' or 'cuda:0'", shown(value)))
+    wanted = "a device of this machine that holds numbers, such as 'cpu' or 'cuda:0'"
+    try:
+        device = torch.device(value)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ArgumentValueError(expected(argument, wanted, shown(str(value)))) from error
+    if device.type == "meta":
+        raise ArgumentValueError(expected(argument, wanted, "'meta'"))
+    return device
+
+
 def _is_float(value: Tensor | np.ndarray) -> bool:
     return value.is_floating_point() if isinstance(value, Tensor) else value.dtype.kind == "f"
 

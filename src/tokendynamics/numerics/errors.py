@@ -55,6 +55,10 @@ class StorageError(TokenDynamicsError, OSError):
     """Results cannot be written; the message says where and why, and that nothing older was lost."""
 
 
+class MemoryLimitError(TokenDynamicsError, MemoryError):
+    """What was asked for needs more memory than there is; refused before anything is allocated."""
+
+
 def expected(argument: str, wanted: str, came: object, advice: str = "") -> str:
     """One line in the house form ``argument: expected …, got …; advice``; what is quoted is shortened.
 

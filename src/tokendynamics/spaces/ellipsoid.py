@@ -15,6 +15,9 @@ from tokendynamics.numerics.tolerances import rounding_threshold
 from tokendynamics.spaces.reflection import into_half_space
 from tokendynamics.spaces.retraction import inner, retract, tangent_part
 
+_LARGEST = 1e100
+"""Entries of a metric beyond this overflow in ``y^T M y``."""
+
 
 class Ellipsoid:
     """The points ``y^T M y = 1`` for a symmetric positive definite metric M (`asymptotic` section 2.1).
@@ -107,7 +110,9 @@ def _checked_metric(metric: Tensor) -> Tensor:
         advice = "pass (M + M^T)/2 if the asymmetry is noise"
         came = f"an asymmetry of {float(defect[uneven][0]):.3g}{_system(uneven)}"
         raise ArgumentValueError(expected("metric", "a symmetric positive definite matrix", came, advice))
-    symmetric = (metric + metric.mT) / 2
+    symmetric = metric / 2 + metric.mT / 2  # the sum itself may overflow
+    if bool((metric.abs().amax(dim=(-2, -1)) > _LARGEST).any()):
+        raise ArgumentValueError(expected("metric", f"entries of at most {_LARGEST:g}", "larger ones", "rescale it"))
     lowest = torch.linalg.eigvalsh(symmetric).amin(dim=-1)
     if not bool((lowest > 0).all()):
         came = f"lowest eigenvalue {float(lowest[lowest <= 0][0]):.6g}{_system(lowest <= 0)}"

@@ -16,6 +16,7 @@ from tokendynamics.spaces import Ellipsoid, Free, Sphere
 from tokendynamics.specification.circuits import build_circuits, declared_dim, dense, heads_of, matrix_of
 from tokendynamics.specification.lines import KeyPath
 from tokendynamics.specification.read import SpecificationFile
+from tokendynamics.specification.size import check_size
 from tokendynamics.specification.solver import solver_options
 from tokendynamics.specification.start import build_start, tokens_of
 from tokendynamics.specification.tables import (
@@ -57,6 +58,7 @@ def build(file: SpecificationFile) -> Problem:
             token that cannot be projected, times that do not increase; with the line of the key.
     """
     dim = _dim(file)
+    check_size(file, dim)
     space = _space(file, dim)
     start = build_start(file, space, dim)
     qk, ov = build_circuits(file, dim)

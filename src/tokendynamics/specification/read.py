@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from pydantic_core import ErrorDetails
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
 from tokendynamics.specification.errors import SpecificationError, did_you_mean
 from tokendynamics.specification.lines import KeyPath, key_lines, nearest_line, present_part
+from tokendynamics.specification.parsing import parse_toml, read_text
 from tokendynamics.specification.tables import Specification
 
 _LONGEST_VALUE = 60
@@ -69,10 +69,7 @@ def read_specification(path: Path) -> SpecificationFile:
         SpecificationError: Not UTF-8, not TOML, or a key, value or unit that is wrong; the message has the line.
         OSError: The file cannot be read.
     """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise SpecificationError(f"{path.name}: not UTF-8 text ({error.reason} at byte {error.start})") from error
+    text = read_text(path)
     return parse_specification(text, path.name)
 
 
@@ -85,25 +82,12 @@ def parse_specification(text: str, name: str) -> SpecificationFile:
     tokendynamics.specification.errors.SpecificationError: a.toml line 3: attention.casual: unknown key; did you
     mean 'causal'? (valid: causal, normalization, ov, qk, weights)
     """
-    try:
-        values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise SpecificationError(f"{name}: {_syntax(str(error))}") from error
+    values = parse_toml(text, name)
     lines = key_lines(text)
     try:
         return SpecificationFile(name, text, Specification.model_validate(values), lines)
     except ValidationError as error:
         raise _first_in_file(error, name, lines) from None
-
-
-def _syntax(message: str) -> str:
-    """The parser's message with the line in front.
-
-    >>> _syntax("Expected '=' after a key in a key/value pair (at line 2, column 5)")
-    "line 2, column 5: expected '=' after a key in a key/value pair"
-    """
-    found = re.fullmatch(r"(.*) \(at (.*)\)", message)
-    return f"{found[2]}: {found[1][0].lower()}{found[1][1:]}" if found else message
 
 
 def _first_in_file(error: ValidationError, name: str, lines: dict[KeyPath, int]) -> SpecificationError:

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 
 from tokendynamics.dynamics.engines.tableau import TABLEAUS
+from tokendynamics.dynamics.options import check_steps
+from tokendynamics.numerics.arguments import as_device
 from tokendynamics.specification.read import SpecificationFile
 
 
@@ -19,6 +21,10 @@ def solver_options(file: SpecificationFile, times: np.ndarray) -> dict[str, Any]
     """
     _check_step(file)
     _check_layers(file, times)
+    solver = file.tables.solver
+    engine = "fixed" if solver.step is not None else solver.engine or "auto"
+    with file.blaming(("solver",)):
+        check_steps(engine, times.tolist(), solver.step, solver.max_steps)
     options = file.tables.solver.model_dump(exclude_none=True, exclude={"threads"})
     _check_device(file, options.get("device", "cpu"))
     if "dtype" in options:
@@ -46,8 +52,5 @@ def _check_layers(file: SpecificationFile, times: np.ndarray) -> None:
 
 
 def _check_device(file: SpecificationFile, device: str) -> None:
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        wanted = "a device of this machine, such as 'cpu' or 'cuda:0'"
-        raise file.error(("solver", "device"), f"expected {wanted}, got {device!r}") from error
+    with file.blaming(("solver",)):
+        as_device(device, "device")
