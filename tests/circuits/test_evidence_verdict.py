@@ -211,7 +211,7 @@ def test_evidence_is_written_and_printed_in_plain_types() -> None:
     assert written["instruments"][2]["estimate"] == pytest.approx(0.4)
     lines = str(found).splitlines()
     assert lines[0] == "mixture, 40% in attention: both"
-    assert len(lines) == 4 + 2 * 5
+    assert len(lines) == 5 + 2 * 5
 
 
 def test_the_smallest_tasks_are_judged_too() -> None:

@@ -16,11 +16,13 @@ import pytest
 import torch
 
 from tokendynamics.circuits.evidence import Evidence, evidence
-from tokendynamics.circuits.hand_built import mixture, solution_1, solution_2
+from tokendynamics.circuits.evidence.verdict import Verdict
+from tokendynamics.circuits.hand_built import mixture, softmax_solution_2, solution_1, solution_2
 from tokendynamics.circuits.hand_built.comparison import compare
 from tokendynamics.circuits.landscape import survey
+from tokendynamics.circuits.landscape.survey import Section
 from tokendynamics.circuits.learning import LearningRecord, learn
-from tokendynamics.circuits.pair_task import PairTask, random_functional
+from tokendynamics.circuits.pair_task import PairTask, positive_functional, random_functional
 from tokendynamics.report.circuits_page import CircuitsReport, render_circuits, write_circuits
 from tokendynamics.report.circuits_reports import (
     best_head,
@@ -258,7 +260,7 @@ def test_a_landscape_tells_losses_in_all_and_per_token(surveyed: str) -> None:
     assert f"limit at infinity, (M−1)·T/M: {3 * T / M:g} ({number(T / M)} per token)" in legend
     family_b = next(row for row in table(surveyed, "points-section") if row[0] == "B")
     assert value(family_b[2]) == pytest.approx(1 - (1 - 1 / M) * T, rel=1e-3)
-    assert "3 categories equally likely, 4 positions" in surveyed
+    assert "M = 4 positions" in surveyed
     assert "1 start, quasi-newton" in surveyed
     assert "What stopped the same 1 run: 1 " in surveyed
 
@@ -347,3 +349,63 @@ def test_the_page_is_written_whole_or_not_at_all(
         write_circuits(CircuitsReport("q", "n", "a", (), (), ()), path)
     assert path.read_bytes() == before
     assert [one.name for one in path.parent.iterdir()] == ["page.html"]
+
+
+PAIRS = "Yᵢ = q<sub>true</sub>[Xᵢ₋₁, Xᵢ], the previous category first, and Y₁ = 0; "
+SIZE = "N = 3 categories equally likely and independent, M = 4 positions"
+
+
+@pytest.mark.parametrize("name", ["built", "examined", "learned"])
+def test_a_page_on_a_transformer_states_its_task_and_what_interaction_is(
+    name: str, request: pytest.FixtureRequest, task: PairTask
+) -> None:
+    given = request.getfixturevalue(name)
+    page = unescape(given if isinstance(given, str) else given[1])
+    assert PAIRS + SIZE in page
+    variances = f"variance {number(task.variance)}, of which {number(task.interaction_variance)} is interaction"
+    assert f"{variances} (what no sum f(previous) + g(current) gives)" in page
+    assert "less the means of its rows and of its columns under the law, plus the mean of all" in page
+
+
+@pytest.mark.parametrize(
+    ("section", "predicted"),
+    [
+        ("3.1", "the one-hot of Xᵢ₋₁ is predicted by v Σⱼ q[j, i] xⱼ"),
+        ("3.2", "each column of w a softmax over positions"),
+        ("3.3", "Yᵢ = q<sub>true</sub>[Xᵢ₋₁, Xᵢ] is predicted by Σⱼ v[i, j] q[Xⱼ, Xᵢ], q over categories"),
+    ],
+)
+def test_a_page_on_a_landscape_states_its_task_and_defines_T(section: Section, predicted: str) -> None:
+    found = survey(section, law=[0.5, 0.3, 0.2], positions=3, starts=1, budget=5)
+    page = unescape(render_circuits(landscape_report(found, MANIFEST, [])))
+    assert predicted in page
+    assert "N = 3 categories with probabilities 0.5, 0.3, 0.2 and independent, M = 3 positions" in page
+    assert ("the loss per token of always predicting the mean" in page) == (section != "3.3")
+    assert ("less the means of its rows and of its columns" in page) == (section == "3.3")
+
+
+def test_the_threshold_table_repeats_the_verdict(examined: str, found: Evidence) -> None:
+    caption = "How the verdict moves with the share of the interaction from which a part counts (10 % here)"
+    assert caption in examined
+    row = re.search(rf"{re.escape(caption)}.*?<tbody>(.*?)</tbody>", examined, re.DOTALL)
+    assert row is not None
+    shown = re.findall(r"<td[^>]*>(.*?)</td>", row[1])
+    assert shown == list(found.by_threshold.values())
+
+
+@pytest.mark.parametrize(
+    ("verdict", "words"), [("either", "Either part"), ("both", "Both parts"), ("undecided", "Undecided")]
+)
+def test_every_verdict_has_words_of_its_own(found: Evidence, task: PairTask, verdict: Verdict, words: str) -> None:
+    report = evidence_report(mixture(task), replace(found, verdict=verdict), MANIFEST, [])
+    assert report.answer == words
+
+
+def test_a_construction_that_is_never_exact_is_called_that_and_no_other(task: PairTask) -> None:
+    rough = compare(softmax_solution_2(PairTask(positive_functional(3, seed=0), 20)), [])
+    report = built_report(rough, MANIFEST, [], meant="approximate")
+    assert report.answer == f"Right up to {number(rough.relative_error)} standard deviations"
+    assert any("never exact" in finding for finding in report.findings)
+    exact = built_report(compare(solution_2(task), []), MANIFEST, [], meant="exact")
+    assert exact.answer == "Exact"
+    assert not any("never exact" in finding for finding in exact.findings)

@@ -62,12 +62,30 @@ _RELATIVE = Convention(
     "of q against v",
     "a gradient could be made small by scaling alone",
 )
+_INTERACTION = Convention(
+    "Interaction",
+    "the part of q_true that no sum f(previous) + g(current) gives: q_true less the means of its rows and of its "
+    "columns under the law, plus the mean of all; shares of logic are shares of it",
+    "with sums counted as logic, a network that only adds would seem to decide",
+)
+_MIXING = Convention(
+    "T",
+    "1 − Σ p², p the law: the chance that two categories differ, and the loss per token of always predicting the mean",
+    "other measures of how mixed the categories are would not give the limit T/M of the loss",
+)
 _VERDICT = Convention(
     "Verdict",
     "rests on path patching and ablation, which change the model and watch the answer, with a tenth of the interaction "
     "as the share from which a part counts; “either” where each part makes most of it when the other one is ablated",
     "what can be decoded from the stream, or what weights look like, would count although it may not be used",
 )
+
+_PREDICTED = {
+    "3.1": "the one-hot of Xᵢ₋₁ is predicted by v Σⱼ q[j, i] xⱼ, xⱼ the one-hot of Xⱼ, q over positions",
+    "3.2": "the one-hot of Xᵢ₋₁ is predicted by v Σⱼ w[j, i] xⱼ, xⱼ the one-hot of Xⱼ, each column of w a softmax over "
+    "positions",
+    "3.3": "Yᵢ = q_true[Xᵢ₋₁, Xᵢ] is predicted by Σⱼ v[i, j] q[Xⱼ, Xᵢ], q over categories",
+}
 
 _REMARKS = {
     "3.1": "Six families; the free parameters of each member are drawn. The last row is no stationary point: it is on "
@@ -123,7 +141,7 @@ def built_report(
         findings=tuple(findings),
         facts=(*_task_facts(model.task), *_model_facts(model)),
         sections=sections,
-        conventions=(_TOKENS, _SENDER_FIRST, _LOSS),
+        conventions=(_TOKENS, _SENDER_FIRST, _LOSS, _INTERACTION),
         manifest=manifest,
         files=tuple(files),
     )
@@ -148,7 +166,7 @@ def evidence_report(
         findings=_evidence_findings(found),
         facts=(*_task_facts(model.task), *_model_facts(model)),
         sections=sections,
-        conventions=(_TOKENS, _SENDER_FIRST, _LOSS, _VERDICT),
+        conventions=(_TOKENS, _SENDER_FIRST, _LOSS, _INTERACTION, _VERDICT),
         manifest=manifest,
         files=tuple(files),
     )
@@ -180,7 +198,7 @@ def learning_report(
         findings=(*seeds.sentences, about, *(_evidence_findings(found) if found else (_broken(shown),))),
         facts=(*_task_facts(shown.task), *_recipe_facts(shown), *_model_facts(model)),
         sections=(seeds, *([_instruments_section(found)] if found else []), *_weights_sections(model, head)),
-        conventions=(_TOKENS, _SENDER_FIRST, _LOSS, _VERDICT),
+        conventions=(_TOKENS, _SENDER_FIRST, _LOSS, _INTERACTION, _VERDICT),
         manifest=manifest,
         files=tuple(files),
     )
@@ -303,16 +321,18 @@ def _task_facts(task: PairTask) -> tuple[tuple[str, str], ...]:
     extremes = f"from {number(float(task.q_true.min()))} to {number(float(task.q_true.max()))}"
     variance = f"variance {number(task.variance)}, of which {number(task.interaction_variance)} is interaction"
     return (
-        ("Task", f"{_categories(task.law)}, {plural(task.positions, 'position')}"),
-        ("q_true", f"{extremes}; {variance}"),
+        ("Task", f"Yᵢ = q_true[Xᵢ₋₁, Xᵢ], the previous category first, and Y₁ = 0; {_size(task.law, task.positions)}"),
+        ("q_true", f"{extremes}; {variance} (what no sum f(previous) + g(current) gives)"),
     )
 
 
-def _categories(law: Tensor) -> str:
-    many = "1 category" if len(law) == 1 else f"{len(law)} categories"
-    if bool((law - law[0]).abs().max() < 1e-15):
-        return f"{many} equally likely"
-    return f"{many} with probabilities {', '.join(number(float(p)) for p in law)}"
+def _size(law: Tensor, positions: int) -> str:
+    """N with the law, and M."""
+    drawn = "equally likely"
+    if not bool((law - law[0]).abs().max() < 1e-15):
+        drawn = f"with probabilities {', '.join(number(float(p)) for p in law)}"
+    categories = "category" if len(law) == 1 else "categories"
+    return f"N = {len(law)} {categories} {drawn} and independent, M = {plural(positions, 'position')}"
 
 
 def _model_facts(model: OneLayerTransformer) -> tuple[tuple[str, str], ...]:
@@ -350,11 +370,11 @@ def landscape_report(found: LandscapeSurvey, manifest: Mapping[str, Any], files:
         answer=found.answer,
         findings=found.claims,
         facts=(
-            ("Task", f"{_categories(found.landscape.law)}, {plural(found.landscape.positions, 'position')}"),
+            ("Task", f"{_PREDICTED[found.section]}; {_size(found.landscape.law, found.landscape.positions)}"),
             ("Descent", f"{descent}, seed {runs.seed}"),
         ),
         sections=(_points_section(found), ends),
-        conventions=(_SENDER_FIRST, _EXPECTED, _RELATIVE),
+        conventions=(_SENDER_FIRST, _EXPECTED, _RELATIVE, _INTERACTION if found.section == "3.3" else _MIXING),
         manifest=manifest,
         files=tuple(files),
     )

@@ -100,8 +100,9 @@ class Evidence:
         lines = [
             f"{self.name}: {self.verdict}",
             f"  {self.sentence}",
-            f"  mean squared error {loss}; variance of the interaction {self.interaction_variance:.3g}; "
-            f"{self.samples} sequences, seed {self.seed}, {self.confidence:.0%} intervals",
+            f"  mean squared error {loss}; variance of the interaction {self.interaction_variance:.3g} (the part of "
+            "q_true that no sum f(previous) + g(current) gives)",
+            f"  {self.samples} sequences, seed {self.seed}, {self.confidence:.0%} intervals",
             f"  with another threshold: {self.thresholds}",
         ]
         for number, instrument in enumerate(self.instruments, start=1):

@@ -217,11 +217,12 @@ def _on_infinity(found: Basins, limit: float, total: float) -> str:
         f"descent can run to infinity, where the loss tends to T/M = {limit:.6g} per token, (M−1)·T/M = {total:.6g} in "
         "all"
     )
+    defined = "T = 1 − Σ p² is the loss per token of always predicting the mean."
     if not found.share("at infinity").count:
-        return f"The paper does not mention that {trap}; none of these {len(found.runs)} starts did."
+        return f"The paper does not mention that {trap}; none of these {len(found.runs)} starts did. {defined}"
     return (
         f"The paper does not mention that {trap}: {_said(found, 'at infinity')} of the starts do; "
-        f"{_said(found, 'global minimum')} reach the global minimum."
+        f"{_said(found, 'global minimum')} reach the global minimum. {defined}"
     )
 
 
