@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from tokendynamics.dynamics import Flow, Trajectory
+from tokendynamics.observables import hemisphere
 from tokendynamics.theorems import hypotheses as measured
 from tokendynamics.theorems.conditions import flow_of, never_above, undecided
+from tokendynamics.theorems.eigenspaces import RESIDUAL, Eigenspace, common_eigenspaces
 from tokendynamics.theorems.precision import integration_tolerance
 from tokendynamics.theorems.result import Condition, Hypothesis
 
-RESIDUAL = 1e-10
-"""Largest |V n − λ n| relative to ‖V‖ of what counts as a real eigenvector."""
 _MEANINGFUL = 0.1
 
 
@@ -24,9 +24,9 @@ class ExpandingDirections:
     """Eigenvectors of V = Σ_h V_h, V_h = ov_h^T, that are shared by all heads.
 
     Attributes:
-        normals: Unit n, (*system, dim, dim), one a row; of use only where `valid`.
-        rates: λ times the flow's weight factor, (*system, dim).
-        valid: (*system, dim): λ is real and positive, V_h n = λ_h n for every head, and every λ_h ≥ 0.
+        normals: Unit n, (*system, direction, dim), one a row; of use only where `valid`.
+        rates: λ times the flow's weight factor, (*system, direction).
+        valid: (*system, direction): λ is real and positive, V_h n = λ_h n for every head, and every λ_h ≥ 0.
     """
 
     normals: Tensor
@@ -34,14 +34,34 @@ class ExpandingDirections:
     valid: Tensor
 
 
-def expanding_directions(flow: Flow) -> ExpandingDirections:
-    """Find every n with V n = λ n, λ > 0: eigenvectors of ov^T, not of ov.
+def expanding_spaces(flow: Flow, time: float = 0.0) -> list[list[Eigenspace]]:
+    """For each system (along one axis; one where all share ov) the spaces of n with V n = λ n, λ > 0, fastest first.
 
     For several heads n·x obeys ``d/dt n·x_l = Σ_h λ_h Σ_i w^h_li n·x_i`` if n is an eigenvector of every V_h; the
-    hull of e^{−λt} n·x_i, λ = Σ_h λ_h, then shrinks if every λ_h ≥ 0. Common eigenvectors are looked for among those of
-    the sum, which finds all whose eigenvalue of the sum is simple.
+    hull of e^{−λt} n·x_i, λ = Σ_h λ_h, then shrinks if every λ_h ≥ 0.
 
     Source: `positional` theorem 3.6, equation (16), generalised to several heads.
+    """
+    heads = (flow.weight_factor * flow.attention.ov.matrix_at(time).detach().double().cpu()).mT.numpy()
+    systems = []
+    for matrices in heads.reshape(-1, *heads.shape[-3:]):
+        size = max(float(np.linalg.norm(matrix, 2)) for matrix in matrices)
+        spaces = common_eigenspaces(matrices, lowest=-RESIDUAL * size)
+        growing = [space for space in spaces if space.values.sum() > RESIDUAL * size]
+        systems.append(sorted(growing, key=lambda space: -space.values.sum()))
+    return systems
+
+
+def expanding_directions(flow: Flow, placed: Tensor | None = None, time: float = 0.0) -> ExpandingDirections:
+    """Find n with V n = λ n, λ > 0: eigenvectors of ov^T, not of ov.
+
+    A basis of every eigenspace; and for a start, in each eigenspace of more than one dimension, the n that has all
+    tokens as deeply as possible on one side.
+
+    Args:
+        flow: Whose ov is constant.
+        placed: The start as attention reads it, (*system, token, dim).
+        time: Where the matrices are taken.
 
     >>> from tokendynamics.attention import Attention
     >>> from tokendynamics.spaces import Free
@@ -49,33 +69,58 @@ def expanding_directions(flow: Flow) -> ExpandingDirections:
     >>> found.rates[found.valid].round(decimals=9).tolist(), found.normals[found.valid].abs().round(decimals=4).tolist()
     ([2.0], [[0.9487, 0.3162]])
     """
-    heads = flow.weight_factor * flow.attention.ov.matrix_at(0.0).detach().double().cpu()
-    values, vectors = torch.linalg.eig(heads.sum(dim=-3).mT)
-    normals = vectors.real.mT
-    lengths = torch.linalg.vector_norm(normals, dim=-1, keepdim=True)
-    normals = normals / lengths.clamp_min(torch.finfo(normals.dtype).tiny)
-    # n^T ov_h is λ_h n^T: (…, head, n, dim).
-    images = normals.unsqueeze(-3) @ heads
-    each = (images * normals.unsqueeze(-3)).sum(dim=-1)
-    residual = torch.linalg.vector_norm(images - each.unsqueeze(-1) * normals.unsqueeze(-3), dim=-1)
-    size = torch.linalg.matrix_norm(heads, 2).amax(dim=-1)[..., None]
-    exact = (residual.amax(dim=-2) <= RESIDUAL * size) & (values.imag.abs() <= RESIDUAL * size)
-    positive = (each.sum(dim=-2) > RESIDUAL * size) & (each.amin(dim=-2) >= -RESIDUAL * size)
-    return ExpandingDirections(normals, each.sum(dim=-2), exact & positive)
+    spaces = expanding_spaces(flow, time)
+    systems = tuple(flow.attention.ov.shape[:-3])
+    starts = None
+    if placed is not None:
+        systems = tuple(placed.shape[:-2])
+        starts = placed.detach().double().cpu().reshape(-1, *placed.shape[-2:])
+        spaces = spaces * len(starts) if len(spaces) == 1 else spaces
+    found = [_of_one(one, None if starts is None else starts[index]) for index, one in enumerate(spaces)]
+    most = max(1, max(map(len, found)))
+    normals = torch.zeros(len(found), most, flow.dim, dtype=torch.float64)
+    rates = torch.zeros(len(found), most, dtype=torch.float64)
+    for index, directions in enumerate(found):
+        for row, (vector, rate) in enumerate(directions):
+            normals[index, row], rates[index, row] = torch.as_tensor(vector), rate
+    normals, rates = normals.reshape(*systems, most, flow.dim), rates.reshape(*systems, most)
+    return ExpandingDirections(normals, rates, rates > 0)
 
 
-def expanding_hypothesis(flow: Flow) -> Hypothesis:
+def _of_one(spaces: list[Eigenspace], start: Tensor | None) -> list[tuple[np.ndarray, float]]:
+    """Directions n, (dim,), and rates of one system."""
+    found: list[tuple[np.ndarray, float]] = []
+    for space in spaces:
+        rate = float(space.values.sum())
+        found += [(vector, rate) for vector in space.basis.T]
+        deepest = None if start is None or space.basis.shape[1] == 1 else _deepest(space, start)
+        if deepest is not None:
+            found.append((deepest, rate))
+    return found
+
+
+def _deepest(space: Eigenspace, start: Tensor) -> np.ndarray | None:
+    """The unit n of a space with the deepest half space n·x > 0 that holds all tokens; None where there is none."""
+    inside = start @ torch.as_tensor(space.basis)
+    scale = torch.linalg.vector_norm(start, dim=-1).amax()
+    if bool((torch.linalg.vector_norm(inside, dim=-1) <= measured.ROUNDING * scale).any()):
+        return None
+    direction, margin = hemisphere(inside)
+    return space.basis @ direction.numpy() if float(margin) > 0 else None
+
+
+def expanding_hypothesis(flow: Flow, time: float = 0.0) -> Hypothesis:
     """V has a real positive eigenvalue (shared by the heads) at every system."""
-    found = expanding_directions(flow)
+    found = expanding_directions(flow, time=time)
     best = torch.where(found.valid, found.rates, -torch.inf).amax(dim=-1)
     shared = "" if flow.heads == 1 else ", with an eigenvector and eigenvalues ≥ 0 common to all heads"
     claim = f"V has a real positive eigenvalue{shared}"
     if not bool(found.valid.any(dim=-1).all()):
-        values = torch.linalg.eigvals(flow.attention.ov.matrix_at(0.0).detach().double().cpu().sum(dim=-3))
+        values = torch.linalg.eigvals(flow.attention.ov.matrix_at(time).detach().double().cpu().sum(dim=-3))
         highest = float(values.real.amax(dim=-1).min())
-        return Hypothesis(
-            claim, False, min(highest, 0.0), RESIDUAL, f"there is none: the largest Re λ is {highest:.3g}"
-        )
+        # Only the signs of all real parts prove that there is none; otherwise one may have escaped the search.
+        none = "there is none" if highest < 0 else "none found"
+        return Hypothesis(claim, False, min(highest, 0.0), RESIDUAL, f"{none}: the largest Re λ is {highest:.3g}")
     return measured.above(claim, float(best.min()), 0.0, "the largest of them")
 
 
@@ -90,16 +135,21 @@ def one_sided(found: ExpandingDirections, placed: Tensor) -> tuple[Tensor, Tenso
     depth = torch.maximum(heights.amin(dim=-2), -heights.amax(dim=-2))
     scale = torch.linalg.vector_norm(placed, dim=-1).amax(dim=-1, keepdim=True)
     chosen = found.valid & (depth > measured.ROUNDING * scale)
-    rate, index = torch.where(chosen, found.rates, 0.0).max(dim=-1)
-    return rate, torch.where(chosen, depth, 0.0).gather(-1, index.unsqueeze(-1)).squeeze(-1)
+    rate = torch.where(chosen, found.rates, 0.0).amax(dim=-1)
+    # Of equal rates, those of one eigenspace, the deepest.
+    fastest = chosen & (found.rates >= rate.unsqueeze(-1) * (1 - RESIDUAL))
+    return rate, torch.where(fastest, depth, 0.0).amax(dim=-1)
 
 
-def growth_text(flow: Flow, placed: Tensor, token: str) -> str:
+def growth_text(flow: Flow, placed: Tensor, token: str, time: float = 0.0) -> str:
     """What the start makes of the bounds: growth at least at a rate, or none that is known."""
-    rate, depth = one_sided(expanding_directions(flow), placed)
-    if not bool((rate > 0).all()):
-        return "no n has all tokens strictly on one side: growth does not follow"
-    return f"|{token}| ≥ {float(depth.min()):.4g} exp({float(rate.min()):.6g} t) for every token, all being on one side"
+    rate, depth = one_sided(expanding_directions(flow, placed, time), placed)
+    if not bool((rate > 0).any()):
+        return "no n found that has all tokens strictly on one side: growth does not follow"
+    sided = (rate > 0).numpy()
+    share = "" if sided.all() else f" at {int(sided.sum())} of {sided.size} systems, elsewhere growth does not follow"
+    least = f"{float(depth[rate > 0].min()):.4g} exp({float(rate[rate > 0].min()):.6g} t)"
+    return f"|{token}| ≥ {least} for every token, all being on one side{share}"
 
 
 def bound_conditions(placed: Tensor, trajectory: Trajectory) -> tuple[Condition, ...]:
@@ -117,9 +167,10 @@ def bound_conditions(placed: Tensor, trajectory: Trajectory) -> tuple[Condition,
         "min n·x_i(0) ≤ e^(−λt) n·x_l(t) ≤ max n·x_i(0), relative excess where rounding does not hide it",
         integration_tolerance(trajectory),
     )
-    found, systems = expanding_directions(flow_of(trajectory)), tuple(placed.shape[:-3])
+    flow, systems, first = flow_of(trajectory), tuple(placed.shape[:-3]), float(trajectory.times[0])
+    found = expanding_directions(flow, placed[..., 0, :, :], first)
     if not bool(found.valid.any()):
-        return (undecided(systems, f"{text}: V has no real positive eigenvalue"),)
+        return (undecided(systems, f"{text}: no real positive eigenvalue of V was found"),)
     elapsed = torch.as_tensor(np.asarray(trajectory.times, dtype=float))
     decay = found.rates[..., None, :] * (elapsed - elapsed[0])[:, None]
     heights = placed @ found.normals.mT.unsqueeze(-3)

@@ -36,7 +36,9 @@ def _form(flow: Flow) -> tuple[Hypothesis, ...]:
         return (invertible(form), false)
     asymmetry = float(((form.matrix - form.matrix.mT).abs().amax(dim=(-2, -1)) / _size(form.matrix)).min())
     values = torch.linalg.eigvalsh(symmetric_part(form.matrix))
-    lowest = torch.maximum(values[..., 0], -values[..., -1]) / values.abs().amax(dim=-1)
+    lowest = torch.maximum(values[..., 0], -values[..., -1]) / values.abs().amax(dim=-1).clamp_min(
+        torch.finfo(values.dtype).tiny
+    )
     return (
         invertible(form),
         measured.above("A not symmetric", asymmetry, form.tolerance, "the relative asymmetry of A (else: theorem 3.1)"),
