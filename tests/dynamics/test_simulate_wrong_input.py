@@ -48,8 +48,8 @@ def test_system_axes_that_do_not_fit_are_refused_with_both_shapes():
     flow = Flow(Attention(np.ones((4, 1, 3, 3)), EYE), Free())
     with refused(r"x0: expected leading axes \(4,\).*got shape \(5, 2, 3\)"):
         simulate(flow, np.ones((5, 2, 3)), [0.0, 1.0])
-    with refused(r"x: expected leading axes \(4,\).*got shape \(2, 3\)"):
-        flow.velocity(START)
+    with refused(r"x: expected leading axes \(4,\).*got shape \(2, 2, 3\)"):
+        flow.velocity(np.ones((2, 2, 3)))
 
 
 @pytest.mark.parametrize("call", ["velocity", "step", "simulate"])
@@ -168,6 +168,18 @@ def test_times_must_increase(times, message):
         ({"engine": "fixed"}, r"step: expected a positive time for engine='fixed', got None"),
         ({"engine": "batched", "step": 0.1}, r"engine: expected 'fixed' or 'auto' where step is given, got 'batched'"),
         ({"engine": "layers", "step": 0.1}, r"engine: expected 'fixed' or 'auto' where step is given, got 'layers'"),
+        ({"engine": "batched", "tau": 0.5}, r"engine: expected 'layers' where tau is given, got 'batched'"),
+        ({"engine": "fixed", "step": 0.1, "tau": 1.0}, r"engine: expected 'layers' where tau is given, got 'fixed'"),
+        ({"engine": "stiff", "tau": 1.0}, r"engine: expected 'layers' where tau is given, got 'stiff'"),
+        ({"tau": 1.0}, r"engine: expected 'layers' where tau is given, got 'auto', which takes 'batched' here"),
+        (
+            {"engine": "stiff", "method": "bosh3"},
+            r"engine: expected 'batched' or 'fixed' or 'auto' where method is giv",
+        ),
+        (
+            {"engine": "layers", "method": "dopri5"},
+            r"engine: expected 'batched' .* where method is given, got 'layers'",
+        ),
         ({"step": 0.0}, r"step: expected a positive .*got 0\.0"),
         ({"step": -1.0}, r"step: expected a positive .*got -1\.0"),
         ({"step": np.inf}, r"step: expected a positive .*got inf"),
@@ -186,8 +198,18 @@ def test_unknown_or_impossible_options_are_named(options, message, unchecked):
 
 
 def test_an_unknown_precision_is_refused(unchecked):
-    with refused(r"dtype: expected torch\.float64 or torch\.float32, got torch\.float16", ArgumentTypeError):
-        simulate(FREE, START, [0.0, 1.0], dtype=torch.float16)
+    wanted = r"dtype: expected 'float64' or 'float32', or torch\.float64 or torch\.float32, got "
+    for dtype in (torch.float16, 32, np.float32):
+        with refused(wanted, ArgumentTypeError):
+            simulate(FREE, START, [0.0, 1.0], dtype=dtype)  # pyright: ignore[reportArgumentType]
+    for word in ("float16", "double", ""):
+        with refused(wanted + repr(word)):
+            simulate(FREE, START, [0.0, 1.0], dtype=word)
+
+
+def test_a_precision_may_be_a_word():
+    for word, kind in (("float32", np.float32), ("float64", np.float64)):
+        assert simulate(FREE, START, [0.0, 1.0], dtype=word).states.dtype == kind
 
 
 def test_layers_are_counted_in_whole_numbers():

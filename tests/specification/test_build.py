@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -213,3 +214,21 @@ def test_layers_are_counted_in_whole_numbers() -> None:
     assert built(changed(("end = 3", "end = 3\npoints = 4")) + layers).options == {"engine": "layers"}
     with pytest.raises(SpecificationError, match=r"^a\.toml line 8: time: expected whole numbers"):
         built(BASE + layers)
+
+
+@pytest.mark.parametrize(
+    ("solver", "message"),
+    [
+        ("tau = 0.5", "engine 'auto' has no 'tau'; take engine 'layers'"),
+        ("engine = 'stiff'\ntau = 0.5", "engine 'stiff' has no 'tau'; take engine 'layers'"),
+        ("engine = 'stiff'\nmethod = 'bosh3'", "engine 'stiff' has no 'method'; take engine 'batched' or 'fixed'"),
+        ("engine = 'batched'\nstep = 0.5", "engine 'batched' has no 'step'; take engine 'fixed'"),
+    ],
+)
+def test_options_that_the_engine_does_not_use_are_refused(solver, message):
+    text = (
+        "[attention]\nqk = 'identity'\n[space]\nkind = 'sphere'\n[start]\nangles = [0.0, 1.0]\n"
+        f"[time]\ntimes = [0.0, 1.0]\n[solver]\n{solver}\n"
+    )
+    with pytest.raises(SpecificationError, match=re.escape(message)):
+        build(parse_specification(text, "a.toml"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from tokendynamics.attention.mixing import logits
 from tokendynamics.dynamics.engines.problem import Problem
 from tokendynamics.numerics.errors import ArgumentValueError, expected
@@ -12,21 +14,36 @@ LONG = 1e4
 _LARGEST_STIFF, _SYSTEMS, _JUMPS = 1024, 64, 50
 
 
-def choose(engine: str, problem: Problem) -> str:
+USERS = {"step": ("fixed",), "tau": ("layers",), "method": ("batched", "fixed")}
+"""Options that only some engines use; the others refuse them."""
+
+
+def choose(engine: str, problem: Problem, given: Collection[str] = ()) -> str:
     """The engine to use, by name.
 
+    Args:
+        engine: What was asked for.
+        problem: What is to be run.
+        given: Options of `USERS` that the caller set.
+
     Raises:
-        ArgumentValueError: An unknown engine, or one that cannot do what is asked.
+        ArgumentValueError: An unknown engine, or one that cannot do what is asked or does not use an option given.
     """
     names = ("auto", "batched", "stiff", "layers", "fixed")
     if engine not in names:
         raise ArgumentValueError(expected("engine", f"one of {', '.join(names)}", repr(engine)))
     if engine == "auto":
-        engine = "fixed" if problem.step is not None else "stiff" if _suits_stiff(problem) else "batched"
+        may_be_stiff = "method" not in given and _suits_stiff(problem)
+        engine = "fixed" if problem.step is not None else "stiff" if may_be_stiff else "batched"
+        chosen = f"'auto', which takes {engine!r} here"
+    else:
+        chosen = repr(engine)
     if engine == "fixed" and problem.step is None:
         raise ArgumentValueError(expected("step", "a positive time for engine='fixed'", None))
-    if engine != "fixed" and problem.step is not None:
-        raise ArgumentValueError(expected("engine", "'fixed' or 'auto' where step is given", repr(engine)))
+    for option, users in USERS.items():
+        if option in given and engine not in users:
+            names = " or ".join(repr(name) for name in (*users, *(("auto",) if option != "tau" else ())))
+            raise ArgumentValueError(expected("engine", f"{names} where {option} is given", chosen))
     if engine == "stiff" and problem.wants_gradients:
         wanted = "'fixed' (by step=), 'layers' or 'batched' where gradients are wanted"
         raise ArgumentValueError(expected("engine", wanted, "'stiff'", "or detach x0 and the matrices"))

@@ -11,7 +11,7 @@ from torch import Tensor
 from tokendynamics.attention.attention import Attention
 from tokendynamics.attention.schedules import Constant
 from tokendynamics.dynamics.field import Field
-from tokendynamics.numerics.arguments import ArrayLike, like
+from tokendynamics.numerics.arguments import ArrayLike, as_states, like
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.spaces.ellipsoid import Ellipsoid
@@ -129,8 +129,14 @@ class Flow:
         return like(moved, x)
 
     def fitting(self, x: ArrayLike, argument: str = "x") -> Tensor:
-        """`x` as states that fit the attention and the metric, or a refusal that prints both shapes."""
-        states, metric = self.attention.fitting(x, argument), self.space.metric
+        """`x` as states that fit the attention and the metric, or a refusal that prints both shapes.
+
+        One state (token, dim) holds for all systems of the matrices and of the metric.
+        """
+        metric, given = self.space.metric, as_states(x, argument)
+        systems = self.attention.system_shape or (() if metric is None else tuple(metric.shape[:-2]))
+        one_for_all = given.ndim == 2 and systems
+        states = self.attention.fitting(given.expand(*systems, -1, -1) if one_for_all else given, argument)
         if metric is not None and metric.ndim > 2 and metric.shape[:-2] != states.shape[:-2]:
             wanted = f"leading axes {tuple(metric.shape[:-2])}, those of the metric"
             raise ArgumentValueError(expected(argument, wanted, f"shape {tuple(states.shape)}"))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tokendynamics.dynamics.events import Consensus, Event, NormAbove
 from tokendynamics.dynamics.flow import Flow
-from tokendynamics.numerics.arguments import ArrayLike, as_tensor
+from tokendynamics.numerics.arguments import ArrayLike, as_tensor, without_labels
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
 from tokendynamics.spaces.ellipsoid import Ellipsoid
 
@@ -19,13 +19,12 @@ _WHOLE = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
 _STEPS, _COUNTABLE = 30_000, 2.0**52
 
 
-def read_times(times: ArrayLike) -> tuple[float, ...]:
-    """Increasing times, at least two; whole numbers are fine."""
-    moments = as_tensor(_reals(times), "times", ndim_at_least=1, axes="(time,)").to(torch.float64)
-    if moments.ndim != 1 or len(moments) < 2:
-        raise ArgumentValueError(
-            expected("times", "at least two times, shape (time,)", f"shape {tuple(moments.shape)}")
-        )
+def read_times(times: ArrayLike, at_least: int = 2) -> tuple[float, ...]:
+    """Increasing times; whole numbers are fine."""
+    moments = as_tensor(_reals(without_labels(times)), "times", ndim_at_least=1, axes="(time,)").to(torch.float64)
+    if moments.ndim != 1 or len(moments) < at_least:
+        wanted = f"at least {'two times' if at_least == 2 else 'one time'}, shape (time,)"
+        raise ArgumentValueError(expected("times", wanted, f"shape {tuple(moments.shape)}"))
     falls = (moments.diff() <= 0).nonzero().squeeze(-1)
     if len(falls):
         i = int(falls[0])

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from tokendynamics.dynamics.choice import choose
 from tokendynamics.dynamics.engines import batched, fixed, layers, stiff
@@ -16,16 +16,15 @@ from tokendynamics.dynamics.engines.tableau import TABLEAUS
 from tokendynamics.dynamics.events import Event
 from tokendynamics.dynamics.flow import Flow
 from tokendynamics.dynamics.interrupted import Interrupted
-from tokendynamics.dynamics.options import budget, check_steps, checked_events, read_times, with_overflow_guard
+from tokendynamics.dynamics.options import budget, check_steps, checked_events, with_overflow_guard
 from tokendynamics.dynamics.progress import reporting
 from tokendynamics.dynamics.span import SpanReduction
+from tokendynamics.dynamics.start import Start, read_start
 from tokendynamics.dynamics.trajectory import Trajectory
 from tokendynamics.dynamics.trajectory_dataset import record
-from tokendynamics.numerics.arguments import ArrayLike, as_device, as_positive, like
-from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
+from tokendynamics.numerics.arguments import ArrayLike, as_positive, like
+from tokendynamics.numerics.errors import ArgumentValueError, expected
 from tokendynamics.numerics.signatures import typed_arguments
-from tokendynamics.spaces.ellipsoid import Ellipsoid
-from tokendynamics.spaces.retraction import retract
 
 Engine = Literal["auto", "batched", "stiff", "layers", "fixed"]
 _ENGINES: dict[str, Callable[[Problem], Outcome]] = {
@@ -39,7 +38,7 @@ _ENGINES: dict[str, Callable[[Problem], Outcome]] = {
 @typed_arguments
 def simulate(
     flow: Flow,
-    x0: ArrayLike,
+    x0: ArrayLike | Trajectory,
     times: ArrayLike,
     *,
     rtol: float = 1e-8,
@@ -48,11 +47,11 @@ def simulate(
     events: Sequence[Event] = (),
     max_steps: int | None = None,
     device: str | torch.device | None = None,
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | str | None = None,
     progress: bool | Callable[[float], None] = False,
-    method: Literal["dopri5", "bosh3", "rk4", "euler"] = "dopri5",
+    method: Literal["dopri5", "bosh3", "rk4", "euler"] | None = None,
     step: float | None = None,
-    tau: float = 1.0,
+    tau: float | None = None,
 ) -> Trajectory:
     """Run a flow from `x0` and return the states at `times`.
 
@@ -61,29 +60,35 @@ def simulate(
     layers of step `tau`), ``"fixed"`` (equal steps of `method`, differentiable). ``"auto"`` takes "fixed" if `step`
     is given, "stiff" for small systems over long horizons, and "batched" otherwise; the trajectory says which.
 
+    A run goes on from a trajectory: systems that reached its end start there, and schedules go on at its time; systems
+    that ended before keep their status, end time and last state and are not run. The new trajectory has `times` only.
+
     A system whose run cannot be completed does not raise: its status says why, and its states are held from there.
     In free space a system whose norm exceeds 1e100 (1e15 in float32) ends as "diverged".
 
     Args:
         flow: The flow.
-        x0: Start (…, token, dim) at `times[0]`; projected onto a constrained space. Leading axes are systems.
-        times: Increasing output times, at least two; any spacing, steps do not depend on it.
+        x0: Start (…, token, dim) at `times[0]`; projected onto a constrained space. Leading axes are systems; one start
+            (token, dim) holds for all systems of matrices. Or a trajectory, which goes on from its last time.
+        times: Increasing output times, at least two; any spacing, steps do not depend on it. After a trajectory: one or
+            more, none before its end.
         rtol: Relative tolerance per step; raised to ten units in the last place of the dtype if below that.
         atol: Absolute tolerance per step.
         engine: See above.
         events: From `tokendynamics.dynamics.events`; a system ends at its first one.
         max_steps: Attempted steps (layers, fixed steps) for each system, 30,000 if None.
         device: Such as "cuda"; that of `x0` if None.
-        dtype: float64 or float32; that of `x0` if None.
+        dtype: "float64" or "float32", or torch's; that of `x0` if None.
         progress: True for a progress bar, or a function of the share done (0 to 1).
-        method: "dopri5"; "bosh3" of order 3 for fields with kinks such as |sin| gates; with `step` also "rk4", "euler".
+        method: Of "batched" and "fixed": "dopri5" if None; "bosh3" of order 3 for fields with kinks such as |sin|
+            gates; with `step` also "rk4", "euler".
         step: A fixed step instead of step control: gradients then flow through the simulation.
-        tau: Step of one layer of engine "layers".
+        tau: Step of one layer of engine "layers", 1 if None.
 
     Raises:
         ArgumentTypeError: Integer or complex arrays.
         ArgumentValueError: Shapes that do not fit (both are printed), NaN, a zero token on a sphere, times that do not
-            increase, an unknown engine or method.
+            increase, an unknown engine or method, an option that the engine does not use.
         Interrupted: Ctrl-C; it holds the trajectory so far.
 
     >>> import torch
@@ -94,35 +99,47 @@ def simulate(
     >>> f"{run.states[-1][0][0]:.8f}", str(run.status)
     ('0.36787944', 'reached the horizon')
     """
-    start, leading = _start(flow, x0, device, dtype)
-    moments = read_times(times)
-    if method not in TABLEAUS:
+    start = read_start(flow, x0, device, dtype)
+    moments, skipped = start.moments(times)
+    if method is not None and method not in TABLEAUS:
         raise ArgumentValueError(expected("method", f"one of {', '.join(TABLEAUS)}", repr(method)))
-    field = flow.field(start).flattened(leading)
+    given = {name for name, value in (("method", method), ("step", step), ("tau", tau)) if value is not None}
     with reporting(progress) as report:
         problem = Problem(
-            field=field,
-            start=field.exactly_projected(start.reshape(-1, *start.shape[-2:])),
+            field=flow.field(start.states).flattened(start.leading),
+            start=start.placed(flow),
             times=moments,
-            rtol=max(as_positive(rtol, "rtol"), 10 * torch.finfo(start.dtype).eps),
+            rtol=max(as_positive(rtol, "rtol"), 10 * torch.finfo(start.states.dtype).eps),
             atol=as_positive(atol, "atol"),
-            events=with_overflow_guard(checked_events(events, start), flow, start.dtype),
+            events=with_overflow_guard(checked_events(events, start.states), flow, start.states.dtype),
             max_steps=budget(max_steps),
-            tableau=TABLEAUS[method],
+            tableau=TABLEAUS[method or "dopri5"],
             step=None if step is None else as_positive(step, "step"),
-            tau=as_positive(tau, "tau"),
+            tau=1.0 if tau is None else as_positive(tau, "tau"),
             report=report,
         )
-        chosen = choose(engine, problem)
+        chosen = choose(engine, problem, given)
         check_steps(chosen, moments, problem.step, max_steps)
-        outcome = _run(chosen, problem)
+        outcome = _run_moving(chosen, problem, start)
         report(1.0)
-    options = {"rtol": problem.rtol, "atol": atol, "max_steps": problem.max_steps, "method": method, "tau": tau}
-    options |= {"step": step, "events": [repr(event) for event in problem.events], "device": str(start.device)}
-    trajectory = _trajectory(flow, x0, leading, problem, outcome, chosen, record(options))
+    options = {"rtol": problem.rtol, "atol": atol, "max_steps": problem.max_steps, "tau": problem.tau, "step": step}
+    options |= {"method": problem.tableau.name, "device": str(start.states.device)}
+    options |= {"events": [repr(event) for event in problem.events]}
+    trajectory = _trajectory(flow, start, problem, outcome, chosen, record(options), skipped)
     if outcome.interrupted:
         raise Interrupted(trajectory)
     return trajectory
+
+
+def _run_moving(engine: str, problem: Problem, start: Start) -> Outcome:
+    """The outcome of all systems, of which some may have ended in the run before."""
+    moving = start.moving
+    if moving is None:
+        return _run(engine, problem)
+    part = None
+    if len(moving):
+        part = _run(engine, replace(problem, field=problem.field.select(moving), start=problem.start[moving]))
+    return start.merged(part, Outcome.blank(problem))
 
 
 def _run(engine: str, problem: Problem) -> Outcome:
@@ -132,34 +149,21 @@ def _run(engine: str, problem: Problem) -> Outcome:
     return reduction.lifted(_ENGINES[engine](reduction.problem))
 
 
-def _start(
-    flow: Flow, x0: ArrayLike, device: str | torch.device | None, dtype: torch.dtype | None
-) -> tuple[Tensor, tuple[int, ...]]:
-    if not isinstance(flow, Flow):
-        raise ArgumentTypeError(expected("flow", "a Flow", type(flow).__name__))
-    start = flow.fitting(x0, "x0")
-    if dtype not in (None, torch.float32, torch.float64):
-        raise ArgumentTypeError(expected("dtype", "torch.float64 or torch.float32", dtype))
-    start = start.to(dtype=dtype, device=None if device is None else as_device(device, "device"))
-    if isinstance(flow.space, Ellipsoid):
-        retract(start, None, "x0")
-    return start, tuple(start.shape[:-2])
-
-
 def _trajectory(
     flow: Flow,
-    x0: ArrayLike,
-    leading: tuple[int, ...],
+    start: Start,
     problem: Problem,
     outcome: Outcome,
     engine: str,
     parameters: dict[str, Any],
+    skipped: int,
 ) -> Trajectory:
-    times = np.array(problem.times)
+    leading, times = start.leading, np.array(problem.times)[skipped:]
     end_times = outcome.end_times.numpy().reshape(leading)
-    tensor = outcome.states.reshape(*leading, *outcome.states.shape[1:])
+    states = outcome.states[:, skipped:]
+    tensor = states.reshape(*leading, *states.shape[1:])
     return Trajectory(
-        states=like(tensor, x0),
+        states=like(tensor, start.original),
         times=times,
         status=np.array([str(status) for status in outcome.status]).reshape(leading),
         reached=times <= end_times[..., None],

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
 from os import PathLike, fsencode, fspath
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import torch
@@ -15,8 +15,18 @@ from torch import Tensor
 
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected, shown
 
-ArrayLike: TypeAlias = Tensor | np.ndarray | Sequence[Any] | float
-"""A torch tensor, a numpy array, nested lists of numbers, or one number."""
+
+@runtime_checkable
+class Labelled(Protocol):
+    """An array with labels, such as xarray's and pandas' objects."""
+
+    def to_numpy(self) -> Any:
+        """The numbers alone."""
+        ...
+
+
+ArrayLike: TypeAlias = Tensor | np.ndarray | Labelled | Sequence[Any] | float
+"""A torch tensor, a numpy array, an xarray or pandas object, nested lists of numbers, or one number."""
 
 _HALF = (torch.float16, torch.bfloat16)
 _LONGEST_NAME, _LONGEST_PATH = 255, 4095
@@ -234,17 +244,28 @@ def check_finite(tensor: Tensor, argument: str) -> None:
 def like(result: Tensor, original: ArrayLike) -> Any:
     """Return `result` in the type of `original`: tensor, array, or nested lists (a float for a scalar).
 
+    Labels do not fit what a function makes of states: for an xarray or pandas object the result is an array.
+
     >>> like(torch.tensor([1.0, 2.0]), [0.0])
     [1.0, 2.0]
     """
     if isinstance(original, Tensor):
         return result
-    if isinstance(original, np.ndarray):
+    if isinstance(without_labels(original), np.ndarray):
         return result.detach().cpu().numpy()
     return result.tolist()
 
 
+def without_labels(value: Any) -> Any:
+    """The array of an xarray or pandas object, with its dtype; anything else as it is."""
+    if isinstance(value, Tensor | np.ndarray | list | tuple | float) or not isinstance(value, Labelled):
+        return value
+    array = value.to_numpy()
+    return array if isinstance(array, np.ndarray) and array.dtype.kind != "O" else value
+
+
 def _to_floating(value: ArrayLike, argument: str) -> Tensor:
+    value = without_labels(value)
     if isinstance(value, Tensor):
         tensor = _plain_tensor(value, argument)
     elif isinstance(value, np.ndarray):
