@@ -115,7 +115,8 @@ def test_a_model_that_does_not_do_the_task_gets_no_verdict() -> None:
 def test_answers_that_are_not_finite_are_said_to_be_so() -> None:
     task = PairTask(random_functional(4, seed=2), positions=5)
     built = solution_2(task)
-    found = quick(replace(built, C=built.C * 1e308 * 1e10), task)
+    huge = replace(built, B=1e10 * built.B, bias=1e10 * built.bias, C=torch.full_like(built.C, 1e308))
+    found = quick(huge, task)
     assert (found.verdict, found.loss) == ("undecided", None)
     assert "not finite" in found.sentence
     json.dumps(found.as_json(), allow_nan=False)

@@ -197,7 +197,7 @@ def test_a_base_is_that_of_the_numbers_asked_for(said: Callable[..., Any]) -> No
 
 def test_what_is_no_number_is_not_exact(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (inside / "huge.json").write_text("[[1e308, -1e308], [1e308, 3]]")
-    arguments = ("build", "solution-1", "--q-true", "huge.json", "--x", "1,2", "--out", "out")
+    arguments = ("build", "solution-1-printed", "--q-true", "huge.json", "--x", "1,2", "--out", "out")
     assert call(*arguments) == 0
     told = " ".join(capsys.readouterr().out.split())
     assert "for 0 of" not in told
@@ -206,6 +206,16 @@ def test_what_is_no_number_is_not_exact(inside: Path, capsys: pytest.CaptureFixt
     assert summary["exact"] is False
     assert summary["largest_error"] is None
     assert [pair["target"] for pair in summary["wrong_pairs"]]
+
+
+@pytest.mark.parametrize("name", ["solution-1", "solution-1-uniform", "softmax-1"])
+def test_a_functional_whose_rows_overflow_is_refused(
+    name: str, inside: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (inside / "huge.json").write_text("[[1e308, -1e308], [1e308, 3]]")
+    assert call("build", name, "--q-true", "huge.json") == 2
+    said = capsys.readouterr().err
+    assert "--q-true: expected values whose sums over a row are finite, got values up to 1e+308" in said
 
 
 def test_a_scale_beyond_rounding_is_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,7 +48,7 @@ def solution_1(task: PairTask, form: Form = "rows", causal: bool = False) -> One
         A transformer with one head of linear attention whose hidden units stand in the order of `pair_order`.
 
     Raises:
-        ArgumentValueError: An unknown form.
+        ArgumentValueError: An unknown form, or a q_true so large that sums over a row of it overflow.
 
     >>> from tokendynamics.circuits.pair_task import PairTask
     >>> task = PairTask([[1.0, -2.0], [3.0, 4.0]], positions=4)
@@ -75,7 +75,20 @@ def recognisers(task: PairTask) -> Tensor:
 
 
 def readout(functional: Tensor, form: Literal["rows", "uniform", "printed"]) -> tuple[Tensor, Tensor]:
-    """The bias (N²,) and C (N²,) that go with `recognisers`; see `solution_1`."""
+    """The bias (N²,) and C (N²,) that go with `recognisers`; see `solution_1`.
+
+    Raises:
+        ArgumentValueError: A q_true so large that a C, which adds up a row of it, is not finite.
+    """
+    bias, C = _bias_and_weights(functional, form)
+    if not bool(C.isfinite().all()):
+        largest = float(functional.abs().max())
+        wanted = "values whose sums over a row are finite"
+        raise ArgumentValueError(expected("q_true", wanted, f"values up to {largest:g}", "scale q_true down"))
+    return bias, C
+
+
+def _bias_and_weights(functional: Tensor, form: Literal["rows", "uniform", "printed"]) -> tuple[Tensor, Tensor]:
     categories = functional.shape[0]
     diagonal = functional.diagonal()
     bias = torch.full((categories**2,), -4.0, dtype=torch.float64)
