@@ -53,7 +53,7 @@ def _quantise_tensor(folder: Path) -> None:
 
 DAMAGES: list[tuple[Callable[[Path], Any], str]] = [
     (lambda f: (f / "config.json").unlink(), "no config.json in it"),
-    (lambda f: (f / "config.json").write_text("{"), "expected a JSON file"),
+    (lambda f: (f / "config.json").write_text("{"), "expected a JSON object, got an unreadable file"),
     (lambda f: (f / "config.json").write_text("[]"), "expected a JSON object, got list"),
     (lambda f: _edit_config(f, model_type="mamba"), "expected gpt2 or llama or mistral or qwen2 or bert, got 'mamba'"),
     (lambda f: _edit_config(f, model_type="mamba"), "to add one, write .*adapters/"),
@@ -92,7 +92,7 @@ def test_an_unreadable_index_is_named(tiny: Any) -> None:
 def test_integer_weights_are_refused(tiny: Any) -> None:
     folder = tiny.folder("gpt2")
     _quantise_tensor(folder)
-    with pytest.raises(CheckpointError, match=r"layer 0: .* expected real numbers, got dtype torch.int8"):
+    with pytest.raises(CheckpointError, match=r"layer 0: .* real numbers of 16 bits or more, got dtype torch.int8"):
         load(folder).attention(0)
 
 

@@ -13,6 +13,7 @@ import click
 
 from tokendynamics.cli.prompts import named_prompts
 from tokendynamics.cli.target import check_writable, overwrite_option
+from tokendynamics.numerics.printable import shortened
 
 if TYPE_CHECKING:
     from tokendynamics.diagnosis.result import Diagnosis
@@ -162,10 +163,10 @@ def _parse_layers(spec: str | None) -> list[int] | None:
         return None
     chosen: set[int] = set()
     for part in spec.split(","):
-        match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
+        match = re.fullmatch(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?", part)
         if match is None or (match[2] and int(match[2]) < int(match[1])):
             raise click.BadParameter(
-                f"expected numbers and ranges such as 1-10,30, got {spec!r}", param_hint="--layers"
+                f"expected numbers and ranges such as 1-10,30, got {shortened(spec, 100)!r}", param_hint="--layers"
             )
         first, last = int(match[1]), int(match[2] or match[1])
         if last > _MOST_LAYERS:

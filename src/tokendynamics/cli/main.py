@@ -61,6 +61,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with 0 (done), 1 (failed), 2 (wrong usage) or 130 (interrupted)."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
+        _check_characters(arguments)
         code = commands.main(arguments, prog_name="tokendynamics", standalone_mode=False)
     except click.ClickException as error:
         code = _report_usage(error)
@@ -71,6 +72,13 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         code = _report_failure(error)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _check_characters(arguments: list[str]) -> None:
+    """No shell can pass a null byte; a program that calls `main` can, and no file or name has one."""
+    for argument in arguments:
+        if "\0" in argument:
+            raise click.UsageError(f"expected arguments without null bytes, got {argument!r}")
 
 
 def _report_usage(error: click.ClickException) -> int:

@@ -40,7 +40,7 @@ def in_bytes(count: int) -> str:
     """A number of bytes in words.
 
     >>> in_bytes(3 * 2**30), in_bytes(2**70), in_bytes(100)
-    ('3.0 GiB', '1.2e+12 GiB', '9.3e-08 GiB')
+    ('3.0 GiB', '1.1e+12 GiB', '9.3e-08 GiB')
     """
     size = count / 2**30 if count < 2**1000 else float("inf")
     return f"{size:.1f} GiB" if 0.1 <= size < 1e6 else f"{size:.1e} GiB"

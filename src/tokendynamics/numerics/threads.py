@@ -7,7 +7,11 @@ from contextlib import contextmanager
 
 import torch
 
+from tokendynamics.numerics.arguments import as_count
 from tokendynamics.numerics.errors import ArgumentValueError, expected
+
+_MOST_THREADS = 1024
+"""Beyond what a machine can start, OpenMP ends the process without a word that Python could catch."""
 
 
 @contextmanager
@@ -21,14 +25,15 @@ def limited_threads(count: int | None) -> Iterator[int]:
         The number in force.
 
     Raises:
-        ArgumentValueError: A count below 1.
+        ArgumentTypeError: No whole number.
+        ArgumentValueError: A count below 1, or above 1024.
 
     >>> with limited_threads(1) as threads:
     ...     threads
     1
     """
-    if count is not None and count < 1:
-        raise ArgumentValueError(expected("threads", "at least 1", count))
+    if count is not None and as_count(count, "threads") > _MOST_THREADS:
+        raise ArgumentValueError(expected("threads", f"at most {_MOST_THREADS}", count))
     former = torch.get_num_threads()
     try:
         if count is not None:

@@ -18,6 +18,7 @@ from tokendynamics.pretrained.architecture import Architecture
 from tokendynamics.pretrained.attention_weights import AttentionWeights
 from tokendynamics.pretrained.dtypes import at_least_single
 from tokendynamics.pretrained.encoding import Encoding, encode, encode_bytes, load_tokenizer
+from tokendynamics.pretrained.messages import refusing
 from tokendynamics.pretrained.network import empty_network, fill
 from tokendynamics.pretrained.states import SiteStates, collect_states
 from tokendynamics.pretrained.weights import Shapes, Weights
@@ -49,6 +50,7 @@ class Checkpoint:
         folder: Path | None,
         config: Any,
         adapter: Adapter,
+        facts: dict[str, Any],
         shapes: Shapes,
         weights: Weights,
         dtype: torch.dtype,
@@ -65,7 +67,7 @@ class Checkpoint:
             family=adapter.family,
             model_type=config.model_type,
             parameters=sum(prod(shape) for shape in shapes.values()),
-            **adapter.describe(config),
+            **facts,
         )
         self._folder = folder
         self._adapter = adapter
@@ -158,8 +160,11 @@ class Checkpoint:
         Raises:
             ArgumentTypeError: Ids that are no whole numbers.
             ArgumentValueError: Not one prompt, an id outside the vocabulary, or more tokens than the context.
+            CheckpointError: The weights cannot be read, or the configuration describes a network that does not run.
         """
-        return collect_states(self.model, self._adapter.sites, self._checked(ids))
+        checked, network = self._checked(ids), self.model
+        with refusing(lambda words: CheckpointError(expected(self.name, "a network that runs", words))):
+            return collect_states(network, self._adapter.sites, checked)
 
     def _checked(self, ids: Tensor) -> Tensor:
         if not isinstance(ids, Tensor):

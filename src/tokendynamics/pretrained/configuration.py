@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from tokendynamics.numerics.errors import CheckpointError, expected
 from tokendynamics.pretrained.adapters import adapter_for
-from tokendynamics.pretrained.messages import in_short
+from tokendynamics.pretrained.json_files import read_json_object
+from tokendynamics.pretrained.messages import refusing
 from tokendynamics.pretrained.quiet import quiet
 
 
@@ -20,27 +20,19 @@ def read_config(folder: Path) -> Any:
     """
     path = folder / "config.json"
     facts = _facts(path)
-    adapter_for(str(facts.get("model_type")))
+    adapter_for(facts.get("model_type"))
     if facts.get("quantization_config"):
         advice = "use the unquantised checkpoint or a .gguf file"
         raise CheckpointError(expected(str(path), "plain weights", "a quantization_config", advice))
     from transformers import AutoConfig
 
-    try:
-        with quiet():
-            return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # a strict configuration class refuses values in its own words
-        raise CheckpointError(expected(str(path), "a valid configuration", in_short(error))) from error
+    # A strict configuration class refuses values in its own words.
+    with refusing(lambda words: CheckpointError(expected(str(path), "a valid configuration", words))), quiet():
+        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
 def _facts(path: Path) -> dict[str, Any]:
     if not path.is_file():
         advice = "pass the folder that holds config.json and the weights"
         raise CheckpointError(expected(str(path.parent), "a checkpoint folder", "no config.json in it", advice))
-    try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(expected(str(path), "a JSON file", f"an unreadable one ({in_short(error)})")) from error
-    if not isinstance(facts, dict):
-        raise CheckpointError(expected(str(path), "a JSON object", type(facts).__name__))
-    return facts
+    return read_json_object(path)

@@ -12,8 +12,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from tokendynamics.numerics.errors import ArgumentValueError, CheckpointError, expected
-from tokendynamics.pretrained.messages import in_short
-from tokendynamics.pretrained.quiet import quiet
+from tokendynamics.pretrained.messages import refusing
+from tokendynamics.pretrained.quiet import quiet, without_panics
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
@@ -42,12 +42,13 @@ def load_tokenizer(folder: Path) -> Any | None:
         return None
     from transformers import AutoTokenizer
 
-    try:
-        with quiet():
-            return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # tokenizer files fail in as many ways as there are formats
-        came = f"an unreadable one ({in_short(error)})"
-        raise CheckpointError(expected(str(folder), "a tokenizer", came, "copy or download it again")) from error
+    def refusal(words: str) -> CheckpointError:
+        came = f"an unreadable one ({words})"
+        return CheckpointError(expected(str(folder), "a tokenizer", came, "copy or download it again"))
+
+    # Tokenizer files fail in as many ways as there are formats.
+    with refusing(refusal), quiet(), without_panics():
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
 def encode(text: str, tokenizer: Any, context: int, *, truncate: bool, argument: str = "prompt") -> Encoding:
@@ -57,7 +58,7 @@ def encode(text: str, tokenizer: Any, context: int, *, truncate: bool, argument:
         ArgumentValueError: An empty prompt, or one longer than `context` without `truncate`.
     """
     _check_not_empty(argument, text)
-    with quiet():
+    with refusing(lambda words: CheckpointError(expected("tokenizer", "one that can encode", words))), quiet():
         ids = tokenizer(text, truncation=truncate, max_length=context if truncate else None)["input_ids"]
     _check_length(argument, len(ids), context)
     pieces = tokenizer.convert_ids_to_tokens(ids)

@@ -16,8 +16,9 @@ import torch
 from tokendynamics.numerics.errors import CheckpointError, expected
 from tokendynamics.pretrained.adapters import adapter_for
 from tokendynamics.pretrained.gguf_cache import WRITER, cache_root, entry_of, intact
-from tokendynamics.pretrained.messages import in_short
-from tokendynamics.pretrained.quiet import quiet
+from tokendynamics.pretrained.gguf_header import read_header
+from tokendynamics.pretrained.messages import in_short, refusing
+from tokendynamics.pretrained.quiet import quiet, without_panics
 from tokendynamics.provenance.whole_folder import whole_folder
 
 
@@ -67,16 +68,16 @@ def _read(path: Path) -> tuple[Any, Any]:
     """Return the model and the tokenizer in a GGUF file, as transformers reads them."""
     from transformers import AutoTokenizer
 
+    def refusal(words: str) -> CheckpointError:
+        came = f"one that cannot be converted ({words})"
+        return CheckpointError(expected(str(path), "a complete GGUF file", came, "download it again"))
+
     source = {"gguf_file": path.name, "trust_remote_code": False}
-    try:
-        with quiet(), _without_conversion_bar():
-            network = _dequantised(path, source)
-            return network, AutoTokenizer.from_pretrained(path.parent, **source)
-    except CheckpointError:
-        raise
-    except Exception as error:  # the GGUF reader fails on broken files with whatever its parsing led to
-        came = f"one that cannot be converted ({in_short(error)})"
-        raise CheckpointError(expected(str(path), "a complete GGUF file", came, "download it again")) from error
+    # The GGUF reader fails on broken files with whatever its parsing led to.
+    with refusing(refusal), quiet(), without_panics(), _without_conversion_bar():
+        read_header(path)
+        network = _dequantised(path, source)
+        return network, AutoTokenizer.from_pretrained(path.parent, **source)
 
 
 def _dequantised(path: Path, source: dict[str, Any]) -> Any:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, CheckpointError, expected
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, CheckpointError, expected, shown
+from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained.adapters import adapter_for
 from tokendynamics.pretrained.adapters.adapter import Adapter
 from tokendynamics.pretrained.checkpoint import Checkpoint
 from tokendynamics.pretrained.configuration import read_config
 from tokendynamics.pretrained.drawn_tensors import DrawnTensors
 from tokendynamics.pretrained.dtypes import dtype_of
+from tokendynamics.pretrained.facts import check_depth, facts_of
 from tokendynamics.pretrained.families import family_config
-from tokendynamics.pretrained.messages import in_short
+from tokendynamics.pretrained.messages import refusing
 from tokendynamics.pretrained.network import empty_network, shapes_of
 from tokendynamics.pretrained.pickled_files import PickledFiles, pickled_paths
 from tokendynamics.pretrained.safetensors_files import SafetensorsFiles, safetensors_paths
@@ -24,8 +27,9 @@ from tokendynamics.pretrained.specification import FORMS, Stored, Untrained, fin
 from tokendynamics.pretrained.weights import Shapes, TensorStore, Weights
 
 
+@typed_arguments
 def load(
-    spec: str | Path,
+    spec: str | PathLike[str],
     *,
     dtype: str | torch.dtype = "float32",
     device: str | torch.device = "cpu",
@@ -48,31 +52,39 @@ def load(
 
     Raises:
         CheckpointError: It cannot be found, read or trusted.
+        ArgumentTypeError: An argument of another kind.
         ArgumentValueError: An impossible dtype, device or seed.
+        MemoryLimitError: A tensor or the network is larger than the memory (when it is read, not before).
 
     >>> load("random:gpt2-xl").architecture.layers
     48
     """
-    if not isinstance(spec, str | Path):
+    if not isinstance(spec, str | PathLike):
         raise ArgumentTypeError(expected("spec", "a name or a path", type(spec).__name__, FORMS))
     kind, place = dtype_of(dtype), _device(device)
     found = find(spec, allow_pickle=allow_pickle, cache=cache, report=report)
-    untrained = isinstance(found, Untrained)
     config = _config(found)
     adapter = adapter_for(config.model_type)
-    shapes = shapes_of(empty_network(config, adapter))
-    store = _drawn(config, adapter, shapes, found.seed) if untrained else _stored(found.folder, allow_pickle)
+    facts = facts_of(adapter, config, found.name)
+    if isinstance(found, Untrained):
+        shapes = shapes_of(empty_network(config, adapter))
+        store = _drawn(config, adapter, shapes, found.seed)
+    else:
+        store = _stored(found.folder, allow_pickle)
+        check_depth(adapter, config, facts["layers"], store.shapes.keys(), found.name)
+        shapes = shapes_of(empty_network(config, adapter))
     return Checkpoint(
         name=found.name,
         source=found.source,
         folder=found.folder,
         config=config,
         adapter=adapter,
+        facts=facts,
         shapes=shapes,
         weights=Weights(store, shapes, adapter, found.name),
         dtype=kind,
         device=place,
-        random_seed=found.seed if untrained else None,
+        random_seed=found.seed if isinstance(found, Untrained) else None,
     )
 
 
@@ -100,10 +112,15 @@ def _stored(folder: Path, allow_pickle: bool) -> TensorStore:
 
 
 def _device(device: str | torch.device) -> torch.device:
-    try:
+    if not isinstance(device, str | torch.device):
+        raise ArgumentTypeError(expected("device", "the name of a device", shown(device), "such as cpu"))
+
+    def refusal(words: str) -> ArgumentValueError:
+        return ArgumentValueError(expected("device", "a device of this machine", f"{device} ({words})", "use cpu"))
+
+    with refusing(refusal):
         place = torch.device(device)
         torch.empty(0, device=place)
-    except (RuntimeError, AssertionError) as error:
-        came = f"{device} ({in_short(error)})"
-        raise ArgumentValueError(expected("device", "a device of this machine", came, "use cpu")) from error
+    if place.type == "meta":
+        raise refusal("which stores no numbers")
     return place

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from tokendynamics.numerics.errors import CheckpointError, expected
+from tokendynamics.numerics.memory import check_fits
 from tokendynamics.pretrained.adapters.adapter import Adapter
-from tokendynamics.pretrained.messages import in_short
+from tokendynamics.pretrained.messages import refusing
 from tokendynamics.pretrained.quiet import quiet
 
 
@@ -22,14 +23,16 @@ def empty_network(config: Any, adapter: Adapter, dtype: torch.dtype = torch.floa
     """
     from transformers import AutoModel
 
-    try:
-        with quiet(), torch.device("meta"):
-            return AutoModel.from_config(
-                config, attn_implementation="sdpa", dtype=dtype, trust_remote_code=False, **adapter.options
-            )
-    except Exception as error:  # the model classes raise whatever an impossible size leads to
-        came = f"one that cannot be built ({in_short(error)})"
-        raise CheckpointError(expected("config.json", "the configuration of a network", came)) from error
+    # The model classes raise whatever an impossible size leads to.
+    with refusing(_not_built), quiet(), torch.device("meta"):
+        return AutoModel.from_config(
+            config, attn_implementation="sdpa", dtype=dtype, trust_remote_code=False, **adapter.options
+        )
+
+
+def _not_built(words: str) -> CheckpointError:
+    came = f"one that cannot be built ({words})"
+    return CheckpointError(expected("config.json", "the configuration of a network", came))
 
 
 def shapes_of(network: nn.Module) -> Mapping[str, tuple[int, ...]]:
@@ -40,18 +43,29 @@ def shapes_of(network: nn.Module) -> Mapping[str, tuple[int, ...]]:
 def fill(network: nn.Module, read: Callable[[str], Tensor], dtype: torch.dtype, device: torch.device) -> nn.Module:
     """Give every parameter of an empty network its values, one at a time, and return it ready to run.
 
+    The tables that a network computes (of positions, rotations and masks) count as well: a context of a million
+    tokens may ask for a table of its square.
+
     Args:
         network: From `empty_network`; changed in place.
         read: name → values.
         dtype: The number format of the parameters.
         device: Where they go.
+
+    Raises:
+        MemoryLimitError: More than there is memory for.
     """
+    check_fits(_bytes_of(network), "the network", "audit(…) reads one layer at a time")
     for name in list(shapes_of(network)):
         owner, _, leaf = name.rpartition(".")
         values = read(name).to(device=device, dtype=dtype)
         network.get_submodule(owner).register_parameter(leaf, nn.Parameter(values, requires_grad=False))
     _fill_buffers(network, device)
     return network.eval()
+
+
+def _bytes_of(network: nn.Module) -> int:
+    return sum(each.numel() * each.element_size() for each in (*network.parameters(), *network.buffers()))
 
 
 def _fill_buffers(network: Any, device: torch.device) -> None:

@@ -42,7 +42,7 @@ def pickled_paths(folder: Path) -> list[Path]:
     index = folder / _INDEX
     if index.is_file():
         return [folder / name for name in read_index(index)]
-    found = (path for path in sorted(folder.iterdir()) if path.suffix in _ENDINGS)
+    found = (path for path in sorted(folder.iterdir()) if path.suffix in _ENDINGS and path.is_file())
     return [path for path in found if not path.name.startswith(_NOT_WEIGHTS)]
 
 

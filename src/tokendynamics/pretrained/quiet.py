@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -21,3 +23,25 @@ def quiet() -> Iterator[None]:
             restore.callback(switches.enable_progress_bar)
             switches.disable_progress_bar()
         yield
+
+
+@contextmanager
+def without_panics() -> Iterator[None]:
+    """Drop what libraries written in Rust print past Python when they panic; the panic itself is raised.
+
+    For short pieces of work only: the process's standard error is closed to every thread meanwhile.
+    """
+    sys.stderr.flush()
+    try:
+        former = os.dup(2)
+    except OSError:  # there is no standard error
+        yield
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(former, 2)
+        os.close(former)
+        os.close(nowhere)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from torch import Tensor
 
-from tokendynamics.numerics.errors import CheckpointError, expected
-from tokendynamics.pretrained.messages import in_short
+from tokendynamics.numerics.errors import CheckpointError, expected, shown
+from tokendynamics.pretrained.json_files import read_json_object
+from tokendynamics.pretrained.messages import refusing
 
 _INDEX = "model.safetensors.index.json"
 
@@ -35,14 +36,11 @@ class SafetensorsFiles:
         The file is opened for this tensor alone: pages of a mapped file count as resident memory for as long as
         the mapping lives, and an audit must stay within one layer.
         """
-        from safetensors import SafetensorError, safe_open
+        from safetensors import safe_open
 
         path = self._files[name]
-        try:
-            with safe_open(path, framework="pt") as file:
-                return file.get_tensor(name).clone()
-        except (SafetensorError, OSError) as error:
-            raise _broken(path, error) from error
+        with _complete(path), safe_open(path, framework="pt") as file:
+            return file.get_tensor(name).clone()
 
 
 def safetensors_paths(folder: Path) -> list[Path]:
@@ -56,7 +54,7 @@ def safetensors_paths(folder: Path) -> list[Path]:
         return _shards(folder, read_index(index))
     if single.is_file():
         return [single]
-    found = sorted(folder.glob("*.safetensors"))
+    found = sorted(path for path in folder.glob("*.safetensors") if path.is_file())
     if len(found) > 1:
         names = ", ".join(path.name for path in found[:3])
         advice = f"add {_INDEX} or keep only the model's own file"
@@ -66,16 +64,20 @@ def safetensors_paths(folder: Path) -> list[Path]:
 
 def read_index(index: Path) -> list[str]:
     """Return the names of the shards that an index file lists, each once, in order."""
-    try:
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-        came = f"an unreadable file ({in_short(error)})"
-        raise CheckpointError(expected(str(index), "a JSON object with a weight_map", came)) from error
+    wanted = "a JSON object with a weight_map"
+    names = read_json_object(index, wanted).get("weight_map")
+    if not isinstance(names, dict) or not names:
+        raise CheckpointError(expected(str(index), wanted, "none in it" if names is None else shown(names)))
     # A shard lies beside its index; anything else could point at any file of the machine.
-    strange = [name for name in names if not isinstance(name, str) or Path(name).name != name]
+    strange = [name for name in names.values() if not _is_plain_name(name)]
     if strange:
-        raise CheckpointError(expected(str(index), "plain file names as shards", repr(strange[0])))
-    return names
+        raise CheckpointError(expected(str(index), "plain file names as shards", shown(strange[0])))
+    return sorted(set(names.values()))
+
+
+def _is_plain_name(name: object) -> bool:
+    plain = isinstance(name, str) and Path(name).name == name and "\0" not in name and len(name.encode()) < 256
+    return plain and name != ".."
 
 
 def _shards(folder: Path, names: list[str]) -> list[Path]:
@@ -90,15 +92,15 @@ def _shards(folder: Path, names: list[str]) -> list[Path]:
 
 
 def _header(path: Path) -> dict[str, tuple[int, ...]]:
-    from safetensors import SafetensorError, safe_open
+    from safetensors import safe_open
 
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise _broken(path, error) from error
+    with _complete(path), safe_open(path, framework="pt") as file:
+        return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
 
 
-def _broken(path: Path, error: Exception) -> CheckpointError:
-    came = f"a truncated or corrupt one ({in_short(error)})"
-    return CheckpointError(expected(str(path), "a complete safetensors file", came, "copy or download it again"))
+def _complete(path: Path) -> AbstractContextManager[None]:
+    def refusal(words: str) -> CheckpointError:
+        came = f"a truncated or corrupt one ({words})"
+        return CheckpointError(expected(str(path), "a complete safetensors file", came, "copy or download it again"))
+
+    return refusing(refusal)

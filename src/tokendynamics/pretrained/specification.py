@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from os import PathLike, fspath
 from pathlib import Path
 
-from tokendynamics.numerics.errors import ArgumentValueError, CheckpointError, expected
+from tokendynamics.numerics.arguments import as_path
+from tokendynamics.numerics.errors import ArgumentValueError, CheckpointError, expected, shown
 from tokendynamics.pretrained.families import FAMILIES
 from tokendynamics.pretrained.gguf_conversion import converted
 from tokendynamics.pretrained.hub import is_hub_id, snapshot
@@ -14,6 +16,7 @@ from tokendynamics.pretrained.safetensors_files import safetensors_paths
 from tokendynamics.pretrained.wheels import WHEELS, wheel_path
 
 _RANDOM = "random:"
+_MOST_SEED = 2**63 - 1
 FORMS = f"{' or '.join(WHEELS)}, a folder, a .gguf file, a hub id org/name, or random:<family>[:seed]"
 
 
@@ -55,7 +58,7 @@ class Untrained:
 
 
 def find(
-    spec: str | Path,
+    spec: str | PathLike[str],
     *,
     allow_pickle: bool,
     cache: str | Path | None,
@@ -72,14 +75,14 @@ def find(
     >>> find("random:gpt2-xl:3", allow_pickle=False, cache=None, report=None)
     Untrained(name='random:gpt2-xl:3', architecture='gpt2-xl', seed=3)
     """
-    text = str(spec)
+    text = fspath(spec)
     words = isinstance(spec, str)
     if words and text.startswith(_RANDOM):
         return _untrained(text.removeprefix(_RANDOM))
     if words and text in WHEELS:
         path = wheel_path(text)
         return Stored(text, path, path if path.is_dir() else converted(path, cache, report))
-    path = Path(spec).expanduser()
+    path = _expanded(text)
     if path.exists():
         return _stored(path, cache, report)
     if words and is_hub_id(text) and path.suffix != ".gguf":
@@ -87,12 +90,14 @@ def find(
         return Stored(text, folder, folder)
     if not words or "/" in text or path.suffix == ".gguf":
         raise CheckpointError(expected(text, "an existing folder or .gguf file", "no such path"))
-    raise CheckpointError(expected("model", FORMS, repr(text), _suggestion(text)))
+    raise CheckpointError(expected("model", FORMS, shown(text), _suggestion(text)))
 
 
 def _stored(path: Path, cache: str | Path | None, report: Callable[[str], None] | None) -> Stored:
     if path.is_dir():
         return Stored(path.resolve().name, path, path)
+    if not path.is_file():
+        raise CheckpointError(expected(str(path), "a folder or a .gguf file", "something else, such as a device"))
     if path.suffix.lower() == ".gguf":
         return Stored(path.stem, path, converted(path, cache, report))
     came = f"a {path.suffix or 'plain'} file"
@@ -108,7 +113,7 @@ def _repository(name: str, allow_pickle: bool) -> Path:
 
 def _untrained(text: str) -> Untrained:
     name, seed = _name_and_seed(text)
-    label, folder = f"{_RANDOM}{name}:{seed}", Path(name).expanduser()
+    label, folder = f"{_RANDOM}{name}:{seed}", _expanded(name)
     if name in FAMILIES:
         return Untrained(label, name, seed)
     if name and folder.is_dir():
@@ -116,18 +121,29 @@ def _untrained(text: str) -> Untrained:
     if is_hub_id(name):
         return Untrained(label, snapshot(name, weights=()), seed)
     wanted = f"random:<family>[:seed] with {' or '.join(FAMILIES)}, a folder with config.json, or a hub id"
-    raise CheckpointError(expected("model", wanted, repr(_RANDOM + text)))
+    raise CheckpointError(expected("model", wanted, shown(_RANDOM + text)))
 
 
 def _name_and_seed(text: str) -> tuple[str, int]:
     """Split ``name[:seed]``; a folder whose own name holds a colon is still a folder."""
     name, colon, seed = text.rpartition(":")
-    if not colon or Path(text).expanduser().is_dir():
+    if not colon or _expanded(text).is_dir():
         return text, 0
     if not (seed.isascii() and seed.isdigit()):
         wanted = "a whole number, 0 or more"
         raise ArgumentValueError(expected("seed", wanted, repr(seed), f"such as {_RANDOM}{name}:0"))
+    if len(seed) > len(str(_MOST_SEED)) or int(seed) > _MOST_SEED:
+        raise ArgumentValueError(expected("seed", f"at most {_MOST_SEED}", shown(seed)))
     return name, int(seed)
+
+
+def _expanded(text: str) -> Path:
+    """The path that a user means, `~` included."""
+    path = as_path(text, "model")
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        raise CheckpointError(expected("model", "a path", f"{shown(text)}, a user without a home here")) from None
 
 
 def _suggestion(text: str) -> str:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from math import prod
 from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from tokendynamics.numerics.errors import CheckpointError, expected
+from tokendynamics.numerics.memory import check_fits
 from tokendynamics.pretrained.adapters.adapter import Adapter
+
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -45,6 +49,7 @@ class Weights:
     def __init__(self, store: TensorStore, shapes: Shapes, adapter: Adapter, origin: str) -> None:
         self._store = store
         self._origin = origin
+        self._shapes = shapes
         self._stored = _stored_names(store.shapes, shapes, adapter, origin)
 
     def read(self, name: str) -> Tensor:
@@ -52,14 +57,16 @@ class Weights:
 
         Raises:
             CheckpointError: It holds no real numbers, or a NaN or an infinity (layer and tensor are named).
+            MemoryLimitError: More than there is memory for.
         """
         stored = self._stored[name]
+        check_fits(4 * prod(self._shapes[name]), _where(stored, self._origin))
         tensor = self._store.read(stored)
-        if not tensor.is_floating_point():
+        # Eight bits and fewer mean nothing without the scales that a quantised checkpoint keeps elsewhere.
+        if tensor.dtype not in _DTYPES:
             advice = "quantised checkpoints are read only as GGUF"
-            raise CheckpointError(
-                expected(_where(stored, self._origin), "real numbers", f"dtype {tensor.dtype}", advice)
-            )
+            wanted = "real numbers of 16 bits or more"
+            raise CheckpointError(expected(_where(stored, self._origin), wanted, f"dtype {tensor.dtype}", advice))
         _check_finite(tensor, _where(stored, self._origin))
         return tensor
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tokendynamics.numerics.errors import CheckpointError, expected
+from tokendynamics.numerics.errors import CheckpointError, expected, shown
 from tokendynamics.pretrained.adapters import bert, gpt2, llama
 from tokendynamics.pretrained.adapters.adapter import Adapter
 
@@ -11,7 +11,7 @@ _ADAPTERS: tuple[Adapter, ...] = (gpt2.ADAPTER, llama.ADAPTER, bert.ADAPTER)
 MODEL_TYPES: tuple[str, ...] = tuple(kind for adapter in _ADAPTERS for kind in adapter.model_types)
 
 
-def adapter_for(model_type: str) -> Adapter:
+def adapter_for(model_type: object) -> Adapter:
     """Return the adapter that reads models whose configuration says `model_type`.
 
     >>> adapter_for("mistral").family
@@ -24,4 +24,4 @@ def adapter_for(model_type: str) -> Adapter:
         if model_type in adapter.model_types:
             return adapter
     advice = "to add one, write src/tokendynamics/pretrained/adapters/<layout>.py with an ADAPTER and list it there"
-    raise CheckpointError(expected("architecture", " or ".join(MODEL_TYPES), repr(model_type), advice))
+    raise CheckpointError(expected("architecture", " or ".join(MODEL_TYPES), shown(model_type), advice))
