@@ -187,7 +187,10 @@ def _statuses(trajectory: Trajectory) -> Counter[str]:
 
 
 def _warn_of_early_ends(trajectory: Trajectory, output: Output) -> None:
-    """A line where systems did not end as they were asked to: at the horizon or by an event that means arrival."""
+    """The run's own warnings, and a line where systems did not arrive, at the horizon or by an event that means it."""
+    for note in trajectory.notes:
+        if note.startswith("warning: "):
+            output.say(note)
     arrived = {"reached the horizon", "consensus", "equilibrium"}
     early = Counter({status: count for status, count in _statuses(trajectory).items() if status not in arrived})
     if early:

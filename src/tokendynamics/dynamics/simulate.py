@@ -18,6 +18,7 @@ from tokendynamics.dynamics.flow import Flow
 from tokendynamics.dynamics.interrupted import Interrupted
 from tokendynamics.dynamics.options import budget, check_steps, checked_events, with_overflow_guard
 from tokendynamics.dynamics.progress import reporting
+from tokendynamics.dynamics.small_states import warning_of_small_states
 from tokendynamics.dynamics.span import SpanReduction
 from tokendynamics.dynamics.start import Start, read_start
 from tokendynamics.dynamics.trajectory import Trajectory
@@ -73,7 +74,8 @@ def simulate(
         times: Increasing output times, at least two; any spacing, steps do not depend on it. After a trajectory: one or
             more, none before its end.
         rtol: Relative tolerance per step; raised to ten units in the last place of the dtype if below that.
-        atol: Absolute tolerance per step.
+        atol: Absolute tolerance per step, of each number in free space; on a sphere or ellipsoid of each token, in its
+            own metric. In free space, where tokens come near it, the trajectory's notes warn.
         engine: See above.
         events: From `tokendynamics.dynamics.events`; a system ends at its first one.
         max_steps: Attempted steps (layers, fixed steps) for each system, 30,000 if None.
@@ -121,6 +123,8 @@ def simulate(
         chosen = choose(engine, problem, given)
         check_steps(chosen, moments, problem.step, max_steps)
         outcome = _run_moving(chosen, problem, start)
+        if chosen in ("batched", "stiff") and (warning := warning_of_small_states(problem, outcome)) is not None:
+            outcome.notes.append(warning)
         report(1.0)
     options = {"rtol": problem.rtol, "atol": atol, "max_steps": problem.max_steps, "tau": problem.tau, "step": step}
     options |= {"method": problem.tableau.name, "device": str(start.states.device)}

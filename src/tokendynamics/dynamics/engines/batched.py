@@ -21,6 +21,7 @@ from tokendynamics.dynamics.engines.stages import Attempt, Coefficients, take_st
 from tokendynamics.dynamics.events import Event
 from tokendynamics.dynamics.field import Field
 from tokendynamics.dynamics.status import Status
+from tokendynamics.spaces.retraction import inner
 
 _BLOCK_ENTRIES = 2**18
 """Systems are run in blocks of about this many numbers of state or weights, so that their stages stay in cache."""
@@ -136,25 +137,36 @@ class _Block:
 
     def _first_step(self, field: Field, y: Tensor, t: Tensor, slope: Tensor, length: float) -> Tensor:
         # Hairer, Nørsett and Wanner, Solving Ordinary Differential Equations I, II.4: from the sizes of y, y' and y''.
-        scale = self.problem.atol + self.problem.rtol * y.abs()
-        size, speed = _rms(y / scale), _rms(slope / scale)
+        size, speed = (self._in_tolerances(field, part, y) for part in (y, slope))
         tiny = (size < 1e-5) | (speed < 1e-5)
         guess = torch.where(tiny, torch.full_like(size, 1e-6), 0.01 * size / speed.clamp_min(1e-300)).clamp_max(length)
         ahead = field.velocity(y + guess[:, None, None].to(y) * slope, field_time(field, t + guess))
-        bend = _rms((ahead - slope) / scale) / guess
+        bend = self._in_tolerances(field, ahead - slope, y) / guess
         largest = torch.maximum(speed, bend)
         power = 1.0 / self.problem.tableau.order
         better = torch.where(largest <= 1e-15, (guess * 1e-3).clamp_min(1e-6), (0.01 / largest) ** power)
         step = torch.minimum(100 * guess, better)
         return torch.where(torch.isfinite(step), step, guess).clamp_max(length)
 
+    def _in_tolerances(self, field: Field, part: Tensor, *states: Tensor) -> Tensor:
+        """The size (system,) of a change of states, in units of what the tolerances allow there.
+
+        On a constrained space lengths are those of its metric, in which every state has length 1: what is accurate
+        does not hang on the coordinates.
+        """
+        rtol, atol, change = self.problem.rtol, self.problem.atol, part.detach()
+        if field.constrained:
+            squares = inner(change, change, field.metric).flatten(start_dim=1)
+            return squares.mean(dim=-1).sqrt().to(torch.float64) / (atol + rtol)
+        sizes = [state.detach().abs() for state in states]
+        size = sizes[0] if len(sizes) == 1 else torch.maximum(*sizes)
+        return (change / (atol + rtol * size)).flatten(start_dim=1).square().mean(dim=-1).sqrt().to(torch.float64)
+
     def _advance(self, moving: _Moving, right: float) -> _Moving:
-        problem = self.problem
         last = moving.t + 1.0001 * moving.h >= right
         h = torch.where(last, right - moving.t, moving.h)
         attempt = take_step(moving.field, self.coefficients, moving.y, moving.t, h, moving.slope)
-        scale = problem.atol + problem.rtol * torch.maximum(moving.y.abs(), attempt.y.abs())
-        ratio = _rms(attempt.error / scale)
+        ratio = self._in_tolerances(moving.field, attempt.error, moving.y, attempt.y)
         accepted = ratio <= 1.0
         self._count("right_hand_sides", moving.ids, self.coefficients.new_stages)
         self._count("accepted", moving.ids, accepted)
@@ -276,8 +288,3 @@ class _Block:
 def field_time(field: Field, t: Tensor) -> Tensor | float:
     """The times as the field wants them: a field that does not depend on time takes any number."""
     return 0.0 if field.constant else t
-
-
-def _rms(x: Tensor) -> Tensor:
-    # Step control is no part of what gradients are taken of.
-    return x.detach().flatten(start_dim=1).square().mean(dim=-1).sqrt().to(torch.float64)

@@ -65,6 +65,7 @@ class _System:
         self.equations = Equations(field, (start.shape[0], start.shape[1]))
         self.t, self.y = problem.times[0], start.numpy().reshape(-1).copy()
         self.cursor, self.steps = 1, 0
+        self.extents = _extents(field, start.shape[0], start.shape[1])
         self.explicit_from: float | None = None
 
     def run(self) -> None:
@@ -96,7 +97,8 @@ class _System:
 
     def _segment(self, left: float, right: float) -> Status | None:
         problem = self.problem
-        solver = solver_for(self.equations, self._retracted(self.y), left, right, problem.rtol, problem.atol)
+        atol = problem.atol * self.extents
+        solver = solver_for(self.equations, self._retracted(self.y), left, right, problem.rtol, atol)
         while solver.status == "running":
             if self.steps >= problem.max_steps:
                 return Status.BUDGET
@@ -168,6 +170,17 @@ class _System:
     def _report(self) -> None:
         start, end, systems = self.problem.times[0], self.problem.times[-1], len(self.outcome.status)
         self.problem.report((self.row + (self.t - start) / (end - start)) / systems)
+
+
+def _extents(field: Field, tokens: int, dim: int) -> np.ndarray:
+    """How far the space reaches in each coordinate of the flat state: the unit of the absolute tolerance.
+
+    The ellipsoid reaches ``√(M^(−1))_cc`` along axis c, the sphere 1; free space has no unit of its own.
+    """
+    if not field.constrained or field.metric is None:
+        return np.ones(tokens * dim)
+    metric = field.metric.reshape(-1, dim, dim)[0]
+    return np.tile(torch.linalg.inv(metric).diagonal().sqrt().numpy(), tokens)
 
 
 def _in_double(field: Field) -> Field:

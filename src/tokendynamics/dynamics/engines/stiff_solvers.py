@@ -74,7 +74,9 @@ class Equations:
         return torch.from_numpy(np.ascontiguousarray(y)).view(1, *self.shape)
 
 
-def solver_for(equations: Equations, y: np.ndarray, start: float, end: float, rtol: float, atol: float) -> OdeSolver:
+def solver_for(
+    equations: Equations, y: np.ndarray, start: float, end: float, rtol: float, atol: np.ndarray
+) -> OdeSolver:
     """A solver ready to step from `start` to `end`: LSODA for small systems, BDF with GMRES beyond `LARGEST_DENSE`.
 
     LSODA takes Adams methods up to order 12 where nothing is stiff and backward differences where something is.
@@ -100,7 +102,7 @@ class KrylovBDF(BDF):
         operator: Callable[[float, np.ndarray], LinearOperator],
         *,
         rtol: float,
-        atol: float,
+        atol: np.ndarray,
     ) -> None:
         super().__init__(fun, t0, y0, t_bound, rtol=rtol, atol=atol, jac=csc_matrix((y0.size, y0.size)))
         # These four are all that BDF asks of its linear algebra: J = jac(t, y), solve_lu(lu(I − c J), b).
