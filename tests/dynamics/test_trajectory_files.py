@@ -162,6 +162,37 @@ def test_saving_replaces_a_store_and_nothing_else(tmp_path):
     assert (folder / "kept.txt").read_text() == "mine"
 
 
+@pytest.mark.parametrize("name", ["run.zarr", "run.nc"])
+def test_something_else_is_replaced_only_on_request(tmp_path, name):
+    run = simulate(Flow(Attention(np.eye(2), np.eye(2)), Sphere()), [[1.0, 0.0], [0.6, 0.8]], [0.0, 1.0])
+    path = tmp_path / name
+    other = xr.Dataset({"a": ("x", [1.0])})
+    if name == "run.nc":
+        other.to_netcdf(path, engine="h5netcdf")
+    else:
+        other.to_zarr(path, zarr_format=2, consolidated=False)
+    before = {found: found.read_bytes() for found in tmp_path.rglob("*") if found.is_file()}
+    with pytest.raises(ArgumentValueError, match=f"path: expected a new name.*{name}; overwrite=True"):
+        run.save(path)
+    assert {found: found.read_bytes() for found in tmp_path.rglob("*") if found.is_file()} == before
+    same(Trajectory.open(run.save(path, overwrite=True)), run)
+    if name == "run.zarr":
+        for foreign in ("thesis.txt", "states/thesis.txt", "deep/er/thesis.txt", "0.0"):
+            (path / foreign).parent.mkdir(parents=True, exist_ok=True)
+            (path / foreign).write_text("mine")
+            with pytest.raises(ArgumentValueError, match=f"path: expected a new name.*run.zarr/{foreign}; overwrite"):
+                run.save(path)
+            assert (path / foreign).read_text() == "mine"
+            same(Trajectory.open(run.save(path, overwrite=True)), run)
+            assert not (path / foreign).exists()
+    assert [found.name for found in tmp_path.iterdir()] == [name]
+    path = tmp_path / "other.zarr"
+    path.write_text("a file")
+    with pytest.raises(ArgumentValueError, match="path: expected a new name"):
+        run.save(path)
+    same(Trajectory.open(run.save(path, overwrite=True)), run)
+
+
 def test_what_is_no_trajectory_is_refused(tmp_path):
     with pytest.raises(ArgumentValueError, match="path: expected a saved trajectory, got nothing at"):
         Trajectory.open(tmp_path / "absent.zarr")

@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from tokendynamics import plots
+from tokendynamics.circuits.learning import LearningRecord, learn
+from tokendynamics.circuits.pair_task import PairTask, random_functional
 from tokendynamics.cli.main import main
+from tokendynamics.numerics.errors import ArgumentValueError
+from tokendynamics.papers.__main__ import main as papers
+from tokendynamics.report.write import write_page
 
 SPEC = """\
 [attention]
@@ -23,6 +29,8 @@ times = [0.0, 0.5]
 figures = ["tokens"]
 """
 TINY = {"model_type": "gpt2", "n_layer": 1, "n_head": 1, "n_embd": 4, "n_positions": 16, "vocab_size": 30}
+
+LEARN = ["-N", "2", "-M", "3", "--batch", "10", "--steps", "2", "--inner", "2", "--seeds", "1", "--samples", "50"]
 
 
 def call(arguments: list[str]) -> int:
@@ -40,6 +48,10 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[
     return {
         "simulate": ["simulate", "spec.toml", "--out", "o"],
         "diagnose": ["diagnose", "random:./tiny", "--prompt", "a", "--out", "o"],
+        "build": ["circuits", "build", "linear", "--out", "o"],
+        "landscape": ["circuits", "landscape", "3.1", "--starts", "2", "--out", "o"],
+        "evidence": ["circuits", "evidence", "solution-1", "--samples", "50", "--resamples", "20", "--out", "o"],
+        "learn": ["circuits", "learn", "solution-1", *LEARN, "--out", "o"],
     }
 
 
@@ -56,6 +68,10 @@ def put(path: Path) -> None:
     ("command", "names"),
     [
         ("simulate", ["trajectory.zarr/thesis.txt", "tokens.png", "manifest.json/x", "specification.toml"]),
+        ("build", ["circuits.npz", "report.html", "manifest.json", "circuits.json/x"]),
+        ("landscape", ["landscape.json", "report.html/x"]),
+        ("evidence", ["evidence.json", "manifest.json/x"]),
+        ("learn", ["learning.json", "report.html", "manifest.json/x"]),
         ("diagnose", ["audit.zarr/x", "report.html", "manifest.json", "diagnosis.json/deep/x"]),
     ],
 )
@@ -68,7 +84,7 @@ def test_foreign_files_in_the_way_are_named_before_anything_is_computed(
         put(out / name)
         assert call(arguments) == 2
         said = capsys.readouterr().err
-        assert said.startswith("error: --out: expected no file in the way")
+        assert "--out: expected no file in the way" in said
         assert str(out / name) in said
         assert len(said.splitlines()) == 1
         assert tree(out) == {name: b"mine"}
@@ -128,3 +144,63 @@ def test_a_full_disk_is_one_line_and_the_older_results_stay(
     assert "expected room for the results, got no space left on device" in said[0]
     assert tree(Path("o")) == before
     assert not [path for path in Path().iterdir() if path.name.startswith(".")]
+
+
+def test_learned_models_stay_when_their_summary_is_written_again(commands: dict[str, list[str]]) -> None:
+    assert call(commands["learn"]) == 0
+    first = tree(Path("o"))
+    assert {"seed-0/record.json", "seed-0/parameters.npz", "learning.json", "report.html"} <= set(first)
+    assert call(commands["learn"]) == 0
+    again = tree(Path("o"))
+    assert set(again) == set(first)
+    assert {name: again[name] for name in again if name.startswith("seed")} == {
+        name: first[name] for name in first if name.startswith("seed")
+    }
+    put(Path("p/seed-0/parameters.npz"))
+    assert call([*commands["learn"][:-1], "p"]) == 2
+    assert tree(Path("p")) == {"seed-0/parameters.npz": b"mine"}
+
+
+def test_a_learned_record_replaces_its_own_kind_only(tmp_path: Path) -> None:
+    task = PairTask(random_functional(2, seed=0), positions=3)
+    records = [learn(task, "solution-1", batch=10, steps=2, inner=2, seed=seed) for seed in (0, 1)]
+    for record in records:
+        record.save(tmp_path / "out")
+        assert LearningRecord.open(tmp_path / "out").seed == record.seed
+    put(tmp_path / "out" / "record.json")
+    with pytest.raises(ArgumentValueError, match=r"record\.json"):
+        records[0].save(tmp_path / "out")
+    assert (tmp_path / "out" / "record.json").read_text() == "mine"
+    records[0].save(tmp_path / "out", overwrite=True)
+    assert LearningRecord.open(tmp_path / "out").seed == 0
+
+
+def test_figures_of_the_papers_add_up_and_spare_foreign_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    put(out / "asymptotic-fig2.png")
+    assert papers(["asymptotic-fig2", "--out", str(out)]) == 2
+    assert "asymptotic-fig2.png" in capsys.readouterr().err
+    assert tree(out) == {"asymptotic-fig2.png": b"mine"}
+    put(out / "notes.txt")
+    assert papers(["asymptotic-fig2", "--out", str(out), "--overwrite"]) == 0
+    first = tree(out)
+    assert papers(["positional-fig9b", "--out", str(out)]) == 0
+    both = tree(out)
+    assert {name: both[name] for name in first if name.startswith("asym")} == {
+        name: first[name] for name in first if name.startswith("asym")
+    }
+    assert both["notes.txt"] == b"mine"
+    assert {"positional-fig9b.pdf", "papers.md", "manifest.json"} <= set(both)
+    assert papers(["asymptotic-fig2", "--out", str(out)]) == 0
+
+
+def test_remains_of_killed_writers_of_single_files_are_cleared(tmp_path: Path) -> None:
+    for name, write in {
+        "page.html": lambda path: write_page("<p>", path),
+        "lines.svg": lambda path: plots.save(plots.over_time([0.0, 1.0], [1.0, 2.0], "V"), path),
+    }.items():
+        put(tmp_path / f".{name}.partial-0123456789ab" / name)
+        write(tmp_path / name)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["lines.svg", "page.html"]

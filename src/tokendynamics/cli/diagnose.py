@@ -81,7 +81,7 @@ Examples:
     show_default=True,
     help="Format of the data files.",
 )
-@overwrite_option
+@overwrite_option()
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on standard output.")
 def diagnose_command(
     model: str,

@@ -46,7 +46,7 @@ Ctrl-C what was reached is saved with the status "interrupted", and the exit cod
     "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder of the results.  [default: simulation-SPEC]"
 )
 @click.option("--threads", type=click.IntRange(min=1), help="CPU threads; wins over [solver] threads.")
-@overwrite_option
+@overwrite_option()
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on standard output.")
 def simulate_command(
     spec: Path | None, example: str | None, out: Path | None, threads: int | None, overwrite: bool, as_json: bool

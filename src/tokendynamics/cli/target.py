@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -28,6 +30,7 @@ def check_writable(out: Path | None) -> None:
         raise click.BadParameter(message, param_hint="--out") from None
 
 
-overwrite_option = click.option(
-    "--overwrite", is_flag=True, help="Replace files in the way that no earlier run of this command wrote."
-)
+def overwrite_option(**settings: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The option --overwrite; `settings` are click's."""
+    help = "Replace files in the way that no earlier run of this command wrote."
+    return click.option("--overwrite", is_flag=True, help=help, **settings)

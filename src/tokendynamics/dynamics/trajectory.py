@@ -56,15 +56,18 @@ class Trajectory:
         return trajectory_dataset.to_dataset(self)
 
     @typed_arguments
-    def save(self, path: str | Path) -> Path:
-        """Write the dataset: a Zarr store, or NetCDF where the name ends in .nc.
+    def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
+        """Write the dataset: a Zarr store, or NetCDF where the name ends in .nc; whole or not at all.
 
-        It is written under a temporary name and then renamed.
+        Args:
+            path: An older trajectory there is replaced.
+            overwrite: Replace whatever else is there, too.
 
         Raises:
-            ArgumentValueError: Another suffix, or a file in the way.
+            ArgumentValueError: Another suffix, or something that is no trajectory is in the way.
+            StorageError: The disk is full; what was there is as it was.
         """
-        return trajectory_files.save(self.dataset, path)
+        return trajectory_files.save(self.dataset, path, overwrite=overwrite)
 
     @classmethod
     @typed_arguments

@@ -1,39 +1,50 @@
-"""Trajectories on disk: Zarr stores and NetCDF files, written aside and renamed."""
+"""Trajectories on disk: Zarr stores and NetCDF files, whole or not there."""
 
 from __future__ import annotations
 
 import os
-import shutil
+import re
+import warnings
 from pathlib import Path
 
 import xarray as xr
 
 from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.provenance.staging import staging
+from tokendynamics.provenance.swap import NEW, put, recover
+from tokendynamics.provenance.whole_folder import told_if_full
 
 
-def save(dataset: xr.Dataset, path: str | Path) -> Path:
+def save(dataset: xr.Dataset, path: str | Path, *, overwrite: bool = False) -> Path:
     """Write a Zarr store (any name, by custom ending in .zarr) or a NetCDF file (.nc, extra `netcdf`).
 
-    What stands at `path` and is a trajectory store is replaced; the former one stays until the new one is whole.
+    An older trajectory at `path` is replaced; it stays until the new one is whole.
+
+    Raises:
+        ArgumentValueError: Another suffix; or something else stands there, or in the older store, and `overwrite` is
+            not set.
+        StorageError: The disk is full; what was there is as it was.
     """
     target = Path(path)
     if target.suffix not in ("", ".zarr", ".nc"):
         raise ArgumentValueError(expected("path", "a name ending in .zarr or .nc", str(target)))
-    if target.exists() and not _replaceable(target):
-        raise ArgumentValueError(expected("path", "a new name, or a Zarr store or .nc file to replace", str(target)))
-    target.parent.mkdir(parents=True, exist_ok=True)
-    aside = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        if target.suffix == ".nc":
-            dataset.to_netcdf(aside, engine="h5netcdf")
-        else:
-            # Version 3 has no settled form for words; version 2 has, and every reader takes it.
-            dataset.to_zarr(aside, mode="w", zarr_format=2, consolidated=False)
-        _remove(target)
-        aside.rename(target)
-    finally:
-        _remove(aside)
-    return target
+    target = Path(os.path.realpath(target))
+    recover(target)
+    foreign = None if overwrite else _foreign(target)
+    if foreign is not None:
+        wanted = "a new name, or a saved trajectory and nothing else to replace"
+        raise ArgumentValueError(expected("path", wanted, str(foreign), "overwrite=True replaces it"))
+    with told_if_full(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with staging(target) as root:
+            new = root / NEW
+            if target.suffix == ".nc":
+                dataset.to_netcdf(new, engine="h5netcdf")
+            else:
+                # Version 3 has no settled form for words; version 2 has, and every reader takes it.
+                dataset.to_zarr(new, mode="w", zarr_format=2, consolidated=False)
+            put(root, target)
+    return Path(path)
 
 
 def read(path: str | Path) -> xr.Dataset:
@@ -49,12 +60,32 @@ def read(path: str | Path) -> xr.Dataset:
         raise ArgumentValueError(expected("path", "a saved trajectory", f"{source} ({error})")) from error
 
 
-def _replaceable(target: Path) -> bool:
-    return (target / ".zgroup").is_file() if target.is_dir() else target.suffix == ".nc"
+def _foreign(target: Path) -> Path | None:
+    """The first thing at `target` that is no part of a trajectory; None if all is, or nothing is there."""
+    if not target.exists():
+        return None
+    try:
+        with warnings.catch_warnings(action="ignore"), _opened(target) as old:
+            ours, variables = "flow" in old.attrs and "states" in old, set(map(str, old.variables))
+    except Exception:  # whatever the readers raise of what is no file of theirs
+        return target
+    if not ours:
+        return target
+    if target.is_file():
+        return None
+    files = (path for path in sorted(target.rglob("*")) if path.is_symlink() or not path.is_dir())
+    return next((path for path in files if not _of_store(path.relative_to(target), variables)), None)
 
 
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+def _opened(target: Path) -> xr.Dataset:
+    if target.is_dir():
+        return xr.open_dataset(target, engine="zarr", consolidated=False)
+    return xr.open_dataset(target, engine="h5netcdf")
+
+
+def _of_store(path: Path, variables: set[str]) -> bool:
+    """Whether a path in a store is what Zarr's version 2 calls its files: attributes, and chunks by their indices."""
+    if len(path.parts) == 1:
+        return path.name in (".zgroup", ".zattrs", ".zmetadata")
+    known = re.fullmatch(r"\.zarray|\.zattrs|\d+(\.\d+)*", path.name) is not None
+    return len(path.parts) == 2 and path.parts[0] in variables and known

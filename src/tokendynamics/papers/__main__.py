@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 from tokendynamics import plots
+from tokendynamics.numerics.errors import ArgumentValueError, TokenDynamicsError
 from tokendynamics.numerics.threads import limited_threads
 from tokendynamics.papers.figures import FIGURES
 from tokendynamics.papers.kept import keep, write_record
 from tokendynamics.papers.record import Record
 from tokendynamics.papers.summary import summary
+from tokendynamics.provenance.manifest import manifest
+from tokendynamics.provenance.whole_folder import check_free, whole_folder
 
 FORMATS = ("png", "svg", "pdf")
+PAGE = "papers.md"
+WRITER = "tokendynamics papers"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -33,23 +40,34 @@ def main(arguments: list[str] | None = None) -> int:
         print("\n".join(f"{name:24s} {figure.title}" for name, figure in FIGURES.items()))
         return 0
     names = list(dict.fromkeys(options.name)) or list(FIGURES)
-    options.out.mkdir(parents=True, exist_ok=True)
+    try:
+        written = [entry for name in names for entry in _entries(name)]
+        check_free(options.out, written, WRITER, overwrite=options.overwrite, keep=True, argument="--out")
+        return _run_all(names, options)
+    except (TokenDynamicsError, OSError) as error:
+        _say(f"error: {error}")
+        return 2 if isinstance(error, ArgumentValueError) else 1
+
+
+def _run_all(names: list[str], options: argparse.Namespace) -> int:
     records: dict[str, Record] = {}
     widths: dict[str, float] = {}
     try:
         with limited_threads(options.threads):
             for index, name in enumerate(names, start=1):
                 _say(f"[{index}/{len(names)}] {name}: {FIGURES[name].title}")
-                record, widths[name] = _run(name, options.out, options.runs, quick=options.quick)
-                records[name] = record
+                started = datetime.now(UTC)
+                records[name] = FIGURES[name].reproduce(
+                    quick=options.quick, folder=options.runs or options.out / "learned"
+                )
                 if options.records is not None:
-                    keep(name, record, options.records)
-                (options.out / "papers.md").write_text(summary(records, widths), encoding="utf-8")
-                _say(_verdict(record))
+                    keep(name, records[name], options.records)
+                _write(name, records, widths, options, started)
+                _say(_verdict(records[name]))
     except KeyboardInterrupt:
         _say(f"interrupted: {len(records)} of {len(names)} are written")
         return 130
-    _say(f"written to {options.out / 'papers.md'}")
+    _say(f"written to {options.out / PAGE}")
     ours = [
         quantity
         for record in records.values()
@@ -59,15 +77,26 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if ours else 0
 
 
-def _run(name: str, folder: Path, runs: Path | None, *, quick: bool) -> tuple[Record, float]:
-    """Write what comes out of one figure; return it and the width of the drawing in inches."""
-    figure = FIGURES[name]
-    record = figure.reproduce(quick=quick, folder=runs or folder / "learned")
-    drawn = figure.draw(record)
-    for kind in FORMATS:
-        plots.save(drawn, folder / f"{name}.{kind}")
-    write_record(record, folder / f"{name}.json")
-    return record, float(drawn.get_size_inches()[0])
+def _entries(name: str) -> tuple[str, ...]:
+    return (*(f"{name}.{kind}" for kind in (*FORMATS, "json")), PAGE)
+
+
+def _write(
+    name: str, records: dict[str, Record], widths: dict[str, float], options: argparse.Namespace, started: datetime
+) -> None:
+    """Write one figure in every format, its record and the page of all so far, beside the figures of earlier runs."""
+    record = records[name]
+    drawn = FIGURES[name].draw(record)
+    widths[name] = float(drawn.get_size_inches()[0])
+    command = shlex.join(["python", "-m", "tokendynamics.papers", *sys.argv[1:]])
+    told = manifest(command, {"last": name}, seed=record.seed, started=started, threads=options.threads)
+    with whole_folder(
+        options.out, told, WRITER, overwrite=options.overwrite, keep=True, shared=True, argument="--out"
+    ) as made:
+        for kind in FORMATS:
+            plots.save(drawn, made / f"{name}.{kind}")
+        write_record(record, made / f"{name}.json")
+        (made / PAGE).write_text(summary(records, widths), encoding="utf-8")
 
 
 def _verdict(record: Record) -> str:
@@ -94,6 +123,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--records", type=Path, metavar="FOLDER", help=kept)
     parser.add_argument("--quick", action="store_true", help="fewer draws and starts: a minute or two in all")
     parser.add_argument("--threads", type=int, default=1, help="threads of the linear algebra, default 1")
+    parser.add_argument("--overwrite", action="store_true", help="replace files in the way that no earlier run wrote")
     parser.add_argument("--list", action="store_true", help="print the names and stop")
     return parser
 

@@ -9,7 +9,7 @@ from tokendynamics.numerics.errors import ArgumentValueError, expected
 from tokendynamics.papers.figures import FIGURES
 from tokendynamics.papers.record import Record
 from tokendynamics.papers.summary import summary
-from tokendynamics.plots.files import whole_file
+from tokendynamics.provenance.whole_file import whole_file
 
 PAGE = "papers.md"
 

@@ -13,12 +13,13 @@ from tokendynamics.numerics.arguments import ArrayLike
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.plots import style
-from tokendynamics.plots.files import known_suffix, whole_file
+from tokendynamics.plots.files import known_suffix
 from tokendynamics.plots.recording import Recording, Run, read_run
 from tokendynamics.plots.scene import Scene
 from tokendynamics.plots.style import SINGLE, panels, paper_style
 from tokendynamics.plots.video import find_ffmpeg, write_gif, write_mp4
 from tokendynamics.plots.view import choose_view
+from tokendynamics.provenance.whole_file import whole_file
 from tokendynamics.spaces import Space
 
 _FASTEST_GIF = 50

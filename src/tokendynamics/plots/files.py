@@ -1,10 +1,8 @@
-"""Files that are whole or not there: written under a temporary name beside the target and then renamed."""
+"""Names of files and what they say of the format."""
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from tokendynamics.numerics.errors import ArgumentValueError, expected
@@ -24,17 +22,3 @@ def known_suffix(path: str | Path, known: Sequence[str]) -> str:
     if target.is_dir():
         raise ArgumentValueError(expected("path", "a file name", f"the folder {target}"))
     return suffix
-
-
-@contextmanager
-def whole_file(path: str | Path) -> Iterator[Path]:
-    """Give a temporary name beside `path`, rename it when the block is done, and remove it when it fails."""
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        yield temporary
-        temporary.replace(target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

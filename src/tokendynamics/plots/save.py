@@ -9,8 +9,9 @@ from matplotlib.figure import Figure
 
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 from tokendynamics.numerics.signatures import typed_arguments
-from tokendynamics.plots.files import known_suffix, whole_file
+from tokendynamics.plots.files import known_suffix
 from tokendynamics.plots.style import paper_style
+from tokendynamics.provenance.whole_file import whole_file
 
 # Neither a date nor a program's version, so that equal figures are equal files.
 _METADATA: dict[str, dict[str, Any]] = {

@@ -45,6 +45,30 @@ def exchange(one: Path, other: Path) -> None:
         raise OSError(number, os.strerror(number), str(one), None, str(other))
 
 
+def put(root: Path, target: Path) -> None:
+    """Put the file or folder "new" in `root` in the place of `target`, which goes with all it holds.
+
+    Args:
+        root: A staging folder of `target`.
+        target: A file, a folder, or a name that is free.
+    """
+    new = root / NEW
+    if not (new.is_dir() and target.is_dir()):
+        try:
+            new.replace(target)
+            return
+        except OSError:  # a folder there, or another run was faster
+            if not os.path.lexists(target):
+                raise
+    if new.is_dir() and target.is_dir():
+        with held(target):
+            put_in_place(root, target, [path.name for path in target.iterdir()], entry_by_entry=False)
+    else:
+        # A file for a folder or the other way: nothing of ours was there.
+        target.rename(root / _OLD)
+        new.rename(target)
+
+
 def put_in_place(root: Path, target: Path, replaced: Collection[str], *, entry_by_entry: bool) -> None:
     """Replace entries of `target` by those of the folder "new" in `root`; the caller holds `target`.
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import uuid
 from pathlib import Path
 
 from tokendynamics.diagnosis.result import Diagnosis
 from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.provenance.whole_file import whole_file
 from tokendynamics.report.page import render_report
 
 
 def write_report(diagnosis: Diagnosis, path: str | Path, *, max_bytes: int | None = None) -> Path:
     """Write the report of `diagnosis` as one HTML file.
 
-    The page is written under a temporary name in the same folder and then renamed, so that a failure leaves neither
-    a half-written report nor a damaged older one.
+    It is made beside its place and then renamed: a failure or a kill leaves neither a half-written report nor a
+    damaged older one.
 
     Args:
         diagnosis: From `tokendynamics.diagnose`.
@@ -41,12 +41,6 @@ def write_page(html: str, path: str | Path, *, max_bytes: int | None = None) -> 
     if max_bytes is not None and len(page) > max_bytes:
         came = f"a page of {len(page)} bytes"
         raise ArgumentValueError(expected("max_bytes", f"at most {max_bytes}", came, "use fewer or shorter prompts"))
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        temporary.write_bytes(page)
-        temporary.replace(target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with whole_file(target) as made:
+        made.write_bytes(page)
     return target

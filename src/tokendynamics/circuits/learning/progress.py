@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,8 @@ from torch import Tensor
 
 from tokendynamics.circuits.learning.settings import Settings
 from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.provenance.swap import recover
+from tokendynamics.provenance.whole_file import whole_file
 
 _FILE = "progress.pt"
 
@@ -37,11 +40,12 @@ class Progress:
     seconds: float = 0.0
 
     def save(self, folder: Path, settings: Settings) -> None:
-        """Write the state under a temporary name and rename it."""
-        folder.mkdir(parents=True, exist_ok=True)
-        partial = folder / f".{_FILE}"
-        torch.save({"settings": json.dumps(settings.as_json()), **self.__dict__}, partial)
-        partial.replace(folder / _FILE)
+        """Write the state, whole or not at all."""
+        # Into memory first: PyTorch's own words for a full disk do not name it.
+        state = io.BytesIO()
+        torch.save({"settings": json.dumps(settings.as_json()), **self.__dict__}, state)
+        with whole_file(folder / _FILE) as made:
+            made.write_bytes(state.getvalue())
 
 
 def read_progress(folder: Path, settings: Settings) -> Progress | None:
@@ -66,7 +70,8 @@ def read_progress(folder: Path, settings: Settings) -> Progress | None:
 
 
 def remove_progress(folder: Path) -> None:
-    """Forget the state of a finished run."""
+    """Forget the state of a finished run, and what killed ones left of theirs."""
+    recover(folder / _FILE)
     (folder / _FILE).unlink(missing_ok=True)
 
 

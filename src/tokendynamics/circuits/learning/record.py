@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tokendynamics._version import __version__
 from tokendynamics.circuits.hand_built.transformer import OneLayerTransformer
 from tokendynamics.circuits.learning.as_transformer import as_transformer
 from tokendynamics.circuits.learning.parameters import initial_parameters
@@ -18,11 +19,13 @@ from tokendynamics.circuits.learning.settings import Settings
 from tokendynamics.circuits.pair_task import PairTask
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.provenance.whole_folder import check_free, whole_folder
 
 SOLVED = 0.01
 """Share of the targets' variance that a model may leave to count as having solved the task."""
 
 _RECORD, _PARAMETERS = "record.json", "parameters.npz"
+_WRITER = "tokendynamics learn"
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,18 +119,33 @@ class LearningRecord:
         }
 
     @typed_arguments
-    def save(self, folder: str | Path) -> Path:
-        """Write record.json and parameters.npz into `folder`, each under a temporary name first."""
-        target = Path(folder)
-        target.mkdir(parents=True, exist_ok=True)
+    def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
+        """Write record.json, parameters.npz and a manifest into `folder`, whole or not at all.
+
+        Args:
+            folder: Made if it does not exist; an older record there is replaced, other files stay.
+            overwrite: Replace files of these names that no run wrote.
+
+        Raises:
+            ArgumentValueError: A foreign file is in the way.
+            StorageError: The disk is full; what was there is as it was.
+        """
         arrays: dict[str, Any] = {name: value.detach().numpy() for name, value in self.parameters.items()}
-        partial = target / f".{_PARAMETERS}"
-        np.savez(partial, **arrays)
-        partial.replace(target / _PARAMETERS)
-        partial = target / f".{_RECORD}"
-        partial.write_text(json.dumps(self.as_json(), indent=1) + "\n", encoding="utf-8")
-        partial.replace(target / _RECORD)
-        return target
+        told = {"run": self.name, "tokendynamics": __version__, "seed": self.seed}
+        with whole_folder(folder, told, _WRITER, overwrite=overwrite, shared=True) as made:
+            np.savez(made / _PARAMETERS, **arrays)
+            text = json.dumps(self.as_json(), indent=1) + "\n"
+            (made / _RECORD).write_text(text, encoding="utf-8")
+        return Path(folder)
+
+    @staticmethod
+    def check_free(folder: Path) -> None:
+        """Refuse a folder where `save` would replace what no run wrote, before a run begins.
+
+        Raises:
+            ArgumentValueError: A foreign file is in the way.
+        """
+        check_free(folder, (_RECORD, _PARAMETERS), _WRITER)
 
     @classmethod
     @typed_arguments

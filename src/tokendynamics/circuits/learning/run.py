@@ -87,7 +87,10 @@ def learn(
     if target is not None and (target / "record.json").is_file():
         record = LearningRecord.open(target)
         check_same(record.settings.as_json(), settings, target)
+        remove_progress(target)
         return record
+    if target is not None:
+        LearningRecord.check_free(target)
     with limited_threads(threads):
         record = _run(settings, target, track)
     if target is not None:

@@ -47,7 +47,7 @@ Examples:
 )
 @solution_options
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the drawn sequences.")
-@out_option("Folder for matrices and page.")
+@out_option("Folder for matrices and page.", ("circuits.npz", "circuits.json"))
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on standard output.")
 def build_command(
     solution: str,

@@ -54,7 +54,7 @@ Examples:
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of every draw.")
 @click.option("--threads", type=click.IntRange(min=1), help="CPU threads.")
-@out_option("Folder for the evidence and its page.")
+@out_option("Folder for the evidence and its page.", ("evidence.json",))
 @click.option("--json", "as_json", is_flag=True, help="Print the evidence as JSON on standard output.")
 def evidence_command(
     model: str,

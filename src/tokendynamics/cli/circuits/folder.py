@@ -5,28 +5,37 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokendynamics.cli.target import check_writable
+from tokendynamics.cli.target import check_writable, overwrite_option
 from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.provenance.owned import MANIFEST
+from tokendynamics.provenance.whole_folder import check_free, whole_folder
 
 if TYPE_CHECKING:
     from tokendynamics.circuits.hand_built.transformer import OneLayerTransformer
     from tokendynamics.cli.output import Output
     from tokendynamics.report.circuits_page import CircuitsReport
 
-PAGE, MANIFEST = "report.html", "manifest.json"
-_WRITERS = (["circuits"], ["simulate"], ["diagnose"])
+PAGE = "report.html"
+_OVERWRITE = "tokendynamics.overwrite"
 
 
-def out_option(help: str, *, required: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The option --out, refused at once where nothing can be written or another command's results are."""
+def out_option(
+    help: str, entries: Sequence[str], *, required: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The options --out and --overwrite; a folder is refused at once where a foreign file is in the way.
+
+    Args:
+        help: Of --out.
+        entries: Names of the data files; the page and the manifest are added.
+        required: Whether --out must be given.
+    """
 
     def checked(context: click.Context, _: click.Parameter, value: str | None) -> Path | None:
         if value is None:
@@ -35,33 +44,36 @@ def out_option(help: str, *, required: bool = False) -> Callable[[Callable[..., 
             raise ArgumentValueError(
                 expected("--out", "the name of a folder", "an empty one", "'.' is the current one")
             )
-        folder = Path(value)
+        folder, command = Path(value), context.command_path
         check_writable(folder)
-        _check_own(folder, context.command_path)
+        _check_no_runs(folder, command)
+        check_free(folder, (*entries, PAGE), command, overwrite=_overwrite(context), argument="--out")
         return folder
 
-    return click.option("--out", type=click.Path(file_okay=False), required=required, callback=checked, help=help)
+    def remembered(context: click.Context, _: click.Parameter, value: bool) -> None:
+        context.meta[_OVERWRITE] = value
+
+    def both(command: Callable[..., Any]) -> Callable[..., Any]:
+        # Eager: it must be known when --out is looked at.
+        allowing = overwrite_option(is_eager=True, expose_value=False, callback=remembered)
+        out = click.option("--out", type=click.Path(file_okay=False), required=required, callback=checked, help=help)
+        return out(allowing(command))
+
+    return both
 
 
-def _check_own(folder: Path, command: str) -> None:
-    """Refuse a folder whose manifest another command wrote: its page and manifest would be replaced."""
-    former = _former(folder)
-    if former is not None and former != command:
+def _overwrite(context: click.Context) -> bool:
+    return bool(context.meta.get(_OVERWRITE, False))
+
+
+def _check_no_runs(folder: Path, command: str) -> None:
+    """Refuse a folder with learned models that have no manifest yet: what learned them goes on there."""
+    learning = "tokendynamics circuits learn"
+    found = (*folder.glob("seed-*/record.json"), *folder.glob("seed-*/progress.pt"))
+    if found and command != learning:
         wanted = f"a folder without the results of another command than {command}"
-        raise ArgumentValueError(expected("--out", wanted, f"{folder} with those of {former}", "choose another folder"))
-
-
-def _former(folder: Path) -> str | None:
-    """The command whose results are in a folder; None if there are none, or nobody's."""
-    if any(folder.glob("seed-*/record.json")) or any(folder.glob("seed-*/progress.pt")):
-        # One that was interrupted has no manifest yet.
-        return "tokendynamics circuits learn"
-    try:
-        written = shlex.split(json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["command"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-    words = [word for word in written if not word.startswith("-")]
-    return " ".join(words[: 3 if words[1] == "circuits" else 2]) if words[1:2] in _WRITERS else None
+        came = f"{folder} with those of {learning}"
+        raise ArgumentValueError(expected("--out", wanted, came, "choose another folder"))
 
 
 def record_of(parameters: Mapping[str, Any], *, seed: int | None, started: datetime) -> dict[str, Any]:
@@ -84,8 +96,9 @@ def write_results(
     output: Output,
     *,
     arrays: tuple[str, Mapping[str, Any]] | None = None,
+    shared: bool = False,
 ) -> tuple[str, ...]:
-    """Write everything under temporary names in `folder` and rename it when complete.
+    """Write everything, whole or not at all; see `tokendynamics.provenance.whole_folder`.
 
     Args:
         folder: Made if it does not exist. Files of an earlier call are replaced, and that is said.
@@ -94,6 +107,7 @@ def write_results(
         page: Makes the page from the names of the data files.
         output: Says what was replaced.
         arrays: File name and content of the NPZ.
+        shared: Whether the folder holds other results, such as learned models, that others may be at work on.
 
     Returns:
         Names of what was written, the page last.
@@ -106,18 +120,16 @@ def write_results(
     names = (*named, summary[0], MANIFEST)
     # Made first: figures that cannot be drawn leave nothing behind.
     report = page(names)
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".partial-") as scratch:
-        made = Path(scratch)
+    replaced = [name for name in (*names, PAGE) if (folder / name).exists()]
+    context = click.get_current_context()
+    with whole_folder(
+        folder, manifest, context.command_path, overwrite=_overwrite(context), shared=shared, argument="--out"
+    ) as made:
         if arrays is not None:
             values: dict[str, Any] = {name: np.asarray(value) for name, value in arrays[1].items()}
             np.savez(made / arrays[0], **values)
         (made / summary[0]).write_text(as_json(summary[1], indent=2) + "\n", encoding="utf-8")
-        (made / MANIFEST).write_text(as_json(manifest, indent=2) + "\n", encoding="utf-8")
         write_circuits(report, made / PAGE)
-        replaced = [name for name in (*names, PAGE) if (folder / name).exists()]
-        for name in (*names, PAGE):
-            (made / name).replace(folder / name)
     if replaced:
         output.say(f"replaced in {folder}: {', '.join(replaced)}")
     return (*names, PAGE)

@@ -47,7 +47,7 @@ Examples:
 )
 @click.option("--budget", type=int, default=600, show_default=True, help="Steps of one run at most.")
 @click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="CPU threads.")
-@out_option("Folder for the data and the page.")
+@out_option("Folder for the data and the page.", ("landscape.json",))
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on standard output.")
 def landscape_command(threads: int, out: Path | None, as_json: bool, **given: Any) -> None:
     """Say where the exact expected loss of the paper's section WHICH has stationary points, and where descent ends."""

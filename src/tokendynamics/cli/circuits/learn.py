@@ -56,7 +56,7 @@ interrupted; seeds that are finished are not trained again.
     "--samples", type=click.IntRange(min=50), default=1000, show_default=True, help="Sequences for the evidence."
 )
 @click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="CPU threads.")
-@out_option("Folder of the results.", required=True)
+@out_option("Folder of the results.", ("learning.json",), required=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on standard output.")
 def learn_command(
     architecture: str,
@@ -101,6 +101,7 @@ def learn_command(
             manifest,
             lambda names: learning_report(records, evidences, manifest, names),
             output,
+            shared=True,
         )
     except KeyboardInterrupt:
         echo(_kept(out, numbers), err=True)
