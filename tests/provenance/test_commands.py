@@ -173,6 +173,10 @@ def test_a_learned_record_replaces_its_own_kind_only(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "record.json").read_text() == "mine"
     records[0].save(tmp_path / "out", overwrite=True)
     assert LearningRecord.open(tmp_path / "out").seed == 0
+    put(tmp_path / "out" / "parameters.npz")
+    with pytest.raises(ArgumentValueError, match=r"parameters\.npz"):
+        records[0].save(tmp_path / "out")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["parameters.npz", "record.json"]
 
 
 def test_figures_of_the_papers_add_up_and_spare_foreign_files(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tokendynamics._version import __version__
 from tokendynamics.circuits.hand_built.transformer import OneLayerTransformer
 from tokendynamics.circuits.learning.as_transformer import as_transformer
 from tokendynamics.circuits.learning.parameters import initial_parameters
@@ -19,13 +19,16 @@ from tokendynamics.circuits.learning.settings import Settings
 from tokendynamics.circuits.pair_task import PairTask
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 from tokendynamics.numerics.signatures import typed_arguments
-from tokendynamics.provenance.whole_folder import check_free, whole_folder
+from tokendynamics.provenance.owned import digest
+from tokendynamics.provenance.staging import held, staging
+from tokendynamics.provenance.swap import NEW, put_in_place, recover
+from tokendynamics.provenance.whole_folder import told_if_full
 
 SOLVED = 0.01
 """Share of the targets' variance that a model may leave to count as having solved the task."""
 
 _RECORD, _PARAMETERS = "record.json", "parameters.npz"
-_WRITER = "tokendynamics learn"
+_DIGEST = "parameters_sha256"
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +123,9 @@ class LearningRecord:
 
     @typed_arguments
     def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
-        """Write record.json, parameters.npz and a manifest into `folder`, whole or not at all.
+        """Write record.json and parameters.npz into `folder`, whole or not at all.
+
+        The record holds the SHA-256 of the parameters: by it a later call knows what it may replace.
 
         Args:
             folder: Made if it does not exist; an older record there is replaced, other files stay.
@@ -130,13 +135,24 @@ class LearningRecord:
             ArgumentValueError: A foreign file is in the way.
             StorageError: The disk is full; what was there is as it was.
         """
-        arrays: dict[str, Any] = {name: value.detach().numpy() for name, value in self.parameters.items()}
-        told = {"run": self.name, "tokendynamics": __version__, "seed": self.seed}
-        with whole_folder(folder, told, _WRITER, overwrite=overwrite, shared=True) as made:
-            np.savez(made / _PARAMETERS, **arrays)
-            text = json.dumps(self.as_json(), indent=1) + "\n"
-            (made / _RECORD).write_text(text, encoding="utf-8")
+        place = Path(os.path.realpath(folder))
+        recover(place)
+        if not overwrite:
+            self.check_free(place)
+        with told_if_full(place):
+            place.mkdir(parents=True, exist_ok=True)
+            with staging(place) as root:
+                self._write(root / NEW)
+                with held(place):
+                    put_in_place(root, place, (_RECORD, _PARAMETERS), entry_by_entry=True)
         return Path(folder)
+
+    def _write(self, made: Path) -> None:
+        made.mkdir()
+        arrays: dict[str, Any] = {name: value.detach().numpy() for name, value in self.parameters.items()}
+        np.savez(made / _PARAMETERS, **arrays)
+        text = json.dumps(self.as_json() | {_DIGEST: digest(made / _PARAMETERS)}, indent=1)
+        (made / _RECORD).write_text(text + "\n", encoding="utf-8")
 
     @staticmethod
     def check_free(folder: Path) -> None:
@@ -145,7 +161,16 @@ class LearningRecord:
         Raises:
             ArgumentValueError: A foreign file is in the way.
         """
-        check_free(folder, (_RECORD, _PARAMETERS), _WRITER)
+        there = [name for name in (_RECORD, _PARAMETERS) if os.path.lexists(folder / name)]
+        try:
+            ours = json.loads((folder / _RECORD).read_text(encoding="utf-8"))[_DIGEST]
+            foreign = there[-1:] if ours != digest(folder / _PARAMETERS) else []
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            foreign = there[:1]
+        if foreign:
+            wanted = "no file in the way that an earlier run did not write or that was changed since"
+            advice = "choose another folder, or allow it with overwrite=True"
+            raise ArgumentValueError(expected("folder", wanted, str(folder / foreign[0]), advice))
 
     @classmethod
     @typed_arguments
