@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tokendynamics.circuits.evidence import evidence
 from tokendynamics.circuits.evidence.ablation import ablation, without_interaction
-from tokendynamics.circuits.evidence.linear_units import linear_units
+from tokendynamics.circuits.evidence.linear_units import LinearUnits
 from tokendynamics.circuits.evidence.patching import patching
 from tokendynamics.circuits.evidence.trial import Trial, in_chunks, without_sums
 from tokendynamics.circuits.hand_built import (
@@ -128,7 +128,7 @@ def test_an_ablated_block_is_the_best_sum_under_the_law() -> None:
 def test_units_that_only_select_are_linear_already(causal: bool) -> None:
     task = drawn_task(6, seed=3)
     trial = trial_of(solution_2(task, causal=causal), task)
-    assert torch.allclose(linear_units(trial), trial.targets, atol=1e-11)
+    assert torch.allclose(LinearUnits.fitted(trial).outputs(trial), trial.targets, atol=1e-11)
 
 
 def test_linear_units_are_straight_lines_through_what_each_unit_did() -> None:
@@ -146,7 +146,7 @@ def test_linear_units_are_straight_lines_through_what_each_unit_did() -> None:
             else:
                 line = np.polyfit(inputs[:, token, unit], outputs[:, token, unit], 1)
             expected[:, token - 1] += model.C[unit] * (line[0] * linear_inputs(model, own)[:, token, unit] + line[1])
-        assert torch.allclose(linear_units(trial), expected + model.offset, atol=1e-8)
+        assert torch.allclose(LinearUnits.fitted(trial).outputs(trial), expected + model.offset, atol=1e-8)
 
 
 def linear_inputs(model: OneLayerTransformer, stream: Tensor) -> Tensor:
@@ -167,9 +167,9 @@ def test_with_a_linear_norm_too_no_interaction_survives_after_an_attention_that_
         parts = [without_sums(outputs[:, i], trial.x[:, i], trial.x[:, i + 1]) for i in columns]
         return float(torch.stack(parts).abs().max())
 
-    assert interaction_left(linear_units(trial, norm=True)) < 1e-11
+    assert interaction_left(LinearUnits.fitted(trial, norm=True).outputs(trial)) < 1e-11
     # The norm divides by a number that depends on both categories.
-    assert interaction_left(linear_units(trial)) > 0.1
+    assert interaction_left(LinearUnits.fitted(trial).outputs(trial)) > 0.1
 
 
 def test_a_task_without_interaction_has_no_shares() -> None:

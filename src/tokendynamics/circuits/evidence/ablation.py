@@ -7,7 +7,7 @@ from torch import Tensor
 from tokendynamics.circuits.evidence.additive_attention import AdditiveAttention
 from tokendynamics.circuits.evidence.centring import QK_BLOCKS, block_name, double_centred, weights_of
 from tokendynamics.circuits.evidence.instrument import Estimate, Instrument, any_of
-from tokendynamics.circuits.evidence.linear_units import linear_units
+from tokendynamics.circuits.evidence.linear_units import LinearUnits
 from tokendynamics.circuits.evidence.trial import Trial
 from tokendynamics.circuits.hand_built.transformer import Block, OneLayerTransformer
 from tokendynamics.circuits.pair_task import PairTask
@@ -18,7 +18,7 @@ def ablation(trial: Trial, threshold: float) -> Instrument:
 
     - "whole attention": what attention writes becomes additive in the categories; see `AdditiveAttention`. What is
       "left without it" is made after the attention.
-    - "hidden units": they become affine in their own inputs; see `linear_units`. Where there is a norm, also "norm and
+    - "hidden units": they become affine in their own inputs; see `LinearUnits`. Where there is a norm, also "norm and
       hidden units": section 8 of mathematics counts it with the feed-forward part. What is "left with linear units"
       (and a linear norm) is made by the attention.
     - "both at once": an additive attention before linear units. "Made twice" is what this loses beyond what the two
@@ -38,20 +38,20 @@ def ablation(trial: Trial, threshold: float) -> Instrument:
         trial: Model and sequences.
         threshold: A share counts from this size on, of either sign.
     """
-    attention, norm = AdditiveAttention.fitted(trial), trial.model.norm is not None
-    model = trial.model
-    without = trial.run(lambda x: model.read(attention(x) + model.skip * model.embed(x)), trial.x)
-    bends = {"hidden units": linear_units(trial)}
-    if norm:
-        bends["norm and hidden units"] = linear_units(trial, norm=True)
-    linear, neither = next(reversed(bends.values())), linear_units(trial, norm, attention)
+    model, attention, units = trial.model, AdditiveAttention.fitted(trial), {"hidden units": LinearUnits.fitted(trial)}
+    if model.norm is not None:
+        units["norm and hidden units"] = LinearUnits.fitted(trial, norm=True)
+    bends = {name: one.outputs(trial) for name, one in units.items()}
+    last = next(reversed(units))
+    without = trial.run(lambda x: model.read(attention.stream(x)), trial.x)
+    neither = trial.run(lambda x: units[last].read(attention.stream(x)), trial.x)
     blocks = {
         block_name(block): trial.run(without_interaction(model, trial.task, block), trial.x) for block in QK_BLOCKS
     }
     changed = {"whole attention": without, **bends, "both at once": neither, **blocks}
     lost = {name: trial.lost(name, outputs) for name, outputs in changed.items()}
-    left = trial.left("left without it", without), trial.left("left with linear units", linear)
-    twice = trial.left("made twice", without + linear - trial.outputs - neither)
+    left = trial.left("left without it", without), trial.left("left with linear units", bends[last])
+    twice = trial.left("made twice", without + bends[last] - trial.outputs - neither)
     attended = lost.pop("whole attention")
     return Instrument(
         "ablation",

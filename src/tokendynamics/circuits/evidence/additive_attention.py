@@ -56,6 +56,10 @@ class AdditiveAttention:
         sums = _one_hots(self.model, x) @ self.terms
         return (self.mean + self.share * (sums - self.mean)).reshape(*x.shape, self.model.width)
 
+    def stream(self, x: Tensor) -> Tensor:
+        """The stream behind it, with the model's skip connection."""
+        return self(x) + self.model.skip * self.model.embed(x)
+
 
 def _fit(trial: Trial) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The functions f_ij, and the least, largest and mean of what attention wrote, each (token · feature)."""

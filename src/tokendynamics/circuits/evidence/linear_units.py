@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -15,39 +14,52 @@ from tokendynamics.circuits.hand_built.transformer import OneLayerTransformer
 _ROUNDING = 1e-24
 
 
-def linear_units(trial: Trial, norm: bool = False, attend: Callable[[Tensor], Tensor] | None = None) -> Tensor:
-    """Outputs when each hidden unit is replaced, at each position, by an affine function of its own input.
+@dataclass(frozen=True, eq=False)
+class LinearUnits:
+    """The feed-forward part with each hidden unit, at each position, an affine function of its own input.
 
     The functions are fitted by least squares on sequences drawn apart. Units that only select (always on or always
     off at a position, as in an attention that has done the logic) are reproduced exactly; units that decide are not.
     A best linear readout of the whole stream would not do: it finds whatever is decodable, also what the model does
     not use, and would rebuild q_true from a part of it.
 
-    Args:
-        trial: Model and sequences.
+    Attributes:
+        model: Whose units are replaced.
+        slope: (token, hidden).
+        intercept: (token, hidden).
         norm: Whether the layer norm's division is made linear as well (the input is then taken before it).
-        attend: What attention writes for sequences; the model's own if None. The functions are those of the model as
-            it is, also where another attention is put before them.
-
-    Returns:
-        Shape (sequence, token from 2 on).
     """
-    slope, intercept = _fit(trial, norm)
-    model = trial.model
 
-    def read(x: Tensor) -> Tensor:
-        written = model.attend(x) if attend is None else attend(x)
-        inputs = _inputs(model, written + model.skip * model.embed(x), norm)
-        hidden = slope[: inputs.shape[-2]] * inputs + intercept[: inputs.shape[-2]]
-        return hidden @ model.C + model.offset
+    model: OneLayerTransformer
+    slope: Tensor
+    intercept: Tensor
+    norm: bool
 
-    return trial.run(read, trial.x)
+    @classmethod
+    def fitted(cls, trial: Trial, norm: bool = False) -> LinearUnits:
+        """The affine functions that are nearest to what the trial's units did on its sequences for fits."""
+        return cls(trial.model, *_fit(trial, norm), norm)
+
+    def read(self, stream: Tensor) -> Tensor:
+        """The outputs for a stream (sequence, token, width), shape (sequence, token).
+
+        The functions stay those of the model as it was, also for the stream of another attention.
+        """
+        inputs = _inputs(self.model, stream, self.norm)
+        hidden = self.slope[: inputs.shape[-2]] * inputs + self.intercept[: inputs.shape[-2]]
+        return hidden @ self.model.C + self.model.offset
+
+    def outputs(self, trial: Trial) -> Tensor:
+        """The outputs after the model's own attention, (sequence, token from 2 on)."""
+        return trial.run(lambda x: self.read(self.model.stream(x)), trial.x)
 
 
 def _inputs(model: OneLayerTransformer, stream: Tensor, norm: bool) -> Tensor:
     """What each unit's ReLU sees, or (up to a constant) what it would see if the norm only centred."""
-    if not norm or model.norm is None:
-        return replace(model, activation="identity").hidden(stream)
+    if model.norm is None:
+        return stream @ model.B.mT + model.bias
+    if not norm:
+        return model.norm(stream) @ model.B.mT + model.bias
     # The norm without its division: the same features, centred and scaled.
     first, last, _ = model.norm.features.indices(stream.shape[-1])
     part = stream[..., first:last]

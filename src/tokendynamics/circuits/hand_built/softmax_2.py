@@ -10,11 +10,13 @@ from tokendynamics.circuits.hand_built.blocks import on_categories, on_positions
 from tokendynamics.circuits.hand_built.transformer import OneLayerTransformer
 from tokendynamics.circuits.pair_task import PairTask
 from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.signatures import typed_arguments
 
 # Column means that were made equal differ by rounding.
 _EQUAL = 1e-9
 
 
+@typed_arguments
 def softmax_solution_2(task: PairTask, causal: bool = False) -> OneLayerTransformer:
     """`solution_2` with softmax attention and ``k^t q = ln q_true`` on categories, `logical` section 4.
 
