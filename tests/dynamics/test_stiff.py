@@ -98,7 +98,7 @@ def test_a_long_decay_has_the_slope_of_minus_one_half() -> None:
     norms = run.tensor.norm(dim=-1).amax(dim=-1)
     slope = math.log(float(norms[2] / norms[1])) / math.log(100)
     assert slope == pytest.approx(-0.5, abs=0.01)
-    assert int(run.counts["right_hand_sides"]) < 3000
+    assert int(run.counts["right_hand_sides"]) < 6000
     assert int(run.counts["jacobians"]) > 0
 
 
