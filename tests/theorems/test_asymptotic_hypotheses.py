@@ -179,7 +179,7 @@ def test_a_large_flow_of_another_structure_is_not_measured() -> None:
 
 def test_a_check_is_printed_as_one_line() -> None:
     applies, refused = (found(name, causal(), AROUND) for name in ("asymptotic-5.1", "asymptotic-4.1"))
-    assert str(applies) == f"asymptotic-5.1: applies: {applies.prediction.text}"
+    assert str(applies) == f"asymptotic-5.1: applies if {applies.assumed[0]}: {applies.prediction.text}"
     assert str(refused) == "asymptotic-4.1: does not apply: full mask: the mask is causal"
     assert len(repr(refused)) < 100
 

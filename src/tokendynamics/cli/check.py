@@ -62,23 +62,35 @@ def _print(found: list[Check], title: str) -> None:
     table = Table(box=SIMPLE_HEAD, title=Text(title), title_justify="left")
     for column in ("statement", "applies", "what it predicts, or why it does not apply"):
         table.add_column(column, no_wrap=column == "statement")
-    for one in sorted(found, key=lambda each: not each.applies):
-        table.add_row(one.statement, "yes" if one.applies else "no", _account(one))
+    for one in sorted(found, key=lambda each: -each.applies_to.mean()):
+        table.add_row(one.statement, _applies(one), Text(_account(one)))
     console.print(table)
-    noted = [one for one in found if one.applies and one.erratum]
+    noted = [one for one in found if one.applies_to.any() and one.erratum]
     for one in noted:
         console.print(Text(f"{one.statement}, erratum: {one.erratum}"))
 
 
-def _account(one: Check) -> str:
-    """The prediction with what was assumed, or each violated hypothesis with its margin."""
+def _applies(one: Check) -> str:
+    """Yes, no, or to which of the systems."""
+    from tokendynamics.theorems.systems import counted
+
     if one.applies:
-        said = [] if one.prediction is None else [one.prediction.text]
-        return "\n".join([*said, *(f"assumed: {text}" for text in one.assumed)])
+        return "yes"
+    return f"to {counted(one.applies_to)}" if one.applies_to.any() else "no"
+
+
+def _account(one: Check) -> str:
+    """The prediction with what was assumed, and each hypothesis violated somewhere with its margin."""
+    said = [] if one.prediction is None else [one.prediction.text]
+    assumed = [f"assumed: {text}" for text in one.assumed] if said else []
+    return "\n".join([*said, *assumed, *_violated(one)])
+
+
+def _violated(one: Check) -> list[str]:
     margins = {
-        hypothesis.text: hypothesis.margin
+        f"{hypothesis.name}: {hypothesis.text}": hypothesis.margin
         for hypothesis in one.hypotheses
         if hypothesis.holds is False and hypothesis.margin is not None
     }
-    reasons = [f"{text} (margin {margins[text]:.3g})" if text in margins else text for text in one.reasons]
-    return "\n".join(reasons)
+    beginnings = {text: next((start for start in margins if text.startswith(start)), None) for text in one.reasons}
+    return [text if start is None else f"{text} (margin {margins[start]:.3g})" for text, start in beginnings.items()]

@@ -256,9 +256,11 @@ def _print_tables(results: Results, folder: Path, paths: tuple[Path, ...]) -> No
 
 
 def _condition_row(part: Condition) -> tuple[str, str, str, str]:
-    """One condition of a certificate: its worst outcome and the margin there, over all systems."""
+    """One condition of a certificate: its worst outcome, and there the margin and the systems."""
+    from tokendynamics.theorems.systems import counted
+
     outcome = next(word for word in ("fails", "undecided", "holds") if (part.outcome == word).any())
     chosen = part.outcome == outcome
-    share = "" if chosen.size == 1 else f" ({int(chosen.sum())} of {chosen.size} systems)"
+    share = f" ({counted(chosen)})" if chosen.size > 1 else ""
     margin = float(part.margin[chosen].min())
     return f"· {outcome}", f"{margin:.3g}", f"{part.tolerance:.3g}", f"{part.text}{share}"

@@ -11,7 +11,7 @@ from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.observables import log_potential
 from tokendynamics.observables.interactions import log_interaction_sums
 from tokendynamics.theorems import hypotheses as measured
-from tokendynamics.theorems.conditions import beyond_rounding, flow_of, never_above, undecided
+from tokendynamics.theorems.conditions import beyond_rounding, except_where, flow_of, never_above, undecided
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 from tokendynamics.theorems.statement import Statement
 
@@ -35,13 +35,13 @@ def gradient_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
     """The identity as ov, qk ≻ 0 symmetric and constant, M = qk; they depend on the flow alone."""
     found = [measured.identity_values(flow), measured.constant(flow.attention.qk, "qk")]
     # The signs of a matrix that varies are those of no moment in particular.
-    if found[-1].holds is False:
+    if not found[-1].anywhere:
         return tuple(found)
-    qk = flow.attention.qk.matrix_at(0.0).double().cpu()
+    qk = flow.attention.qk.matrix_at(0.0)[..., 0, :, :].double().cpu()
     found += [measured.symmetric(qk, "qk"), measured.definite(qk, "qk")]
     # An indefinite qk equals no metric: the first cause is enough.
-    if found[-1].holds:
-        metric, part = measured.metric_of(flow).unsqueeze(-3), (qk + qk.mT) / 2
+    if found[-1].anywhere:
+        metric, part = measured.metric_of(flow), (qk + qk.mT) / 2
         what = "the relative difference of M and the symmetric part of qk"
         found.append(measured.equal(metric, part, "M = qk", what))
     return tuple(found)
@@ -56,14 +56,17 @@ def negative_gradient(flow: Flow, y: Tensor, t: float) -> Tensor | None:
         u_i = −G_i^{−1}(∂V/∂y_i − μ_i M y_i),   μ_i = (M y_i · G_i^{−1} ∂V/∂y_i) / (M y_i · G_i^{−1} M y_i),
 
     which is right for any M, not only for M = qk. The qk is that of the first head. Logarithms of V and Z
-    keep large logits finite. None where sym(qk) is singular: there is no such gradient.
+    keep large logits finite. Where sym(qk) is singular there is no such gradient: NaN, or None if so at all systems.
     """
     qk = flow.attention.qk.matrix_at(t)[..., 0, :, :].to(y)
     metric = measured.metric_of(flow).to(y)
     values, vectors = torch.linalg.eigh((qk + qk.mT) / 2)
-    if float(values.abs().min()) <= measured.ROUNDING * float(values.abs().max()):
+    singular = values.abs().amin(dim=-1) <= measured.ROUNDING * values.abs().amax(dim=-1)
+    if bool(singular.all()):
         return None
-    inverse = (vectors / values.unsqueeze(-2)) @ vectors.mT
+    # Where there is no gradient the answer is NaN, and nothing is divided by zero on the way.
+    safe = torch.where(singular.unsqueeze(-1), 1.0, values)
+    inverse = (vectors / safe.unsqueeze(-2)) @ vectors.mT
     leaf = y.detach().requires_grad_()
     with torch.enable_grad():
         log_v = log_potential(leaf, qk)
@@ -74,7 +77,7 @@ def negative_gradient(flow: Flow, y: Tensor, t: float) -> Tensor | None:
     normal = y @ metric
     raised, raised_normal = force @ inverse, normal @ inverse
     share = (normal * raised).sum(dim=-1, keepdim=True) / (normal * raised_normal).sum(dim=-1, keepdim=True)
-    return raised - share * raised_normal
+    return torch.where(singular[..., None, None], torch.nan, raised - share * raised_normal)
 
 
 def identity_error(flow: Flow, y: Tensor, t: float) -> Float64[Tensor, "*system"] | None:
@@ -100,13 +103,17 @@ def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
     for index in np.unique(np.linspace(0, len(times) - 1, min(len(times), _LOOKED_AT)).round().astype(int)):
         y = flow.space.project(states[..., index, :, :])
         error = identity_error(flow, y, float(times[index]))
-        # Where qk is singular the metric (9) is none.
         if error is not None:
             excess[..., index] = error
-    if bool(torch.isinf(excess).all()):
-        return (undecided(tuple(states.shape[:-3]), f"{text}: qk is singular, the metric (9) is none"),)
+    # Where qk is singular the metric (9) is none.
+    none = torch.isneginf(excess).all(dim=-1) | torch.isnan(excess).any(dim=-1)
+    why = "qk is singular, the metric (9) is none"
+    if bool(none.all()):
+        return (undecided(tuple(states.shape[:-3]), f"{text}: {why}"),)
+    excess = torch.where(none.unsqueeze(-1), -torch.inf, excess)
     condition = torch.linalg.cond(measured.metric_of(flow)).to(excess)
-    return (never_above(beyond_rounding(excess, condition, TOLERANCE), trajectory, TOLERANCE, text, pointwise=True),)
+    error = never_above(beyond_rounding(excess, condition, TOLERANCE), trajectory, TOLERANCE, text, pointwise=True)
+    return (except_where(error, none.numpy(), why),)
 
 
 STATEMENT = Statement(

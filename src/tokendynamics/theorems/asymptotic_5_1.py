@@ -49,7 +49,7 @@ def generic_start(y: Tensor) -> tuple[Hypothesis, ...]:
     """What can be measured of "almost every": no token at the antipode of the first; and what cannot."""
     if y.shape[-2] == 1:
         return ()
-    distance = float(torch.linalg.vector_norm(y[..., 1:, :] + y[..., :1, :], dim=-1).min())
+    distance = torch.linalg.vector_norm(y[..., 1:, :] + y[..., :1, :], dim=-1).amin(dim=-1)
     what = "the least distance of a token to the antipode of token 1"
     found = [measured.above("no token at the antipode of token 1", distance, measured.ROUNDING, what)]
     if y.shape[-2] > 2:

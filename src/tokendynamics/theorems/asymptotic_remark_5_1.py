@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -17,7 +15,7 @@ from tokendynamics.theorems.asymptotic_5_1 import (
     generic_start,
     unit_start,
 )
-from tokendynamics.theorems.conditions import beyond_rounding, flow_of, never_above, undecided
+from tokendynamics.theorems.conditions import beyond_rounding, except_where, flow_of, never_above, undecided
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 from tokendynamics.theorems.statement import Statement
 
@@ -38,18 +36,18 @@ def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
 def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
     ov = _value_matrix(flow)
     singular = torch.linalg.svdvals(ov)
-    regular = float((singular[..., -1] / singular[..., 0].clamp_min(torch.finfo(ov.dtype).tiny)).min())
+    regular = singular[..., -1] / singular[..., 0].clamp_min(torch.finfo(ov.dtype).tiny)
     what = "the lowest singular value of ov relative to the largest"
     found = [
         measured.bounded(flow.attention.qk, "qk"),
         measured.constant(flow.attention.ov, "ov"),
         measured.above("ov invertible", regular, measured.ROUNDING, what),
     ]
-    if not found[-1].holds:
+    if not found[-1].anywhere:
         return tuple(found)
     what = "the relative difference of M and ov^T ov"
     found.append(measured.equal(measured.metric_of(flow), ov.mT @ ov, "M = ov^T ov", what))
-    if found[-1].holds:
+    if found[-1].anywhere:
         found.extend(generic_start(unit_start(flow, start) @ ov.mT))
     return tuple(found)
 
@@ -93,19 +91,7 @@ def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
         never_above(error, trajectory, TOLERANCE, text, pointwise=True),
         *causal_consensus_conditions(states @ ov.mT.unsqueeze(-3), trajectory),
     )
-    return tuple(_where_regular(one, singular) for one in found)
-
-
-def _where_regular(condition: Condition, singular: np.ndarray) -> Condition:
-    if not singular.any():
-        return condition
-    return replace(
-        condition,
-        outcome=np.where(singular, "undecided", condition.outcome),
-        margin=np.where(singular, 0.0, condition.margin),
-        first_failure=np.where(singular, np.nan, condition.first_failure),
-        reason="ov is singular: there is no z = ov y on the sphere",
-    )
+    return tuple(except_where(one, singular, "ov is singular: there is no z = ov y on the sphere") for one in found)
 
 
 def _regular(ov: Tensor) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -10,6 +12,7 @@ from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.numerics.arguments import ArrayLike
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 from tokendynamics.theorems.result import Certificate, Condition, Outcome
+from tokendynamics.theorems.systems import counted
 
 LIMIT = 1e-3
 """A limit counts as reached when the quantity is below this, relative to its natural scale."""
@@ -95,6 +98,20 @@ def undecided(shape: tuple[int, ...], text: str, where: np.ndarray | None = None
     return Condition(text, outcome, np.zeros(shape), 0.0, np.full(shape, np.nan))
 
 
+def except_where(condition: Condition, lost: np.ndarray, reason: str) -> Condition:
+    """The condition, undecided at the systems in `lost`, at which it means nothing."""
+    where = np.broadcast_to(lost, condition.outcome.shape)
+    if not where.any():
+        return condition
+    return replace(
+        condition,
+        outcome=np.where(where, "undecided", condition.outcome),
+        margin=np.where(where, 0.0, condition.margin),
+        first_failure=np.where(where, np.nan, condition.first_failure),
+        reason=reason,
+    )
+
+
 def combine(statement: str, conditions: tuple[Condition, ...]) -> Certificate:
     """Add conditions up to a certificate: the worst outcome of any condition at any system decides."""
     outcomes = _worst([condition.outcome for condition in conditions])
@@ -124,8 +141,10 @@ def _as_array(values: ArrayLike) -> np.ndarray:
 
 def _worst(outcomes: list[np.ndarray]) -> np.ndarray:
     stacked = np.stack(np.broadcast_arrays(*outcomes))
-    worst = np.where((stacked == "undecided").any(axis=0), "undecided", "holds")
-    return np.where((stacked == "fails").any(axis=0), "fails", worst)
+    found = np.full(stacked.shape[1:], "holds", dtype=stacked.dtype)
+    for word in ("undecided", "fails", "does not apply"):
+        found = np.where((stacked == word).any(axis=0), word, found)
+    return found
 
 
 def _margin(condition: Condition, outcome: Outcome) -> float:
@@ -139,8 +158,18 @@ def _narrowness(condition: Condition, outcome: Outcome) -> float:
     return _margin(condition, outcome) / (condition.tolerance or 1.0)
 
 
+def _share(outcomes: np.ndarray, outcome: Outcome) -> str:
+    """At which systems that is the outcome, and what became of the others."""
+    if outcomes.size == 1:
+        return ""
+    words, counts = np.unique(outcomes, return_counts=True)
+    others = [f"{count} {word}" for word, count in zip(words, counts, strict=True) if word != outcome]
+    here = counted(np.asarray(outcomes == outcome))
+    return f" ({here}{'; ' if others else ''}{', '.join(others)})"
+
+
 def _sentence(condition: Condition, outcome: Outcome, margin: float, first: float | None, outcomes: np.ndarray) -> str:
-    share = "" if outcomes.size == 1 else f" ({int((outcomes == outcome).sum())} of {outcomes.size} systems)"
+    share = _share(outcomes, outcome)
     value, limit = condition.tolerance - margin, condition.tolerance
     reason = f" ({condition.reason})" if condition.reason else ""
     if limit == 0 and outcome != "fails":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -33,22 +33,22 @@ class ContractionForm:
     Attributes:
         qk: (*system, dim, dim), float64.
         ov: Times the flow's weight factor: with the paper normalization the flow is the plain one of ov/√dim.
-        matrix: A = qk · ov^{−1}; not defined, and of no use, where `rank` is below dim.
-        rank: The lowest rank of ov over the systems.
-        condition: The largest σ_max/σ_min of ov over the systems.
-        tolerance: Relative error that rounding can make in A.
+        matrix: A = qk · ov^{−1}; of no use where `defined` is False.
+        rank: Of ov, (*system,).
+        condition: σ_max/σ_min of ov, (*system,), infinite below full rank.
+        tolerance: Relative error that rounding can make in A at the worst system where it is defined.
     """
 
     qk: Tensor
     ov: Tensor
     matrix: Tensor
-    rank: int
-    condition: float
+    rank: Tensor
+    condition: Tensor
     tolerance: float
 
     @property
-    def defined(self) -> bool:
-        """Whether ov has full rank at every system."""
+    def defined(self) -> Tensor:
+        """Whether ov has full rank, (*system,)."""
         return self.rank == self.ov.shape[-1]
 
 
@@ -60,7 +60,7 @@ def contraction_form(flow: Flow) -> ContractionForm:
     >>> from tokendynamics.attention import Attention
     >>> from tokendynamics.spaces import Free
     >>> form = contraction_form(Flow(Attention([[2.0]], [[-4.0]]), Free()))
-    >>> form.matrix.tolist(), form.condition
+    >>> form.matrix.tolist(), float(form.condition)
     ([[-0.5]], 1.0)
     """
     given = flow.attention.ov.matrix_at(0.0)
@@ -68,25 +68,30 @@ def contraction_form(flow: Flow) -> ContractionForm:
     dim = ov.shape[-1]
     singular = torch.linalg.svdvals(ov)
     threshold = rounding_threshold(singular[..., :1], dim, given.dtype)
-    rank = int((singular > threshold).sum(dim=-1).min())
-    condition = float((singular[..., 0] / singular[..., -1]).max()) if rank == dim else math.inf
-    # A ov = qk: solved for A^T, without an inverse.
-    matrix = torch.linalg.lstsq(ov.mT, qk.mT).solution.mT if rank < dim else torch.linalg.solve(ov.mT, qk.mT).mT
-    rounding = _ROUNDINGS * dim * torch.finfo(given.dtype).eps * condition
+    rank = (singular > threshold).sum(dim=-1)
+    regular = rank == dim
+    condition = torch.where(regular, singular[..., 0] / torch.where(regular, singular[..., -1], 1.0), torch.inf)
+    # A ov = qk: solved for A^T, without an inverse; where there is none, of the identity.
+    given_ov = torch.where(regular[..., None, None], ov, torch.eye(dim).to(ov))
+    # Expanded, since torch takes a (dim, dim) right-hand side of dim systems for dim vectors.
+    matrix = torch.linalg.solve(given_ov.mT, qk.expand_as(given_ov).mT if qk.ndim < ov.ndim else qk.mT).mT
+    worst = float(condition[regular].max()) if bool(regular.any()) else 1.0
+    rounding = _ROUNDINGS * dim * torch.finfo(given.dtype).eps * worst
     return ContractionForm(qk, ov, matrix, rank, condition, max(measured.ROUNDING, rounding))
 
 
 def invertible(form: ContractionForm) -> Hypothesis:
     """The value matrix has full rank, so that A exists."""
-    dim = form.ov.shape[-1]
-    text = f"ov has rank {form.rank} of {dim} and condition number {form.condition:.3g}"
-    undefined = "" if form.defined else ": A = qk · ov^{−1} is undefined"
-    return measured.fact("ov invertible", form.defined, text + undefined)
+    dim, everywhere = form.ov.shape[-1], bool(form.defined.all())
+    text = f"ov has rank {int(form.rank.min())} of {dim} and condition number {float(form.condition.max()):.3g}"
+    undefined = "" if everywhere else ": A = qk · ov^{−1} is undefined"
+    at = None if everywhere or not bool(form.defined.any()) else form.defined.numpy()
+    return replace(measured.fact("ov invertible", everywhere, text + undefined), at=at)
 
 
 def symmetric_contraction(form: ContractionForm) -> tuple[Hypothesis, ...]:
     """A exists and is symmetric."""
-    if not form.defined:
+    if not bool(form.defined.any()):
         return (invertible(form),)
     return (invertible(form), measured.symmetric(form.matrix, "A", form.tolerance))
 
@@ -94,7 +99,7 @@ def symmetric_contraction(form: ContractionForm) -> tuple[Hypothesis, ...]:
 def definite_forms(form: ContractionForm) -> tuple[Hypothesis, ...]:
     """A_sym ≺ 0 and qk_sym ≻ 0, where A exists."""
     positive = measured.definite(form.qk, "qk")
-    if not form.defined:
+    if not bool(form.defined.any()):
         return (positive,)
     return (measured.definite(form.matrix, "A", sign=-1, tolerance=form.tolerance), positive)
 

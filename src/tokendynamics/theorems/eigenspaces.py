@@ -63,8 +63,8 @@ def _within(matrix: np.ndarray, basis: np.ndarray, size: float) -> list[tuple[np
     found: list[tuple[np.ndarray, float]] = []
     image = matrix @ basis
     values, vectors = np.linalg.eig(basis.T @ image)
-    for index in np.flatnonzero(values.imag == 0):
-        vector = basis @ vectors[:, index].real
+    for index in np.flatnonzero(np.imag(values) == 0):
+        vector = basis @ np.real(vectors[:, index])
         _keep(found, matrix, (vector / np.linalg.norm(vector))[:, None], size)
     for value in _candidates(values, size):
         _, singular, rows = np.linalg.svd(image - value * basis)
@@ -82,8 +82,8 @@ def _keep(found: list[tuple[np.ndarray, float]], matrix: np.ndarray, basis: np.n
 
 def _candidates(values: np.ndarray, size: float) -> list[float]:
     """Means of the real parts of eigenvalues that lie close together, and real parts of pairs near the real axis."""
-    near = values[np.abs(values.imag) <= _NEARLY_REAL * size]
-    reals = np.sort(near.real)
+    near = values[np.abs(np.imag(values)) <= _NEARLY_REAL * size]
+    reals = np.sort(np.real(near))
     groups = np.split(reals, np.flatnonzero(np.diff(reals) > _SAME * size) + 1)
     # A lone real eigenvalue has the one vector that LAPACK gave.
     return [float(group.mean()) for group in groups if len(group) > 1]

@@ -115,13 +115,16 @@ def expanding_hypothesis(flow: Flow, time: float = 0.0) -> Hypothesis:
     best = torch.where(found.valid, found.rates, -torch.inf).amax(dim=-1)
     shared = "" if flow.heads == 1 else ", with an eigenvector and eigenvalues ≥ 0 common to all heads"
     claim = f"V has a real positive eigenvalue{shared}"
-    if not bool(found.valid.any(dim=-1).all()):
-        values = torch.linalg.eigvals(flow.attention.ov.matrix_at(time).detach().double().cpu().sum(dim=-3))
-        highest = float(values.real.amax(dim=-1).min())
-        # Only the signs of all real parts prove that there is none; otherwise one may have escaped the search.
-        none = "there is none" if highest < 0 else "none found"
-        return Hypothesis(claim, False, min(highest, 0.0), RESIDUAL, f"{none}: the largest Re λ is {highest:.3g}")
-    return measured.above(claim, float(best.min()), 0.0, "the largest of them")
+    seen = found.valid.any(dim=-1)
+    if bool(seen.all()):
+        return measured.above(claim, best, 0.0, "the largest of them")
+    values = torch.linalg.eigvals(flow.attention.ov.matrix_at(time).detach().double().cpu().sum(dim=-3))
+    highest = float(values.real.amax(dim=-1)[~seen].max())
+    # Only the signs of all real parts prove that there is none; otherwise one may have escaped the search.
+    none = "there is none" if highest < 0 else "none found"
+    text = f"{none}: the largest Re λ is {highest:.3g}"
+    at = seen.numpy() if bool(seen.any()) else None
+    return Hypothesis(claim, False, min(highest, 0.0), RESIDUAL, text, at)
 
 
 def one_sided(found: ExpandingDirections, placed: Tensor) -> tuple[Tensor, Tensor]:

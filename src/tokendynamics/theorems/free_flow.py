@@ -23,7 +23,7 @@ def free_softmax(flow: Flow) -> tuple[Hypothesis, ...]:
 def of_constant_circuits(flow: Flow, presupposing: Callable[[Flow], tuple[Hypothesis, ...]]) -> tuple[Hypothesis, ...]:
     """Circuits that do not depend on time, and what can be asked of them only then."""
     found = (measured.constant(flow.attention.qk, "qk"), measured.constant(flow.attention.ov, "ov"))
-    varies = any(one.holds is False for one in found)
+    varies = not all(one.anywhere for one in found)
     return found if varies else (*found, *presupposing(flow))
 
 

@@ -6,6 +6,7 @@ worst head, time and system. What only a proof could show (all values of a calla
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,12 +14,13 @@ from tokendynamics.attention import Periodic, Schedule
 from tokendynamics.dynamics import Flow
 from tokendynamics.observables import hemisphere
 from tokendynamics.observables.half_space import RESOLUTION
+from tokendynamics.theorems.horizon import OnHorizon
 from tokendynamics.theorems.result import Hypothesis
 
 ROUNDING = 1e-12
 """A relative deviation from an identity between matrices that counts as rounding."""
 _TIMES = (0.0, 0.137, 0.71, 1.93, 4.41, 9.7, 23.3, 58.1, 137.9)
-"""Where schedules that cannot be known at all times are looked at."""
+"""Where schedules that cannot be known at all times are looked at, if the times of the run are not known."""
 
 
 def observed(schedule: Schedule) -> tuple[list[Tensor], bool]:
@@ -27,7 +29,16 @@ def observed(schedule: Schedule) -> tuple[list[Tensor], bool]:
         return [schedule.matrix_at(0.0).double()], True
     if isinstance(schedule, Periodic):
         return [schedule.piece(index).matrix_at(0.0).double() for index in range(schedule.pieces)], True
-    return [schedule.matrix_at(time).double() for time in _TIMES], False
+    return [schedule.matrix_at(time).double() for time in _moments(schedule)], False
+
+
+def _moments(schedule: Schedule) -> tuple[float, ...]:
+    return schedule.moments if isinstance(schedule, OnHorizon) else _TIMES
+
+
+def _looked_at(schedule: Schedule) -> str:
+    moments = _moments(schedule)
+    return f"at the {len(moments)} times looked at in [{moments[0]:g}, {moments[-1]:g}]"
 
 
 def fact(name: str, holds: bool, text: str) -> Hypothesis:
@@ -40,16 +51,27 @@ def assumed(name: str, text: str) -> Hypothesis:
     return Hypothesis(name, None, None, 0.0, text)
 
 
-def at_most(name: str, value: float, tolerance: float, what: str) -> Hypothesis:
-    """A deviation that has to vanish up to the tolerance; `what` says what `value` is."""
-    margin = tolerance - value
-    return Hypothesis(name, margin >= 0, margin, tolerance, f"{what} is {value:.3g}, at most {tolerance:.3g} allowed")
+def at_most(name: str, value: float | Tensor, tolerance: float, what: str) -> Hypothesis:
+    """A deviation, one or (…,) for each system, that has to vanish up to the tolerance; `what` says what it is."""
+    values = torch.as_tensor(value, dtype=torch.float64)
+    worst = float(values.max())
+    margin, holds = tolerance - worst, worst <= tolerance
+    text = f"{what} is {worst:.3g}, at most {tolerance:.3g} allowed"
+    return Hypothesis(name, holds, margin, tolerance, text, _where_they_differ(values <= tolerance))
 
 
-def above(name: str, value: float, tolerance: float, what: str) -> Hypothesis:
-    """A quantity that has to exceed 0 by more than the tolerance; `what` says what `value` is."""
-    margin = value - tolerance
-    return Hypothesis(name, margin > 0, margin, tolerance, f"{what} is {value:.3g}, above {tolerance:.3g} required")
+def above(name: str, value: float | Tensor, tolerance: float, what: str) -> Hypothesis:
+    """A quantity, one or (…,) for each system, that has to exceed 0 by more than the tolerance."""
+    values = torch.as_tensor(value, dtype=torch.float64)
+    worst = float(values.min())
+    margin, holds = worst - tolerance, worst > tolerance
+    text = f"{what} is {worst:.3g}, above {tolerance:.3g} required"
+    return Hypothesis(name, holds, margin, tolerance, text, _where_they_differ(values > tolerance))
+
+
+def _where_they_differ(holds: Tensor) -> np.ndarray | None:
+    """Whether it holds at each system, or None where all are alike."""
+    return holds.cpu().numpy() if bool(holds.any()) and not bool(holds.all()) else None
 
 
 def one_head(flow: Flow) -> Hypothesis:
@@ -94,7 +116,7 @@ def on_sphere(flow: Flow) -> Hypothesis:
     metric = metric_of(flow)
     if flow.space.name == "free" or flow.space.metric is None:
         return fact("tokens on the sphere", flow.space.name != "free", f"the space is {flow.space.name}")
-    deviation = float((metric - torch.eye(flow.dim).double()).abs().max())
+    deviation = (metric - torch.eye(flow.dim).double()).abs().amax(dim=(-2, -1))
     return at_most("tokens on the sphere", deviation, ROUNDING, "the largest entry of M − I")
 
 
@@ -117,12 +139,12 @@ def metric_of(flow: Flow) -> Tensor:
 def constant(schedule: Schedule, name: str) -> Hypothesis:
     """Matrices that do not depend on time; a callable that agrees at a few times is assumed to be constant."""
     matrices, complete = observed(schedule)
-    change = max(float((matrix - matrices[0]).abs().max()) for matrix in matrices)
+    changes = torch.stack([(matrix - matrices[0]).abs().amax(dim=(-3, -2, -1)) for matrix in matrices]).amax(dim=0)
     claim = f"{name} constant in time"
-    if change == 0 and not complete:
-        return assumed(claim, f"{name} is the same at the {len(_TIMES)} times looked at, other times are unknown")
-    scale = max(float(matrices[0].abs().max()), 1.0)
-    return at_most(claim, change / scale, ROUNDING, f"the largest relative change of {name}")
+    if float(changes.max()) == 0 and not complete:
+        return assumed(claim, f"{name} is the same {_looked_at(schedule)}, other times are unknown")
+    scale = matrices[0].abs().amax(dim=(-3, -2, -1)).clamp_min(1.0)
+    return at_most(claim, changes / scale, ROUNDING, f"the largest relative change of {name}")
 
 
 def identity_values(flow: Flow) -> Hypothesis:
@@ -132,16 +154,16 @@ def identity_values(flow: Flow) -> Hypothesis:
         return fact(claim, True, "the projection of Remark 5.1 cancels ov")
     matrices, complete = observed(flow.attention.ov)
     eye = torch.eye(flow.dim, dtype=torch.float64, device=matrices[0].device)
-    deviation = max(float((matrix - eye).abs().max()) for matrix in matrices)
-    if deviation <= ROUNDING and not complete:
-        return assumed(claim, f"ov is the identity at the {len(_TIMES)} times looked at, other times are unknown")
+    deviation = torch.stack([(matrix - eye).abs().amax(dim=(-3, -2, -1)) for matrix in matrices]).amax(dim=0)
+    if float(deviation.max()) <= ROUNDING and not complete:
+        return assumed(claim, f"ov is the identity {_looked_at(flow.attention.ov)}, other times are unknown")
     return at_most(claim, deviation, ROUNDING, "the largest entry of ov − I")
 
 
 def symmetric(matrix: Tensor, name: str, tolerance: float = ROUNDING) -> Hypothesis:
     """A symmetric matrix (…, dim, dim); the deviation is relative to its largest entry."""
     scale = matrix.abs().amax(dim=(-2, -1)).clamp_min(torch.finfo(matrix.dtype).tiny)
-    deviation = float(((matrix - matrix.mT).abs().amax(dim=(-2, -1)) / scale).max())
+    deviation = (matrix - matrix.mT).abs().amax(dim=(-2, -1)) / scale
     return at_most(f"{name} symmetric", deviation, tolerance, f"the relative asymmetry of {name}")
 
 
@@ -149,7 +171,7 @@ def definite(matrix: Tensor, name: str, sign: int = 1, tolerance: float = ROUNDI
     """A symmetric part that is positive (sign 1) or negative (sign −1) definite, its size relative to the largest."""
     values = sign * torch.linalg.eigvalsh((matrix + matrix.mT) / 2)
     largest = values.abs().amax(dim=-1).clamp_min(torch.finfo(matrix.dtype).tiny)
-    lowest = float((values.amin(dim=-1) / largest).min())
+    lowest = values.amin(dim=-1) / largest
     word, end = ("positive", "lowest") if sign > 0 else ("negative", "highest")
     what = f"the {end} eigenvalue of {name}{'' if sign > 0 else ', its sign changed,'} relative to the largest"
     return above(f"{name} {word} definite", lowest, tolerance, what)
@@ -158,7 +180,7 @@ def definite(matrix: Tensor, name: str, sign: int = 1, tolerance: float = ROUNDI
 def equal(first: Tensor, second: Tensor, claim: str, what: str, tolerance: float = ROUNDING) -> Hypothesis:
     """Two matrices that have to agree, relative to the largest entry of the second."""
     scale = second.abs().amax(dim=(-2, -1)).clamp_min(torch.finfo(second.dtype).tiny)
-    deviation = float(((first - second).abs().amax(dim=(-2, -1)) / scale).max())
+    deviation = (first - second).abs().amax(dim=(-2, -1)) / scale
     return at_most(claim, deviation, tolerance, what)
 
 
@@ -184,8 +206,9 @@ def uniformly_continuous(schedule: Schedule, name: str) -> Hypothesis:
 def open_half_space(start: Tensor) -> Hypothesis:
     """All tokens of each system in an open half space through the origin: the margin of the deepest one."""
     # A token at zero, where a free flow may start, is in no open half space.
-    at_zero = bool((start == 0).all(dim=-1).any())
-    margin = 0.0 if at_zero else float(hemisphere(start).margin.min())
+    at_zero = (start == 0).all(dim=-1)
+    somewhere = torch.where(at_zero.unsqueeze(-1), 1.0, start)
+    margin = torch.where(at_zero.any(dim=-1), 0.0, hemisphere(somewhere).margin)
     what = "the margin of the deepest half space (0 where there is none)"
     return above("start in an open half space", margin, RESOLUTION, what)
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.observables.quadratic import pair_quadratic_form_rate
 from tokendynamics.theorems import hypotheses as measured
-from tokendynamics.theorems.conditions import flow_of, never_above, undecided
+from tokendynamics.theorems.conditions import except_where, flow_of, never_above, undecided
 from tokendynamics.theorems.contraction import contraction_form, symmetric_contraction
 from tokendynamics.theorems.free_flow import along, free_softmax, of_constant_circuits
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
@@ -47,7 +47,7 @@ def pair_rate_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
     """
     text, flow = "d/dt q_A(x_i − x_j) ≥ 0 for every pair", flow_of(trajectory)
     form = contraction_form(flow)
-    if flow.heads != 1 or not form.defined:
+    if flow.heads != 1 or not bool(form.defined.any()):
         return (undecided(tuple(trajectory.tensor.shape[:-3]), f"{text}: A is undefined"),)
     size = torch.linalg.matrix_norm(form.matrix, 2) * torch.linalg.matrix_norm(form.ov, 2)
 
@@ -57,7 +57,8 @@ def pair_rate_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
         terms = torch.cdist(x, x) * (size * largest)[..., None, None]
         return (-rate / terms.clamp_min(torch.finfo(x.dtype).tiny)).amax(dim=(-2, -1))
 
-    return (never_above(along(trajectory, wrong_way), trajectory, form.tolerance, text, pointwise=True),)
+    found = never_above(along(trajectory, wrong_way), trajectory, form.tolerance, text, pointwise=True)
+    return (except_where(found, (~form.defined).numpy(), "A is undefined"),)
 
 
 STATEMENT = Statement(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -9,7 +11,7 @@ from torch import Tensor
 from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.observables.quadratic import quadratic_form, quadratic_form_rate, quadratic_form_rate_bound
 from tokendynamics.theorems import hypotheses as measured
-from tokendynamics.theorems.conditions import flow_of, never_above, undecided
+from tokendynamics.theorems.conditions import except_where, flow_of, never_above, undecided
 from tokendynamics.theorems.contraction import (
     ContractionForm,
     contracting_systems,
@@ -48,7 +50,7 @@ def _predict(flow: Flow, start: Tensor) -> Prediction:
 def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
     flow, text = flow_of(trajectory), "d/dt q_A(x_l) ≥ 2 − 2L exp(−q_qk(x_l))"
     form = contraction_form(flow)
-    if flow.heads != 1 or not form.defined:
+    if flow.heads != 1 or not bool(form.defined.any()):
         return (undecided(tuple(trajectory.tensor.shape[:-3]), f"{text}: A is undefined"),)
     size = torch.linalg.matrix_norm(form.matrix, 2) * torch.linalg.matrix_norm(form.ov, 2)
 
@@ -60,17 +62,16 @@ def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
         return torch.where(torch.isinf(bound), -1.0, (bound - rate) / terms).amax(dim=-1)
 
     inequality = never_above(along(trajectory, shortfall), trajectory, form.tolerance, text, pointwise=True)
-    contracting = contracting_systems(form)
-    return (inequality, _bounded(trajectory, form, contracting)) if bool(contracting.any()) else (inequality,)
+    contracting = contracting_systems(form) & form.defined
+    found = (inequality, _bounded(trajectory, form, contracting)) if bool(contracting.any()) else (inequality,)
+    return tuple(except_where(one, (~form.defined).numpy(), "A is undefined") for one in found)
 
 
 def _bounded(trajectory: Trajectory, form: ContractionForm, contracting: Tensor) -> Condition:
     """The explicit bound, at the systems with A ≺ 0 and qk_sym ≻ 0; nothing is asked of the others."""
     eye = torch.eye(form.ov.shape[-1], dtype=torch.float64)
     chosen = contracting[..., None, None]
-    tame = ContractionForm(
-        torch.where(chosen, form.qk, eye), form.ov, torch.where(chosen, form.matrix, -eye), form.rank, 1.0, 0.0
-    )
+    tame = replace(form, qk=torch.where(chosen, form.qk, eye), matrix=torch.where(chosen, form.matrix, -eye))
     states = states_of(trajectory)
     squared = -quadratic_form(tame.matrix.unsqueeze(-3), states)
     times = torch.as_tensor(np.asarray(trajectory.times, dtype=float))

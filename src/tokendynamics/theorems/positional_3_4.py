@@ -10,6 +10,7 @@ from tokendynamics.observables import log_potential
 from tokendynamics.theorems import hypotheses as measured
 from tokendynamics.theorems.conditions import (
     LIMIT,
+    except_where,
     flow_of,
     never_rises,
     tends_to_zero,
@@ -57,8 +58,14 @@ def contraction_conditions(states: Tensor, trajectory: Trajectory) -> tuple[Cond
     """Log h non-increasing and the slope of t^(−1/2), for states (…, time, token, dim) that tend to zero."""
     flow = flow_of(trajectory)
     form = contraction_form(flow)
-    if flow.heads != 1 or not form.defined:
+    if flow.heads != 1 or not bool(form.defined.any()):
         return (undecided(tuple(states.shape[:-3]), "decay of h: A is undefined"),)
+    return tuple(except_where(one, (~form.defined).numpy(), "A is undefined") for one in _decay(states, trajectory))
+
+
+def _decay(states: Tensor, trajectory: Trajectory) -> tuple[Condition, ...]:
+    flow = flow_of(trajectory)
+    form = contraction_form(flow)
     log_h = log_potential(states, form.qk.unsqueeze(-3))
     relative = log_h / log_h[..., :1].abs().clamp_min(1.0)
     h = never_rises(relative, trajectory, integration_tolerance(trajectory), "log Σ_ij exp(x_i^T qk x_j) never rises")

@@ -19,7 +19,7 @@ def expansion_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
     time, and the mask may be causal. Several heads need a common eigenvector.
     """
     still = measured.constant(flow.attention.ov, "ov")
-    return (still,) if still.holds is False else (still, expanding_hypothesis(flow))
+    return (still, expanding_hypothesis(flow)) if still.anywhere else (still,)
 
 
 def _structure(flow: Flow) -> tuple[Hypothesis, ...]:

@@ -32,9 +32,9 @@ def _form(flow: Flow) -> tuple[Hypothesis, ...]:
     form = contraction_form(flow)
     text = "for an A that is not symmetric distances may go either way (stored counterexample)"
     false = measured.fact("the remark is false", False, text)
-    if not form.defined:
+    if not bool(form.defined.any()):
         return (invertible(form), false)
-    asymmetry = float(((form.matrix - form.matrix.mT).abs().amax(dim=(-2, -1)) / _size(form.matrix)).min())
+    asymmetry = (form.matrix - form.matrix.mT).abs().amax(dim=(-2, -1)) / _size(form.matrix)
     values = torch.linalg.eigvalsh(symmetric_part(form.matrix))
     lowest = torch.maximum(values[..., 0], -values[..., -1]) / values.abs().amax(dim=-1).clamp_min(
         torch.finfo(values.dtype).tiny
@@ -42,7 +42,7 @@ def _form(flow: Flow) -> tuple[Hypothesis, ...]:
     return (
         invertible(form),
         measured.above("A not symmetric", asymmetry, form.tolerance, "the relative asymmetry of A (else: theorem 3.1)"),
-        measured.above("A_sym definite", float(lowest.min()), form.tolerance, "its least |eigenvalue|, relative"),
+        measured.above("A_sym definite", lowest, form.tolerance, "its least |eigenvalue|, relative"),
         false,
     )
 

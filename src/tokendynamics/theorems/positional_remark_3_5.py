@@ -48,9 +48,10 @@ def paper_conjecture(flow: Flow) -> np.ndarray:
     Source: `positional` Remark 3.5. False: see `DIVERGING_COUNTEREXAMPLE`. "undecided" where A is undefined.
     """
     form = contraction_form(flow)
-    if flow.heads != 1 or not form.defined:
+    if flow.heads != 1:
         return np.full(form.qk.shape[:-2], "undecided")
-    return np.where(contracting_systems(form).numpy(), "zero", "diverged")
+    signs = np.where(contracting_systems(form).numpy(), "zero", "diverged")
+    return np.where(form.defined.numpy(), signs, "undecided")
 
 
 def observed_criterion(flow: Flow) -> np.ndarray:
@@ -84,11 +85,11 @@ def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
 def _forms(flow: Flow) -> tuple[Hypothesis, ...]:
     form = contraction_form(flow)
     false = measured.fact("the remark is false", False, _both_criteria(flow))
-    if not form.defined:
+    if not bool(form.defined.any()):
         return (invertible(form), *definite_forms(form), false)
     skew = torch.maximum(_asymmetry(form.matrix), _asymmetry(form.qk))
     what = "the larger relative asymmetry of the two (else: theorem 3.4)"
-    uneven = measured.above("A or qk not symmetric", float(skew.min()), form.tolerance, what)
+    uneven = measured.above("A or qk not symmetric", skew, form.tolerance, what)
     return (invertible(form), uneven, *definite_forms(form), false)
 
 

@@ -7,6 +7,8 @@ from typing import Literal
 
 import numpy as np
 
+from tokendynamics.theorems.systems import counted
+
 Outcome = Literal["holds", "fails", "undecided"]
 
 
@@ -23,6 +25,7 @@ class Hypothesis:
             (a mask) and for what is assumed.
         tolerance: What rounding was allowed, in the units of the margin; 0.0 where nothing was measured.
         text: One sentence with the measured number.
+        at: Whether it holds at each system, (…,), where systems differ in that; None where all are alike.
     """
 
     name: str
@@ -30,6 +33,16 @@ class Hypothesis:
     margin: float | None
     tolerance: float
     text: str
+    at: np.ndarray | None = None
+
+    @property
+    def anywhere(self) -> bool:
+        """Whether it is violated at fewer than all systems: what presupposes it can be asked of the others."""
+        return self.holds is not False or self.at is not None
+
+    def satisfied(self, systems: tuple[int, ...]) -> np.ndarray:
+        """Whether it is not violated, for each system."""
+        return np.broadcast_to(self.holds is not False if self.at is None else self.at, systems)
 
 
 @dataclass(frozen=True)
@@ -58,11 +71,12 @@ class Check:
 
     Attributes:
         statement: Its name, such as ``"asymptotic-4.1"``.
-        applies: Whether no hypothesis is violated; for a batch, at no system.
+        applies: Whether no hypothesis is violated at any system: False also where the statement applies to some.
+        applies_to: Whether no hypothesis is violated at each system, shape (…,) of the leading axes of the start.
         hypotheses: Every hypothesis that was looked at. What presupposes a violated one is left out: circuits and
             start of a flow in another space or with another mask, the eigenvector of an eigenvalue that is not simple.
-        reasons: One sentence per violated hypothesis; empty where the statement applies.
-        prediction: None where the statement does not apply.
+        reasons: One sentence per hypothesis violated at some system, with which; empty where the statement applies.
+        prediction: For the systems to which the statement applies; None where there are none.
         assumed: One sentence per hypothesis that was not measured.
         erratum: What the paper prints wrongly and what is meant here; empty where nothing is known.
         equations: The numbers of the equations in the paper.
@@ -70,6 +84,7 @@ class Check:
 
     statement: str
     applies: bool
+    applies_to: np.ndarray = field(repr=False)
     hypotheses: tuple[Hypothesis, ...] = field(repr=False)
     reasons: tuple[str, ...] = field(repr=False)
     prediction: Prediction | None
@@ -78,10 +93,14 @@ class Check:
     equations: str = field(repr=False)
 
     def __str__(self) -> str:
-        """One line: the statement, and its prediction or why it does not apply."""
-        if self.applies:
-            return f"{self.statement}: applies: {self.prediction}"
-        return f"{self.statement}: does not apply: {'; '.join(self.reasons)}"
+        """One line: the statement, to which systems it applies, what was assumed, and its prediction or why not."""
+        why = "; ".join(self.reasons)
+        if not self.applies_to.any():
+            return f"{self.statement}: does not apply: {why}"
+        share = "" if self.applies else f" to {counted(self.applies_to)}"
+        assumed = f" if {'; '.join(self.assumed)}" if self.assumed else ""
+        rest = "" if self.applies else f"; not to the others: {why}"
+        return f"{self.statement}: applies{share}{assumed}: {self.prediction}{rest}"
 
 
 @dataclass(frozen=True)
@@ -125,8 +144,9 @@ class Certificate:
         tolerance: The tolerance or threshold of the deciding condition.
         first_failure: The first saved time at which a condition fails, over all systems; None where none does.
         text: One sentence with the numbers.
-        outcomes: The outcome per system, shape (…,).
-        margins: The margin of the deciding condition per system, shape (…,).
+        outcomes: The outcome per system, shape (…,); ``"does not apply"`` where the statement was not asked for and
+            its hypotheses are violated. `outcome` is the worst of the others.
+        margins: The margin of the deciding condition per system, shape (…,); infinite where it does not apply.
         conditions: Every part.
     """
 

@@ -12,6 +12,8 @@ from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.theorems.conditions import combine
 from tokendynamics.theorems.confirmation import confirmed
 from tokendynamics.theorems.result import Certificate, Check, Condition, Hypothesis, Prediction
+from tokendynamics.theorems.selection import flow_of_systems, run_of_systems, states_of_systems
+from tokendynamics.theorems.systems import counted
 
 
 @dataclass(frozen=True)
@@ -48,29 +50,58 @@ class Statement:
         Of a flow of another structure only that is said: what its circuits and start would have to be presupposes
         the structure, and can be costly to measure.
         """
+        systems = tuple(start.shape[:-2])
         measured = self.structure(flow)
-        if all(one.holds for one in measured):
+        if all(one.anywhere for one in measured):
             measured = (*measured, *self.hypotheses(flow, start))
-        reasons = tuple(f"{one.name}: {one.text}" for one in measured if one.holds is False)
+        applies_to = np.asarray(np.logical_and.reduce([one.satisfied(systems) for one in measured]))
         return Check(
             statement=self.name,
-            applies=not reasons,
+            applies=bool(applies_to.all()),
+            applies_to=applies_to,
             hypotheses=measured,
-            reasons=reasons,
-            prediction=None if reasons else self.predict(flow, start),
+            reasons=tuple(_reason(one) for one in measured if one.holds is False),
+            prediction=self._prediction(flow, start, applies_to),
             assumed=tuple(f"{one.name}: {one.text}" for one in measured if one.holds is None),
             erratum=self.erratum,
             equations=self.equations,
         )
 
-    def certify(self, trajectory: Trajectory) -> Certificate:
-        """Evaluate the conditions on a trajectory, whether or not the hypotheses hold."""
-        conditions = confirmed(self.conditions(trajectory), trajectory, self.conditions)
-        certificate = combine(self.name, conditions)
-        notes = [certificate.text, *_part_seen(trajectory)]
+    def certify(self, trajectory: Trajectory, applies_to: np.ndarray | None = None) -> Certificate:
+        """Evaluate the conditions on a trajectory: at the systems in `applies_to`, or at all, whatever holds there."""
+        systems = tuple(trajectory.tensor.shape[:-3])
+        where = np.ones(systems, dtype=bool) if applies_to is None else applies_to
+        part = run_of_systems(trajectory, where)
+        found = confirmed(self.conditions(part), part, self.conditions)
+        if not where.all():
+            found = tuple(_among_all(one, where) for one in found)
+        certificate = combine(self.name, found)
+        notes = [certificate.text, *_part_seen(part)]
         if trajectory.engine == "layers":
             notes.append("judged on discrete layers, of which the statement does not speak")
         return replace(certificate, text="; ".join(notes))
+
+    def _prediction(self, flow: Flow, start: Tensor, where: np.ndarray) -> Prediction | None:
+        if not where.any():
+            return None
+        if where.all():
+            return self.predict(flow, start)
+        return self.predict(flow_of_systems(flow, where), states_of_systems(start, where))
+
+
+def _reason(violated: Hypothesis) -> str:
+    share = "" if violated.at is None else f" (at {counted(~violated.at)})"
+    return f"{violated.name}: {violated.text}{share}"
+
+
+def _among_all(condition: Condition, where: np.ndarray) -> Condition:
+    """A condition of the systems in `where`, set among all."""
+    outcome = np.full(where.shape, "does not apply")
+    margin, first = np.full(where.shape, np.inf), np.full(where.shape, np.nan)
+    outcome[where] = condition.outcome.reshape(-1)
+    margin[where] = condition.margin.reshape(-1)
+    first[where] = condition.first_failure.reshape(-1)
+    return replace(condition, outcome=outcome, margin=margin, first_failure=first)
 
 
 def _part_seen(trajectory: Trajectory) -> list[str]:
