@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tokendynamics.cli.numbers import whole
 from tokendynamics.cli.terminal import json_line
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ Examples:
 
 @click.command("check", epilog=_EPILOG)
 @click.argument("spec", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--threads", type=click.IntRange(min=1), help="CPU threads; wins over [solver] threads.")
+@click.option("--threads", type=whole(1), help="CPU threads; wins over [solver] threads.")
 @click.option("--json", "as_json", is_flag=True, help="Print the checks as JSON on standard output.")
 def check_command(spec: Path, threads: int | None, as_json: bool) -> None:
     """Say which theorems apply to the flow of the TOML file SPEC, what they predict, and why the others do not.

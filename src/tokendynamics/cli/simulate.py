@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tokendynamics.cli.numbers import whole
 from tokendynamics.cli.target import check_writable, overwrite_option
 from tokendynamics.cli.terminal import echo, json_line
 
@@ -45,7 +46,7 @@ Ctrl-C what was reached is saved with the status "interrupted", and the exit cod
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder of the results.  [default: simulation-SPEC]"
 )
-@click.option("--threads", type=click.IntRange(min=1), help="CPU threads; wins over [solver] threads.")
+@click.option("--threads", type=whole(1), help="CPU threads; wins over [solver] threads.")
 @overwrite_option()
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on standard output.")
 def simulate_command(

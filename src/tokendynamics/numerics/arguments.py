@@ -172,6 +172,17 @@ def as_choice(value: Any, argument: str, choices: Iterable[str]) -> str:
     return value
 
 
+def as_text(value: Any, argument: str) -> str:
+    """Return `value` if it is a text.
+
+    Raises:
+        ArgumentTypeError: Anything else.
+    """
+    if not isinstance(value, str):
+        raise ArgumentTypeError(expected(argument, "a text", shown(value)))
+    return value
+
+
 def as_path(value: Any, argument: str) -> Path:
     """Return `value` as the path of a file or folder that may or may not exist.
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, ParamSpec, SupportsIndex, TypeVar, Union, get_a
 import numpy as np
 from torch import Tensor
 
-from tokendynamics.numerics.arguments import as_flag, as_integer, as_number, as_path, as_tensor
+from tokendynamics.numerics.arguments import as_flag, as_integer, as_number, as_path, as_tensor, as_text
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected, shown
 
 P = ParamSpec("P")
@@ -95,7 +95,7 @@ def _reader(annotation: Any) -> Reader | None:
     if get_origin(annotation) in (Union, UnionType):
         return _union_reader(get_args(annotation))
     if get_origin(annotation) is Literal:
-        return _text  # which words there are the function says itself
+        return as_text  # which words there are the function says itself
     if get_origin(annotation) is tuple:
         return _tuple_reader(get_args(annotation))
     if get_origin(annotation) is Sequence:
@@ -158,7 +158,7 @@ def _sequence_reader(part: Any) -> Reader | None:
         if isinstance(value, str | bytes) or not (rows or isinstance(value, Sequence)):
             raise ArgumentTypeError(expected(argument, "a list", shown(value)))
         for i, entry in enumerate(value if part is str else ()):
-            _text(entry, f"{argument}[{i}]")
+            as_text(entry, f"{argument}[{i}]")
         return value
 
     return read
@@ -188,12 +188,6 @@ def _number(value: Any, argument: str) -> float:
     return value if type(value) is int else number
 
 
-def _text(value: Any, argument: str) -> str:
-    if not isinstance(value, str):
-        raise ArgumentTypeError(expected(argument, "a text", shown(value)))
-    return value
-
-
 def _tensor(value: Any, argument: str) -> Tensor:
     if not isinstance(value, Tensor):
         raise ArgumentTypeError(expected(argument, "a torch tensor", shown(value)))
@@ -206,5 +200,5 @@ _PLAIN: dict[Any, Reader] = {
     int: _integer,
     SupportsIndex: _integer,
     float: _number,
-    str: _text,
+    str: as_text,
 }

@@ -19,8 +19,11 @@ from tokendynamics.circuits.evidence.verdict import TAKES_PART, THRESHOLDS, Verd
 from tokendynamics.circuits.hand_built.transformer import OneLayerTransformer
 from tokendynamics.circuits.pair_task import PairTask
 from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.memory import check_fits
 from tokendynamics.numerics.signatures import typed_arguments
 
+_BYTES = 32
+"""Of each token of a sample: its category, its target, its answer and one that was changed."""
 _DECIDING = ("path patching", "ablation")
 
 
@@ -159,6 +162,7 @@ def evidence(
     Raises:
         ArgumentValueError: A task that does not fit the model, a task of one position, too few samples or resamples,
             or a confidence outside (0, 1).
+        MemoryLimitError: More samples or resamples than fit into memory.
 
     >>> from tokendynamics.circuits.hand_built import solution_2
     >>> from tokendynamics.circuits.pair_task import random_functional
@@ -166,7 +170,7 @@ def evidence(
     >>> evidence(solution_2(task), task, samples=200).verdict
     'attention'
     """
-    _check(model, task, samples, resamples, confidence)
+    check_measurable(model, task, samples, resamples, confidence)
     trial = Trial.drawn(model, task, samples, seed, resamples, confidence)
     patched, ablated, probed = patching(trial, TAKES_PART), ablation(trial, TAKES_PART), probing(trial)
     instruments = (
@@ -192,7 +196,14 @@ def evidence(
     )
 
 
-def _check(model: OneLayerTransformer, task: PairTask, samples: int, resamples: int, confidence: float) -> None:
+def check_measurable(
+    model: OneLayerTransformer, task: PairTask, samples: int, resamples: int, confidence: float
+) -> None:
+    """Refuse what `evidence` would refuse, before anything is said or trained.
+
+    Raises:
+        ArgumentValueError, MemoryLimitError: See `evidence`.
+    """
     wanted, came = (model.task.categories, model.task.positions), (task.categories, task.positions)
     if wanted != came:
         fit = f"the model's {wanted[0]} categories and {wanted[1]} positions"
@@ -202,5 +213,7 @@ def _check(model: OneLayerTransformer, task: PairTask, samples: int, resamples: 
     for argument, count, least in (("samples", samples, 50), ("resamples", resamples, 20)):
         if count < least:
             raise ArgumentValueError(expected(argument, f"at least {least}", count))
+    check_fits(_BYTES * samples * task.positions, "samples")
+    check_fits(_BYTES * resamples, "resamples")
     if not 0.0 < confidence < 1.0:
         raise ArgumentValueError(expected("confidence", "a share between 0 and 1, such as 0.95", confidence))

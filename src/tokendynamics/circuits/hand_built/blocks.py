@@ -6,7 +6,12 @@ import torch
 from torch import Tensor
 
 from tokendynamics.circuits.pair_task import PairTask
+from tokendynamics.numerics.arguments import as_count
+from tokendynamics.numerics.memory import check_fits
 from tokendynamics.numerics.signatures import typed_arguments
+
+_BYTES = 32
+"""Of each entry of a matrix over tokens: a transformer holds four of them."""
 
 
 @typed_arguments
@@ -24,6 +29,7 @@ def shift(positions: int) -> Tensor:
     >>> shift(3).tolist()
     [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.0, 0.0, 0.0]]
     """
+    check_fits(_BYTES * as_count(positions, "positions") ** 2, "positions")
     return torch.diag_embed(torch.ones(positions - 1, dtype=torch.float64), offset=1)
 
 
@@ -43,6 +49,7 @@ def to_scratch(task: PairTask, matrix: Tensor) -> Tensor:
 
 
 def _placed(matrix: Tensor, row: int, column: int, width: int) -> Tensor:
+    check_fits(_BYTES * width**2, "task", "take fewer categories or positions")
     whole = torch.zeros(width, width, dtype=torch.float64)
     whole[row : row + matrix.shape[0], column : column + matrix.shape[1]] = matrix
     return whole

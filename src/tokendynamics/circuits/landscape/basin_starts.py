@@ -10,7 +10,11 @@ from torch import Tensor
 
 from tokendynamics.circuits.landscape.landscape import Landscape
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
+from tokendynamics.numerics.memory import check_fits
 from tokendynamics.numerics.seeding import generator
+
+_BYTES = 80
+"""Of each entry of each start: itself, its gradient, and what a descent remembers of its steps."""
 
 
 def random_starts(
@@ -44,6 +48,7 @@ def random_starts(
     _check_scale(scale)
     entries = math.prod(landscape.q_shape)
     count = entries + math.prod(landscape.v_shape)
+    check_fits(_BYTES * starts * count, "starts")
     if scale == "fan-in":
         draws = 2.0 * torch.rand(starts, count, generator=generator(seed), dtype=torch.float64) - 1.0
         width = torch.tensor([landscape.q_shape[1]] * entries + [landscape.v_shape[1]] * (count - entries)).double()

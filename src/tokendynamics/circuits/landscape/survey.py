@@ -15,6 +15,7 @@ from tokendynamics.circuits.landscape.categories_zero_rows import zero_row_sums
 from tokendynamics.circuits.landscape.classification import Classification
 from tokendynamics.circuits.landscape.classify import classify
 from tokendynamics.circuits.landscape.landscape import Landscape
+from tokendynamics.circuits.landscape.points import checked_positions
 from tokendynamics.circuits.landscape.positions_families import families, loss_at_infinity, towards_infinity
 from tokendynamics.circuits.landscape.positions_only import PositionsOnly
 from tokendynamics.circuits.landscape.softmax_positions import SoftmaxPositions
@@ -23,6 +24,7 @@ from tokendynamics.circuits.landscape.stationary_point import StationaryPoint
 from tokendynamics.circuits.pair_task import category_law, random_functional
 from tokendynamics.numerics.arguments import ArrayLike, as_square, as_tensor
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
+from tokendynamics.numerics.memory import check_fits
 from tokendynamics.numerics.progress import Track, silent
 from tokendynamics.numerics.signatures import typed_arguments
 
@@ -39,6 +41,8 @@ _NAMES: Mapping[Section, str] = {
     "3.3": "Attention on categories (3.3)",
 }
 _CATEGORIES = 5
+_BYTES = 8
+"""Of each entry of the curvature."""
 _DEPTHS = (2.0, 4.0, 6.0)
 _ON_THE_WAY = -0.01
 _LARGEST = 1e5
@@ -143,6 +147,8 @@ def survey(
     """
     if section not in get_args(Section):
         raise ArgumentValueError(expected("section", "'3.1', '3.2' or '3.3'", repr(section)))
+    entries = checked_positions(positions) ** 2
+    check_fits(_BYTES * entries**2, "positions", "the curvature is a matrix over all entries of q and v")
     if section == "3.3":
         landscape = _of_categories(q_true, law, categories, positions, causal)
     elif q_true is not None or causal:
@@ -184,6 +190,7 @@ def _law(law: ArrayLike | str | None, categories: int | None) -> Tensor:
         given = as_tensor(law, "law", ndim_at_least=1, axes="(N,)")
         size = given.shape[-1] if categories is None else categories
     _check_categories(size)
+    check_fits(_BYTES * size**4, "categories", "the curvature is a matrix over all entries of q and v")
     return category_law(given, size)
 
 

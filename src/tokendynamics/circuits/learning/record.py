@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from tokendynamics.circuits.hand_built.transformer import OneLayerTransformer
@@ -17,9 +16,11 @@ from tokendynamics.circuits.learning.as_transformer import as_transformer
 from tokendynamics.circuits.learning.parameters import initial_parameters
 from tokendynamics.circuits.learning.settings import Settings
 from tokendynamics.circuits.pair_task import PairTask
-from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.arguments import as_count, as_finite, as_tensor, as_text
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected, shown
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.provenance.owned import digest
+from tokendynamics.provenance.reading import read_json, read_npz
 from tokendynamics.provenance.staging import held, staging
 from tokendynamics.provenance.swap import NEW, put_in_place, recover
 from tokendynamics.provenance.whole_folder import told_if_full
@@ -185,13 +186,14 @@ class LearningRecord:
             wanted = f"a folder with {_RECORD} and {_PARAMETERS}"
             advice = "'tokendynamics circuits learn … --out FOLDER' writes one"
             raise ArgumentValueError(expected("folder", wanted, str(source), advice))
+        entries = read_json(source / _RECORD, "folder")
+        arrays = read_npz(source / _PARAMETERS, "folder")
         try:
-            entries = json.loads((source / _RECORD).read_text(encoding="utf-8"))
-            with np.load(source / _PARAMETERS, allow_pickle=False) as arrays:
-                parameters = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+            parameters = {name: as_tensor(array, name) for name, array in arrays.items()}
             record = cls._from(entries, parameters)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ArgumentValueError(expected("folder", "a readable record", f"{source} ({error})")) from error
+        except (ArgumentTypeError, ArgumentValueError, KeyError, TypeError, AttributeError) as error:
+            reason = f"no {error}" if isinstance(error, KeyError) else error
+            raise ArgumentValueError(expected("folder", "a readable record", f"{source} ({reason})")) from error
         record.check_parameters(source)
         return record
 
@@ -210,9 +212,35 @@ class LearningRecord:
                 raise ArgumentValueError(expected("folder", wanted, f"{shape} in {source}"))
 
     @classmethod
-    def _from(cls, entries: dict[str, Any], parameters: dict[str, Tensor]) -> LearningRecord:
-        losses = tuple(float("nan") if loss is None else loss for loss in entries["losses"])
-        final = float("nan") if entries["final_loss"] is None else entries["final_loss"]
-        status, evaluations, seconds = entries["status"], entries["evaluations"], entries["seconds"]
-        pulls = tuple(entries["pulls"])
-        return cls(Settings.from_json(entries), losses, pulls, final, status, evaluations, seconds, parameters)
+    def _from(cls, entries: Any, parameters: dict[str, Tensor]) -> LearningRecord:
+        if not isinstance(entries, dict):
+            raise ArgumentTypeError(expected(_RECORD, "an object", shown(entries)))
+        return cls(
+            Settings.from_json(entries),
+            tuple(_loss(loss, "losses") for loss in _listed(entries, "losses")),
+            tuple(as_finite(pull, "pulls") for pull in _listed(entries, "pulls")),
+            _loss(entries["final_loss"], "final_loss"),
+            _status(entries["status"]),
+            as_count(entries["evaluations"], "evaluations", at_least=0),
+            as_finite(entries["seconds"], "seconds"),
+            parameters,
+        )
+
+
+def _loss(value: Any, name: str) -> float:
+    """A loss as it was written: null stands for one that was not finite."""
+    return float("nan") if value is None else as_finite(value, name)
+
+
+def _status(value: Any) -> str:
+    """What a run ends with: one of two beginnings, in characters that can be printed."""
+    status = as_text(value, "status")
+    if not (status == "finished" or (status.startswith("not finite: ") and status.isprintable())):
+        raise ArgumentValueError(expected("status", "'finished' or 'not finite: …'", shown(status)))
+    return status
+
+
+def _listed(entries: dict[str, Any], name: str) -> list[Any]:
+    if not isinstance(entries[name], list):
+        raise ArgumentTypeError(expected(name, "a list", shown(entries[name])))
+    return entries[name]

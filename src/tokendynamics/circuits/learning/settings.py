@@ -10,7 +10,12 @@ from tokendynamics.circuits.learning.pull import Flavour, pull_towards
 from tokendynamics.circuits.pair_task import PairTask
 from tokendynamics.numerics.arguments import as_count
 from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.memory import check_fits
 from tokendynamics.numerics.signatures import typed_fields
+
+_MOST_STEPS = 10_000_000
+_BYTES = 16
+"""Of each number: itself and its gradient."""
 
 
 @typed_fields
@@ -53,9 +58,18 @@ class Settings:
             raise ArgumentValueError(expected("task", wanted, f"{self.task.positions}"))
         for name in ("batch", "steps", "inner", "hidden"):
             as_count(getattr(self, name), name)
+        if self.steps > _MOST_STEPS:
+            raise ArgumentValueError(expected("steps", f"at most {_MOST_STEPS}", self.steps))
+        self._check_size()
         if self.flavour != "free" and self.steps < 3:
             wanted = "at least 3 with a pull, which must be gone before the last"
             raise ArgumentValueError(expected("steps", wanted, self.steps))
+
+    def _check_size(self) -> None:
+        """A step holds the hidden units of every token, their gradients, and the weights several times."""
+        width, tokens = self.task.width, self.batch * self.task.positions
+        needed = {"batch": tokens * (self.hidden + 3 * width), "hidden": self.hidden * width, "task": width**2}
+        check_fits(_BYTES * sum(needed.values()), max(needed, key=lambda name: needed[name]))
 
     @property
     def design(self) -> Design:

@@ -10,9 +10,12 @@ from torch import Tensor
 from tokendynamics.circuits.pair_task.laws import category_law
 from tokendynamics.numerics.arguments import ArrayLike, as_count, as_number, as_tensor
 from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.memory import check_fits
 from tokendynamics.numerics.seeding import generator
 from tokendynamics.numerics.signatures import typed_arguments
 
+_BYTES = 32
+"""Of each pair: its number, and as much again three times for what is computed of it."""
 _WIDEST = 50.0
 """Largest spread of a logarithm: with more, drawn values come near the ends of what a number can hold."""
 
@@ -35,7 +38,7 @@ def random_functional(categories: int, seed: int) -> Tensor:
     >>> random_functional(3, seed=0).shape
     torch.Size([3, 3])
     """
-    as_count(categories, "categories")
+    _check_size(categories)
     return torch.randn(categories, categories, generator=generator(seed), dtype=torch.float64)
 
 
@@ -114,5 +117,11 @@ def pair_numbers(categories: int, base: float = 10.0) -> Tensor:
     factor = as_number(base, "base")
     if not math.isfinite(factor):
         raise ArgumentValueError(expected("base", "a finite number", factor))
-    digits = torch.arange(1, as_count(categories, "categories") + 1, dtype=torch.float64)
+    digits = torch.arange(1, _check_size(categories) + 1, dtype=torch.float64)
     return factor * digits[:, None] + digits
+
+
+def _check_size(categories: int) -> int:
+    """The number of categories, whose pairs must fit into memory."""
+    check_fits(_BYTES * as_count(categories, "categories") ** 2, "categories")
+    return categories

@@ -19,6 +19,7 @@ from tokendynamics.cli.circuits.solution import (
     solution_options,
 )
 from tokendynamics.cli.circuits.task_options import task_of, task_options, task_parameters
+from tokendynamics.cli.numbers import whole
 from tokendynamics.cli.terminal import json_line
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 
@@ -46,7 +47,7 @@ Examples:
     "--x", "sequences", multiple=True, help='A sequence such as "1,3,2,2"; may be repeated.  [default: drawn]'
 )
 @solution_options
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the drawn sequences.")
+@click.option("--seed", type=whole(), default=0, show_default=True, help="Of the drawn sequences.")
 @out_option("Folder for matrices and page.", ("circuits.npz", "circuits.json"))
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on standard output.")
 def build_command(

@@ -19,6 +19,7 @@ from tokendynamics.cli.circuits.solution import (
     solution_options,
 )
 from tokendynamics.cli.circuits.task_options import task_of, task_options, task_parameters
+from tokendynamics.cli.numbers import Share, whole
 from tokendynamics.cli.terminal import echo, json_line
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 
@@ -41,19 +42,17 @@ Examples:
 @click.argument("model")
 @task_options
 @solution_options
-@click.option(
-    "--samples", type=click.IntRange(min=50), default=2000, show_default=True, help="Sequences the model is run on."
-)
-@click.option("--resamples", type=click.IntRange(min=20), default=200, show_default=True, help="Of each interval.")
+@click.option("--samples", type=whole(50), default=2000, show_default=True, help="Sequences the model is run on.")
+@click.option("--resamples", type=whole(20), default=200, show_default=True, help="Of each interval.")
 @click.option(
     "--confidence",
-    type=click.FloatRange(0.0, 1.0, min_open=True, max_open=True),
+    type=Share(),
     default=0.95,
     show_default=True,
     help="Of each interval.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of every draw.")
-@click.option("--threads", type=click.IntRange(min=1), help="CPU threads.")
+@click.option("--seed", type=whole(), default=0, show_default=True, help="Of every draw.")
+@click.option("--threads", type=whole(1), help="CPU threads.")
 @out_option("Folder for the evidence and its page.", ("evidence.json",))
 @click.option("--json", "as_json", is_flag=True, help="Print the evidence as JSON on standard output.")
 def evidence_command(
@@ -75,7 +74,7 @@ def evidence_command(
 
     Path patching and ablation decide; variance shares, correlation and probing are always shown beside them.
     """
-    from tokendynamics.circuits.evidence import evidence
+    from tokendynamics.circuits.evidence import check_measurable, evidence
     from tokendynamics.circuits.evidence.instrument import plain
     from tokendynamics.cli.circuits.folder import record_of, write_results
     from tokendynamics.cli.output import Output
@@ -97,6 +96,7 @@ def evidence_command(
         chosen = record.transformer
         about = {"model": model, "architecture": record.architecture, "flavour": record.flavour}
         about |= {"run": record.seed, "categories": record.task.categories, "positions": record.task.positions}
+    check_measurable(chosen, chosen.task, samples, resamples, confidence)
     output.say(f"Measuring {chosen.name} ({samples} sequences)")
     with limited_threads(threads):
         found = evidence(chosen, chosen.task, samples=samples, seed=seed, resamples=resamples, confidence=confidence)

@@ -6,15 +6,14 @@ from collections.abc import Mapping
 
 import click
 
-from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, MemoryLimitError
 
+Refusal = ArgumentTypeError | ArgumentValueError | MemoryLimitError
 _NOT_NAMED_ALIKE = {"task": "--positions"}
 """A task is refused as such only if it is too short."""
 
 
-def renamed(
-    error: ArgumentTypeError | ArgumentValueError, names: Mapping[str, str]
-) -> ArgumentTypeError | ArgumentValueError:
+def renamed(error: Refusal, names: Mapping[str, str]) -> Refusal:
     """The same error with the argument before its colon renamed; the error itself where `names` does not have it.
 
     >>> from tokendynamics.numerics.errors import ArgumentValueError

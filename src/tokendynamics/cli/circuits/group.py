@@ -11,7 +11,7 @@ from tokendynamics.cli.circuits.evidence import evidence_command
 from tokendynamics.cli.circuits.flags import flags_of, renamed
 from tokendynamics.cli.circuits.landscape import landscape_command
 from tokendynamics.cli.circuits.learn import learn_command
-from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, MemoryLimitError
 
 _EPILOG = """
 \b
@@ -30,7 +30,7 @@ class _Group(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except (ArgumentTypeError, ArgumentValueError) as error:
+        except (ArgumentTypeError, ArgumentValueError, MemoryLimitError) as error:
             command = self.get_command(ctx, ctx.invoked_subcommand or "")
             raise renamed(error, flags_of(command) if command is not None else {}) from error
 

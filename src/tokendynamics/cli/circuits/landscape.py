@@ -11,6 +11,7 @@ import click
 
 from tokendynamics.cli.circuits.folder import out_option
 from tokendynamics.cli.circuits.task_options import functional_of, law_of
+from tokendynamics.cli.numbers import whole
 from tokendynamics.cli.terminal import json_line
 
 if TYPE_CHECKING:
@@ -35,18 +36,18 @@ Examples:
 
 @click.command("landscape", epilog=_EPILOG)
 @click.argument("section", metavar="WHICH", type=click.Choice(["3.1", "3.2", "3.3"]))
-@click.option("--categories", "-N", type=int, help="N, the number of categories.  [default: 5]")
-@click.option("--positions", "-M", type=int, default=6, show_default=True, help="M, the length of the sequences.")
+@click.option("--categories", "-N", type=whole(), help="N, the number of categories.  [default: 5]")
+@click.option("--positions", "-M", type=whole(), default=6, show_default=True, help="M, the length of the sequences.")
 @click.option("--law", default="uniform", show_default=True, metavar="uniform|zipf|P1,P2,…", help="Of the categories.")
 @click.option("--q-true", "q_true", metavar="FILE|random:SEED|digits[:BASE]", help="Of 3.3.  [default: random:0]")
 @click.option("--causal", is_flag=True, help="Mask the attention of 3.3.")
-@click.option("--starts", type=int, help="Random starts of the descent.  [default: 40; 10 for 3.2, where each is slow]")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the starts and of free parameters.")
+@click.option("--starts", type=whole(), help="Random starts of the descent.  [default: 40; 10 for 3.2, which is slow]")
+@click.option("--seed", type=whole(), default=0, show_default=True, help="Of the starts and of free parameters.")
 @click.option(
     "--method", type=click.Choice(["quasi-newton", "gradient-flow"]), default="quasi-newton", show_default=True
 )
-@click.option("--budget", type=int, default=600, show_default=True, help="Steps of one run at most.")
-@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="CPU threads.")
+@click.option("--budget", type=whole(), default=600, show_default=True, help="Steps of one run at most.")
+@click.option("--threads", type=whole(1), default=1, show_default=True, help="CPU threads.")
 @out_option("Folder for the data and the page.", ("landscape.json",))
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on standard output.")
 def landscape_command(threads: int, out: Path | None, as_json: bool, **given: Any) -> None:

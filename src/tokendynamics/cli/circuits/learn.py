@@ -12,6 +12,7 @@ import click
 
 from tokendynamics.cli.circuits.folder import out_option
 from tokendynamics.cli.circuits.task_options import task_of, task_options, task_parameters
+from tokendynamics.cli.numbers import whole
 from tokendynamics.cli.terminal import echo, json_line
 
 if TYPE_CHECKING:
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from tokendynamics.cli.output import Output
 
 T = TypeVar("T")
+
+_BYTES = 32
+"""Of each token of the evidence, which is measured after the training and must not fail there."""
 
 _EPILOG = """
 \b
@@ -46,16 +50,14 @@ interrupted; seeds that are finished are not trained again.
     help="What the combined model leans towards at first.",
 )
 @task_options
-@click.option("--seeds", type=click.IntRange(min=1), default=5, show_default=True, help="How many runs.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the first run.")
-@click.option("--batch", type=int, default=500, show_default=True, help="Fresh sequences per outer step.")
-@click.option("--steps", type=int, default=50, show_default=True, help="Outer steps.")
-@click.option("--inner", type=int, default=20, show_default=True, help="Iterations of L-BFGS per outer step.")
-@click.option("--hidden", type=int, help="Hidden units.  [default: N², N or M, as the architecture needs]")
-@click.option(
-    "--samples", type=click.IntRange(min=50), default=1000, show_default=True, help="Sequences for the evidence."
-)
-@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="CPU threads.")
+@click.option("--seeds", type=whole(1, 10_000), default=5, show_default=True, help="How many runs.")
+@click.option("--seed", type=whole(0), default=0, show_default=True, help="Of the first run.")
+@click.option("--batch", type=whole(), default=500, show_default=True, help="Fresh sequences per outer step.")
+@click.option("--steps", type=whole(), default=50, show_default=True, help="Outer steps.")
+@click.option("--inner", type=whole(), default=20, show_default=True, help="Iterations of L-BFGS per outer step.")
+@click.option("--hidden", type=whole(), help="Hidden units.  [default: N², N or M, as the architecture needs]")
+@click.option("--samples", type=whole(50), default=1000, show_default=True, help="Sequences for the evidence.")
+@click.option("--threads", type=whole(1), default=1, show_default=True, help="CPU threads.")
 @out_option("Folder of the results.", ("learning.json",), required=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on standard output.")
 def learn_command(
@@ -81,12 +83,14 @@ def learn_command(
     from tokendynamics.circuits.evidence.instrument import plain
     from tokendynamics.cli.circuits.folder import record_of, write_results
     from tokendynamics.cli.output import Output
+    from tokendynamics.numerics.memory import check_fits
     from tokendynamics.numerics.threads import limited_threads
     from tokendynamics.report.circuits_reports import learning_report
 
     output, started = Output(as_json=as_json), datetime.now(UTC)
     task = task_of(categories, positions, q_true, law, defaults=(6, 16, "random:0"))
     chosen = {"architecture": architecture, "flavour": flavour, **recipe}
+    check_fits(_BYTES * samples * task.positions, "samples")
     numbers = range(seed, seed + seeds)
     try:
         with limited_threads(threads):

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokendynamics.cli.circuits.flags import renamed
+from tokendynamics.cli.numbers import whole
+from tokendynamics.numerics.arguments import as_path
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 
 if TYPE_CHECKING:
@@ -23,8 +25,8 @@ _DIGITS = re.compile(r"digits(?::(.*))?")
 def task_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds --categories, --positions, --q-true and --law."""
     options = (
-        click.option("--categories", "-N", type=int, help="N, the number of categories."),
-        click.option("--positions", "-M", type=int, help="M, the longest sequence."),
+        click.option("--categories", "-N", type=whole(), help="N, the number of categories."),
+        click.option("--positions", "-M", type=whole(), help="M, the longest sequence."),
         click.option(
             "--q-true",
             "q_true",
@@ -124,11 +126,14 @@ def _read(spec: str) -> Any:
     if reader is None:
         wanted = "random:SEED, positive:SEED, digits, digits:BASE or a file that ends in .json, .csv or .npy"
         raise ArgumentValueError(expected("--q-true", wanted, repr(spec)))
+    as_path(spec, "--q-true")
     if not path.is_file():
         raise ArgumentValueError(expected("--q-true", "a file that exists", path))
     try:
         matrix = np.asarray(reader(path))
-    except (OSError, ValueError, TypeError, EOFError) as error:
+    except (OSError, ValueError, TypeError, EOFError, OverflowError) as error:
+        if isinstance(error, ArgumentValueError):
+            raise
         raise ArgumentValueError(expected("--q-true", "a matrix of numbers", f"{path} ({error})")) from error
     if matrix.dtype.kind not in "iuf":
         raise ArgumentValueError(expected("--q-true", "real numbers", f"{matrix.dtype} in {path}"))
@@ -136,11 +141,11 @@ def _read(spec: str) -> Any:
 
 
 def _read_json(path: Path) -> Any:
-    import json
-
     import numpy as np
 
-    return np.array(json.loads(path.read_text(encoding="utf-8-sig")))
+    from tokendynamics.provenance.reading import read_json
+
+    return np.array(read_json(path, "--q-true"))
 
 
 def _read_csv(path: Path) -> Any:
@@ -155,6 +160,6 @@ def _read_csv(path: Path) -> Any:
 
 
 def _read_npy(path: Path) -> Any:
-    import numpy as np
+    from tokendynamics.provenance.reading import read_npy
 
-    return np.load(path, allow_pickle=False)
+    return read_npy(path, "--q-true")
