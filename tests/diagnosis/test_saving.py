@@ -10,6 +10,7 @@ import pytest
 import xarray as xr
 
 from tokendynamics.diagnosis import Diagnosis, diagnose, saving
+from tokendynamics.numerics import extras
 from tokendynamics.numerics.errors import ArgumentValueError
 from tokendynamics.pretrained import Checkpoint
 
@@ -36,8 +37,8 @@ def test_saving_in_the_other_format_leaves_no_stale_data(found: Diagnosis, tmp_p
 
 
 def test_netcdf_without_its_library_is_refused_with_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(saving, "find_spec", lambda name: None)
-    with pytest.raises(ArgumentValueError, match="install the extra netcdf"):
+    monkeypatch.setattr(extras, "find_spec", lambda name: None)
+    with pytest.raises(ArgumentValueError, match=r"tokendynamics\[netcdf\]"):
         saving.data_file_names("netcdf")
 
 

@@ -238,7 +238,7 @@ def test_without_ffmpeg_both_sources_and_the_gif_are_named(
     plane: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(video.shutil, "which", lambda name: None)
-    monkeypatch.setattr(video.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("tokendynamics.numerics.extras.find_spec", lambda name: None)
     message = "expected ffmpeg on the PATH or the package imageio-ffmpeg, to write an .mp4, got neither"
     with pytest.raises(ArgumentValueError, match=message) as caught:
         plots.animate(plane, tmp_path / "run.mp4")

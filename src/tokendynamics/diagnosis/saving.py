@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +11,7 @@ import xarray as xr
 from tokendynamics.diagnosis.result import Diagnosis
 from tokendynamics.diagnosis.verdict import mean_over_prompts, spread_over_prompts
 from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.extras import require
 from tokendynamics.provenance.plain import plain, write_json
 from tokendynamics.provenance.whole_folder import check_free, whole_folder
 
@@ -33,9 +33,8 @@ def data_file_names(format: Format = "zarr") -> tuple[str, ...]:
     """
     if format not in SUFFIXES:
         raise ArgumentValueError(expected("format", "'zarr' or 'netcdf'", repr(format)))
-    if format == "netcdf" and find_spec("h5netcdf") is None:
-        advice = "install the extra netcdf, or save as zarr"
-        raise ArgumentValueError(expected("format", "'zarr' where h5netcdf is not installed", repr(format), advice))
+    if format == "netcdf":
+        require("netcdf", "format", "'netcdf'", otherwise="save as zarr")
     return (*(f"{name}{SUFFIXES[format]}" for name in TABLES), SUMMARY)
 
 

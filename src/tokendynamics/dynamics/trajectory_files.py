@@ -10,6 +10,7 @@ from pathlib import Path
 import xarray as xr
 
 from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.extras import require
 from tokendynamics.provenance.staging import staging
 from tokendynamics.provenance.swap import NEW, put, recover
 from tokendynamics.provenance.whole_folder import told_if_full
@@ -28,6 +29,8 @@ def save(dataset: xr.Dataset, path: str | Path, *, overwrite: bool = False) -> P
     target = Path(path)
     if target.suffix not in ("", ".zarr", ".nc"):
         raise ArgumentValueError(expected("path", "a name ending in .zarr or .nc", str(target)))
+    if target.suffix == ".nc":
+        require("netcdf", "path", "a file that ends in .nc", otherwise="save under a name ending in .zarr")
     target = Path(os.path.realpath(target))
     recover(target)
     foreign = None if overwrite else _foreign(target)
@@ -52,6 +55,8 @@ def read(path: str | Path) -> xr.Dataset:
     source = Path(path)
     if not source.exists():
         raise ArgumentValueError(expected("path", "a saved trajectory", f"nothing at {source}"))
+    if source.is_file():
+        require("netcdf", "path", "reading a NetCDF file")
     try:
         if source.is_dir():
             return xr.load_dataset(source, engine="zarr", consolidated=False)

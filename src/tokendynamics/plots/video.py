@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import numpy as np
 from PIL import Image
 
 from tokendynamics.numerics.errors import ArgumentValueError, TokenDynamicsError, expected
+from tokendynamics.numerics.extras import install, missing
 
 
 def write_gif(frames: Iterator[np.ndarray], count: int, path: Path, frames_per_second: float) -> None:
@@ -77,14 +77,14 @@ def find_ffmpeg() -> str:
         ArgumentValueError: There is neither.
     """
     found = shutil.which("ffmpeg")
-    if found is None and importlib.util.find_spec("imageio_ffmpeg") is not None:
+    if found is None and not missing("animations"):
         try:
             found = importlib.import_module("imageio_ffmpeg").get_ffmpeg_exe()
         except RuntimeError:
             found = None  # the package came without a program for this platform
     if found is None:
         wanted = "ffmpeg on the PATH or the package imageio-ffmpeg, to write an .mp4"
-        raise ArgumentValueError(expected("path", wanted, "neither", "install one of them, or write a .gif"))
+        raise ArgumentValueError(expected("path", wanted, "neither", f"{install('animations')}, or write a .gif"))
     return found
 
 

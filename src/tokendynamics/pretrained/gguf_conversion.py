@@ -7,13 +7,13 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from tokendynamics.numerics.errors import CheckpointError, expected
+from tokendynamics.numerics.extras import require
 from tokendynamics.pretrained.adapters import adapter_for
 from tokendynamics.pretrained.gguf_cache import WRITER, cache_root, entry_of, intact
 from tokendynamics.pretrained.gguf_header import read_header
@@ -56,12 +56,7 @@ def converted(path: Path, cache: Path | str | None, report: Callable[[str], None
 
 
 def _check_readers(path: Path) -> None:
-    missing = [package for package in ("gguf", "accelerate") if find_spec(package) is None]
-    if missing:
-        advice = "pip install 'tokendynamics[gguf]'"
-        raise CheckpointError(
-            expected(str(path), "the readers of GGUF files", f"no {' and no '.join(missing)}", advice)
-        )
+    require("gguf", str(path), "reading GGUF files", error=CheckpointError)
 
 
 def _read(path: Path) -> tuple[Any, Any]:

