@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from numbers import Integral
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from tokendynamics.diagnosis.layer_audit import Singular, ValueMap, audit_layer
-from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
+from tokendynamics.numerics.arguments import as_integer
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected, shown
+from tokendynamics.numerics.memory import check_fits
 from tokendynamics.numerics.progress import Track, silent
+from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.numerics.tolerances import NEAR_ZERO
 from tokendynamics.pretrained import Checkpoint
 
@@ -21,6 +23,7 @@ OFFSETS = (0, 1, 4, 16, 64)
 """Distances receiver − sender at which the QK circuits of a rotary model are read."""
 
 
+@typed_arguments
 def audit(
     ckpt: Checkpoint,
     value: ValueMap = "V",
@@ -61,6 +64,8 @@ def audit(
         ArgumentValueError: An unknown value map, a layer that does not exist, norms that cannot be folded, a W_V that
             is not square.
         CheckpointError: A tensor cannot be read or holds a NaN.
+        ArgumentTypeError: An argument of another kind.
+        MemoryLimitError: Matrices larger than the memory.
 
     Source: `positional` section D.6.2 and Table 7; Remark 3.5 for the regimes.
 
@@ -72,7 +77,10 @@ def audit(
     _check_choice("value", value, ("V", "VO"))
     _check_choice("singular", singular, ("undefined", "pinv"))
     chosen = chosen_layers(layers, ckpt.architecture.layers)
-    rotary = tuple(offsets) if ckpt.architecture.positions == "rotary" else ()
+    # W, V and A of a layer as dense matrices in float64.
+    check_fits(3 * 8 * ckpt.architecture.dim**2, f"the audit of {ckpt.name}")
+    distances = tuple(whole_numbers(offsets, "offsets"))
+    rotary = distances if ckpt.architecture.positions == "rotary" else ()
     rows = [
         audit_layer(partial(ckpt.attention, layer - 1), value, fold_norms, singular, rotary)
         for layer in track(chosen, "auditing the weights", len(chosen))
@@ -128,14 +136,25 @@ def chosen_layers(layers: Iterable[int] | None, count: int) -> list[int]:
     >>> chosen_layers(None, 3)
     [1, 2, 3]
     """
-    whole = isinstance(layers, Iterable) and all(isinstance(layer, Integral) for layer in layers)
-    if layers is not None and not whole:
-        raise ArgumentTypeError(expected("layers", f"a sequence of whole numbers from 1 to {count}", repr(layers)))
-    chosen = list(range(1, count + 1)) if layers is None else [int(layer) for layer in dict.fromkeys(layers)]
+    chosen = list(range(1, count + 1)) if layers is None else whole_numbers(layers, "layers")
     wrong = [layer for layer in chosen if not 1 <= layer <= count]
     if wrong or not chosen:
-        raise ArgumentValueError(expected("layers", f"numbers from 1 to {count}", wrong or "none"))
-    return chosen
+        raise ArgumentValueError(expected("layers", f"numbers from 1 to {count}", shown(wrong) if wrong else "none"))
+    return list(dict.fromkeys(chosen))
+
+
+def whole_numbers(values: Iterable[Any], argument: str) -> list[int]:
+    """The values as a list of integers.
+
+    Raises:
+        ArgumentTypeError: No sequence, a masked or a text, or an entry that is no whole number (True is none).
+
+    >>> whole_numbers((3, 1), "layers")
+    [3, 1]
+    """
+    if isinstance(values, str | bytes | np.ma.MaskedArray) or not isinstance(values, Iterable):
+        raise ArgumentTypeError(expected(argument, "a sequence of whole numbers", shown(values)))
+    return [as_integer(value, f"{argument}[{place}]") for place, value in enumerate(values)]
 
 
 def _check_choice(argument: str, came: str, choices: tuple[str, ...]) -> None:

@@ -18,11 +18,13 @@ from tokendynamics.diagnosis.texts import default_texts
 from tokendynamics.diagnosis.trace import trace
 from tokendynamics.diagnosis.verdict import judge
 from tokendynamics.numerics.progress import Track, silent
+from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.numerics.threads import limited_threads
 from tokendynamics.pretrained import Checkpoint, load
 from tokendynamics.provenance.manifest import manifest
 
 
+@typed_arguments
 def diagnose(
     model: str | Path | Checkpoint,
     texts: str | Sequence[str] | Mapping[str, str] | None = None,
@@ -65,7 +67,9 @@ def diagnose(
 
     Raises:
         CheckpointError: The model cannot be found, read or trusted.
+        ArgumentTypeError: An argument of another kind.
         ArgumentValueError: An impossible argument or prompt.
+        MemoryLimitError: A network or a prompt that is larger than the memory.
 
     >>> found = diagnose("random:distilgpt2", "a short text", layers=[1])
     >>> found.verdict.layers[0] in ("contracts", "neutral", "expands")

@@ -10,14 +10,17 @@ from tokendynamics.attention.attention import Attention
 from tokendynamics.attention.circuits import FactoredMatrix
 from tokendynamics.attention.positions import RotaryPositions
 from tokendynamics.attention.schedules import Periodic
+from tokendynamics.diagnosis.audit import whole_numbers
 from tokendynamics.diagnosis.layer_circuits import LayerCircuits
 from tokendynamics.dynamics.flow import Flow
-from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.errors import ArgumentValueError, expected, shown
+from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.spaces.free import Free
 from tokendynamics.spaces.sphere import Sphere
 
 
+@typed_arguments
 def flow_of(
     checkpoint: Checkpoint,
     layers: int | Iterable[int] | None = None,
@@ -46,7 +49,8 @@ def flow_of(
         position tables belong to the embeddings it starts from.
 
     Raises:
-        ArgumentValueError: No such layer, no layer at all, or another space.
+        ArgumentTypeError: An argument of another kind.
+        ArgumentValueError: No such layer, no layer at all, another space, or another dtype.
 
     >>> from tokendynamics.pretrained import load
     >>> flow = flow_of(load("random:distilgpt2:7"), layers=[0, 5])
@@ -58,6 +62,8 @@ def flow_of(
     space = Sphere() if space is None else space
     if not isinstance(space, Free | Sphere):
         raise ArgumentValueError(expected("space", "Sphere() or Free()", repr(space)))
+    if dtype not in (torch.float32, torch.float64):
+        raise ArgumentValueError(expected("dtype", "torch.float32 or torch.float64", shown(dtype)))
     chosen = _chosen(checkpoint, layers)
     parts = [LayerCircuits(weights, isinstance(space, Sphere), dtype) for weights in checkpoint.iter_attention(chosen)]
     period = float(len(parts))
@@ -89,10 +95,12 @@ def _stacked(circuits: Sequence[FactoredMatrix]) -> FactoredMatrix:
 
 def _chosen(checkpoint: Checkpoint, layers: int | Iterable[int] | None) -> list[int]:
     count = checkpoint.architecture.layers
-    chosen = list(range(count)) if layers is None else [layers] if isinstance(layers, int) else list(layers)
+    if layers is None:
+        return list(range(count))
+    chosen = whole_numbers(layers if isinstance(layers, Iterable) else [layers], "layers")
     if not chosen:
         raise ArgumentValueError(expected("layers", f"at least one of 0 to {count - 1}", "none"))
     for layer in chosen:
-        if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer < count:
-            raise ArgumentValueError(expected("layers", f"indices from 0 to {count - 1}", repr(layer)))
+        if not 0 <= layer < count:
+            raise ArgumentValueError(expected("layers", f"indices from 0 to {count - 1}", layer))
     return chosen

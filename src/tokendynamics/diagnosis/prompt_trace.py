@@ -12,7 +12,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from tokendynamics.diagnosis.sinks import find_sinks, tokens_to_remove
-from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
+from tokendynamics.numerics.arguments import as_integer
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected, shown
 from tokendynamics.observables.clustering import clusters
 from tokendynamics.observables.directions import refuse_zero_tokens
 from tokendynamics.observables.gram import Gram, gram_of
@@ -155,8 +156,9 @@ def tokens_left_out(found: Bool[Tensor, "layer token"], sinks: str | Sequence[in
         if sinks != "detect":
             raise ArgumentValueError(expected("sinks", "'detect' or a sequence of positions", repr(sinks)))
         return tokens_to_remove(found)
-    if not isinstance(sinks, Sequence):
-        raise ArgumentTypeError(expected("sinks", "'detect' or a sequence of positions", repr(sinks)))
+    if not isinstance(sinks, Sequence) or isinstance(sinks, bytes):
+        raise ArgumentTypeError(expected("sinks", "'detect' or a sequence of positions", shown(sinks)))
+    sinks = [as_integer(position, f"sinks[{place}]") for place, position in enumerate(sinks)]
     removed = torch.zeros_like(found)
     tokens = found.shape[-1]
     wrong = [position for position in sinks if not 0 <= position < tokens]

@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 import xarray as xr
 
+from tokendynamics.numerics.signatures import typed_arguments
+
 LayerEffect = Literal["contracts", "neutral", "expands"]
 FigureName = Literal["together", "grow", "who", "weights", "watch"]
 
@@ -82,6 +84,7 @@ class Diagnosis:
     manifest: dict[str, Any]
     files: tuple[str, ...] = ()
 
+    @typed_arguments
     def save(
         self, folder: str | Path, *, format: Literal["zarr", "netcdf"] = "zarr", overwrite: bool = False
     ) -> tuple[Path, ...]:

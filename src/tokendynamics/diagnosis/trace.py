@@ -17,11 +17,14 @@ from tokendynamics.diagnosis.prompt_trace import (
     slower_observables,
 )
 from tokendynamics.diagnosis.sinks import PERSISTENT_SHARE, SINK_RATIO
-from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected, shown
+from tokendynamics.numerics.memory import check_fits
 from tokendynamics.numerics.progress import Track, silent
+from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained import Architecture, Checkpoint
 
 
+@typed_arguments
 def trace(
     ckpt: Checkpoint,
     texts: str | Sequence[str] | Mapping[str, str],
@@ -71,7 +74,8 @@ def trace(
 
     Raises:
         ArgumentValueError: No prompt, an empty one, one longer than the context, an impossible position.
-        ArgumentTypeError: A prompt that is no text.
+        ArgumentTypeError: A prompt that is no text, or another argument of the wrong kind.
+        MemoryLimitError: A prompt whose states and cosines are larger than the memory.
 
     Source: `asymptotic` (25) for E and section 7 for measuring it through a model.
 
@@ -80,13 +84,28 @@ def trace(
     >>> table.sizes["layer"], float(table.mean_pair_cosine.sel(site="feed_forward", sinks="kept")[0, 0].round(1))
     (7, 0.0)
     """
+    _check_above("sink_ratio", sink_ratio, 1.0)
+    _check_above("cluster_angle", cluster_angle, 0.0)
     prompts, slower = _named(texts), slower_observables(extra, cluster_angle)
     rows = []
     for name, text in track(prompts.items(), "following the tokens", len(prompts)):
         encoding = ckpt.encode(text, truncate=truncate, argument=name)
+        check_fits(_bytes_needed(ckpt, len(encoding.tokens)), name, "shorten the prompt")
         rows.append(measure_prompt(ckpt.states(encoding.ids), encoding.tokens, sinks, sink_ratio, slower))
     attrs = _conventions(ckpt, sinks, sink_ratio) | ({"cluster_angle": cluster_angle} if "clusters" in extra else {})
     return _as_dataset(rows, prompts, attrs)
+
+
+def _bytes_needed(ckpt: Checkpoint, tokens: int) -> int:
+    """Of one prompt, at least: each state as the network passed it on, and the cosines of its tokens in float64."""
+    facts = ckpt.architecture
+    states = 2 * facts.layers + 1
+    return states * tokens * (facts.dim * ckpt.dtype.itemsize + 8 * tokens)
+
+
+def _check_above(argument: str, value: float, least: float) -> None:
+    if not least < value < float("inf"):
+        raise ArgumentValueError(expected(argument, f"a number above {least:g}", value))
 
 
 def _between_prompts(rows: list[PromptTrace], handling: str) -> np.ndarray:
@@ -174,6 +193,8 @@ def _named(texts: str | Sequence[str] | Mapping[str, str]) -> dict[str, str]:
     if not named:
         raise ArgumentValueError(expected("texts", "at least one prompt", "none"))
     for name, text in named.items():
+        if not isinstance(name, str):
+            raise ArgumentTypeError(expected("texts", "texts as the names of prompts", shown(name)))
         if not isinstance(text, str):
             raise ArgumentTypeError(expected(f"texts ({name})", "text", type(text).__name__))
     return named

@@ -86,7 +86,7 @@ def _readers(function: Callable[..., Any], signature: inspect.Signature) -> dict
 def _evaluated(annotation: Any, function: Callable[..., Any]) -> Any:
     holder = SimpleNamespace(__annotations__={"argument": annotation})
     try:
-        return get_type_hints(holder, globalns=getattr(function, "__globals__", {}))["argument"]
+        return get_type_hints(holder, globalns=getattr(inspect.unwrap(function), "__globals__", {}))["argument"]
     except NameError:
         return Any  # imported for type checkers only
 

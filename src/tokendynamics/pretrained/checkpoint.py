@@ -12,7 +12,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
+from tokendynamics.numerics.arguments import as_integer
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, CheckpointError, expected
+from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained.adapters.adapter import Adapter
 from tokendynamics.pretrained.architecture import Architecture
 from tokendynamics.pretrained.attention_weights import AttentionWeights
@@ -86,7 +88,7 @@ class Checkpoint:
             ArgumentValueError: There is no such layer.
             CheckpointError: A tensor cannot be read, or holds a NaN or an infinity.
         """
-        if not 0 <= layer < self.architecture.layers:
+        if not 0 <= as_integer(layer, "layer") < self.architecture.layers:
             wanted = f"a layer from 0 to {self.architecture.layers - 1}"
             raise ArgumentValueError(expected("layer", wanted, str(layer)))
         names = self._adapter.tensors(self.config)
@@ -128,6 +130,7 @@ class Checkpoint:
         """How `encode` makes ids: ``"own"`` tokenizer, or ``"bytes (no tokenizer)"``."""
         return "bytes (no tokenizer)" if self.tokenizer is None else "own"
 
+    @typed_arguments
     def encode(self, text: str, *, truncate: bool = False, argument: str = "prompt") -> Encoding:
         """Turn a prompt into token ids, with the special tokens that the tokenizer adds by itself.
 
@@ -172,7 +175,7 @@ class Checkpoint:
             raise ArgumentTypeError(expected("ids", "a tensor of token ids", type(ids).__name__, advice))
         ids = ids[None] if ids.ndim == 1 else ids
         facts = self.architecture
-        if ids.is_floating_point():
+        if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool or ids.is_meta or ids.is_sparse:
             raise ArgumentTypeError(expected("ids", "whole numbers", f"dtype {ids.dtype}", "use encode()"))
         if ids.ndim != 2 or ids.shape[0] != 1 or not 0 < ids.shape[1] <= facts.context:
             wanted = f"one prompt, shape (1, token) with 1 to {facts.context} tokens (the model's context)"

@@ -61,6 +61,8 @@ def load(
     """
     if not isinstance(spec, str | PathLike):
         raise ArgumentTypeError(expected("spec", "a name or a path", type(spec).__name__, FORMS))
+    if report is not None and not callable(report):
+        raise ArgumentTypeError(expected("report", "a function of a sentence", shown(report)))
     kind, place = dtype_of(dtype), _device(device)
     found = find(spec, allow_pickle=allow_pickle, cache=cache, report=report)
     config = _config(found)
