@@ -168,7 +168,7 @@ def test_layers_can_be_chosen_and_wrong_choices_are_named(tiny: Callable[..., Ch
     for arguments, words in (
         ({"layers": [0, 4]}, r"layers: expected numbers from 1 to 3, got \[0, 4\]"),
         ({"layers": 3}, "layers: expected a sequence of whole numbers"),
-        ({"layers": [1.5]}, "layers: expected a sequence of whole numbers"),
+        ({"layers": [1.5]}, r"layers\[0\]: expected an integer, got 1.5"),
         ({"layers": []}, "layers: expected numbers from 1 to 3, got none"),
         ({"value": "W"}, "value: expected one of V, VO, got 'W'"),
         ({"singular": "zero"}, "singular: expected one of undefined, pinv"),
