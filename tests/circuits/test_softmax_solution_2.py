@@ -69,6 +69,13 @@ def test_the_error_falls_like_one_over_the_root_of_the_length_and_grows_with_the
     assert error(200, 1.5) > 1.5 * error(200, 0.01)
 
 
+def test_a_shorter_text_is_answered_too_high_by_the_ratio_of_lengths_unless_masked() -> None:
+    task = PairTask(positive_functional(3, seed=1, spread=0.0), 12)
+    x = task.sample(4, seed=0, length=3)
+    assert close(softmax_solution_2(task)(x)[:, 1:], 4.0 * task.targets(x)[:, 1:], 4.0)
+    assert close(softmax_solution_2(task, causal=True)(x)[:, 1:], task.targets(x)[:, 1:])
+
+
 def test_unequal_column_means_would_cost_more_than_all_of_it() -> None:
     task = PairTask(positive_functional(4, seed=0), 200)
     uneven = PairTask(task.q_true * torch.tensor([0.5, 1.0, 2.0, 4.0]).double(), 200)
@@ -114,5 +121,8 @@ def test_its_logic_is_found_in_the_attention_and_its_error_is_told() -> None:
     assert said.exact is False
     assert 0.1 < said.relative_error < 0.3
     assert f"the root mean square error is {said.relative_error:.3g} times the standard deviation" in said.sentences[1]
+    assert "Texts of fewer than M tokens are answered too high" in said.sentences[-1]
+    assert "fewer than M" not in compare(softmax_solution_2(task, causal=True), []).sentences[-1]
     assert compare(solution_2(task), []).relative_error < 1e-12
+    assert not any("never exact" in sentence for sentence in compare(solution_2(task), []).sentences)
     assert compare(solution_2(PairTask(1e200 * random_functional(3, 0), 4)), []).relative_error == math.inf

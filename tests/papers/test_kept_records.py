@@ -109,6 +109,22 @@ def test_a_record_is_read_back_to_the_last_digit(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == [PAGE, "positional-fig2b.json"]
 
 
+@pytest.mark.parametrize(
+    ("ours", "verdict", "written"), [(math.inf, "yes", "inf"), (-math.inf, "no", "-inf"), (math.nan, "no", None)]
+)
+def test_a_number_that_is_not_finite_keeps_its_verdict(
+    ours: float, verdict: str, written: object, tmp_path: Path
+) -> None:
+    # Such as the ratio of losses of which one stopped being finite.
+    record = replace(example(), quantities=(Quantity("ratio", 1.0, ours, 0.0, "≥"),))
+    keep("positional-fig1", record, tmp_path)
+    row = json.loads((tmp_path / "positional-fig1.json").read_text(encoding="utf-8"))["quantities"][0]
+    assert (row["ours"], row["verdict"]) == (written, verdict)
+    back = kept(tmp_path)["positional-fig1"].quantities[0]
+    assert repr(back.ours) == repr(ours)
+    assert back.verdict == verdict
+
+
 def test_a_record_is_added_to_those_that_are_there(tmp_path: Path) -> None:
     keep("positional-fig2b", example(), tmp_path)
     keep("positional-fig1", example(), tmp_path)

@@ -138,7 +138,7 @@ class Record:
         return next(quantity for quantity in self.quantities if quantity.name == name)
 
     def as_json(self) -> dict[str, Any]:
-        """Everything but `results`, as what `json.dumps` takes; None for a NaN, which JSON lacks."""
+        """Everything but `results`, for `json.dumps`: None for NaN and a text for infinity, which JSON lacks."""
         rows = [{column: _finite(getattr(quantity, column)) for column in _COLUMNS} for quantity in self.quantities]
         return {
             "paper": self.paper,
@@ -174,12 +174,16 @@ _COLUMNS = ("name", "source", "relation", "expected", "ours", "tolerance", "verd
 
 
 def _number(value: Any, column: str) -> Any:
-    """JSON has no NaN: a number that is missing was one."""
-    return math.nan if value is None and column in ("expected", "ours", "tolerance") else value
+    """What `_finite` wrote for a number, as that number."""
+    if column not in ("expected", "ours", "tolerance"):
+        return value
+    return math.nan if value is None else float(value)
 
 
 def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    if not isinstance(value, float) or math.isfinite(value):
+        return value
+    return None if math.isnan(value) else str(value)
 
 
 def timed(reproduce: Callable[Arguments, Record]) -> Callable[Arguments, Record]:

@@ -96,15 +96,7 @@ _REMARKS = {
 }
 
 Meant = Literal["exact", "approximate", "wrong"]
-
-_MEANT: Mapping[Meant, tuple[str, ...]] = {
-    "exact": (),
-    "approximate": (
-        "This construction is never exact: softmax divides by a sum over the text, which is near its expectation only "
-        "in long texts, so the error falls like one over the root of the number of tokens.",
-    ),
-    "wrong": ("This is the construction as it is printed in the paper, kept to show where it fails.",),
-}
+"""Of a construction: exact, right up to an error that no weights take away, or wrong as printed."""
 
 
 def built_report(
@@ -126,7 +118,8 @@ def built_report(
     if not comparison.has_pairs:
         answer = "Nothing to check"
     findings = list(comparison.sentences)
-    findings += _MEANT[meant]
+    if meant == "wrong":
+        findings.append("This is the construction as it is printed in the paper, kept to show where it fails.")
     answers = (answers_figure(comparison),) if comparison.answers else ()
     sections = (
         Section("answers-section", "What does it answer?", figures=answers, tables=_wrong_table(comparison)),

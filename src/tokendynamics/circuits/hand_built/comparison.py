@@ -109,7 +109,7 @@ class Comparison:
             said.append(
                 f"The first token has no previous one and should give 0; here it gives up to {self.first_token:.4g}."
             )
-        return tuple(said)
+        return tuple(said + [self.model.note] * bool(self.model.note))
 
     @property
     def _found(self) -> str:

@@ -14,6 +14,11 @@ from tokendynamics.numerics.signatures import typed_arguments
 
 # Column means that were made equal differ by rounding.
 _EQUAL = 1e-9
+_NEVER_EXACT = (
+    "This construction is never exact: softmax divides by a sum over the text, which is near its expectation only in "
+    "long texts, so the error falls like one over the root of the number of tokens."
+)
+_SHORTER = "Texts of fewer than M tokens are answered too high, by M over their length."
 
 
 @typed_arguments
@@ -58,7 +63,8 @@ def softmax_solution_2(task: PairTask, causal: bool = False) -> OneLayerTransfor
     # A weight is at most 1: where the one-hot position is 0, the bias of −1 keeps the unit silent.
     C = torch.cat([torch.zeros(task.categories, dtype=torch.float64), mean * senders])
     identity, bias = torch.eye(task.width, dtype=torch.float64), torch.full_like(C, -1.0)
-    return OneLayerTransformer(attention, identity, bias, C, task, name="solution 2 with softmax")
+    note = _NEVER_EXACT if causal else f"{_NEVER_EXACT} {_SHORTER}"
+    return OneLayerTransformer(attention, identity, bias, C, task, name="solution 2 with softmax", note=note)
 
 
 def _column_mean(task: PairTask) -> Tensor:

@@ -40,6 +40,7 @@ class OneLayerTransformer:
         norm: `LayerNorm` of the stream before B, or None.
         activation: "relu", or "identity" for a layer that is linear.
         name: What it is, for tables and titles.
+        note: What must be known to read its answers, in a sentence; empty if nothing.
 
     Raises:
         ArgumentTypeError: An attention that is no `Attention`.
@@ -58,6 +59,7 @@ class OneLayerTransformer:
     norm: LayerNorm | None = None
     activation: Activation = "relu"
     name: str = "transformer"
+    note: str = ""
 
     def __post_init__(self) -> None:
         if self.activation not in ("relu", "identity"):
