@@ -1,16 +1,20 @@
-"""Events that end the run of a system: consensus reached, a norm above a bound, rest."""
+"""Events that end the run of a system, or are recorded: consensus reached, a norm above a bound, rest.
+
+With ``then="record"`` the run goes on: every time at which the value falls to zero, and the states there, are in
+`Trajectory.recorded`. An event that holds at the start is recorded when it holds anew.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from tokendynamics.dynamics.field import Field
 from tokendynamics.dynamics.status import Status
-from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.errors import ArgumentValueError, expected, shown
 from tokendynamics.numerics.signatures import typed_fields
 
 
@@ -41,8 +45,10 @@ class Consensus:
     below: float = 1e-3
     reference: int = 0
     status: Status = Status.CONSENSUS
+    then: Literal["end", "record"] = "end"
 
     def __post_init__(self) -> None:
+        check_then(self.then)
         _check_positive("below", self.below)
 
     def value(self, field: Field, x: Tensor, t: Tensor) -> Tensor:
@@ -58,8 +64,10 @@ class NormAbove:
 
     bound: float
     status: Status = Status.DIVERGED
+    then: Literal["end", "record"] = "end"
 
     def __post_init__(self) -> None:
+        check_then(self.then)
         _check_positive("bound", self.bound)
 
     def value(self, field: Field, x: Tensor, t: Tensor) -> Tensor:
@@ -76,13 +84,21 @@ class AtRest:
 
     speed: float
     status: Status = Status.EQUILIBRIUM
+    then: Literal["end", "record"] = "end"
 
     def __post_init__(self) -> None:
+        check_then(self.then)
         _check_positive("speed", self.speed)
 
     def value(self, field: Field, x: Tensor, t: Tensor) -> Tensor:
         """See `Event`."""
         return field.refined_velocity(x, t).norm(dim=-1).amax(dim=-1) - self.speed
+
+
+def check_then(then: object) -> None:
+    """Refuse what is neither to end the run nor to be recorded."""
+    if then not in ("end", "record"):
+        raise ArgumentValueError(expected("then", "'end' or 'record'", shown(then)))
 
 
 def _check_positive(argument: str, value: float) -> None:

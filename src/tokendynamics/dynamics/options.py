@@ -93,6 +93,12 @@ def checked_events(events: Sequence[Event], start: Tensor) -> tuple[Event, ...]:
     return tuple(events)
 
 
+def split_events(events: Sequence[Event]) -> tuple[tuple[Event, ...], tuple[Event, ...]]:
+    """Those that end a run, and those that are recorded; an event of one's own ends it unless it says otherwise."""
+    noted = tuple(event for event in events if getattr(event, "then", "end") == "record")
+    return tuple(event for event in events if getattr(event, "then", "end") != "record"), noted
+
+
 def with_overflow_guard(events: Sequence[Event], flow: Flow, dtype: torch.dtype) -> tuple[Event, ...]:
     """The events, and in free space one that ends a system before its numbers overflow."""
     guard: list[Event] = []

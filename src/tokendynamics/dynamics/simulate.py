@@ -16,8 +16,9 @@ from tokendynamics.dynamics.engines.tableau import TABLEAUS
 from tokendynamics.dynamics.events import Event
 from tokendynamics.dynamics.flow import Flow
 from tokendynamics.dynamics.interrupted import Interrupted
-from tokendynamics.dynamics.options import budget, check_steps, checked_events, with_overflow_guard
+from tokendynamics.dynamics.options import budget, check_steps, checked_events, split_events, with_overflow_guard
 from tokendynamics.dynamics.progress import reporting
+from tokendynamics.dynamics.recorded import recorded
 from tokendynamics.dynamics.small_states import warning_of_small_states
 from tokendynamics.dynamics.span import SpanReduction
 from tokendynamics.dynamics.start import Start, read_start
@@ -77,7 +78,8 @@ def simulate(
         atol: Absolute tolerance per step, of each number in free space; on a sphere or ellipsoid of each token, in its
             own metric. In free space, where tokens come near it, the trajectory's notes warn.
         engine: See above.
-        events: From `tokendynamics.dynamics.events`; a system ends at its first one.
+        events: From `tokendynamics.dynamics.events`; a system ends at its first one; with ``then="record"`` the
+            run goes on and the trajectory's `recorded` says when and where.
         max_steps: Attempted steps (layers, fixed steps) for each system, 30,000 if None.
         device: Such as "cuda"; that of `x0` if None.
         dtype: "float64" or "float32", or torch's; that of `x0` if None.
@@ -106,6 +108,7 @@ def simulate(
     if method is not None and method not in TABLEAUS:
         raise ArgumentValueError(expected("method", f"one of {', '.join(TABLEAUS)}", repr(method)))
     given = {name for name, value in (("method", method), ("step", step), ("tau", tau)) if value is not None}
+    ending, noted = split_events(checked_events(events, start.states))
     with reporting(progress) as report:
         problem = Problem(
             field=flow.field(start.states).flattened(start.leading),
@@ -113,7 +116,8 @@ def simulate(
             times=moments,
             rtol=max(as_positive(rtol, "rtol"), 10 * torch.finfo(start.states.dtype).eps),
             atol=as_positive(atol, "atol"),
-            events=with_overflow_guard(checked_events(events, start.states), flow, start.states.dtype),
+            events=with_overflow_guard(ending, flow, start.states.dtype),
+            recorded=noted,
             max_steps=budget(max_steps),
             tableau=TABLEAUS[method or "dopri5"],
             step=None if step is None else as_positive(step, "step"),
@@ -128,7 +132,7 @@ def simulate(
         report(1.0)
     options = {"rtol": problem.rtol, "atol": atol, "max_steps": problem.max_steps, "tau": problem.tau, "step": step}
     options |= {"method": problem.tableau.name, "device": str(start.states.device)}
-    options |= {"events": [repr(event) for event in problem.events]}
+    options |= {"events": [repr(event) for event in (*problem.events, *problem.recorded)]}
     trajectory = _trajectory(flow, start, problem, outcome, chosen, record(options), skipped)
     if outcome.interrupted:
         raise Interrupted(trajectory)
@@ -178,4 +182,5 @@ def _trajectory(
         counts={name: count.numpy().reshape(leading) for name, count in outcome.counts.items()},
         notes=tuple(outcome.notes),
         parameters=parameters,
+        recorded=recorded(problem.recorded, outcome, leading),
     )

@@ -108,7 +108,7 @@ class SpanReduction:
         positions = field.attention.positions
         fixed = not isinstance(positions, RotaryPositions) or (positions.query.constant and positions.key.constant)
         # A user's event may read coordinates.
-        known = all(isinstance(event, AtRest | Consensus | NormAbove) for event in problem.events)
+        known = all(isinstance(event, AtRest | Consensus | NormAbove) for event in (*problem.events, *problem.recorded))
         if not known or field.multiples is None or not fixed or tokens > WORTH * dim or problem.start.requires_grad:
             return None
         basis = torch.linalg.qr(problem.start.mT).Q
@@ -127,6 +127,17 @@ class SpanReduction:
     def lifted(self, outcome: Outcome) -> Outcome:
         """The outcome in the original coordinates."""
         outcome.states = self.original.field.projected_over_time(outcome.states @ self.basis.mT.unsqueeze(1))
+        outcome.crossings = [
+            (
+                number,
+                system,
+                time,
+                self.original.field.select(torch.tensor([system])).exactly_projected(
+                    (state @ self.basis[system].mT).unsqueeze(0)
+                )[0],
+            )
+            for number, system, time, state in outcome.crossings
+        ]
         dim, rank = self.basis.shape[-2:]
         outcome.notes.append(f"span reduction: {rank} coordinates instead of {dim}")
         return outcome

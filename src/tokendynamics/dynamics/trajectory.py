@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tokendynamics.dynamics import trajectory_dataset, trajectory_files
 from tokendynamics.dynamics.flow import Flow
+from tokendynamics.dynamics.recorded import Recorded
 from tokendynamics.numerics.signatures import typed_arguments
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class Trajectory:
         counts: Right-hand sides and accepted steps of each system, (…,), and what else the engine knows: rejected steps
             (not LSODA's, which does not tell), Jacobians.
         notes: How the work was done, in words.
+        recorded: When and where events with ``then="record"`` happened; None where there were none.
         parameters: Every option of the call, and the versions.
     """
 
@@ -49,6 +51,7 @@ class Trajectory:
     counts: dict[str, np.ndarray]
     notes: tuple[str, ...] = ()
     parameters: dict[str, Any] = field(default_factory=dict)
+    recorded: Recorded | None = None
 
     @cached_property
     def dataset(self) -> xr.Dataset:

@@ -14,6 +14,7 @@ import xarray as xr
 
 from tokendynamics._version import __version__
 from tokendynamics.dynamics.flow_record import flow_from_record, flow_to_record
+from tokendynamics.dynamics.recorded import Recorded
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 from tokendynamics.observables.agreement import consensus, mean_pair_cosine
 from tokendynamics.observables.distances import norms, pairwise_distances
@@ -43,6 +44,12 @@ def to_dataset(trajectory: Trajectory) -> xr.Dataset:
         **_observables(states),
     }
     variables |= {name: (("system",), count.reshape(systems)) for name, count in trajectory.counts.items()}
+    if trajectory.recorded is not None:
+        axes = ("system", "event", "occurrence")
+        for name, along in (("counts", axes[:2]), ("times", axes), ("states", (*axes, "token", "feature"))):
+            part = getattr(trajectory.recorded, name)
+            own = part.shape[len(tensor.shape) - 3 :]
+            variables[f"recorded_{name}"] = (along, part.reshape(systems, *own))
     words: dict[str, Any] | None = None
     if trajectory.flow is not None:
         words, arrays = flow_to_record(trajectory.flow)
@@ -54,6 +61,7 @@ def to_dataset(trajectory: Trajectory) -> xr.Dataset:
         "counts": json.dumps(list(trajectory.counts)),
         "flow": json.dumps(words),
         "parameters": json.dumps(trajectory.parameters),
+        "recorded": json.dumps(None if trajectory.recorded is None else list(trajectory.recorded.events)),
     }
     return xr.Dataset(variables, coords={"time": trajectory.times}, attrs=attributes)
 
@@ -85,7 +93,16 @@ def from_dataset(dataset: xr.Dataset) -> dict[str, Any]:
         "counts": {name: dataset[name].values.reshape(leading) for name in json.loads(dataset.attrs["counts"])},
         "notes": tuple(json.loads(dataset.attrs["notes"])),
         "parameters": json.loads(dataset.attrs["parameters"]),
+        "recorded": _recorded(dataset, leading),
     }
+
+
+def _recorded(dataset: xr.Dataset, leading: tuple[int, ...]) -> Recorded | None:
+    events = json.loads(dataset.attrs.get("recorded", "null"))
+    if events is None:
+        return None
+    parts = (dataset[f"recorded_{name}"].values for name in ("counts", "times", "states"))
+    return Recorded(tuple(events), *(part.reshape(*leading, *part.shape[1:]) for part in parts))
 
 
 def _observables(states: torch.Tensor) -> dict[str, Any]:

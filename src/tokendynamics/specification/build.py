@@ -153,9 +153,9 @@ def _events(file: SpecificationFile) -> tuple[Any, ...]:
         if reference >= tokens:
             path = ("events", "consensus", "reference")
             raise file.error(path, f"expected a token from 0 to {tokens - 1}, got {reference}")
-        events.append(Consensus(below=table.consensus.below, reference=reference))
+        events.append(Consensus(below=table.consensus.below, reference=reference, then=table.then))
     if table.norm_above is not None:
-        events.append(NormAbove(table.norm_above))
+        events.append(NormAbove(table.norm_above, then=table.then))
     if table.at_rest is not None:
-        events.append(AtRest(table.at_rest))
+        events.append(AtRest(table.at_rest, then=table.then))
     return tuple(events)

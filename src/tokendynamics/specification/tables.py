@@ -207,8 +207,9 @@ class ConsensusEvent(Section):
 
 
 class EventsTable(Section):
-    """``[events]``: what ends a system before the horizon."""
+    """``[events]``: what ends a system before the horizon, or is recorded while it runs on."""
 
+    then: Literal["end", "record"] = "end"
     consensus: ConsensusEvent | None = None
     norm_above: PositiveFloat | None = None
     at_rest: PositiveFloat | None = None

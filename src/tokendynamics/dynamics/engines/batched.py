@@ -173,6 +173,8 @@ class _Block:
         self._count("rejected", moving.ids, ~accepted)
         t = torch.where(accepted, torch.where(last, torch.full_like(moving.t, right), moving.t + h), moving.t)
         ended = self._end_at_events(moving, attempt, t, accepted)
+        if self.problem.recorded:
+            self._record(moving, attempt, t, accepted)
         self._emit(moving, attempt, t, h, accepted & ~ended)
         y = torch.where(accepted[:, None, None], moving.field.project(attempt.y), moving.y)
         slope = torch.where(accepted[:, None, None], attempt.last_slope, moving.slope)
@@ -230,6 +232,22 @@ class _Block:
         if len(hit):
             shares[hit] = first_event(event, moving.field.select(hit), attempt.rows(hit), moving.t[hit], attempt.h[hit])
         return shares
+
+    def _record(self, moving: _Moving, attempt: Attempt, t: Tensor, accepted: Tensor) -> None:
+        """Write down where the values of recorded events fell to zero in this step."""
+        after = moving.field.project(attempt.y)
+        for number, event in enumerate(self.problem.recorded):
+            above = accepted & (event.value(moving.field, moving.y, moving.t) > 0)
+            shares = self._share_at(event, moving, attempt, after, t, above)
+            rows = (shares <= 1).nonzero().squeeze(-1)
+            if len(rows) == 0:
+                continue
+            states = moving.field.select(rows).exactly_projected(attempt.rows(rows).at(shares[rows]))
+            times = (moving.t[rows] + shares[rows] * attempt.h[rows]).tolist()
+            systems = self.ids[moving.ids[rows]].tolist()
+            self.outcome.crossings += [
+                (number, system, time, state) for system, time, state in zip(systems, times, states, strict=True)
+            ]
 
     def _end_at(self, event: Event, rows: Tensor, shares: Tensor, moving: _Moving, attempt: Attempt) -> None:
         if len(rows) == 0:

@@ -25,10 +25,12 @@ class Lockstep:
         self.problem, self.outcome = problem, outcome
         self.y = problem.start
         self.alive = torch.ones(len(problem.start), dtype=torch.bool)
+        self._values: list[Tensor] = []
         self.states: dict[float, Tensor] = {problem.times[0]: problem.start}
 
     def begin(self) -> None:
         """End the systems that meet an event at the start."""
+        self._values = self._recorded_values(self.problem.field, self.problem.times[0])
         self._end_at_events(self.problem.field, self.problem.times[0])
 
     def moved(self, y: Tensor, t: float, field: Field, tried: Sequence[tuple[Tensor, Tensor]]) -> None:
@@ -47,6 +49,7 @@ class Lockstep:
         self.y = torch.where(self.alive.to(y.device)[:, None, None], y, self.y)
         self.outcome.end_times[self.alive] = t
         self.outcome.counts["accepted"] += self.alive
+        self._record(field, t)
         self._end_at_events(field, t)
         self._end(self.alive & (self.outcome.counts["accepted"] >= self.problem.max_steps), Status.BUDGET)
 
@@ -74,6 +77,17 @@ class Lockstep:
             for reached, status in zip(last.tolist(), outcome.status, strict=True)
         ]
         return outcome
+
+    def _recorded_values(self, field: Field, t: float) -> list[Tensor]:
+        now = torch.full((len(self.y),), t, dtype=torch.float64, device=self.y.device)
+        return [event.value(field, self.y.detach(), now).cpu() for event in self.problem.recorded]
+
+    def _record(self, field: Field, t: float) -> None:
+        """Write down the systems in which a recorded event's value fell to zero in this step, at its end."""
+        before, self._values = self._values, self._recorded_values(field, t)
+        for number, (former, value) in enumerate(zip(before, self._values, strict=True)):
+            for row in (self.alive & (former > 0) & (value <= 0)).nonzero().squeeze(-1).tolist():
+                self.outcome.crossings.append((number, row, t, self.y[row].detach().clone()))
 
     def _end_at_events(self, field: Field, t: float) -> None:
         now = torch.full((len(self.y),), t, dtype=torch.float64, device=self.y.device)

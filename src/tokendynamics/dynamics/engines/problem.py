@@ -30,6 +30,7 @@ class Problem:
         step: Fixed step of the `fixed` engine; None for step control.
         tau: Step of one layer of the `layers` engine.
         report: Called now and then with the share of the work done, 0 to 1.
+        recorded: Events that are recorded while the run goes on.
         footprint: Numbers a system's right-hand side touches beyond its states and weights.
     """
 
@@ -44,6 +45,7 @@ class Problem:
     step: float | None = None
     tau: float = 1.0
     report: Callable[[float], None] = lambda share: None
+    recorded: tuple[Event, ...] = ()
     footprint: int = 0
 
     @property
@@ -66,6 +68,8 @@ class Outcome:
             an engine counts.
         notes: How the work was done, in words.
         interrupted: Whether Ctrl-C ended it.
+        crossings: Of recorded events: number of the event, system, time, state (token, dim); also some after the end
+            of a system's run, within its last step.
     """
 
     states: Tensor
@@ -74,6 +78,7 @@ class Outcome:
     counts: dict[str, Tensor]
     notes: list[str] = field(default_factory=list)
     interrupted: bool = False
+    crossings: list[tuple[int, int, float, Tensor]] = field(default_factory=list)
 
     @classmethod
     def blank(cls, problem: Problem) -> Outcome:

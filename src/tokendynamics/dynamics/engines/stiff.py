@@ -133,6 +133,7 @@ class _System:
             raise KeyboardInterrupt
         outcome.states[row, self.cursor :] = found.states[0, 1:].to(outcome.states)
         outcome.status[row], outcome.end_times[row] = found.status[0], found.end_times[0]
+        outcome.crossings += [(number, row, time, state) for number, _, time, state in found.crossings]
         self.steps += int(found.counts["accepted"][0])
         self.equations.counts["right_hand_sides"] += int(found.counts["right_hand_sides"][0])
 
@@ -140,6 +141,10 @@ class _System:
         """Hand out what the step passed, up to the first event in it; the status of that event, if any."""
         path, before = solver.dense_output(), self.t
         until, state, status = float(solver.t), solver.y, None
+        for number, event in enumerate(self.problem.recorded):
+            if self._value(event, before, self.y) > 0 >= self._value(event, until, state):
+                moment = self._crossing(event, path, before, until)
+                self.outcome.crossings.append((number, self.row, moment, self._states(path(moment))))
         for event in self.problem.events:
             if self._value(event, until, state) <= 0:
                 until, status = self._crossing(event, path, before, until), event.status
