@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -84,7 +85,7 @@ def solver_for(
     rtol = max(rtol, _SMALLEST_RTOL)
     if y.size > LARGEST_DENSE:
         return KrylovBDF(equations.velocity, start, y, end, equations.jacobian_operator, rtol=rtol, atol=atol)
-    return LSODA(equations.velocity, start, y, end, rtol=rtol, atol=atol, jac=equations.jacobian)
+    return LSODA(equations.velocity, start, y, end, rtol=rtol, atol=cast(Any, atol), jac=equations.jacobian)
 
 
 class KrylovBDF(BDF):
@@ -104,7 +105,7 @@ class KrylovBDF(BDF):
         rtol: float,
         atol: np.ndarray,
     ) -> None:
-        super().__init__(fun, t0, y0, t_bound, rtol=rtol, atol=atol, jac=csc_matrix((y0.size, y0.size)))
+        super().__init__(fun, t0, y0, t_bound, rtol=rtol, atol=cast(Any, atol), jac=csc_matrix((y0.size, y0.size)))
         # These four are all that BDF asks of its linear algebra: J = jac(t, y), solve_lu(lu(I − c J), b).
         self.jac, self.J = operator, operator(t0, y0)
         self.I = LinearOperator(self.J.shape, matvec=lambda vector: vector, dtype=np.float64)  # pyright: ignore[reportCallIssue]
