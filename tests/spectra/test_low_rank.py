@@ -107,3 +107,10 @@ def test_the_radius_is_the_largest_modulus_and_not_the_largest_real_part() -> No
 def test_factors_of_different_shapes_are_refused_with_both_shapes() -> None:
     with pytest.raises(ArgumentValueError, match=r"right: expected the shape of left, \(3, 2\), got shape \(3, 1\)"):
         low_rank_eigenvalues(torch.ones(3, 2), torch.ones(3, 1))
+
+
+def test_a_product_that_overflows_is_refused_by_name() -> None:
+    huge = 1e200 * torch.eye(3, dtype=torch.float64)
+    for spectrum in (low_rank_eigenvalues, product_eigenvalues):
+        with pytest.raises(ArgumentValueError, match="left: expected factors whose product does not overflow"):
+            spectrum(huge, huge)

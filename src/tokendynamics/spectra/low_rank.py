@@ -34,7 +34,7 @@ def low_rank_eigenvalues(left: ArrayLike, right: ArrayLike) -> Float[Tensor, "*b
     [-1.0..., 1.0...]
     """
     left, right = compress(*_as_factors(left, right))
-    return torch.linalg.eigvalsh(symmetric_part(left @ right.mT))
+    return torch.linalg.eigvalsh(symmetric_part(_finite(left @ right.mT)))
 
 
 @typed_arguments
@@ -122,7 +122,13 @@ def product_eigenvalues(left: ArrayLike, right: ArrayLike) -> Complex[Tensor, "*
     [3.0]
     """
     left, right = _as_factors(left, right)
-    return torch.linalg.eigvals(right.mT @ left)
+    return torch.linalg.eigvals(_finite(right.mT @ left))
+
+
+def _finite(product: Tensor) -> Tensor:
+    if not bool(torch.isfinite(product).all()):
+        raise ArgumentValueError(expected("left", "factors whose product does not overflow", "one beyond float64"))
+    return product
 
 
 def _as_factors(left: ArrayLike, right: ArrayLike) -> tuple[Tensor, Tensor]:
