@@ -12,6 +12,7 @@ import platformdirs
 
 from tokendynamics.numerics.errors import CheckpointError, TokenDynamicsError, expected
 from tokendynamics.provenance.owned import digest, entries_in, files_below, written_in
+from tokendynamics.provenance.swap import recover
 from tokendynamics.provenance.whole_file import whole_file
 
 WRITER = "tokendynamics conversion of GGUF"
@@ -55,6 +56,7 @@ def remembered_digest(path: Path, root: Path) -> str:
     """SHA-256 of a file, read again only where its size, its times or its place on the disk have changed."""
     stamp = _stamp(path)
     note = root / "digests" / f"{sha256(os.fsencode(path.resolve())).hexdigest()[:32]}.json"
+    recover(note)
     try:
         former = json.loads(note.read_text(encoding="utf-8"))
         if former["stamp"] == stamp and isinstance(former["sha256"], str):

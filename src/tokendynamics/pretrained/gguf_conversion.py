@@ -19,6 +19,7 @@ from tokendynamics.pretrained.gguf_cache import WRITER, cache_root, entry_of, in
 from tokendynamics.pretrained.gguf_header import read_header
 from tokendynamics.pretrained.messages import in_short, refusing
 from tokendynamics.pretrained.quiet import quiet, without_panics
+from tokendynamics.provenance.swap import recover
 from tokendynamics.provenance.whole_folder import whole_folder
 
 
@@ -37,6 +38,7 @@ def converted(path: Path, cache: Path | str | None, report: Callable[[str], None
     """
     root = cache_root(cache)
     target = entry_of(path, root)
+    recover(target)
     if intact(target, root):
         return target
     _check_readers(path)
