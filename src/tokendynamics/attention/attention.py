@@ -20,7 +20,7 @@ from tokendynamics.attention.mixing import (
 )
 from tokendynamics.attention.positions import AbsolutePositions, RotaryPositions
 from tokendynamics.attention.schedules import Schedule, ScheduleLike, Time, as_schedule
-from tokendynamics.numerics.arguments import ArrayLike, as_states, like
+from tokendynamics.numerics.arguments import ArrayLike, as_finite, as_states, like
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
 from tokendynamics.numerics.signatures import typed_arguments
 
@@ -121,7 +121,8 @@ class Attention:
             ArgumentValueError: A dim that differs from that of qk.
         """
         states = self.fitting(x)
-        query, key = self.queries_and_keys(states, t)
+        place = self.to(dtype=states.dtype, device=states.device)
+        query, key = place.queries_and_keys(states, as_finite(t, "t"))
         return like(logits(query, key), x)
 
     @typed_arguments
@@ -136,7 +137,8 @@ class Attention:
             Shape (…, head, token, token); without the 1/√dim of ``normalization="paper"``.
         """
         states = self.fitting(x)
-        query, key = self.queries_and_keys(states, t)
+        place = self.to(dtype=states.dtype, device=states.device)
+        query, key = place.queries_and_keys(states, as_finite(t, "t"))
         weigh = softmax_weights if self.weights == "softmax" else linear_weights
         return like(weigh(query, key, self.causal), x)
 

@@ -7,9 +7,13 @@ from torch import Tensor
 
 from tokendynamics.attention.frozen import per_head
 from tokendynamics.attention.schedules import Schedule, ScheduleLike, Time, as_schedule
-from tokendynamics.numerics.arguments import ArrayLike, as_tensor
+from tokendynamics.numerics.arguments import ArrayLike, as_count, as_finite, as_positive, as_tensor
 from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.memory import check_fits
 from tokendynamics.numerics.signatures import typed_arguments
+
+_BYTES = 32
+"""Of each entry of a table of sines: its angle, both functions of it, and the one that is taken."""
 
 
 class AbsolutePositions:
@@ -36,6 +40,8 @@ class AbsolutePositions:
 
         i = 1 … tokens, and the feature index j counts from 0. Source: the formula above `positional` (5).
         """
+        check_fits(_BYTES * as_count(tokens, "tokens") * as_count(dim, "dim"), "tokens")
+        as_positive(base, "base")
         position = torch.arange(1, tokens + 1, dtype=torch.float64).unsqueeze(-1)
         feature = torch.arange(dim, dtype=torch.float64)
         angle = position * base ** (-(feature - feature % 2) / dim)
@@ -87,7 +93,7 @@ class RotaryPositions:
             raise ArgumentValueError(expected("query", "an even number of columns", f"{self.rank}", advice))
         if not base > 0:
             raise ArgumentValueError(expected("base", "a positive number", base))
-        self.base, self.scale = float(base), float(scale)
+        self.base, self.scale = float(base), as_finite(scale, "scale")
         pair = torch.arange(0, self.rank, 2, dtype=torch.float64)
         given = self.base ** (-pair / self.rank) if frequencies is None else as_tensor(frequencies, "frequencies")
         if given.shape != pair.shape:

@@ -11,7 +11,7 @@ from torch import Tensor
 from tokendynamics.attention.attention import Attention
 from tokendynamics.attention.schedules import Constant
 from tokendynamics.dynamics.field import Field
-from tokendynamics.numerics.arguments import ArrayLike, as_states, like
+from tokendynamics.numerics.arguments import ArrayLike, as_finite, as_states, like
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.spaces.ellipsoid import Ellipsoid
@@ -102,7 +102,7 @@ class Flow:
             # By powers of two, which is exact: the differences of nearly coincident tokens keep their digits.
             retract(states, None, "x")
             states = torch.ldexp(states, -torch.frexp(states.abs().amax(dim=-1, keepdim=True)).exponent)
-        return like(self.field(states).refined_velocity(states, float(t)), x)
+        return like(self.field(states).refined_velocity(states, as_finite(t, "t")), x)
 
     @typed_arguments
     def step(self, x: ArrayLike, k: int = 0, tau: float = 1.0) -> Any:

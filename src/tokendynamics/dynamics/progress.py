@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from tokendynamics.numerics.arguments import as_flag
+
 
 @contextmanager
 def reporting(progress: bool | Callable[[float], None]) -> Iterator[Callable[[float], None]]:
@@ -15,7 +17,7 @@ def reporting(progress: bool | Callable[[float], None]) -> Iterator[Callable[[fl
     if callable(progress):
         yield progress
         return
-    if not progress:
+    if not as_flag(progress, "progress"):
         yield lambda share: None
         return
     columns = (TextColumn("simulating"), BarColumn(), TextColumn("{task.percentage:.0f} %"), TimeRemainingColumn())

@@ -115,8 +115,8 @@ def read_start(
 
 
 def _precision(dtype: torch.dtype | str | None) -> torch.dtype | None:
-    if dtype is None or dtype in _DTYPES.values():
-        return dtype if isinstance(dtype, torch.dtype) else None
+    if dtype is None or (isinstance(dtype, torch.dtype) and dtype in _DTYPES.values()):
+        return dtype
     wanted = "'float64' or 'float32', or torch.float64 or torch.float32"
     if not isinstance(dtype, str):
         raise ArgumentTypeError(expected("dtype", wanted, shown(dtype)))

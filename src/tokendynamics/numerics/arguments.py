@@ -77,7 +77,7 @@ def as_states(x: ArrayLike, argument: str = "x") -> Tensor:
 def as_square(matrix: ArrayLike, argument: str) -> Tensor:
     """Return a tensor of shape (…, dim, dim); see `as_tensor` for what is refused."""
     tensor = as_tensor(matrix, argument, ndim_at_least=2, axes="(…, dim, dim)")
-    if tensor.shape[-1] != tensor.shape[-2] or tensor.shape[-1] == 0:
+    if tensor.shape[-1] != tensor.shape[-2] or tensor.numel() == 0:
         shape = tuple(tensor.shape)
         raise ArgumentValueError(expected(argument, "square matrices (…, dim, dim)", f"shape {shape}"))
     return tensor
@@ -248,7 +248,7 @@ def check_finite(tensor: Tensor, argument: str) -> None:
     if bool(finite.all()):
         return
     index = tuple(int(i) for i in torch.nonzero(~finite)[0])
-    came = f"{float(tensor[index])} at index {index}"
+    came = f"{tensor[index].item()} at index {index}"
     raise ArgumentValueError(expected(argument, "finite numbers", came, "remove or mask that entry first"))
 
 
@@ -278,7 +278,7 @@ def without_labels(value: Any) -> Any:
 def _to_floating(value: ArrayLike, argument: str) -> Tensor:
     value = without_labels(value)
     if isinstance(value, Tensor):
-        tensor = _plain_tensor(value, argument)
+        tensor = plain_tensor(value, argument)
     elif isinstance(value, np.ndarray):
         tensor = _from_numpy(value, argument)
     else:
@@ -289,7 +289,7 @@ def _to_floating(value: ArrayLike, argument: str) -> Tensor:
     return tensor.float() if tensor.dtype in _HALF else tensor
 
 
-def _plain_tensor(tensor: Tensor, argument: str) -> Tensor:
+def plain_tensor(tensor: Tensor, argument: str) -> Tensor:
     """A strided tensor that holds numbers, in a dtype that is computed with."""
     if tensor.is_meta:
         advice = "a tensor on the device 'meta' has a shape only"

@@ -14,6 +14,7 @@ from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.numerics.tolerances import rounding_threshold
 from tokendynamics.spaces.reflection import into_half_space
 from tokendynamics.spaces.retraction import inner, retract, tangent_part
+from tokendynamics.spaces.shapes import check_same_shape, check_sample
 
 _LARGEST = 1e100
 """Entries of a metric beyond this overflow in ``y^T M y``."""
@@ -49,14 +50,16 @@ class Ellipsoid:
 
     def tangent(self, y: ArrayLike, vectors: ArrayLike) -> Any:
         """``v − (y^T M v) y`` at points y of the ellipsoid (`asymptotic` (3))."""
-        states = as_states(y, "y")
-        return like(tangent_part(states, as_states(vectors, "vectors").to(states), self._metric_for(states)), vectors)
+        states, given = as_states(y, "y"), as_states(vectors, "vectors")
+        check_same_shape(given, states, "vectors", "y")
+        return like(tangent_part(states, given.to(states), self._metric_for(states)), vectors)
 
     def distance(self, x: ArrayLike, y: ArrayLike) -> Any:
         """The angle ``2 atan2(|x − y|_M, |x + y|_M)`` of the metric M, shape (…, token), in radians."""
-        first = as_states(x)
+        first, second = as_states(x), as_states(y, "y")
+        check_same_shape(second, first, "y", "x")
         metric = self._metric_for(first)
-        one, other = retract(first, metric, "x"), retract(as_states(y, "y").to(first), metric, "y")
+        one, other = retract(first, metric, "x"), retract(second.to(first), metric, "y")
         apart, together = one - other, one + other
         lengths = (inner(part, part, metric).squeeze(-1).sqrt() for part in (apart, together))
         return like(2 * torch.atan2(*lengths), x)
@@ -64,6 +67,8 @@ class Ellipsoid:
     def defect(self, y: ArrayLike) -> float:
         """The largest ``|y^T M y − 1|`` over all tokens."""
         states = as_states(y, "y")
+        if states.numel() == 0:
+            return 0.0
         return float((inner(states, states, self._metric_for(states)) - 1).abs().max())
 
     @typed_arguments
@@ -73,6 +78,7 @@ class Ellipsoid:
         Returns:
             Shape (*systems, token, dim), float64.
         """
+        check_sample(systems, tokens, dim)
         normal = torch.randn(*systems, tokens, dim, dtype=torch.float64, generator=generator(seed))
         metric = self._metric_for(normal)
         if metric is not None:

@@ -6,6 +6,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from tokendynamics.numerics.arguments import check_finite, plain_tensor
+from tokendynamics.numerics.errors import ArgumentTypeError, expected, shown
+
 
 def balance(eigenvalues: Tensor) -> Float[Tensor, "*batch"]:
     """``Σ Re λ / Σ |λ|``: 1 when every eigenvalue is positive, −1 when all are negative, 0 when they cancel.
@@ -24,6 +27,13 @@ def balance(eigenvalues: Tensor) -> Float[Tensor, "*batch"]:
     >>> balance(torch.tensor([3.0, -1.0])).item()
     0.5
     """
+    if not isinstance(eigenvalues, Tensor):
+        raise ArgumentTypeError(expected("eigenvalues", "a torch tensor", shown(eigenvalues)))
+    eigenvalues = plain_tensor(eigenvalues, "eigenvalues")
+    if eigenvalues.ndim == 0 or not (eigenvalues.is_floating_point() or eigenvalues.is_complex()):
+        came = f"shape {tuple(eigenvalues.shape)}, {eigenvalues.dtype}"
+        raise ArgumentTypeError(expected("eigenvalues", "real or complex numbers of shape (…, count)", came))
+    check_finite(eigenvalues, "eigenvalues")
     total = eigenvalues.abs().double().sum(-1)
     signed = eigenvalues.real.double().sum(-1)
     return signed / torch.where(total > 0, total, 1.0)

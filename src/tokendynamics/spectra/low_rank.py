@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-from tokendynamics.numerics.arguments import ArrayLike, as_tensor
+from tokendynamics.numerics.arguments import ArrayLike, as_finite, as_tensor
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.numerics.tolerances import rounding_threshold
@@ -49,6 +49,9 @@ def compress(
     >>> (left @ right.mT).trace().item()
     2.0
     """
+    if left.ndim < 2 or left.shape != right.shape:
+        wanted = f"the shape of left, {tuple(left.shape)}, (…, dim, rank)"
+        raise ArgumentValueError(expected("right", wanted, f"shape {tuple(right.shape)}"))
     rank = left.shape[-1]
     triangle = torch.linalg.qr(torch.cat([left, right], dim=-1), mode="r").R
     return triangle[..., :rank], triangle[..., rank:]
@@ -97,7 +100,7 @@ def count_signs(
     """
     threshold = rounding_threshold(values.abs().amax(-1, keepdim=True), dim, dtype)
     if tolerance is not None:
-        threshold = torch.full_like(threshold, tolerance)
+        threshold = torch.full_like(threshold, as_finite(tolerance, "tolerance"))
     positive, negative = (values > threshold).sum(-1), (values < -threshold).sum(-1)
     counts = (positive, negative, dim - positive - negative)
     return Inertia(*(int(count) if values.ndim == 1 else count for count in counts))

@@ -13,7 +13,7 @@ from tokendynamics.attention.frozen import Dense, Frozen
 from tokendynamics.attention.schedules.axes import mapped
 from tokendynamics.attention.schedules.constant import Constant
 from tokendynamics.attention.schedules.schedule import Time
-from tokendynamics.numerics.arguments import ArrayLike, as_tensor
+from tokendynamics.numerics.arguments import ArrayLike, as_finite, as_tensor
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 from tokendynamics.numerics.signatures import typed_arguments
 
@@ -73,7 +73,7 @@ class Periodic:
     @typed_arguments
     def matrix_at(self, t: float) -> Tensor:
         """See `Schedule`."""
-        return self.piece(self._index(t)).matrix_at(t)
+        return self.piece(self._index(as_finite(t, "t"))).matrix_at(t)
 
     def breaks(self, start: float, end: float) -> list[float]:
         """See `Schedule`."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from tokendynamics.attention.frozen import Frozen, RowScaled
 from tokendynamics.attention.schedules.axes import one_system_axis, with_head_axis
 from tokendynamics.attention.schedules.schedule import Continuous, Time
-from tokendynamics.numerics.arguments import ArrayLike, as_tensor
+from tokendynamics.numerics.arguments import ArrayLike, as_finite, as_tensor
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 from tokendynamics.numerics.signatures import typed_arguments
 
@@ -104,7 +104,7 @@ class Sinusoidal(Continuous):
     @typed_arguments
     def matrix_at(self, t: float) -> Tensor:
         """See `Schedule`."""
-        return self.at(t).dense()
+        return self.at(as_finite(t, "t")).dense()
 
     def flattened(self) -> Sinusoidal:
         """See `Schedule`."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm
 
+from tokendynamics.numerics.arguments import as_finite
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 from tokendynamics.numerics.signatures import typed_fields
 
@@ -36,6 +37,7 @@ class LayerNorm:
     features: slice = field(default_factory=lambda: slice(None))
 
     def __post_init__(self) -> None:
+        as_finite(self.eps, "eps")
         if self.features.step not in (None, 1):
             raise ArgumentValueError(expected("features", "a slice without steps", self.features))
 

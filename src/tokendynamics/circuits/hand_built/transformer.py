@@ -12,7 +12,7 @@ from tokendynamics.attention import Attention
 from tokendynamics.attention.mixing import average, linear_weights, softmax_weights
 from tokendynamics.circuits.hand_built.layer_norm import LayerNorm
 from tokendynamics.circuits.pair_task import PairTask
-from tokendynamics.numerics.arguments import ArrayLike, as_tensor
+from tokendynamics.numerics.arguments import ArrayLike, as_finite, as_tensor
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
 from tokendynamics.numerics.signatures import typed_fields
 
@@ -68,6 +68,10 @@ class OneLayerTransformer:
         if self.attention.dim < self.task.width:
             wanted = f"matrices over at least {self.task.width} features, categories and positions"
             raise ArgumentValueError(expected("attention", wanted, f"dim {self.attention.dim}"))
+        as_finite(self.offset, "offset")
+        as_finite(self.skip, "skip")
+        if self.C.ndim != 1:
+            raise ArgumentValueError(expected("C", "shape (hidden,)", f"shape {tuple(self.C.shape)}"))
         hidden = self.C.shape[-1]
         shapes = {"C": (hidden,), "B": (hidden, self.width), "bias": (hidden,)}
         for argument, shape in shapes.items():

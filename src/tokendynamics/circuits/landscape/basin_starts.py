@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tokendynamics.circuits.landscape.landscape import Landscape
+from tokendynamics.numerics.arguments import as_number
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
 from tokendynamics.numerics.memory import check_fits
 from tokendynamics.numerics.seeding import generator
@@ -46,6 +47,7 @@ def random_starts(
     if starts < 1:
         raise ArgumentValueError(expected("starts", "at least 1", starts))
     _check_scale(scale)
+    scale = scale if isinstance(scale, str) else as_number(scale, "scale")
     entries = math.prod(landscape.q_shape)
     count = entries + math.prod(landscape.v_shape)
     check_fits(_BYTES * starts * count, "starts")
@@ -64,5 +66,5 @@ def _check_scale(scale: float | str) -> None:
     if isinstance(scale, str):
         if scale != "fan-in":
             raise ArgumentValueError(expected("scale", wanted, repr(scale)))
-    elif not (math.isfinite(scale) and scale > 0.0):
+    elif not (math.isfinite(as_number(scale, "scale")) and scale > 0.0):
         raise ArgumentValueError(expected("scale", wanted, scale))

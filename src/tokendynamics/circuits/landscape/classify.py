@@ -10,9 +10,9 @@ from torch import Tensor
 from tokendynamics.circuits.landscape.classification import Classification, Kind
 from tokendynamics.circuits.landscape.continuation import Continuation, continue_descent
 from tokendynamics.circuits.landscape.landscape import Landscape
-from tokendynamics.circuits.landscape.points import checked_point, flatten
+from tokendynamics.circuits.landscape.points import flatten, one_point
 from tokendynamics.circuits.landscape.symmetries import balanced, symmetries
-from tokendynamics.numerics.arguments import ArrayLike
+from tokendynamics.numerics.arguments import ArrayLike, as_finite
 from tokendynamics.numerics.signatures import typed_arguments
 
 # Relative to the highest curvature, an eigenvalue of a matrix of a hundred rows is known to about 1e-14.
@@ -75,7 +75,7 @@ def classify(
     'strict saddle'
     """
     here = _measure(landscape, q, v, curvature_tolerance)
-    if here.loss - lowest <= loss_tolerance * here.scale:
+    if here.loss - as_finite(lowest, "lowest") <= loss_tolerance * here.scale:
         return here.result("global minimum", f"the loss is within {here.loss - lowest:.2g} of the least there is")
     stationary = here.relative_gradient <= gradient_tolerance
     if stationary and here.negative:
@@ -126,7 +126,7 @@ class _Measured:
 
 
 def _measure(landscape: Landscape, q: ArrayLike, v: ArrayLike, curvature_tolerance: float) -> _Measured:
-    checked_q, checked_v = checked_point(landscape, q, v)
+    checked_q, checked_v = one_point(landscape, q, v)
     found = symmetries(landscape, checked_q, checked_v)
     if "scaling q against v" in found.names:
         checked_q, checked_v = balanced(checked_q, checked_v)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tokendynamics.circuits.landscape.landscape import Landscape
-from tokendynamics.circuits.landscape.points import checked_point, flatten, unflatten
+from tokendynamics.circuits.landscape.points import flatten, one_point, unflatten
 from tokendynamics.circuits.landscape.symmetries import balanced, scales_against
 from tokendynamics.numerics.arguments import ArrayLike
 from tokendynamics.numerics.signatures import typed_arguments
@@ -56,7 +56,7 @@ def continue_descent(
         expansions: How many attempts are made; the first that fails ends them.
         steps: The largest number of Newton steps in each.
     """
-    start = flatten(*checked_point(landscape, q, v))
+    start = flatten(*one_point(landscape, q, v))
     balance = scales_against(landscape)
     start = _balanced(landscape, start) if balance else start
     before = _loss(landscape, start)

@@ -28,6 +28,15 @@ def checked_point(landscape: Landscape, q: ArrayLike, v: ArrayLike) -> tuple[Ten
     return checked_q.expand(*lead, *landscape.q_shape), checked_v.expand(*lead, *landscape.v_shape)
 
 
+def one_point(landscape: Landscape, q: ArrayLike, v: ArrayLike) -> tuple[Tensor, Tensor]:
+    """As `checked_point`, for what is computed of one point only: leading axes are refused."""
+    checked_q, checked_v = checked_point(landscape, q, v)
+    if checked_q.ndim > 2:
+        came = f"leading axes {tuple(checked_q.shape[:-2])}"
+        raise ArgumentValueError(expected("q, v", "one point, without leading axes", came))
+    return checked_q, checked_v
+
+
 def checked_positions(positions: int) -> int:
     """The number of positions M, at least two: the first column has no previous token and is not counted.
 

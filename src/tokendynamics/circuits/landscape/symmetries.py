@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tokendynamics.circuits.landscape.landscape import Landscape
-from tokendynamics.circuits.landscape.points import checked_point, flatten, unflatten
+from tokendynamics.circuits.landscape.points import flatten, one_point, unflatten
 from tokendynamics.numerics.arguments import ArrayLike
 from tokendynamics.numerics.seeding import generator
 from tokendynamics.numerics.signatures import typed_arguments
@@ -46,7 +46,7 @@ def symmetries(landscape: Landscape, q: ArrayLike, v: ArrayLike) -> Symmetries:
     >>> found.names
     ('scaling q against v', 'constant on a column of q', 'entries without influence')
     """
-    point = flatten(*checked_point(landscape, q, v))
+    point = flatten(*one_point(landscape, q, v))
     # Tried elsewhere, since at the point itself a move may change nothing by accident (any v where q = 0).
     general = _general_point(landscape)
     names, moves, directions = _candidates(landscape, general, point)

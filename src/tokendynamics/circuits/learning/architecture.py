@@ -7,6 +7,7 @@ from typing import Literal
 
 from tokendynamics.circuits.pair_task import PairTask
 from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.signatures import typed_arguments
 
 Architecture = Literal["solution-1", "solution-2", "solution-3", "combined"]
 Sight = Literal["category", "position", "both"]
@@ -48,6 +49,7 @@ DESIGNS: dict[Architecture, Design] = {
 """Three models tailored to one solution each, and one that can learn all three."""
 
 
+@typed_arguments
 def design(architecture: str) -> Design:
     """The design of that name.
 

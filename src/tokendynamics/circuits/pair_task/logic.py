@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tokendynamics.numerics.arguments import ArrayLike, as_tensor, like
 from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.signatures import typed_arguments
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +88,7 @@ class WordLogic:
         """One-hots of the words, added, `logical` (1.4)–(1.6); words outside the vocabulary carry no weight (1.8)."""
         return torch.tensor([float(word in words) for word in self.words], dtype=torch.float64)
 
+    @typed_arguments
     def __call__(self, words: Sequence[str]) -> dict[str, float]:
         """1 for each conclusion that follows, 0 for the others.
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tokendynamics.circuits.pair_task.laws import category_law
-from tokendynamics.numerics.arguments import ArrayLike, as_count, as_tensor
+from tokendynamics.numerics.arguments import ArrayLike, as_count, as_tensor, refuse_masked
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
 from tokendynamics.numerics.seeding import generator
 from tokendynamics.numerics.signatures import typed_arguments
@@ -149,10 +149,15 @@ class PairTask:
 
 def _as_integers(x: Any) -> Tensor:
     try:
+        refuse_masked(x, "x")
+        if isinstance(x, Tensor) and (x.is_meta or x.is_quantized or x.layout != torch.strided):
+            raise TypeError
         sequences = x if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x))
         if sequences.numel() == 0:
             return sequences.long()
-    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+    except Exception as error:  # whatever an object's own way to become an array raises
+        if isinstance(error, ArgumentTypeError):
+            raise
         wanted = "sequences of integers of equal length"
         raise ArgumentTypeError(expected("x", wanted, f"{type(x).__name__} that is none")) from error
     if sequences.dtype == torch.bool or sequences.is_floating_point() or sequences.is_complex():

@@ -1,0 +1,327 @@
+"""Every public function outside models with arguments that are right, and the kind of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+import tokendynamics as td
+from tokendynamics import observables, spectra
+from tokendynamics.circuits import PairTask, evidence, hand_built, landscape, learning, pair_task
+from tokendynamics.spaces import remark_5_1_projection
+
+Kind = Literal["array", "array or none", "number", "integer", "flag", "choice", "ours", "any"]
+
+X = np.array([[1.0, 0.2], [0.5, 0.8], [0.3, 0.9]])
+QK = np.array([[1.0, 0.2], [0.3, -0.5]])
+OV = np.array([[0.5, -0.1], [0.2, 0.7]])
+TIMES = np.linspace(0.0, 1.0, 3)
+ATTENTION = td.Attention(QK, OV)
+FLOW = td.Flow(ATTENTION, td.Sphere())
+RUN = td.simulate(FLOW, X, TIMES)
+TASK = PairTask([[1.0, -2.0], [3.0, 4.0]], positions=3)
+MODEL = hand_built.solution_2(TASK)
+ON_POSITIONS = landscape.PositionsOnly([0.5, 0.5], 3)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function, arguments that it takes, and the kind of each."""
+
+    function: Callable[..., Any]
+    arguments: Mapping[str, tuple[Any, Kind]]
+
+    def __call__(self, **changed: Any) -> Any:
+        values = {name: value for name, (value, _) in self.arguments.items()}
+        return self.function(**{**values, **changed})
+
+
+def _call(function: Callable[..., Any], **arguments: tuple[Any, Kind]) -> Call:
+    return Call(function, arguments)
+
+
+def _of_x(name: str, **further: tuple[Any, Kind]) -> Call:
+    return _call(getattr(observables, name), x=(X, "array"), **further)
+
+
+_QK: tuple[Any, Kind] = (QK, "array")
+
+OBSERVABLES: dict[str, Call] = {
+    **{name: _of_x(name) for name in ("norms", "agreement_with_first", "mean_pair_cosine", "hemisphere")},
+    **{name: _of_x(name) for name in ("rank_one_distance", "summarize")},
+    **{name: _of_x(name, geometry=("euclidean", "choice")) for name in ("diameter", "pairwise_distances")},
+    "clusters": _of_x("clusters", angle=(0.1, "number")),
+    "consensus": _of_x("consensus", reference=(0, "integer"), signed=(False, "flag")),
+    "coordinate_along": _of_x("coordinate_along", direction=([1.0, 0.0], "array")),
+    "direction_deficit": _of_x(
+        "direction_deficit", direction=([1.0, 0.0], "array"), metric=(np.eye(2), "array or none")
+    ),
+    "hemisphere_function": _of_x(
+        "hemisphere_function", direction=([1.0, 0.0], "array"), metric=(np.eye(2), "array or none")
+    ),
+    "effective_rank": _of_x("effective_rank", unit_rows=(False, "flag"), exponent=(2, "number")),
+    "stable_rank": _of_x("stable_rank", unit_rows=(False, "flag")),
+    "first_token_function": _call(observables.first_token_function, agreement=([0.5], "array")),
+    **{
+        name: _of_x(name, qk=_QK)
+        for name in ("potential", "log_potential", "interaction_energy", "log_interaction_energy")
+    },
+    "quadratic_form_rate_bound": _of_x("quadratic_form_rate_bound", qk=_QK),
+    **{
+        name: _of_x(name, qk=_QK, normalization=("paper", "choice"), causal=(False, "flag"))
+        for name in ("interaction_sums", "log_interaction_sums")
+    },
+    **{name: _of_x(name, u=(X, "array"), qk=_QK) for name in ("log_interaction", "log_interaction_gradient")},
+    **{name: _of_x(name, matrix=_QK) for name in ("quadratic_form", "pair_quadratic_form")},
+    **{
+        name: _of_x(name, matrix=_QK, velocity=(X, "array"))
+        for name in ("quadratic_form_rate", "pair_quadratic_form_rate")
+    },
+    "riemannian_metric": _of_x(
+        "riemannian_metric", first=(X, "array"), second=(X, "array"), qk=_QK, normalization=("paper", "choice")
+    ),
+    "wendel_probability": _call(
+        observables.wendel_probability, tokens=(5, "integer"), dim=(3, "integer"), formula=("corrected", "choice")
+    ),
+}
+
+_FACTORS: dict[str, tuple[Any, Kind]] = {"left": (X, "array"), "right": (X, "array")}
+SPECTRA: dict[str, Call] = {
+    "inertia": _call(spectra.inertia, matrix=_QK, tolerance=(0.1, "number")),
+    "low_rank_eigenvalues": _call(spectra.low_rank_eigenvalues, **_FACTORS),
+    "low_rank_inertia": _call(spectra.low_rank_inertia, **_FACTORS, tolerance=(0.1, "number")),
+    "product_eigenvalues": _call(spectra.product_eigenvalues, **_FACTORS),
+    "regime": _call(spectra.regime, qk=_QK, ov=(OV, "array")),
+    "value_spectrum": _call(spectra.value_spectrum, matrix=_QK),
+    "value_spectrum_of_factors": _call(
+        spectra.value_spectrum_of_factors, left=(torch.tensor(X), "array"), right=(torch.tensor(X), "array")
+    ),
+    "balance": _call(spectra.balance, eigenvalues=(torch.tensor([1.0, -2.0]), "array")),
+    "compress": _call(spectra.compress, left=(torch.tensor(X), "array"), right=(torch.tensor(X), "array")),
+}
+
+_POINT: dict[str, tuple[Any, Kind]] = {"x": (X, "array"), "t": (0.0, "number")}
+FLOWS: dict[str, Call] = {
+    "Attention": _call(
+        td.Attention,
+        qk=_QK,
+        ov=(OV, "array"),
+        causal=(False, "flag"),
+        weights=("softmax", "choice"),
+        normalization=("plain", "choice"),
+        positions=(None, "any"),
+    ),
+    "Attention.logits": _call(ATTENTION.logits, **_POINT),
+    "Attention.pattern": _call(ATTENTION.pattern, **_POINT),
+    "Sinusoidal": _call(
+        td.Sinusoidal,
+        matrix=_QK,
+        amplitude=(1.0, "array"),
+        frequency=(1.0, "array"),
+        phase=(0.0, "array"),
+        absolute=(False, "flag"),
+    ),
+    "Sinusoidal.matrix_at": _call(td.Sinusoidal(QK, 1.0, 1.0, 0.0).matrix_at, t=(0.0, "number")),
+    "Periodic": _call(td.Periodic, matrices=([QK, OV], "array"), period=(2.0, "number")),
+    "Periodic.matrix_at": _call(td.Periodic([QK, OV], 2.0).matrix_at, t=(0.0, "number")),
+    "AbsolutePositions": _call(td.AbsolutePositions, table=(X, "array")),
+    "AbsolutePositions.sinusoidal": _call(
+        td.AbsolutePositions.sinusoidal, tokens=(3, "integer"), dim=(2, "integer"), base=(100.0, "number")
+    ),
+    "RotaryPositions": _call(
+        td.RotaryPositions,
+        query=_QK,
+        key=(OV, "array"),
+        base=(100.0, "number"),
+        scale=(1.0, "number"),
+        frequencies=([1.0], "array or none"),
+    ),
+    "Ellipsoid": _call(td.Ellipsoid, metric=(np.eye(2), "array")),
+    **{
+        f"{type(space).__name__}.{name}": _call(getattr(space, name), **arguments)
+        for space in (td.Free(), td.Sphere(), td.Ellipsoid([[2.0, 0.0], [0.0, 1.0]]))
+        for name, arguments in {
+            "project": {"x": (X, "array")},
+            "tangent": {"y": (X, "array"), "vectors": (X, "array")},
+            "distance": {"x": (X, "array"), "y": (X, "array")},
+            "defect": {"y": (X, "array")},
+            "sample": {
+                "tokens": (3, "integer"),
+                "dim": (2, "integer"),
+                "systems": ((2,), "ours"),
+                "seed": (0, "integer"),
+            },
+            "sample_hemisphere": {"tokens": (3, "integer"), "direction": ([1.0, 0.0], "array"), "seed": (0, "integer")},
+        }.items()
+    },
+    "remark_5_1_projection": _call(remark_5_1_projection, y=(X, "array"), vectors=(X, "array"), ov=(OV, "array")),
+    "Flow": _call(
+        td.Flow, attention=(ATTENTION, "ours"), space=(td.Sphere(), "ours"), projection=("orthogonal", "choice")
+    ),
+    "Flow.velocity": _call(FLOW.velocity, **_POINT),
+    "Flow.step": _call(FLOW.step, x=(X, "array"), k=(0, "integer"), tau=(1.0, "number")),
+    "Consensus": _call(td.events.Consensus, below=(0.1, "number"), reference=(0, "integer")),
+    "NormAbove": _call(td.events.NormAbove, bound=(0.1, "number")),
+    "AtRest": _call(td.events.AtRest, speed=(0.1, "number")),
+    "simulate": _call(
+        td.simulate,
+        flow=(FLOW, "ours"),
+        x0=(X, "array"),
+        times=(TIMES, "array"),
+        rtol=(1e-8, "number"),
+        atol=(1e-8, "number"),
+        engine=("auto", "choice"),
+        events=((), "any"),
+        max_steps=(1000, "integer"),
+        device=("cpu", "any"),
+        dtype=(torch.float64, "any"),
+        progress=(False, "any"),
+        method=("dopri5", "choice"),
+        step=(None, "any"),
+    ),
+    "simulate, fixed": _call(partial(td.simulate, FLOW, X, TIMES), step=(0.5, "number")),
+    "simulate, layers": _call(partial(td.simulate, FLOW, X, [0, 2], engine="layers"), tau=(0.5, "number")),
+    "check": _call(td.check, flow=(FLOW, "ours"), x0=(X, "array")),
+    "certify": _call(td.certify, trajectory=(RUN, "ours"), statements=(["asymptotic-4.1"], "any")),
+    "Trajectory.open": _call(td.Trajectory.open, path=(Path("nothing"), "any")),
+}
+
+_LAW: tuple[Any, Kind] = ([0.5, 0.5], "array")
+_TASK: tuple[Any, Kind] = (TASK, "ours")
+CIRCUITS: dict[str, Call] = {
+    "PairTask": _call(PairTask, q_true=_QK, positions=(3, "integer"), law=(None, "array or none")),
+    "PairTask.sample": _call(TASK.sample, count=(3, "integer"), seed=(0, "integer"), length=(2, "integer")),
+    "PairTask.targets": _call(TASK.targets, x=([1, 2], "array")),
+    "PairTask.embed": _call(TASK.embed, x=([1, 2], "array"), scratch=(1, "integer")),
+    "category_law": _call(pair_task.category_law, law=_LAW, categories=(2, "integer")),
+    "pair_numbers": _call(pair_task.pair_numbers, categories=(2, "integer"), base=(10.0, "number")),
+    "random_functional": _call(pair_task.random_functional, categories=(2, "integer"), seed=(0, "integer")),
+    "either_pair": _call(pair_task.either_pair, x=([0.0, 1.0, 0.0, 1.0], "array")),
+    "WORD_LOGIC": _call(pair_task.WORD_LOGIC, words=(["Socrates"], "any")),
+    "solution_1": _call(hand_built.solution_1, task=_TASK, form=("rows", "choice"), causal=(False, "flag")),
+    **{
+        name: _call(
+            getattr(hand_built, name), task=_TASK, form=("exact", "choice"), K=(100.0, "number"), causal=(False, "flag")
+        )
+        for name in ("solution_2", "solution_3")
+    },
+    "softmax_solution_1": _call(
+        hand_built.softmax_solution_1, task=_TASK, sharpness=(40.0, "number"), causal=(False, "flag")
+    ),
+    "mixture": _call(hand_built.mixture, task=_TASK, attention_share=(0.5, "number"), causal=(False, "flag")),
+    "linear_case": _call(
+        hand_built.linear_case,
+        categories=(2, "integer"),
+        positions=(3, "integer"),
+        base=(10.0, "number"),
+        causal=(False, "flag"),
+    ),
+    "pair_order": _call(hand_built.pair_order, categories=(2, "integer")),
+    "shift": _call(hand_built.shift, positions=(2, "integer")),
+    "by_pair": _call(hand_built.by_pair, functional=(torch.tensor(QK), "array")),
+    "equivalence": _call(hand_built.equivalence, task=_TASK, x=([1, 2, 1], "array"), K=(100.0, "number")),
+    "compare": _call(hand_built.compare, model=(MODEL, "ours"), sequences=([[1, 2]], "any"), seed=(0, "integer")),
+    "transformer": _call(MODEL, x=([1, 2], "array")),
+    "OneLayerTransformer": _call(
+        hand_built.OneLayerTransformer,
+        attention=(MODEL.attention, "ours"),
+        B=(MODEL.B, "array"),
+        bias=(MODEL.bias, "array"),
+        C=(MODEL.C, "array"),
+        task=_TASK,
+        offset=(0.0, "number"),
+        skip=(1.0, "number"),
+        norm=(None, "any"),
+        activation=("relu", "choice"),
+    ),
+    "with_key_query": _call(MODEL.with_key_query, key_query=(MODEL.key_query, "array")),
+    "LayerNorm": _call(
+        hand_built.LayerNorm, gain=(torch.ones(3), "array"), shift=(torch.ones(3), "array"), eps=(1e-5, "number")
+    ),
+    "evidence": _call(
+        evidence.evidence,
+        model=(MODEL, "ours"),
+        task=_TASK,
+        samples=(50, "integer"),
+        seed=(0, "integer"),
+        resamples=(20, "integer"),
+        confidence=(0.9, "number"),
+    ),
+    "PositionsOnly": _call(landscape.PositionsOnly, law=_LAW, positions=(3, "integer")),
+    "SoftmaxPositions": _call(landscape.SoftmaxPositions, law=_LAW, positions=(3, "integer")),
+    "NormalizedPositions": _call(
+        landscape.NormalizedPositions, law=_LAW, positions=(3, "integer"), epsilon=(1e-5, "number")
+    ),
+    "CategoriesOnly": _call(
+        landscape.CategoriesOnly, q_true=_QK, law=_LAW, positions=(3, "integer"), causal=(False, "flag")
+    ),
+    "basins": _call(
+        landscape.basins,
+        landscape=(ON_POSITIONS, "ours"),
+        starts=(1, "integer"),
+        seed=(0, "integer"),
+        method=("quasi-newton", "choice"),
+        scale=(1.0, "number"),
+        budget=(2, "integer"),
+        horizon=(1.0, "number"),
+        tolerance=(1e-3, "number"),
+    ),
+    "classify": _call(
+        landscape.classify,
+        landscape=(ON_POSITIONS, "ours"),
+        q=(np.zeros((3, 3)), "array"),
+        v=(np.zeros((2, 2)), "array"),
+        lowest=(0.0, "number"),
+        expansions=(1, "integer"),
+    ),
+    "continue_descent": _call(
+        landscape.continue_descent,
+        landscape=(ON_POSITIONS, "ours"),
+        q=(np.zeros((3, 3)), "array"),
+        v=(np.zeros((2, 2)), "array"),
+        expansions=(1, "integer"),
+        steps=(1, "integer"),
+    ),
+    "symmetries": _call(
+        landscape.symmetries,
+        landscape=(ON_POSITIONS, "ours"),
+        q=(np.zeros((3, 3)), "array"),
+        v=(np.zeros((2, 2)), "array"),
+    ),
+    "stall": _call(
+        landscape.stall,
+        landscape=(landscape.SoftmaxPositions([0.5, 0.5], 3), "ours"),
+        depth=(1.0, "number"),
+    ),
+    "survey": _call(
+        landscape.survey,
+        section=("3.1", "choice"),
+        law=(None, "array or none"),
+        categories=(2, "integer"),
+        positions=(3, "integer"),
+        starts=(1, "integer"),
+        seed=(0, "integer"),
+        method=("quasi-newton", "choice"),
+        budget=(2, "integer"),
+    ),
+    "learn": _call(
+        learning.learn,
+        task=_TASK,
+        architecture=("solution-2", "choice"),
+        flavour=("free", "choice"),
+        batch=(3, "integer"),
+        steps=(1, "integer"),
+        inner=(1, "integer"),
+        hidden=(2, "integer"),
+        seed=(0, "integer"),
+        threads=(1, "integer"),
+    ),
+    "LearningRecord.open": _call(learning.LearningRecord.open, folder=(Path("nothing"), "any")),
+    "design": _call(learning.design, architecture=("solution-1", "choice")),
+}
