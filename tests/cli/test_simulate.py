@@ -107,6 +107,14 @@ def test_a_second_run_leaves_nothing_of_the_first(spec: Path, tmp_path: Path) ->
     ]  # fmt: skip
 
 
+def test_states_near_atol_are_a_warning_and_others_are_not(spec: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bare = SPEC.split("[output]")[0] + "[output]\nfigures = []\n"
+    for text, warned in ((bare, False), (bare.replace("[1.0, 0.0]", "[1e-11, 0.0]"), True)):
+        spec.write_text(text)
+        assert call(["simulate", "spec.toml", "--out", "out"]) == 0
+        assert ("warning: 1 of 2 systems have tokens of a norm down to 1e-11" in capsys.readouterr().err) is warned
+
+
 def test_a_horizon_that_is_not_reached_is_a_warning_and_the_part_is_kept(
     spec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

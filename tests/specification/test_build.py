@@ -232,3 +232,13 @@ def test_options_that_the_engine_does_not_use_are_refused(solver, message):
     )
     with pytest.raises(SpecificationError, match=re.escape(message)):
         build(parse_specification(text, "a.toml"))
+
+
+@pytest.mark.parametrize("then", ["end", "record"])
+def test_events_end_a_run_or_are_recorded(then):
+    text = (
+        "[attention]\nqk = 'identity'\n[space]\nkind = 'free'\n[start]\ntokens = [[1.0, 0.0]]\n"
+        f"[time]\ntimes = [0.0, 1.0]\n[events]\nthen = '{then}'\nnorm_above = 2.0\nat_rest = 1e-3\nconsensus = {{}}\n"
+    )
+    problem = build(parse_specification(text, "a.toml"))
+    assert [event.then for event in problem.events] == [then] * 3
