@@ -13,6 +13,7 @@ from torch import Tensor
 from tokendynamics.dynamics import trajectory_dataset, trajectory_files
 from tokendynamics.dynamics.flow import Flow
 from tokendynamics.dynamics.recorded import Recorded
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
 from tokendynamics.numerics.signatures import typed_arguments
 
 if TYPE_CHECKING:
@@ -80,7 +81,16 @@ class Trajectory:
         Raises:
             ArgumentValueError: Nothing there, or not a trajectory.
         """
-        return cls(**trajectory_dataset.from_dataset(trajectory_files.read(path)))
+        dataset = trajectory_files.read(path)
+        try:
+            return cls(**trajectory_dataset.from_dataset(dataset))
+        except ArgumentTypeError as error:
+            raise ArgumentValueError(expected("path", "a saved trajectory", f"{path} ({error})")) from error
+        except ArgumentValueError:
+            raise
+        except (KeyError, ValueError, TypeError, AttributeError, IndexError, RuntimeError) as error:
+            reason = f"no {error}" if isinstance(error, KeyError) else error
+            raise ArgumentValueError(expected("path", "a saved trajectory", f"{path} ({reason})")) from error
 
     def __repr__(self) -> str:
         words, numbers = np.unique(self.status.reshape(-1), return_counts=True)

@@ -72,7 +72,7 @@ def from_dataset(dataset: xr.Dataset) -> dict[str, Any]:
     Raises:
         ArgumentValueError: The dataset is not one of a trajectory.
     """
-    if "states" not in dataset or "flow" not in dataset.attrs:
+    if "states" not in dataset or "time" not in dataset.coords or "flow" not in dataset.attrs:
         raise ArgumentValueError(
             expected("path", "a trajectory that was saved", f"variables {list(dataset.variables)}")
         )
