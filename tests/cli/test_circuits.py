@@ -246,7 +246,7 @@ def test_what_does_not_fit_into_memory_is_no_defect(arguments: list[str], capsys
     assert call("build", "solution-2", *arguments) == 1
     lines = capsys.readouterr().err.strip().splitlines()
     assert len(lines) == 1
-    assert "memory is not enough" in lines[0]
+    assert "of memory of this machine, got" in lines[0]
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs a folder in which nothing can be made")

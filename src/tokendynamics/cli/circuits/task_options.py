@@ -11,7 +11,6 @@ import click
 
 from tokendynamics.cli.circuits.flags import renamed
 from tokendynamics.cli.numbers import whole
-from tokendynamics.numerics.arguments import as_path
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 
 if TYPE_CHECKING:
@@ -119,6 +118,8 @@ def law_of(spec: str) -> Any:
 
 def _read(spec: str) -> Any:
     import numpy as np
+
+    from tokendynamics.numerics.arguments import as_path
 
     path = Path(spec)
     readers = {".json": _read_json, ".csv": _read_csv, ".npy": _read_npy}
