@@ -127,6 +127,8 @@ def _read(spec: str) -> Any:
     if reader is None:
         wanted = "random:SEED, positive:SEED, digits, digits:BASE or a file that ends in .json, .csv or .npy"
         raise ArgumentValueError(expected("--q-true", wanted, repr(spec)))
+    from tokendynamics.numerics.arguments import as_path
+
     as_path(spec, "--q-true")
     if not path.is_file():
         raise ArgumentValueError(expected("--q-true", "a file that exists", path))
