@@ -127,7 +127,6 @@ def _read(spec: str) -> Any:
     if reader is None:
         wanted = "random:SEED, positive:SEED, digits, digits:BASE or a file that ends in .json, .csv or .npy"
         raise ArgumentValueError(expected("--q-true", wanted, repr(spec)))
-    from tokendynamics.numerics.arguments import as_path
 
     as_path(spec, "--q-true")
     if not path.is_file():
