@@ -107,7 +107,7 @@ def test_a_break_is_the_first_float_of_the_piece_it_begins(number, count, period
 
 @pytest.mark.parametrize("t", [math.nan, math.inf])
 def test_a_piece_needs_a_finite_time(t):
-    with pytest.raises(ArgumentValueError, match="t: expected a finite time, got"):
+    with pytest.raises(ArgumentValueError, match="t: expected a finite number, got"):
         Periodic(np.ones((2, 2, 2)), 1.0).matrix_at(t)
 
 

@@ -80,29 +80,30 @@ def readout(functional: Tensor, form: Literal["rows", "uniform", "printed"]) -> 
     Raises:
         ArgumentValueError: A q_true so large that a C, which adds up a row of it, is not finite.
     """
-    bias, C = _bias_and_weights(functional, form)
-    if not bool(C.isfinite().all()):
+    bias, weights = _bias_and_weights(functional, form)
+    if not bool(weights.isfinite().all()):
         largest = float(functional.abs().max())
         wanted = "values whose sums over a row are finite"
         raise ArgumentValueError(expected("q_true", wanted, f"values up to {largest:g}", "scale q_true down"))
-    return bias, C
+    return bias, by_pair(weights)
 
 
 def _bias_and_weights(functional: Tensor, form: Literal["rows", "uniform", "printed"]) -> tuple[Tensor, Tensor]:
+    """The bias (N²,), and C as a matrix (previous, current)."""
     categories = functional.shape[0]
     diagonal = functional.diagonal()
     bias = torch.full((categories**2,), -4.0, dtype=torch.float64)
     # A diagonal pair wakes all rows that begin with its category, each by 2.
     corrected = diagonal - 2.0 * (functional - torch.diag(diagonal)).sum(dim=1)
     if form == "printed":
-        return bias, by_pair(functional)
+        return bias, functional
     if form == "rows":
         bias[:categories] = -8.0
-        return bias, by_pair(functional - torch.diag(diagonal - corrected))
+        return bias, functional - torch.diag(diagonal - corrected)
     # 9 − 4N is odd, so it is never zero.
     corrected = corrected / (9 - 4 * categories)
     pairs = functional - 2.0 * corrected[:, None]
-    return bias, by_pair(pairs.diagonal_scatter(corrected))
+    return bias, pairs.diagonal_scatter(corrected)
 
 
 def _indicators(task: PairTask, causal: bool) -> OneLayerTransformer:
