@@ -234,7 +234,7 @@ def test_wrong_parts_of_a_flow_are_named(unchecked):
         Flow(EYE, Free())  # pyright: ignore[reportArgumentType]
     with refused(r"space: expected Free\(\), Sphere\(\) or Ellipsoid\(metric\), got 'sphere'", ArgumentTypeError):
         Flow(Attention(EYE, EYE), "sphere")  # pyright: ignore[reportArgumentType]
-    with refused(r"positions: expected None, AbsolutePositions or RotaryPositions, got ndarray", ArgumentTypeError):
+    with refused(r"positions: expected an AbsolutePositions or RotaryPositions, got ndarray", ArgumentTypeError):
         Attention(EYE, EYE, positions=EYE)  # pyright: ignore[reportArgumentType]
     with refused(r"projection: expected 'orthogonal' or 'remark_5_1', got 'remark'"):
         Flow(Attention(EYE, EYE), Sphere(), "remark")  # pyright: ignore[reportArgumentType]

@@ -21,7 +21,7 @@ from tokendynamics.attention.mixing import (
 from tokendynamics.attention.positions import AbsolutePositions, RotaryPositions
 from tokendynamics.attention.schedules import Schedule, ScheduleLike, Time, as_schedule
 from tokendynamics.numerics.arguments import ArrayLike, as_finite, as_states, like
-from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
+from tokendynamics.numerics.errors import ArgumentValueError, expected
 from tokendynamics.numerics.signatures import typed_arguments
 
 Weights = Literal["softmax", "linear"]
@@ -68,9 +68,6 @@ class Attention:
             raise ArgumentValueError(expected("weights", "'softmax' or 'linear'", repr(weights)))
         if normalization not in (None, "plain", "paper"):
             raise ArgumentValueError(expected("normalization", "'plain', 'paper' or None", repr(normalization)))
-        if not isinstance(positions, AbsolutePositions | RotaryPositions | None):
-            wanted = "None, AbsolutePositions or RotaryPositions"
-            raise ArgumentTypeError(expected("positions", wanted, type(positions).__name__))
         self.qk: Schedule = as_schedule(qk, "qk")
         self.ov: Schedule = as_schedule(ov, "ov")
         self.causal = bool(causal)

@@ -11,8 +11,8 @@ from torch import Tensor
 from tokendynamics.attention.attention import Attention
 from tokendynamics.attention.schedules import Constant
 from tokendynamics.dynamics.field import Field
-from tokendynamics.numerics.arguments import ArrayLike, as_finite, as_states, like
-from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
+from tokendynamics.numerics.arguments import ArrayLike, as_choice, as_finite, as_states, like
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected, shown
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.spaces.ellipsoid import Ellipsoid
 from tokendynamics.spaces.free import Free
@@ -49,14 +49,12 @@ class Flow:
     [[0.5, 0.5], [0.5, 0.5]]
     """
 
-    @typed_arguments
     def __init__(self, attention: Attention, space: Free | Ellipsoid, projection: Projection = "orthogonal") -> None:
         if not isinstance(attention, Attention):
             raise ArgumentTypeError(expected("attention", "an Attention", type(attention).__name__))
         if not isinstance(space, Free | Ellipsoid):
-            raise ArgumentTypeError(expected("space", "Free(), Sphere() or Ellipsoid(metric)", repr(space)))
-        if projection not in ("orthogonal", "remark_5_1"):
-            raise ArgumentValueError(expected("projection", "'orthogonal' or 'remark_5_1'", repr(projection)))
+            raise ArgumentTypeError(expected("space", "Free(), Sphere() or Ellipsoid(metric)", shown(space)))
+        as_choice(projection, "projection", ("orthogonal", "remark_5_1"))
         self.attention, self.space = attention, space
         self.projection: Projection = projection
         constrained = isinstance(space, Ellipsoid)

@@ -312,7 +312,7 @@ def _from_numpy(array: np.ndarray, argument: str) -> Tensor:
         )
     # PyTorch takes neither foreign byte orders nor negative strides, and warns of arrays that cannot be written to.
     plain = array.dtype.isnative and array.flags.writeable and min(array.strides, default=1) >= 0
-    if array.dtype.kind == "f" and not plain:
+    if not plain:
         array = array.astype(array.dtype.newbyteorder("="), order="C", copy=True)
     return torch.as_tensor(np.asarray(array))
 

@@ -170,7 +170,9 @@ def _instance(classes: tuple[type, ...]) -> Reader:
 
     def read(value: Any, argument: str) -> Any:
         if not isinstance(value, classes):
-            raise ArgumentTypeError(expected(argument, f"{article} {names}", shown(value)))
+            # What an array holds says nothing about why it is none of these.
+            came = type(value).__name__ if hasattr(value, "shape") else shown(value)
+            raise ArgumentTypeError(expected(argument, f"{article} {names}", came))
         return value
 
     return read
