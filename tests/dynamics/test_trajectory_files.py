@@ -200,6 +200,6 @@ def test_what_is_no_trajectory_is_refused(tmp_path):
     text.write_text("no file of numbers")
     with pytest.raises(ArgumentValueError, match="path: expected a saved trajectory"):
         Trajectory.open(text)
-    xr.Dataset({"a": ("x", [1.0])}).to_zarr(tmp_path / "other.zarr", consolidated=False)
+    xr.Dataset({"a": ("x", [1.0])}).to_zarr(tmp_path / "other.zarr", zarr_format=2, consolidated=False)
     with pytest.raises(ArgumentValueError, match="path: expected a trajectory that was saved"):
         Trajectory.open(tmp_path / "other.zarr")

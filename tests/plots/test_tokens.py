@@ -225,5 +225,5 @@ def test_a_velocity_field_off_the_surface_is_refused(plane: np.ndarray) -> None:
 @pytest.mark.usefixtures("unchecked")
 def test_what_is_no_space_is_named(converging: Find) -> None:
     wrong: Any = "sphere"
-    with pytest.raises(ArgumentTypeError, match="space: expected Free"):
+    with pytest.raises(ArgumentTypeError, match="space: expected a Space, got 'sphere'"):
         plots.tokens(converging(np.eye(3)), space=wrong)

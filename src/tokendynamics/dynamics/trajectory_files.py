@@ -6,10 +6,12 @@ import os
 import re
 import warnings
 from pathlib import Path
+from typing import Any
 
 import xarray as xr
 
-from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.dynamics.store_check import check_store, check_variables
+from tokendynamics.numerics.errors import ArgumentValueError, TokenDynamicsError, expected
 from tokendynamics.numerics.extras import require
 from tokendynamics.provenance.staging import staging
 from tokendynamics.provenance.swap import NEW, put, recover
@@ -51,17 +53,23 @@ def save(dataset: xr.Dataset, path: str | Path, *, overwrite: bool = False) -> P
 
 
 def read(path: str | Path) -> xr.Dataset:
-    """Read a store or file whole."""
+    """Read a store or file whole, once its sizes and codecs are known to be harmless; see `check_store`."""
     source = Path(path)
     if not source.exists():
         raise ArgumentValueError(expected("path", "a saved trajectory", f"nothing at {source}"))
-    if source.is_file():
+    if source.is_dir():
+        check_store(source)
+    elif not source.is_file():
+        raise ArgumentValueError(expected("path", "a saved trajectory", f"{source}, no regular file"))
+    else:
         require("netcdf", "path", "reading a NetCDF file")
     try:
-        if source.is_dir():
-            return xr.load_dataset(source, engine="zarr", consolidated=False)
-        return xr.load_dataset(source, engine="h5netcdf")
-    except (OSError, KeyError, ValueError) as error:
+        with _opened(source) as dataset:
+            check_variables(dataset, source)
+            return dataset.load()
+    except TokenDynamicsError:
+        raise
+    except Exception as error:  # what readers and codecs raise of damaged files is theirs to choose
         raise ArgumentValueError(expected("path", "a saved trajectory", f"{source} ({error})")) from error
 
 
@@ -83,9 +91,9 @@ def _foreign(target: Path) -> Path | None:
 
 
 def _opened(target: Path) -> xr.Dataset:
-    if target.is_dir():
-        return xr.open_dataset(target, engine="zarr", consolidated=False)
-    return xr.open_dataset(target, engine="h5netcdf")
+    # Without indexes nothing is read yet, however long an axis says that it is.
+    options: dict[str, Any] = {"engine": "zarr", "consolidated": False} if target.is_dir() else {"engine": "h5netcdf"}
+    return xr.open_dataset(target, create_default_indexes=False, **options)
 
 
 def _of_store(path: Path, variables: set[str]) -> bool:
