@@ -129,8 +129,16 @@ def test_a_horizon_that_is_not_reached_is_a_warning_and_the_part_is_kept(
 
 
 def test_an_interrupted_run_is_saved_and_says_how_far_it_came(
-    spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    spec: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
 ) -> None:
+    # A shell has its background jobs ignore the signal, and Python leaves that so.
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, former))
+
     @contextmanager
     def interrupting() -> Iterator[Callable[[float], None]]:
         yield lambda share: signal.raise_signal(signal.SIGINT) if 0.3 < share < 1 else None

@@ -13,7 +13,7 @@ SPHERE = td.Flow(td.Attention(np.eye(3), np.eye(3)), td.Sphere())
 
 @pytest.mark.usefixtures("unchecked")
 def test_something_that_is_no_flow_is_refused():
-    with pytest.raises(ArgumentTypeError, match="flow: expected a Flow, got int"):
+    with pytest.raises(ArgumentTypeError, match="flow: expected a Flow, got 3"):
         td.check(3, np.ones((2, 3)))
 
 
