@@ -141,6 +141,7 @@ def test_a_defect_is_one_line_and_shows_its_traceback_on_request(
 
 def test_the_target_must_be_a_folder(model: str, tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file")
+    assert call(["diagnose", model, "--out", ""]) == 2
     assert call(["diagnose", model, "--out", str(tmp_path / "taken")]) == 2
     assert call(["diagnose", model, "--out", str(tmp_path / "taken" / "inside")]) == 2
     assert (tmp_path / "taken").read_text() == "a file"

@@ -179,6 +179,7 @@ def test_an_interrupted_run_is_saved_and_says_how_far_it_came(
         (["simulate", "spec.toml"], ("[output]", '[solver]\nengine = "fixed"\n[output]'), 2, "line 16: solver"),
         (["simulate", "spec.toml"], ("1.0]\n\n[output]", "1.0\n\n[output]"), 2, "spec.toml: line"),
         (["simulate", "spec.toml", "--out", "spec.toml"], ("", ""), 2, "--out"),
+        (["simulate", "spec.toml", "--out", ""], ("", ""), 2, "expected the name of a folder, got an empty one"),
     ],
 )  # fmt: skip
 def test_failures_are_one_line_with_their_code_and_leave_nothing(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tokendynamics.cli.prompts import named_prompts
-from tokendynamics.cli.target import check_writable, overwrite_option
+from tokendynamics.cli.target import Folder, check_writable, overwrite_option
 from tokendynamics.numerics.printable import shortened
 
 if TYPE_CHECKING:
@@ -70,9 +70,7 @@ Examples:
 @click.option("--threads", type=click.IntRange(min=1), help="CPU threads; two are often slower than one.")
 @click.option("--truncate", is_flag=True, help="Cut prompts longer than the context instead of refusing them.")
 @click.option("--allow-pickle", is_flag=True, help="Read pickled weights (weights only, but trust their source).")
-@click.option(
-    "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder of the results.  [default: diagnosis-MODEL]"
-)
+@click.option("--out", type=Folder(), help="Folder of the results.  [default: diagnosis-MODEL]")
 @click.option(
     "--format",
     "data_format",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokendynamics.cli.numbers import whole
-from tokendynamics.cli.target import check_writable, overwrite_option
+from tokendynamics.cli.target import Folder, check_writable, overwrite_option
 from tokendynamics.cli.terminal import echo, json_line
 
 if TYPE_CHECKING:
@@ -43,9 +43,7 @@ Ctrl-C what was reached is saved with the status "interrupted", and the exit cod
 @click.command("simulate", epilog=_EPILOG)
 @click.argument("spec", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--example", help="Print a documented example instead of running; 'list' names them.")
-@click.option(
-    "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder of the results.  [default: simulation-SPEC]"
-)
+@click.option("--out", type=Folder(), help="Folder of the results.  [default: simulation-SPEC]")
 @click.option("--threads", type=whole(1), help="CPU threads; wins over [solver] threads.")
 @overwrite_option()
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on standard output.")

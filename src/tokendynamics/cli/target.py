@@ -10,6 +10,19 @@ from typing import Any
 import click
 
 
+class Folder(click.Path):
+    """A folder's name; an empty one, which would quietly be the current folder, is refused."""
+
+    def __init__(self) -> None:
+        super().__init__(file_okay=False, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path."""
+        if value == "":
+            self.fail("expected the name of a folder, got an empty one; '.' is the current one", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 def check_writable(out: Path | None) -> None:
     """Refuse a target that cannot be made before minutes are spent on what should go there.
 
