@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from tokendynamics.numerics.errors import ArgumentValueError, CheckpointError
 from tokendynamics.pretrained import load, wheels
+from tokendynamics.pretrained.specification import _name_and_seed
 
 
 def _refusal(spec: str | Path, **options: Any) -> str:
@@ -163,3 +164,9 @@ def test_an_impossible_dtype_or_device_is_refused() -> None:
         load("random:gpt2", dtype="int8")
     with pytest.raises(ArgumentValueError, match="device: expected a device of this machine"):
         load("random:gpt2", device="toaster")
+
+
+def test_the_largest_seed_is_that_of_64_bits_with_a_sign() -> None:
+    assert _name_and_seed(f"gpt2:{2**63 - 1}") == ("gpt2", 2**63 - 1)
+    with pytest.raises(ArgumentValueError, match="seed: expected at most 9223372036854775807"):
+        _name_and_seed(f"gpt2:{2**63}")
