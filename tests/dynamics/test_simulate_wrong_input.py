@@ -171,6 +171,15 @@ def test_times_must_increase(times, message):
         ({"engine": "batched", "tau": 0.5}, r"engine: expected 'layers' where tau is given, got 'batched'"),
         ({"engine": "fixed", "step": 0.1, "tau": 1.0}, r"engine: expected 'layers' where tau is given, got 'fixed'"),
         ({"engine": "stiff", "tau": 1.0}, r"engine: expected 'layers' where tau is given, got 'stiff'"),
+        (
+            {"engine": "layers", "rtol": 1e-8},
+            r"engine: expected 'batched' or 'stiff' or 'auto' where rtol is given, got 'layers'; or leave rtol out$",
+        ),
+        ({"engine": "fixed", "step": 0.1, "atol": 1e-10}, r"engine: expected .* where atol is given, got 'fixed'"),
+        (
+            {"step": 0.1, "rtol": 1e-8},
+            r"engine: expected 'batched' or 'stiff' where rtol is given, got 'auto', which takes 'fixed' here",
+        ),
         ({"tau": 1.0}, r"engine: expected 'layers' where tau is given, got 'auto', which takes 'batched' here"),
         (
             {"engine": "stiff", "method": "bosh3"},

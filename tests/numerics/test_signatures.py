@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -24,11 +24,12 @@ def _taking(
     path: str | Path = "x",
     shape: tuple[int, ...] = (),
     names: Sequence[str] = (),
+    sizes: Mapping[str, int] | None = None,
     none: float | None = None,
     tensor: torch.Tensor = torch.ones(1),  # noqa: B008
     free: Any = None,
 ) -> tuple[Any, ...]:
-    return count, size, flag, word, path, shape, names, none, free
+    return count, size, flag, word, path, shape, names, sizes, none, free
 
 
 @typed_fields
@@ -56,6 +57,9 @@ class _Record:
         ("path", 3),
         ("shape", 3),
         ("shape", (1, 2.0)),
+        ("sizes", [("a", 1)]),
+        ("sizes", {"a": 1.0}),
+        ("sizes", {1: 1}),
         ("names", "abc"),
         ("names", ["a", 3]),
         ("names", {"a": 1}),
@@ -66,7 +70,7 @@ class _Record:
     ],
 )
 def test_another_kind_is_a_type_error_that_names_the_argument(argument: str, value: Any) -> None:
-    with pytest.raises(ArgumentTypeError, match=rf"^{argument}(\[\d\])?: expected "):
+    with pytest.raises(ArgumentTypeError, match=rf"^{argument}(\[\d\]|\['a'\])?: expected "):
         _taking(**{argument: value})
 
 
@@ -81,11 +85,13 @@ def test_what_no_number_or_path_can_be_is_a_value_error(argument: str, value: An
 
 
 def test_right_kinds_arrive_as_they_came() -> None:
-    assert _taking(np.int16(2), np.float32(0.5), np.bool_(True), "b", Path("y"), [1, 2], ["n"], 3, free=b"q") == (
-        *(2, 0.5, True, "b", Path("y"), (1, 2), ["n"], 3),
+    assert _taking(
+        np.int16(2), np.float32(0.5), np.bool_(True), "b", Path("y"), [1, 2], ["n"], {"a": 1}, 3, free=b"q"
+    ) == (
+        *(2, 0.5, True, "b", Path("y"), (1, 2), ["n"], {"a": 1}, 3),
         b"q",
     )
-    assert _taking(none=None)[7] is None
+    assert _taking(none=None)[8] is None
     assert _taking(size=torch.tensor(0.25))[1] == 0.25
 
 

@@ -201,5 +201,8 @@ CHOICES: dict[str, Any] = {
 }
 """None of the words that an argument may be."""
 
+TEXTS: dict[str, Any] = {name: CHOICES[name] for name in (*NOTHING, "a list", "a number", "an array")}
+"""No text."""
+
 OTHER: dict[str, Any] = {**NOTHING, "None": None, "a text": "text", "a number": 3.0, "a list": [1.0], "array": _SQUARE}
 """Nothing that an argument of a type of ours could be."""

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 
 import tokendynamics as td
-from tokendynamics import observables, spectra
+from tokendynamics import observables, plots, spectra
 from tokendynamics.circuits import PairTask, evidence, hand_built, landscape, learning, pair_task
 from tokendynamics.spaces import remark_5_1_projection
 
-Kind = Literal["array", "array or none", "number", "integer", "flag", "choice", "ours", "any"]
+Kind = Literal["array", "array or none", "number", "integer", "flag", "choice", "text", "ours", "any"]
 
 X = np.array([[1.0, 0.2], [0.5, 0.8], [0.3, 0.9]])
 QK = np.array([[1.0, 0.2], [0.3, -0.5]])
@@ -324,4 +324,73 @@ CIRCUITS: dict[str, Call] = {
     ),
     "LearningRecord.open": _call(learning.LearningRecord.open, folder=(Path("nothing"), "any")),
     "design": _call(learning.design, architecture=("solution-1", "choice")),
+}
+
+_STATES = RUN.tensor
+_DRAWN: dict[str, tuple[Any, Kind]] = {"axes": (None, "any"), "width": (3.3, "number")}
+_OVER_TIME: dict[str, tuple[Any, Kind]] = {"times": (TIMES, "array"), "log": ("none", "choice"), **_DRAWN}
+_OF_RUN: dict[str, tuple[Any, Kind]] = {"states": (_STATES, "array"), "system": (None, "any")}
+PLOTS: dict[str, Call] = {
+    "tokens": _call(plots.tokens, **_OF_RUN, space=(None, "any"), view=(None, "any"), **_DRAWN),
+    "tokens on a sphere": _call(plots.tokens, states=(RUN, "any"), space=(td.Sphere(), "any")),
+    "phase_plane": _call(
+        plots.phase_plane,
+        **_OF_RUN,
+        components=((0, 1), "any"),
+        flow=(FLOW, "any"),
+        probe=(0, "any"),
+        frame=(0, "integer"),
+        times=(TIMES, "array or none"),
+        **_DRAWN,
+    ),
+    "over_time": _call(
+        plots.over_time,
+        values=(np.ones((2, 3)), "array"),
+        label=("V", "text"),
+        names=(("one", "two"), "any"),
+        many=("systems", "text"),
+        references=({"bound": 1.0}, "any"),
+        time_label=("t", "text"),
+        **_OVER_TIME,
+    ),
+    "distances": _call(plots.distances, **_OF_RUN, geometry=("euclidean", "choice"), **_OVER_TIME),
+    "norms": _call(plots.norms, **_OF_RUN, **_OVER_TIME),
+    "heat_map": _call(
+        plots.heat_map,
+        matrix=_QK,
+        blocks=({"a": 2}, "any"),
+        column_blocks=({"a": 1, "b": 1}, "any"),
+        cells=("plain", "choice"),
+        scale=(1.0, "any"),
+        label=("q", "text"),
+        row_label=("i", "text"),
+        column_label=("k", "text"),
+        **_DRAWN,
+    ),
+    "panels": _call(
+        plots.panels,
+        columns=(1, "integer"),
+        rows=(1, "integer"),
+        width=(3.3, "number"),
+        height=(2.0, "any"),
+        titles=(("one",), "any"),
+    ),
+    "save": _call(
+        plots.save,
+        figure=(plots.panels()[0], "ours"),
+        path=("drawn.png", "any"),
+        dots_per_inch=(20, "number"),
+    ),
+    "animate": _call(
+        plots.animate,
+        **_OF_RUN,
+        path=("drawn.gif", "any"),
+        frames_per_second=(5, "number"),
+        seconds=(0.4, "any"),
+        times=(TIMES, "array or none"),
+        space=(None, "any"),
+        view=(None, "any"),
+        width=(1.0, "number"),
+        dots_per_inch=(20, "number"),
+    ),
 }

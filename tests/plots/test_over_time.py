@@ -112,7 +112,7 @@ def test_plots_share_the_panels_of_one_figure(plane: np.ndarray) -> None:
         (lambda: plots.distances(TIMES, np.ones((7, 1, 2))), "states: expected 2 to 200 tokens, got 1"),
         (lambda: plots.distances(TIMES, np.ones((7, 201, 2))), "got 201; choose some of the tokens"),
         (lambda: plots.distances(TIMES[:2], np.ones((7, 2, 2))), "times: expected one time for each of the 7"),
-        (lambda: plots.panels(0), "columns: expected a positive size, got 0"),
+        (lambda: plots.panels(0), "columns: expected at least 1, got 0"),
         (lambda: plots.panels(2, titles=["a"]), "titles: expected 2 titles, one for each panel, got 1"),
     ],
 )

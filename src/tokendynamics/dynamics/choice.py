@@ -14,7 +14,13 @@ LONG = 1e4
 _LARGEST_STIFF, _SYSTEMS, _JUMPS = 1024, 64, 50
 
 
-USERS = {"step": ("fixed",), "tau": ("layers",), "method": ("batched", "fixed")}
+USERS = {
+    "rtol": ("batched", "stiff"),
+    "atol": ("batched", "stiff"),
+    "step": ("fixed",),
+    "tau": ("layers",),
+    "method": ("batched", "fixed"),
+}
 """Options that only some engines use; the others refuse them."""
 
 
@@ -32,6 +38,7 @@ def choose(engine: str, problem: Problem, given: Collection[str] = ()) -> str:
     names = ("auto", "batched", "stiff", "layers", "fixed")
     if engine not in names:
         raise ArgumentValueError(expected("engine", f"one of {', '.join(names)}", repr(engine)))
+    asked = engine
     if engine == "auto":
         may_be_stiff = "method" not in given and _suits_stiff(problem)
         engine = "fixed" if problem.step is not None else "stiff" if may_be_stiff else "batched"
@@ -42,8 +49,10 @@ def choose(engine: str, problem: Problem, given: Collection[str] = ()) -> str:
         raise ArgumentValueError(expected("step", "a positive time for engine='fixed'", None))
     for option, users in USERS.items():
         if option in given and engine not in users:
-            names = " or ".join(repr(name) for name in (*users, *(("auto",) if option != "tau" else ())))
-            raise ArgumentValueError(expected("engine", f"{names} where {option} is given", chosen))
+            automatic = ("auto",) if option != "tau" and asked != "auto" else ()
+            names = " or ".join(repr(name) for name in (*users, *automatic))
+            wanted = f"{names} where {option} is given"
+            raise ArgumentValueError(expected("engine", wanted, chosen, f"or leave {option} out"))
     if engine == "stiff" and problem.wants_gradients:
         wanted = "'fixed' (by step=), 'layers' or 'batched' where gradients are wanted"
         raise ArgumentValueError(expected("engine", wanted, "'stiff'", "or detach x0 and the matrices"))

@@ -43,8 +43,8 @@ def simulate(
     x0: ArrayLike | Trajectory,
     times: ArrayLike,
     *,
-    rtol: float = 1e-8,
-    atol: float = 1e-10,
+    rtol: float | None = None,
+    atol: float | None = None,
     engine: Engine = "auto",
     events: Sequence[Event] = (),
     max_steps: int | None = None,
@@ -74,9 +74,10 @@ def simulate(
             (token, dim) holds for all systems of matrices. Or a trajectory, which goes on from its last time.
         times: Increasing output times, at least two; any spacing, steps do not depend on it. After a trajectory: one or
             more, none before its end.
-        rtol: Relative tolerance per step; raised to ten units in the last place of the dtype if below that.
-        atol: Absolute tolerance per step, of each number in free space; on a sphere or ellipsoid of each token, in its
-            own metric. In free space, where tokens come near it, the trajectory's notes warn.
+        rtol: Relative tolerance per step of "batched" and "stiff", 1e-8 if None; raised to ten units in the last place
+            of the dtype if below that.
+        atol: Absolute tolerance per step, 1e-10 if None, of each number in free space; on a sphere or ellipsoid of
+            each token, in its own metric. In free space, where tokens come near it, the trajectory's notes warn.
         engine: See above.
         events: From `tokendynamics.dynamics.events`; a system ends at its first one; with ``then="record"`` the
             run goes on and the trajectory's `recorded` says when and where.
@@ -107,21 +108,22 @@ def simulate(
     moments, skipped = start.moments(times)
     if method is not None and method not in TABLEAUS:
         raise ArgumentValueError(expected("method", f"one of {', '.join(TABLEAUS)}", repr(method)))
-    given = {name for name, value in (("method", method), ("step", step), ("tau", tau)) if value is not None}
+    options = {"rtol": rtol, "atol": atol, "method": method, "step": step, "tau": tau}
+    given = {name for name, value in options.items() if value is not None}
     ending, noted = split_events(checked_events(events, start.states))
     with reporting(progress) as report:
         problem = Problem(
             field=flow.field(start.states).flattened(start.leading),
             start=start.placed(flow),
             times=moments,
-            rtol=max(as_positive(rtol, "rtol"), 10 * torch.finfo(start.states.dtype).eps),
-            atol=as_positive(atol, "atol"),
+            rtol=max(_positive(rtol, "rtol", 1e-8), 10 * torch.finfo(start.states.dtype).eps),
+            atol=_positive(atol, "atol", 1e-10),
             events=with_overflow_guard(ending, flow, start.states.dtype),
             recorded=noted,
             max_steps=budget(max_steps),
             tableau=TABLEAUS[method or "dopri5"],
             step=None if step is None else as_positive(step, "step"),
-            tau=1.0 if tau is None else as_positive(tau, "tau"),
+            tau=_positive(tau, "tau", 1.0),
             report=report,
         )
         chosen = choose(engine, problem, given)
@@ -130,13 +132,23 @@ def simulate(
         if chosen in ("batched", "stiff") and (warning := warning_of_small_states(problem, outcome)) is not None:
             outcome.notes.append(warning)
         report(1.0)
-    options = {"rtol": problem.rtol, "atol": atol, "max_steps": problem.max_steps, "tau": problem.tau, "step": step}
-    options |= {"method": problem.tableau.name, "device": str(start.states.device)}
-    options |= {"events": [repr(event) for event in (*problem.events, *problem.recorded)]}
-    trajectory = _trajectory(flow, start, problem, outcome, chosen, record(options), skipped)
+    used = {
+        "rtol": problem.rtol,
+        "atol": problem.atol,
+        "max_steps": problem.max_steps,
+        "tau": problem.tau,
+        "step": step,
+    }
+    used |= {"method": problem.tableau.name, "device": str(start.states.device)}
+    used |= {"events": [repr(event) for event in (*problem.events, *problem.recorded)]}
+    trajectory = _trajectory(flow, start, problem, outcome, chosen, record(used), skipped)
     if outcome.interrupted:
         raise Interrupted(trajectory)
     return trajectory
+
+
+def _positive(value: float | None, argument: str, usual: float) -> float:
+    return usual if value is None else as_positive(value, argument)
 
 
 def _run_moving(engine: str, problem: Problem, start: Start) -> Outcome:

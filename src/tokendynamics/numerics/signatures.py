@@ -7,7 +7,7 @@ is the same everywhere, so it is said once, here.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from types import NoneType, SimpleNamespace, UnionType
@@ -100,6 +100,8 @@ def _reader(annotation: Any) -> Reader | None:
         return _tuple_reader(get_args(annotation))
     if get_origin(annotation) is Sequence:
         return _sequence_reader(*get_args(annotation))
+    if get_origin(annotation) is Mapping:
+        return _mapping_reader(*get_args(annotation))
     if annotation in _PLAIN:
         return _PLAIN[annotation]
     if not inspect.isclass(annotation) or annotation in (Any, object, inspect.Parameter.empty):
@@ -160,6 +162,23 @@ def _sequence_reader(part: Any) -> Reader | None:
         for i, entry in enumerate(value if part is str else ()):
             as_text(entry, f"{argument}[{i}]")
         return value
+
+    return read
+
+
+def _mapping_reader(key: Any, part: Any) -> Reader | None:
+    """Of ``Mapping[str, float]`` and ``Mapping[str, int]``."""
+    reader = _reader(part)
+    if key is not str or reader is None:
+        return None
+
+    def read(value: Any, argument: str) -> Any:
+        if not isinstance(value, Mapping):
+            raise ArgumentTypeError(expected(argument, "a dict", shown(value)))
+        for name in value:
+            if not isinstance(name, str):
+                raise ArgumentTypeError(expected(argument, "texts as keys", shown(name)))
+        return {name: reader(entry, f"{argument}[{shown(name)}]") for name, entry in value.items()}
 
     return read
 

@@ -9,13 +9,14 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from tokendynamics.numerics.arguments import ArrayLike
+from tokendynamics.numerics.arguments import ArrayLike, as_positive
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.plots import style
 from tokendynamics.plots.files import known_suffix
 from tokendynamics.plots.recording import Recording, Run, read_run
 from tokendynamics.plots.scene import Scene
+from tokendynamics.plots.sizes import check_pixels
 from tokendynamics.plots.style import SINGLE, panels, paper_style
 from tokendynamics.plots.video import find_ffmpeg, write_gif, write_mp4
 from tokendynamics.plots.view import choose_view
@@ -73,11 +74,12 @@ def animate(
     4
     """
     kind = known_suffix(path, ("gif", "mp4"))
-    _check_rates(kind, frames_per_second, dots_per_inch)
+    _check_rate(kind, frames_per_second)
     ffmpeg = find_ffmpeg() if kind == "mp4" else None
     recording = read_run(states, space=space, times=times, system=system)
     shown = picked(recording.states.shape[0], frames_per_second, seconds)
     figure, (panel,) = panels(width=width, height=0.92 * width)
+    check_pixels(*figure.get_size_inches(), dots_per_inch)
     figure.set_dpi(dots_per_inch)
     scene = Scene(panel, recording, choose_view(recording, view))
     frames = _frames(figure, scene, shown)
@@ -97,7 +99,7 @@ def picked(saved: int, frames_per_second: float, seconds: float | None) -> list[
     """
     if seconds is None:
         return list(range(saved))
-    count = round(frames_per_second * seconds)
+    count = round(min(frames_per_second * as_positive(seconds, "seconds"), saved + 1))
     if not 1 <= count <= saved:
         longest = f"{1 / frames_per_second:.3g} to {saved / frames_per_second:.3g} s"
         wanted = f"{longest}, for {saved} saved states at {frames_per_second:g} in a second"
@@ -134,11 +136,9 @@ def _stamps(recording: Recording) -> list[str]:
     return [f"t = {time:.{digits}g}" for time in recording.times]
 
 
-def _check_rates(kind: str, frames_per_second: float, dots_per_inch: float) -> None:
+def _check_rate(kind: str, frames_per_second: float) -> None:
     if not frames_per_second > 0:
         raise ArgumentValueError(expected("frames_per_second", "a positive number", frames_per_second))
     if kind == "gif" and frames_per_second > _FASTEST_GIF:
         advice = "write an .mp4 for more"
         raise ArgumentValueError(expected("frames_per_second", "at most 50 for a GIF", frames_per_second, advice))
-    if not dots_per_inch > 0:
-        raise ArgumentValueError(expected("dots_per_inch", "a positive number", dots_per_inch))

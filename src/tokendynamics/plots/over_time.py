@@ -69,6 +69,8 @@ def over_time(
     ([1.0, 0.1, 0.01], 'log')
     """
     lines = to_numpy(as_tensor(values, "values", ndim_at_least=1, axes="(…, time)"))
+    if not lines.size:
+        raise ArgumentValueError(expected("values", "at least one line and time", f"shape {lines.shape}"))
     lines = lines.reshape(-1, lines.shape[-1])
     clock = read_times(times, lines.shape[-1])
     _check_names(names, lines.shape[0])

@@ -110,9 +110,11 @@ def timed_run(
 def one_run(states: ArrayLike, system: int | None = None) -> tuple[np.ndarray, tuple[int, ...]]:
     """Return states (time, token, dim) as float64, and the index of the run among the systems."""
     array = to_numpy(as_states(states, "states"))
+    shape = tuple(array.shape)
+    if 0 in shape[-3:]:
+        raise ArgumentValueError(expected("states", "at least one time and token", f"shape {shape}"))
     if array.ndim == 3 and system is None:
         return array, ()
-    shape = tuple(array.shape)
     if array.ndim != 4 or (system is None and array.shape[0] != 1):
         advice = "choose one with system=" if array.ndim == 4 else ""
         raise ArgumentValueError(expected("states", "one run of shape (time, token, dim)", f"shape {shape}", advice))

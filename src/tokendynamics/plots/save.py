@@ -7,9 +7,9 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from tokendynamics.numerics.errors import ArgumentValueError, expected
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.plots.files import known_suffix
+from tokendynamics.plots.sizes import check_pixels
 from tokendynamics.plots.style import paper_style
 from tokendynamics.provenance.whole_file import whole_file
 
@@ -38,7 +38,7 @@ def save(figure: Figure, path: str | Path, *, dots_per_inch: float = 300) -> Pat
         The path written.
 
     Raises:
-        ArgumentValueError: Another suffix, a folder, or a resolution that is not positive.
+        ArgumentValueError: Another suffix, a folder, fewer than 10 dots per inch, or more than 10^8 pixels.
 
     >>> import tempfile
     >>> from tokendynamics.plots import over_time
@@ -47,8 +47,7 @@ def save(figure: Figure, path: str | Path, *, dots_per_inch: float = 300) -> Pat
     '<?xml version'
     """
     kind = known_suffix(path, tuple(_METADATA))
-    if not dots_per_inch > 0:
-        raise ArgumentValueError(expected("dots_per_inch", "a positive number", dots_per_inch))
+    check_pixels(*figure.get_size_inches(), dots_per_inch)
     with whole_file(path) as temporary:
         figure.savefig(temporary, format=kind, dpi=dots_per_inch, metadata=_METADATA[kind])
     return Path(path)

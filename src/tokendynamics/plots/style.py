@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.plots.sizes import check_inches, check_panels
 
 SINGLE, DOUBLE = 3.3, 6.9
 """Widths in inches of one column and of both columns of a printed page."""
@@ -119,16 +120,16 @@ def panels(
         The figure and its axes, row by row.
 
     Raises:
-        ArgumentValueError: A size that is not positive, or as many titles as do not fit the panels.
+        ArgumentValueError: A size outside 0.1 to 500 inches, no panels or more than 1000, or as many titles as do not
+            fit the panels.
 
     >>> figure, (left, right) = panels(2, width=DOUBLE, height=2.5, titles=["paths", "distances"])
     >>> figure.get_size_inches().tolist(), right.get_title(loc="left")
     ([6.9, 2.5], 'distances')
     """
-    height = 0.75 * width / max(columns, 1) * rows if height is None else height
-    for name, size in (("columns", columns), ("rows", rows), ("width", width), ("height", height)):
-        if not size > 0:
-            raise ArgumentValueError(expected(name, "a positive size", size))
+    check_panels(columns, rows)
+    height = 0.75 * width / columns * rows if height is None else height
+    check_inches(width=width, height=height)
     if titles and len(titles) != columns * rows:
         raise ArgumentValueError(expected("titles", f"{columns * rows} titles, one for each panel", len(titles)))
     figure = Figure(figsize=(width, height), layout="constrained")
