@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 
 from tokendynamics.numerics.errors import ArgumentValueError
 from tokendynamics.plots.sizes import check_inches, check_panels, check_pixels
@@ -24,14 +25,19 @@ from tokendynamics.plots.sizes import check_inches, check_panels, check_pixels
         ),
         (lambda count: check_panels(count, 1), 1, 0, "columns: expected at least 1, got 0"),
         (lambda count: check_panels(1, count), 1, 0, "rows: expected at least 1, got 0"),
-        (lambda dots: check_pixels(4, 25, dots), 1000, 1001, "dots_per_inch: expected 10 to 1000 for 4 x 25 inches"),
         (
-            lambda dots: check_pixels(1, 1, dots),
+            lambda dots: check_pixels(Figure((4, 25)), dots),
+            1000,
+            1001,
+            "dots_per_inch: expected 10 to 1000 for 4 x 25 inches",
+        ),
+        (
+            lambda dots: check_pixels(Figure((1, 1)), dots),
             10,
             9.9,
             "dots_per_inch: expected 10 to 10000 for 1 x 1 inches, got 9.9",
         ),
-        (lambda dots: check_pixels(1, 1, dots), 10, float("nan"), "got nan; a picture may have 1e+08 pixels"),
+        (lambda dots: check_pixels(Figure((1, 1)), dots), 10, float("nan"), "got nan; a picture may have 1e+08 pixels"),
     ],
 )
 def test_sizes_are_refused_beyond_their_bounds(check: Any, inside: float, outside: float, message: str) -> None:

@@ -79,7 +79,7 @@ def animate(
     recording = read_run(states, space=space, times=times, system=system)
     shown = picked(recording.states.shape[0], frames_per_second, seconds)
     figure, (panel,) = panels(width=width, height=0.92 * width)
-    check_pixels(*figure.get_size_inches(), dots_per_inch)
+    check_pixels(figure, dots_per_inch)
     figure.set_dpi(dots_per_inch)
     scene = Scene(panel, recording, choose_view(recording, view))
     frames = _frames(figure, scene, shown)

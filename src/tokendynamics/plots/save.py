@@ -47,7 +47,7 @@ def save(figure: Figure, path: str | Path, *, dots_per_inch: float = 300) -> Pat
     '<?xml version'
     """
     kind = known_suffix(path, tuple(_METADATA))
-    check_pixels(*figure.get_size_inches(), dots_per_inch)
+    check_pixels(figure, dots_per_inch)
     with whole_file(path) as temporary:
         figure.savefig(temporary, format=kind, dpi=dots_per_inch, metadata=_METADATA[kind])
     return Path(path)

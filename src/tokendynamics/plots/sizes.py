@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from matplotlib.figure import Figure
+
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 
 _SMALLEST, _LARGEST = 0.1, 500.0
@@ -34,12 +36,13 @@ def check_panels(columns: int, rows: int) -> None:
         raise ArgumentValueError(expected("columns", f"at most {_MOST_PANELS} panels", came))
 
 
-def check_pixels(width: float, height: float, dots_per_inch: float) -> None:
+def check_pixels(figure: Figure, dots_per_inch: float) -> None:
     """Refuse a picture without legible letters, and one that does not fit into memory.
 
     Raises:
         ArgumentValueError: Fewer than 10 dots per inch, or more than 10^8 pixels; the number is printed.
     """
+    width, height = figure.get_size_inches()
     pixels = width * height * dots_per_inch**2
     if not (dots_per_inch >= _COARSEST and pixels <= _MOST_PIXELS):
         most = f"{_COARSEST:g} to {int((_MOST_PIXELS / (width * height)) ** 0.5)} for {width:g} x {height:g} inches"
