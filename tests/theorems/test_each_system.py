@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 import tokendynamics as td
+from tokendynamics.attention.frozen import Dense, Frozen
+from tokendynamics.attention.schedules.schedule import Continuous, Schedule, Time
 from tokendynamics.theorems import Certificate, Check, certify, check
 from tokendynamics.theorems.contraction import contraction_form
 from tokendynamics.theorems.systems import counted
@@ -107,13 +111,41 @@ def test_str_of_a_check_says_what_was_assumed() -> None:
     assert "; qk uniformly continuous: " in text
 
 
+class Foreign(Continuous):
+    """A schedule of a user's own class."""
+
+    constant, bounded, uniformly_continuous = False, None, None
+    shape = (1, 3, 3)
+
+    def __init__(self, function: Callable[[float], np.ndarray]) -> None:
+        self.function = function
+
+    def matrix_at(self, t: float) -> torch.Tensor:
+        return torch.from_numpy(self.function(t))[None]
+
+    def at(self, t: Time) -> Frozen:
+        return Dense(self.matrix_at(float(t)))
+
+    def flattened(self) -> Schedule:
+        return self
+
+    def select(self, systems: torch.Tensor) -> Schedule:
+        return self
+
+    def to(self, *, dtype: torch.dtype, device: torch.device) -> Schedule:
+        return self
+
+
+@pytest.mark.parametrize(
+    "given", [lambda f: f, lambda f: [f], Foreign], ids=["function", "list of functions", "class of one's own"]
+)
 @pytest.mark.parametrize("switch", [2.5e-3, 5e3])
-def test_a_function_of_time_is_looked_at_over_the_horizon_of_the_run(switch: float) -> None:
+def test_a_function_of_time_is_looked_at_over_the_horizon_of_the_run(switch: float, given: Any) -> None:
     # The identity before (or after) the run, something else within it: fixed times from 0 to 138 see it or not by luck.
     def ov(t: float) -> np.ndarray:
         return EYE if t < switch else 2 * EYE
 
-    flow = td.Flow(td.Attention(EYE, ov, causal=True), td.Sphere())
+    flow = td.Flow(td.Attention(EYE, given(ov), causal=True), td.Sphere())
     brief, long = np.linspace(0, 5e-3, 5), np.linspace(0, 1e4, 5)
     within = the(check(flow, EYE, brief if switch < 1 else long), "asymptotic-5.1")
     assert not within.applies
@@ -123,11 +155,12 @@ def test_a_function_of_time_is_looked_at_over_the_horizon_of_the_run(switch: flo
     assert any(f"in [0, {switch / 2:g}], other times are unknown" in text for text in before.assumed)
 
 
-def test_a_run_that_starts_late_is_judged_by_the_circuits_it_had() -> None:
+@pytest.mark.parametrize("given", [lambda f: f, lambda f: [f]])
+def test_a_run_that_starts_late_is_judged_by_the_circuits_it_had(given: Any) -> None:
     def ov(t: float) -> np.ndarray:
         return -np.eye(2) if t < 5 else np.diag([0.5, -1.0])
 
-    flow = td.Flow(td.Attention(np.eye(2), ov), td.Free())
+    flow = td.Flow(td.Attention(np.eye(2), given(ov)), td.Free())
     x0, times = [[1.0, 0.3], [0.5, -0.6]], np.linspace(6.0, 8.0, 5)
     assert "0.5 exp(0.5 t)" in the(check(flow, x0, times), "positional-3.6").prediction.text
     assert the(certify(td.simulate(flow, x0, times)), "positional-3.6").outcome == "holds"
