@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+import xarray as xr
 
 import tokendynamics as td
 from tokendynamics.numerics.errors import ArgumentValueError, MemoryLimitError
@@ -140,3 +143,53 @@ def test_netcdf_is_held_to_the_same(tmp_path: Path) -> None:
         file.create_dataset("time", shape=(10**14,), dtype="f8", chunks=(1024,)).make_scale("time")
     with pytest.raises(MemoryLimitError, match="GiB needed at least"):
         td.Trajectory.open(tmp_path / "huge.nc")
+
+
+@pytest.mark.parametrize("variable", ["states", "time", "status", "end_time"])
+def test_a_chunk_that_is_gone_is_not_taken_for_nothing(variable: str, saved: Path, tmp_path: Path) -> None:
+    # Zarr reads what it does not find as its fill value.
+    store = shutil.copytree(saved, tmp_path / "t.zarr")
+    for chunk in (store / variable).glob("[0-9]*"):
+        chunk.unlink()
+    with pytest.raises(ArgumentValueError, match="path: expected a saved trajectory"):
+        td.Trajectory.open(store)
+
+
+def rewritten(saved: Path, path: Path, change: Callable[[xr.Dataset], xr.Dataset]) -> Path:
+    """A copy of the store with other content, in perfect order as a store."""
+    with xr.open_zarr(saved, consolidated=False) as dataset:
+        dataset = change(dataset.load())
+    for variable in dataset.variables.values():
+        variable.encoding.clear()
+    dataset.to_zarr(path, zarr_format=2, consolidated=False)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda found: found.assign(status=("system", ["arrived"])),
+            "status: expected words for the end of a run, got 'arrived'",
+        ),
+        (lambda found: found.assign_coords(time=[1.0, 0.0]), "times: expected increasing times"),
+        (lambda found: found.assign(end_time=("system", [0.5])), "reached: expected True up to each end_time"),
+        (lambda found: found.assign(end_time=("system", [np.nan])), "reached: expected True up to each end_time"),
+        (lambda found: found.assign(states=found.states * np.inf), "states: expected finite"),
+        (lambda found: found.isel(feature=[0]), "states: expected shape .* to fit qk"),
+        (lambda found: found.assign(accepted=-found.accepted), "accepted: expected whole numbers of at least 0"),
+        (lambda found: found.assign(accepted=found.accepted + 0.5), "accepted: expected whole numbers of at least 0"),
+        (lambda found: found.assign_attrs(engine=1), "engine: expected a text"),
+        (lambda found: found.assign_attrs(notes="[1]"), "notes: expected a text"),
+        (lambda found: found.assign_attrs(parameters="[1]"), "parameters: expected an object"),
+        (lambda found: found.assign_attrs(parameters='{"rtol": -1.0}'), "rtol: expected a positive finite number"),
+        (lambda found: found.assign_attrs(parameters='{"atol": "x"}'), "atol: expected a real number"),
+        (lambda found: found.assign_attrs(parameters='{"tau": 0.0}'), "tau: expected a positive finite number"),
+    ],
+)
+def test_what_no_run_can_have_found_is_refused(
+    change: Callable[[xr.Dataset], xr.Dataset], message: str, saved: Path, tmp_path: Path
+) -> None:
+    assert td.Trajectory.open(rewritten(saved, tmp_path / "same.zarr", lambda found: found)).flow is not None
+    with pytest.raises(ArgumentValueError, match=f"path: expected a saved trajectory, got .*{message}"):
+        td.Trajectory.open(rewritten(saved, tmp_path / "other.zarr", change))

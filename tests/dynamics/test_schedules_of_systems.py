@@ -140,6 +140,23 @@ def test_a_list_of_schedules_runs_in_every_engine(engine, name):
     np.testing.assert_allclose(run.states, plain.states, rtol=0, atol=2e-2 if engine == "fixed" else 1e-5)
 
 
+@pytest.mark.parametrize("beside", [lambda t: MATRIX[1] * math.cos(t), over(*SYSTEMS, 1, DIM, DIM)])
+def test_one_head_of_a_list_may_differ_between_systems(beside):
+    amplitude = over(*SYSTEMS, 1, DIM)
+    heads = [Sinusoidal(MATRIX[0], amplitude, 2.0, 0.3, absolute=True), beside]
+    run = simulate(Flow(Attention(heads, MATRIX), Sphere()), START, [0.0, 0.3, 0.8], engine="batched")
+    for index in itertools.product(*map(range, SYSTEMS)):
+        own = beside if callable(beside) else beside[index]
+        gate = Sinusoidal(MATRIX[0], amplitude[index], 2.0, 0.3, absolute=True)
+        alone = simulate(
+            Flow(Attention([gate, own], MATRIX), Sphere()), START[index], [0.0, 0.3, 0.8], engine="batched"
+        )
+        np.testing.assert_allclose(run.states[index], alone.states, rtol=0, atol=1e-6)
+    wanted = rf"qk\[1\]: expected one head of shape \(1, {DIM}, {DIM}\), got shape \(2, 1, {DIM}, {DIM}\)"
+    with pytest.raises(ArgumentValueError, match=wanted):
+        Attention([heads[0], over(2, 1, DIM, DIM), Periodic(np.stack([MATRIX[1]]), 1.0)], MATRIX)
+
+
 @pytest.mark.parametrize("name", ["gate and matrix", "matrix and periodic", "two kinds of gates"])
 def test_a_list_of_schedules_is_saved_and_read_back(name, tmp_path):
     flow = Flow(Attention(HEAD_LISTS[name][0], MATRIX), Sphere())

@@ -13,7 +13,8 @@ from torch import Tensor
 from tokendynamics.dynamics import trajectory_dataset, trajectory_files
 from tokendynamics.dynamics.flow import Flow
 from tokendynamics.dynamics.recorded import Recorded
-from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
+from tokendynamics.dynamics.stored_fields import check_fields
+from tokendynamics.numerics.errors import ArgumentValueError, expected
 from tokendynamics.numerics.signatures import typed_arguments
 
 if TYPE_CHECKING:
@@ -83,11 +84,9 @@ class Trajectory:
         """
         dataset = trajectory_files.read(path)
         try:
-            return cls(**trajectory_dataset.from_dataset(dataset))
-        except ArgumentTypeError as error:
-            raise ArgumentValueError(expected("path", "a saved trajectory", f"{path} ({error})")) from error
-        except ArgumentValueError:
-            raise
+            fields = trajectory_dataset.from_dataset(dataset)
+            check_fields(fields)
+            return cls(**fields)
         except (KeyError, ValueError, TypeError, AttributeError, IndexError, RuntimeError) as error:
             reason = f"no {error}" if isinstance(error, KeyError) else error
             raise ArgumentValueError(expected("path", "a saved trajectory", f"{path} ({reason})")) from error

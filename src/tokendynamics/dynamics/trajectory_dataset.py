@@ -15,7 +15,7 @@ import xarray as xr
 from tokendynamics._version import __version__
 from tokendynamics.dynamics.flow_record import flow_from_record, flow_to_record
 from tokendynamics.dynamics.recorded import Recorded
-from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.errors import ArgumentValueError, expected, shown
 from tokendynamics.observables.agreement import consensus, mean_pair_cosine
 from tokendynamics.observables.distances import norms, pairwise_distances
 
@@ -73,9 +73,7 @@ def from_dataset(dataset: xr.Dataset) -> dict[str, Any]:
         ArgumentValueError: The dataset is not one of a trajectory.
     """
     if "states" not in dataset or "time" not in dataset.coords or "flow" not in dataset.attrs:
-        raise ArgumentValueError(
-            expected("path", "a trajectory that was saved", f"variables {list(dataset.variables)}")
-        )
+        raise ArgumentValueError(expected("variables", "states, time and a flow", shown(list(dataset.variables))))
     leading = tuple(json.loads(dataset.attrs["leading_shape"]))
     words = json.loads(dataset.attrs["flow"])
     arrays = {str(name)[len(_PREFIX) :]: dataset[name].values for name in dataset if str(name).startswith(_PREFIX)}

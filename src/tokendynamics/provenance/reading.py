@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tokenize
 import zipfile
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,6 +16,10 @@ from tokendynamics.numerics.memory import check_fits
 
 _LONGEST_JSON = 256 * 2**20
 _LONGEST_HEADER = 10_000
+_DAMAGED = (
+    *(OSError, ValueError, EOFError, RecursionError, SyntaxError, TypeError, OverflowError),
+    tokenize.TokenError,  # NumPy takes a header that is no Python apart once more, for one of Python 2
+)
 
 
 def read_json(path: Path, argument: str) -> Any:
@@ -42,7 +47,7 @@ def read_npy(path: Path, argument: str) -> np.ndarray:
     try:
         with path.open("rb") as stream:
             return _array(stream, size)
-    except (OSError, ValueError, EOFError, RecursionError, SyntaxError, TypeError, OverflowError) as error:
+    except _DAMAGED as error:
         raise _unreadable(path, argument, "a NumPy array", error) from error
 
 
@@ -59,10 +64,7 @@ def read_npz(path: Path, argument: str) -> dict[str, np.ndarray]:
             members = archive.infolist()
             check_fits(sum(member.file_size for member in members), argument, f"{path} is a small file of large arrays")
             return {member.filename.removesuffix(".npy"): _member(archive, member) for member in members}
-    except (
-        *(OSError, ValueError, EOFError, RecursionError, SyntaxError, TypeError, OverflowError, RuntimeError),
-        *(zipfile.BadZipFile, NotImplementedError),
-    ) as error:
+    except (*_DAMAGED, RuntimeError, zipfile.BadZipFile, NotImplementedError) as error:
         raise _unreadable(path, argument, "a NumPy archive", error) from error
     except Exception as error:
         if type(error).__module__ in ("zlib", "lzma"):  # their errors have no common base
