@@ -62,6 +62,8 @@ DAMAGES: list[tuple[Callable[[Path], Any], str]] = [
     (lambda f: _edit_config(f, n_head="three"), "config.json"),
     (lambda f: _edit_config(f, n_head=5), "config.json"),
     (lambda f: _edit_config(f, n_embd=48), r"shape \(101, 48\), got shape \(101, 24\)"),
+    (lambda f: _edit_config(f, n_layer=4), "expected the 3 layers that the files hold, got 4 in config.json"),
+    (lambda f: _edit_config(f, n_layer=2), "expected the 3 layers that the files hold, got 2 in config.json"),
     (_truncate, "truncated or corrupt"),
     (_corrupt, "truncated or corrupt"),
     (_drop_tensor, r"layer 1: tensor h\.1\.attn\.c_proj\.weight: .* no such tensor"),

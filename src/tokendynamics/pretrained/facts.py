@@ -43,7 +43,9 @@ def facts_of(adapter: Adapter, config: Any, origin: str) -> dict[str, Any]:
 
 
 def check_depth(adapter: Adapter, config: Any, layers: int, stored: Collection[str], origin: str) -> None:
-    """Refuse a configuration with more layers than its files have, before those layers are built.
+    """Refuse a configuration of another depth than its files, before its layers are built.
+
+    Fewer would be left out in silence, and the rest be called the network.
 
     Args:
         adapter: The one of its model type.
@@ -53,12 +55,12 @@ def check_depth(adapter: Adapter, config: Any, layers: int, stored: Collection[s
         origin: The checkpoint in a message.
 
     Raises:
-        CheckpointError: No tensor of the last layer is there.
+        CheckpointError: The last layer with a tensor is not the last of the configuration.
     """
     names = adapter.tensors(config).values()
     pattern = re.compile("|".join(re.escape(name).replace(r"\{layer\}", r"(\d{1,9})") for name in names))
     found = {int(number) for name in stored if (match := pattern.search(name)) for number in match.groups() if number}
-    if found and layers - 1 not in found:
+    if found and max(found) != layers - 1:
         advice = "the files are incomplete or config.json belongs to another model"
         came = f"{layers} in config.json"
         wanted = f"the {max(found) + 1} layers that the files hold"
