@@ -17,7 +17,7 @@ from cli.mutations import check_refusal, mutations
 from tokendynamics.circuits.learning import LearningRecord, learn
 from tokendynamics.circuits.pair_task import PairTask
 from tokendynamics.cli.circuits.task_options import functional_of
-from tokendynamics.numerics.errors import TokenDynamicsError
+from tokendynamics.numerics.errors import ArgumentValueError, TokenDynamicsError
 
 MATRIX = [[1.0, -2.0], [3.0, 4.0]]
 
@@ -101,3 +101,10 @@ def test_a_mutated_result_is_read_or_refused(name: str, folders: dict[str, Path]
     finally:
         path.write_bytes(whole)
     read(folder)
+
+
+def test_another_version_of_numpys_format_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "q.npy"
+    path.write_bytes(_npy().replace(b"NUMPY\x01\x00", b"NUMPY\x09\x07"))
+    with pytest.raises(ArgumentValueError, match=r"NumPy's format 9\.7 is not known"):
+        functional_of(str(path), 2, 2, None)

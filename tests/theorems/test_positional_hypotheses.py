@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,6 +12,7 @@ from tokendynamics.attention import AbsolutePositions, Attention, RotaryPosition
 from tokendynamics.dynamics import Flow
 from tokendynamics.spaces import Free, Sphere
 from tokendynamics.theorems import Check, check
+from tokendynamics.theorems.contraction import contraction_form, symmetric_contraction
 
 EYE = torch.eye(2, dtype=torch.float64)
 QK = torch.tensor([[1.0, 0.2], [0.2, 0.8]], dtype=torch.float64)
@@ -155,3 +157,33 @@ def test_a_false_claim_is_not_judged_on_a_flow_it_does_not_speak_of() -> None:
 def test_the_remarks_leave_symmetric_matrices_to_the_theorems() -> None:
     assert checked("positional-remark-3.2", flow()).reasons[0].startswith("A not symmetric")
     assert checked("positional-remark-3.5", flow()).reasons[0].startswith("A or qk not symmetric")
+
+
+def ill_conditioned(dim: int, size: float, seed: int) -> torch.Tensor:
+    """A matrix whose singular values go from 1 down to `size`."""
+    rng = np.random.default_rng(seed)
+    left, right = (np.linalg.qr(rng.normal(size=(dim, dim)))[0] for _ in range(2))
+    return torch.from_numpy(left * np.geomspace(1, size, dim) @ right)
+
+
+@pytest.mark.parametrize("size", [1e-3, 1e-6, 1e-9])
+def test_rounding_in_a_is_allowed_as_much_as_the_condition_of_ov_makes(size: float) -> None:
+    ov = ill_conditioned(4, size, 3)
+    a = torch.from_numpy(np.diag([1.0, -2.0, 3.0, 0.5]) + 0.1)
+    exact, tilted = a @ ov, (a + 1e3 * np.finfo(float).eps / size * torch.ones(4, 4).triu(1)) @ ov
+    for qk, holds in ((exact, True), (tilted, False)):
+        form = contraction_form(Flow(Attention(qk, ov), Free()))
+        (_, found) = symmetric_contraction(form)
+        assert found.holds is holds
+        assert found.tolerance == pytest.approx(max(1e-12, 16 * 4 * np.finfo(float).eps / size), rel=1e-3)
+
+
+def test_an_ill_conditioned_system_does_not_loosen_the_others() -> None:
+    ov = torch.stack([ill_conditioned(3, 1e-13, 0), ill_conditioned(3, 0.5, 1)])[:, None]
+    a = torch.eye(3).double() + torch.tensor([[0.0, 1e-3, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    flow = Flow(Attention(a @ ov, ov), Free())
+    (_, found) = symmetric_contraction(contraction_form(flow))
+    assert found.holds is False
+    assert found.at is not None
+    assert found.at.tolist() == [True, False]
+    assert "is 0.001, at most 1e-12 allowed" in found.text

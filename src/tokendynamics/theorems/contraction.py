@@ -36,7 +36,7 @@ class ContractionForm:
         matrix: A = qk · ov^{−1}; of no use where `defined` is False.
         rank: Of ov, (*system,).
         condition: σ_max/σ_min of ov, (*system,), infinite below full rank.
-        tolerance: Relative error that rounding can make in A at the worst system where it is defined.
+        unit: The relative rounding of the numbers that were given.
     """
 
     qk: Tensor
@@ -44,7 +44,22 @@ class ContractionForm:
     matrix: Tensor
     rank: Tensor
     condition: Tensor
-    tolerance: float
+    unit: float
+
+    @property
+    def _looseness(self) -> Tensor:
+        """How much more than `hypotheses.ROUNDING` rounding can make in A, (*system,), at least 1."""
+        rounding = _ROUNDINGS * self.ov.shape[-1] * self.unit * self.condition
+        return torch.where(self.defined, rounding / measured.ROUNDING, 1.0).clamp_min(1.0)
+
+    @property
+    def tolerance(self) -> Tensor:
+        """Relative error that rounding can make in A, (*system,)."""
+        return measured.ROUNDING * self._looseness
+
+    def scaled(self, excess: Tensor) -> Tensor:
+        """An excess (*system, time) by what rounding can make at each system: `hypotheses.ROUNDING` is then allowed."""
+        return excess / self._looseness.unsqueeze(-1)
 
     @property
     def defined(self) -> Tensor:
@@ -75,9 +90,7 @@ def contraction_form(flow: Flow) -> ContractionForm:
     given_ov = torch.where(regular[..., None, None], ov, torch.eye(dim).to(ov))
     # Expanded, since torch takes a (dim, dim) right-hand side of dim systems for dim vectors.
     matrix = torch.linalg.solve(given_ov.mT, qk.expand_as(given_ov).mT if qk.ndim < ov.ndim else qk.mT).mT
-    worst = float(condition[regular].max()) if bool(regular.any()) else 1.0
-    rounding = _ROUNDINGS * dim * torch.finfo(given.dtype).eps * worst
-    return ContractionForm(qk, ov, matrix, rank, condition, max(measured.ROUNDING, rounding))
+    return ContractionForm(qk, ov, matrix, rank, condition, torch.finfo(given.dtype).eps)
 
 
 def invertible(form: ContractionForm) -> Hypothesis:

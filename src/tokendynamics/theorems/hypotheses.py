@@ -51,22 +51,28 @@ def assumed(name: str, text: str) -> Hypothesis:
     return Hypothesis(name, None, None, 0.0, text)
 
 
-def at_most(name: str, value: float | Tensor, tolerance: float, what: str) -> Hypothesis:
+def at_most(name: str, value: float | Tensor, tolerance: float | Tensor, what: str) -> Hypothesis:
     """A deviation, one or (…,) for each system, that has to vanish up to the tolerance; `what` says what it is."""
-    values = torch.as_tensor(value, dtype=torch.float64)
-    worst = float(values.max())
-    margin, holds = tolerance - worst, worst <= tolerance
-    text = f"{what} is {worst:.3g}, at most {tolerance:.3g} allowed"
-    return Hypothesis(name, holds, margin, tolerance, text, _where_they_differ(values <= tolerance))
+    values, limits = _beside(value, tolerance)
+    worst = int((limits - values).argmin())
+    came, allowed = float(values.flatten()[worst]), float(limits.flatten()[worst])
+    holds = values <= limits
+    text = f"{what} is {came:.3g}, at most {allowed:.3g} allowed"
+    return Hypothesis(name, bool(holds.all()), allowed - came, allowed, text, _where_they_differ(holds))
 
 
-def above(name: str, value: float | Tensor, tolerance: float, what: str) -> Hypothesis:
+def above(name: str, value: float | Tensor, tolerance: float | Tensor, what: str) -> Hypothesis:
     """A quantity, one or (…,) for each system, that has to exceed 0 by more than the tolerance."""
-    values = torch.as_tensor(value, dtype=torch.float64)
-    worst = float(values.min())
-    margin, holds = worst - tolerance, worst > tolerance
-    text = f"{what} is {worst:.3g}, above {tolerance:.3g} required"
-    return Hypothesis(name, holds, margin, tolerance, text, _where_they_differ(values > tolerance))
+    values, limits = _beside(value, tolerance)
+    worst = int((values - limits).argmin())
+    came, required = float(values.flatten()[worst]), float(limits.flatten()[worst])
+    holds = values > limits
+    text = f"{what} is {came:.3g}, above {required:.3g} required"
+    return Hypothesis(name, bool(holds.all()), came - required, required, text, _where_they_differ(holds))
+
+
+def _beside(value: float | Tensor, tolerance: float | Tensor) -> list[Tensor]:
+    return list(torch.broadcast_tensors(*(torch.as_tensor(each, dtype=torch.float64) for each in (value, tolerance))))
 
 
 def _where_they_differ(holds: Tensor) -> np.ndarray | None:
@@ -160,14 +166,14 @@ def identity_values(flow: Flow) -> Hypothesis:
     return at_most(claim, deviation, ROUNDING, "the largest entry of ov − I")
 
 
-def symmetric(matrix: Tensor, name: str, tolerance: float = ROUNDING) -> Hypothesis:
+def symmetric(matrix: Tensor, name: str, tolerance: float | Tensor = ROUNDING) -> Hypothesis:
     """A symmetric matrix (…, dim, dim); the deviation is relative to its largest entry."""
     scale = matrix.abs().amax(dim=(-2, -1)).clamp_min(torch.finfo(matrix.dtype).tiny)
     deviation = (matrix - matrix.mT).abs().amax(dim=(-2, -1)) / scale
     return at_most(f"{name} symmetric", deviation, tolerance, f"the relative asymmetry of {name}")
 
 
-def definite(matrix: Tensor, name: str, sign: int = 1, tolerance: float = ROUNDING) -> Hypothesis:
+def definite(matrix: Tensor, name: str, sign: int = 1, tolerance: float | Tensor = ROUNDING) -> Hypothesis:
     """A symmetric part that is positive (sign 1) or negative (sign −1) definite, its size relative to the largest."""
     values = sign * torch.linalg.eigvalsh((matrix + matrix.mT) / 2)
     largest = values.abs().amax(dim=-1).clamp_min(torch.finfo(matrix.dtype).tiny)

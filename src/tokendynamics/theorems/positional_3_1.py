@@ -57,7 +57,7 @@ def pair_rate_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
         terms = torch.cdist(x, x) * (size * largest)[..., None, None]
         return (-rate / terms.clamp_min(torch.finfo(x.dtype).tiny)).amax(dim=(-2, -1))
 
-    found = never_above(along(trajectory, wrong_way), trajectory, form.tolerance, text, pointwise=True)
+    found = never_above(form.scaled(along(trajectory, wrong_way)), trajectory, measured.ROUNDING, text, pointwise=True)
     return (except_where(found, (~form.defined).numpy(), "A is undefined"),)
 
 

@@ -61,7 +61,9 @@ def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
         # A bound of −inf is met by any rate.
         return torch.where(torch.isinf(bound), -1.0, (bound - rate) / terms).amax(dim=-1)
 
-    inequality = never_above(along(trajectory, shortfall), trajectory, form.tolerance, text, pointwise=True)
+    inequality = never_above(
+        form.scaled(along(trajectory, shortfall)), trajectory, measured.ROUNDING, text, pointwise=True
+    )
     contracting = contracting_systems(form) & form.defined
     found = (inequality, _bounded(trajectory, form, contracting)) if bool(contracting.any()) else (inequality,)
     return tuple(except_where(one, (~form.defined).numpy(), "A is undefined") for one in found)
