@@ -108,6 +108,20 @@ def test_a_record_survives_the_disk(task, tmp_path):
     assert opened.as_json() == record.as_json()
 
 
+def test_a_record_is_replaced_and_what_is_no_record_is_not(task, tmp_path):
+    first, second = (learn(task, "solution-1", batch=20, steps=1, inner=1, seed=seed) for seed in (0, 1))
+    folder = first.save(tmp_path / "one")
+    assert LearningRecord.open(second.save(folder)).seed == 1
+    for name in ("record.json", "parameters.npz"):
+        mine = tmp_path / name
+        (mine / "inside").mkdir(parents=True)
+        (mine / "inside" / name).write_text("mine")
+        with pytest.raises(ArgumentValueError, match=f"an earlier run did not write .*inside/{name}"):
+            first.save(mine / "inside")
+        assert (mine / "inside" / name).read_text() == "mine"
+        assert LearningRecord.open(first.save(mine / "inside", overwrite=True)).seed == 0
+
+
 def test_a_loss_that_is_not_finite_keeps_the_state_before_and_says_why():
     task = PairTask(1e200 * random_functional(3, seed=0), positions=5)
     record = learn(task, "solution-1", batch=20, steps=4, inner=3)

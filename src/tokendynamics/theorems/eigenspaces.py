@@ -10,6 +10,7 @@ RESIDUAL = 1e-10
 """Largest |V n − λ n| relative to ‖V‖ of what counts as a real eigenvector."""
 _SAME = 1e-6
 _NEARLY_REAL = 1e-2
+"""Pairs this near the real axis are looked at: a bound on the work, since the residual decides what is a vector."""
 
 
 @dataclass(frozen=True)

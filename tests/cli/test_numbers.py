@@ -1,0 +1,27 @@
+"""Numbers on the command line, at their very bounds."""
+
+from __future__ import annotations
+
+import click
+import pytest
+
+from tokendynamics.cli.numbers import Share, whole
+
+
+@pytest.mark.parametrize("text", ["1e-300", "0.999999"])
+def test_a_share_lies_between_0_and_1(text: str) -> None:
+    assert Share().convert(text, None, None) == float(text)
+
+
+@pytest.mark.parametrize("text", ["0", "1", "1.2", "-0.1", "nan", "inf", "half"])
+def test_what_is_no_share_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        Share().convert(text, None, None)
+
+
+def test_whole_numbers_have_64_bits() -> None:
+    assert whole().convert(str(2**63 - 1), None, None) == 2**63 - 1
+    assert whole().convert(str(1 - 2**63), None, None) == 1 - 2**63
+    for text in (str(2**63), str(-(2**63)), "1.5", "9" * 400):
+        with pytest.raises(click.BadParameter):
+            whole().convert(text, None, None)
