@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import click
 import pytest
 
+from tokendynamics.cli.main import commands
 from tokendynamics.cli.numbers import Share, whole
 
 
@@ -25,3 +28,19 @@ def test_whole_numbers_have_64_bits() -> None:
     for text in (str(2**63), str(-(2**63)), "1.5", "9" * 400):
         with pytest.raises(click.BadParameter):
             whole().convert(text, None, None)
+
+
+def _thread_options(group: click.Group, name: str = "") -> Iterator[tuple[str, click.Option]]:
+    for word, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from _thread_options(command, f"{word} ")
+        else:
+            yield from ((name + word, option) for option in command.params if option.name == "threads")
+
+
+@pytest.mark.parametrize(("command", "option"), list(_thread_options(commands)))
+def test_one_thread_is_the_least_and_what_is_taken_unasked(command: str, option: click.Option) -> None:
+    assert option.type.convert("1", None, None) == 1
+    with pytest.raises(click.BadParameter):
+        option.type.convert("0", None, None)
+    assert not isinstance(option.default, int) or option.default == 1, command

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tokendynamics.cli.numbers import whole
 from tokendynamics.cli.prompts import named_prompts
 from tokendynamics.cli.target import Folder, check_writable, overwrite_option
 from tokendynamics.numerics.printable import shortened
@@ -67,7 +68,7 @@ Examples:
     help="Precision of the forward pass.",
 )
 @click.option("--device", default="cpu", show_default=True, help="Where the forward pass runs, such as cuda:0.")
-@click.option("--threads", type=click.IntRange(min=1), help="CPU threads; two are often slower than one.")
+@click.option("--threads", type=whole(1), help="CPU threads; two are often slower than one.")
 @click.option("--truncate", is_flag=True, help="Cut prompts longer than the context instead of refusing them.")
 @click.option("--allow-pickle", is_flag=True, help="Read pickled weights (weights only, but trust their source).")
 @click.option("--out", type=Folder(), help="Folder of the results.  [default: diagnosis-MODEL]")
