@@ -73,10 +73,10 @@ def test_every_engine_keeps_to_the_budget(options):
     assert run.reached.tolist()[-1] is False
 
 
-@pytest.mark.parametrize("options", [{"step": 1.0, "method": "rk4"}, {"engine": "layers"}, {"engine": "batched"}])
+@pytest.mark.parametrize("options", [{"step": 1.0, "method": "rk4"}, {"engine": "layers"}, {"rtol": 1e-3}])
 def test_growth_without_end_is_divergence_in_every_engine(options):
     growing = td.Flow(td.Attention(np.eye(1), np.eye(1)), td.Free())
-    run = td.simulate(growing, [[1.0]], [0, 200, 400, 1200], rtol=1e-3, **options)
+    run = td.simulate(growing, [[1.0]], [0, 200, 400, 1200], **options)
     assert str(run.status) == "diverged"
     assert np.isfinite(run.states).all()
     assert np.abs(run.states).max() > 1e86

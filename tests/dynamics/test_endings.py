@@ -20,11 +20,13 @@ EYE = np.eye(2)
 TURN = np.array([[1.0, -3.0], [3.0, 1.0]])
 
 
-def run(engine, flow, start, times, **options):
+def run(engine, flow, start, times, tau=None, **tolerances):
     """The engine, or the method in fixed steps of a two-hundredth of the horizon."""
-    if engine in ("batched", "stiff", "layers"):
-        return simulate(flow, start, times, engine=engine, **options)
-    return simulate(flow, start, times, method=engine, step=(times[-1] - times[0]) / 200, **options)
+    if engine in ("batched", "stiff"):
+        return simulate(flow, start, times, engine=engine, **tolerances)
+    if engine == "layers":
+        return simulate(flow, start, times, engine=engine, tau=tau)
+    return simulate(flow, start, times, method=engine, step=(times[-1] - times[0]) / 200)
 
 
 def linear(ov, qk=EYE, **options):

@@ -25,8 +25,9 @@ SOLUTIONS = [
 ]
 
 
-def options_of(engine: str) -> dict:
-    return {"step": 0.05} if engine == "fixed" else {"rtol": 1e-8, "atol": 1e-10}
+def options_of(engine: str, step: float, rtol: float) -> dict:
+    """What the engine is told of its accuracy."""
+    return {"fixed": {"step": step}, "layers": {}}.get(engine, {"rtol": rtol, "atol": rtol / 100})
 
 
 def close(found: object, wanted: np.ndarray, tolerance: float) -> None:
@@ -59,7 +60,7 @@ def test_velocity_and_layer_are_the_plain_sums(choice: Choice):
 @pytest.mark.parametrize(("engine", "choice"), SOLUTIONS)
 def test_every_engine_follows_the_plain_sums(engine: str, choice: Choice, unchecked: None):
     system, starts = draw(choice)
-    run = simulate(system.flow(), starts[:2], TIMES, engine=engine, **options_of(engine))
+    run = simulate(system.flow(), starts[:2], TIMES, engine=engine, **options_of(engine, 0.05, 1e-8))
     assert run.states.dtype == np.float64
     assert run.status.tolist() == ["reached the horizon"] * 2
     for found, start in zip(run.states, starts, strict=False):
@@ -85,7 +86,7 @@ def test_the_layers_engine_repeats_the_plain_layer(choice: Choice):
 def test_float32_runs_are_those_of_float64_to_single_precision(engine: str, choice: Choice, unchecked: None):
     system, starts = draw(choice)
     times = LAYERS if engine == "layers" else TIMES
-    options = {"step": 0.1} if engine == "fixed" else {"rtol": 1e-5, "atol": 1e-6}
+    options = options_of(engine, 0.1, 1e-5)
     single = simulate(system.flow(), starts.astype(np.float32), times, engine=engine, **options)
     assert single.states.dtype == np.float32
     assert set(single.status.tolist()) == {"reached the horizon"}
@@ -114,7 +115,7 @@ def test_a_batch_with_matrices_of_its_own_for_each_system_is_the_systems_one_by_
         "sinusoidal": (normal(*leading, heads, dim, dim), *(normal(*leading, heads, dim) for _ in range(3))),
     }[kind]
     build = {"dense": lambda matrix: matrix, "factored": FactoredMatrix, "sinusoidal": Sinusoidal}[kind]
-    options = {"step": 0.1} if engine == "fixed" else {"rtol": 1e-6, "atol": 1e-8}
+    options = options_of(engine, 0.1, 1e-6)
     # Rounding moves the steps that a controlled solver chooses: its two answers agree as its tolerance says.
     tolerance = 10 * options["rtol"] if engine in ("batched", "stiff") else 1e-11
     times = LAYERS if engine == "layers" else TIMES

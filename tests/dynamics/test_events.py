@@ -130,7 +130,9 @@ def test_events_see_the_time_of_the_schedules_across_jumps():
 @pytest.mark.parametrize("engine", [*ENGINES, "layers"])
 def test_free_states_that_overflow_end_as_diverged_with_finite_numbers(engine):
     flow = Flow(Attention(0 * EYE, 5 * EYE), Free())
-    run = simulate(flow, [[1.0, 0.0, 0.0]], [0.0, 10.0, 1000.0], engine=engine, rtol=1e-5)
+    run = simulate(
+        flow, [[1.0, 0.0, 0.0]], [0.0, 10.0, 1000.0], engine=engine, **({} if engine == "layers" else {"rtol": 1e-5})
+    )
     assert str(run.status) == "diverged"
     held(run)
     growth = math.log(6.0) if engine == "layers" else 5.0
