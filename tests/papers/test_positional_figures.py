@@ -51,6 +51,7 @@ def test_figure_5_shrinks_without_and_grows_with_rotary_positions():
     assert not fig5.reproduce().failures
 
 
+@pytest.mark.slow
 def test_figure_9a_converges_for_one_start_and_leaves_for_the_others():
     record = fig9a.reproduce(draws=2)
     assert all(quantity.source == "reading" for quantity in record.failures)
