@@ -92,6 +92,14 @@ def test_any_schedule_stands_beside_matrices_of_systems(engine, kind):
         np.testing.assert_allclose(together.states[index], alone.states, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", BROADCASTS)
+def test_the_shape_of_gates_is_that_of_their_matrices(name):
+    gates = Sinusoidal(*BROADCASTS[name])
+    flat = gates.flattened()
+    for each in (gates, flat, flat.select(torch.tensor([0])) if len(flat.shape) > 3 else flat):
+        assert tuple(each.shape) == tuple(each.matrix_at(0.3).shape)
+
+
 def test_gates_that_do_not_fit_each_other_are_refused():
     wanted = r"amplitude, frequency, phase: expected gates that broadcast .* shapes \(3, 2, 3\), \(2, 2, 3\), \(1, 3\)"
     with pytest.raises(ArgumentValueError, match=wanted):

@@ -74,8 +74,10 @@ class Sinusoidal(Continuous):
     @property
     def shape(self) -> tuple[int, ...]:
         """See `Schedule`."""
-        gates = torch.broadcast_shapes(self.amplitude.shape, self.frequency.shape, self.phase.shape)
-        return (*torch.broadcast_shapes(gates, self.matrix.shape[:-1]), self.matrix.shape[-1])
+        # Asked for at every right-hand side: read off, not broadcast anew.
+        gates = (self.amplitude, self.frequency, self.phase)
+        systems = next((gate.shape[:-2] for gate in gates if gate.ndim > 2), self.matrix.shape[:-3])
+        return (*systems, *self.matrix.shape[-3:])
 
     def __repr__(self) -> str:
         return f"Sinusoidal({tuple(self.shape)}{', absolute' * self.absolute})"
