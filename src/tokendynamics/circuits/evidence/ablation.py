@@ -78,8 +78,25 @@ def _sentence(attended: Estimate, left: Estimate, lost: dict[str, Estimate], twi
     return (
         f"{attended.number} of the interaction is lost with an attention that writes sums and {left.number} is left; "
         f"{lost['hidden units'].number} is lost with linear hidden units, {lost['both at once'].number} with both; "
-        f"{twice.number} is made twice."
+        f"{twice_or_together(twice).number} {'needs the two together' if _below_zero(twice) else 'is made twice'}."
     )
+
+
+def twice_or_together(twice: Estimate) -> Estimate:
+    """What either part makes without the other, or, where that is below 0, what neither does: turned and renamed.
+
+    >>> print(twice_or_together(Estimate("made twice", -0.31, -0.33, -0.29)))
+    needs the two together 0.31 [0.29, 0.33]
+    """
+    if not _below_zero(twice):
+        return twice
+    value, low, high = (None if number is None else -number for number in (twice.value, twice.high, twice.low))
+    return Estimate("needs the two together", value, low, high)
+
+
+def _below_zero(share: Estimate) -> bool:
+    """Whether it is, with its whole interval, as far as two digits show."""
+    return share.high is not None and round(share.high, 2) < 0
 
 
 def without_interaction(

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from tokendynamics.circuits.evidence.ablation import twice_or_together
 from tokendynamics.circuits.evidence.findings import Findings
 from tokendynamics.circuits.evidence.instrument import Estimate, Found, all_of, any_of
 
@@ -171,8 +172,8 @@ def _not_by_keys(found: Findings, threshold: float) -> str:
 def _numbers(found: Findings) -> str:
     attention = (found.keys, found.queries, found.without_attention)
     feed_forward = (found.after_attention, *found.without_bends)
-    alone = (found.by_attention, found.twice)
+    alone = (found.by_attention, twice_or_together(found.twice))
     return "; ".join(
         f"{part}: {', '.join(map(str, shares))}"
-        for part, shares in {"attention": attention, "feed-forward": feed_forward, "each alone": alone}.items()
+        for part, shares in {"attention": attention, "feed-forward": feed_forward, "alone or together": alone}.items()
     )
