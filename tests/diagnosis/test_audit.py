@@ -79,7 +79,7 @@ def test_every_number_is_the_dense_one(tiny: Callable[..., Checkpoint], family: 
     ckpt = tiny(family)
     table = audit(ckpt, value)  # type: ignore[arg-type]
     for layer in range(1, ckpt.architecture.layers + 1):
-        row, weights = table.sel(layer=layer), ckpt.attention(layer - 1)
+        row, weights = table.sel(layer=layer), ckpt.attention(layer)
         query, key = weights.query.double(), weights.key_per_head.double()
         values, output = weights.value_per_head.double(), weights.output.double()
         W = sum(q @ k.T for q, k in zip(query, key, strict=True))
@@ -120,7 +120,7 @@ def test_rotary_circuits_at_an_offset_are_the_explicitly_turned_ones(tiny: Calla
     ckpt = tiny("llama")
     table = audit(ckpt, offsets=(0, 1, 5))
     np.testing.assert_allclose(table.qk_balance_at_offset.sel(offset=0), table.qk_balance, atol=1e-12)
-    weights = ckpt.attention(1)
+    weights = ckpt.attention(2)
     frequencies = weights.rotary_frequencies
     assert frequencies is not None
     pairs = len(frequencies)
@@ -166,10 +166,10 @@ def test_layers_can_be_chosen_and_wrong_choices_are_named(tiny: Callable[..., Ch
     assert part.layer.values.tolist() == [3, 1]
     np.testing.assert_array_equal(part.qk_balance.sel(layer=1), whole.qk_balance.sel(layer=1))
     for arguments, words in (
-        ({"layers": [0, 4]}, r"layers: expected numbers from 1 to 3, got \[0, 4\]"),
+        ({"layers": [0, 4]}, "layers: expected a layer from 1 to 3, got 0; layers count from 1; 0 is the embedding"),
         ({"layers": 3}, "layers: expected a sequence of whole numbers"),
         ({"layers": [1.5]}, r"layers\[0\]: expected an integer, got 1.5"),
-        ({"layers": []}, "layers: expected numbers from 1 to 3, got none"),
+        ({"layers": []}, "layers: expected layers from 1 to 3, got none"),
         ({"value": "W"}, "value: expected one of V, VO, got 'W'"),
         ({"singular": "zero"}, "singular: expected one of undefined, pinv"),
     ):

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+import xarray as xr
 
 import tokendynamics as td
 from tokendynamics.numerics.errors import ArgumentValueError
@@ -63,16 +64,16 @@ def test_on_the_sphere_the_field_is_the_tangent_part_of_the_networks_own_attenti
 
 
 def test_layers_are_taken_in_the_order_asked_for(rotary_checkpoint):
-    whole, some = td.flow_of(rotary_checkpoint), td.flow_of(rotary_checkpoint, layers=[2, 0])
+    whole, some = td.flow_of(rotary_checkpoint), td.flow_of(rotary_checkpoint, layers=[3, 1])
     y = td.Sphere().sample(5, 24, seed=4)
     torch.testing.assert_close(some.velocity(y, 0.5), whole.velocity(y, 2.5))
     torch.testing.assert_close(some.velocity(y, 1.5), whole.velocity(y, 0.5))
-    torch.testing.assert_close(td.flow_of(rotary_checkpoint, layers=1).velocity(y), whole.velocity(y, 1.0))
+    torch.testing.assert_close(td.flow_of(rotary_checkpoint, layers=2).velocity(y), whole.velocity(y, 1.0))
 
 
 def test_a_layer_norm_takes_the_mean_off_before_attention_reads():
     checkpoint = load("random:distilgpt2:7")
-    flow = td.flow_of(checkpoint, layers=0)
+    flow = td.flow_of(checkpoint, layers=1)
     y = td.Sphere().sample(4, 768, seed=5)
     block = checkpoint.model.h[0]
     centred = y - y.mean(dim=-1, keepdim=True)
@@ -87,7 +88,7 @@ def test_a_layer_norm_takes_the_mean_off_before_attention_reads():
 
 def test_in_free_space_a_step_adds_the_attention_of_the_states_themselves(rotary_checkpoint):
     flow = td.flow_of(rotary_checkpoint, space=td.Free())
-    weights = rotary_checkpoint.attention(1)
+    weights = rotary_checkpoint.attention(2)
     x = td.Free().sample(1, 24, seed=6)
     # One token attends to itself alone: what is left is W_V W_O, and no position matters.
     own = sum(
@@ -97,10 +98,46 @@ def test_in_free_space_a_step_adds_the_attention_of_the_states_themselves(rotary
 
 
 def test_layers_that_do_not_exist_are_named(rotary_checkpoint):
-    with pytest.raises(ArgumentValueError, match="layers: expected indices from 0 to 2, got 3"):
-        td.flow_of(rotary_checkpoint, layers=[0, 3])
-    with pytest.raises(ArgumentValueError, match="layers: expected at least one of 0 to 2, got none"):
+    with pytest.raises(ArgumentValueError, match="layers: expected a layer from 1 to 3, got 4"):
+        td.flow_of(rotary_checkpoint, layers=[1, 4])
+    with pytest.raises(ArgumentValueError, match="layers: expected layers from 1 to 3, got none"):
         td.flow_of(rotary_checkpoint, layers=[])
+
+
+def test_one_number_means_one_layer_everywhere(rotary_checkpoint):
+    weights = rotary_checkpoint.model.layers[1].self_attn.v_proj.weight
+    read = rotary_checkpoint.attention(2).value
+    torch.testing.assert_close(read.mT.reshape(weights.shape), weights, rtol=0, atol=0)
+    assert torch.equal(next(iter(rotary_checkpoint.iter_attention([2]))).value, read)
+    flow, circuits = td.flow_of(rotary_checkpoint, layers=[2], space=td.Free()), rotary_checkpoint.attention(2)
+    ov = torch.stack(
+        [
+            (circuits.value_per_head[head].double() @ circuits.output[head].double()).T
+            for head in range(len(circuits.groups))
+        ]
+    )
+    torch.testing.assert_close(flow.attention.ov.matrix_at(0.0), ov)
+    norms = torch.linalg.matrix_norm(ov.sum(dim=0), 2)
+    whole, second = td.audit(rotary_checkpoint, value="VO"), td.audit(rotary_checkpoint, value="VO", layers=[2])
+    assert second.layer.values.tolist() == [2]
+    xr.testing.assert_identical(whole.sel(layer=[2]), second)
+    assert float(second.V_radius[0]) <= float(norms) * (1 + 1e-6)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda c: c.attention(0),
+        lambda c: list(c.iter_attention([0])),
+        lambda c: td.audit(c, layers=[1, 0]),
+        lambda c: td.diagnose(c, "a text", layers=[0]),
+        lambda c: td.flow_of(c, layers=0),
+        lambda c: td.flow_of(c, layers=range(2)),
+    ],
+)
+def test_layer_0_is_the_embedding_and_no_block(call, rotary_checkpoint):
+    with pytest.raises(ArgumentValueError, match="a layer from 1 to 3, got 0; layers count from 1; 0 is the embedding"):
+        call(rotary_checkpoint)
 
 
 @pytest.mark.pretrained

@@ -108,7 +108,7 @@ def test_shares_are_those_of_the_absolute_changes(tiny: Callable[..., Checkpoint
 def test_slower_observables_on_request_are_the_single_functions(tiny: Callable[..., Checkpoint]) -> None:
     ckpt = tiny("gpt2")
     table = trace(ckpt, TEXTS, sinks=(0,), extra=("clusters", "hemisphere_margin"), cluster_angle=1.2)
-    states = ckpt.states(ckpt.encode(TEXTS["two"]).ids).attention[1].double()
+    states = ckpt.states(ckpt.encode(TEXTS["two"]).ids).attention[2].double()
     row = table.sel(prompt="two", layer=2, site="attention")
     for handling, kept in (("kept", states), ("removed", states[1:])):
         assert int(row.clusters.sel(sinks=handling)) == int(observables.clusters(kept, 1.2))

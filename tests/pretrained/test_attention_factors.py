@@ -80,7 +80,7 @@ def _attention_of_the_network(network: Any, family: str, ids: Tensor) -> list[tu
 def _worst_disagreement(checkpoint: Any, network: Any, ids: Tensor) -> float:
     facts = checkpoint.architecture
     worst = 0.0
-    for layer, (state, output) in enumerate(_attention_of_the_network(network, facts.family, ids)):
+    for layer, (state, output) in enumerate(_attention_of_the_network(network, facts.family, ids), 1):
         by_hand = _attention_by_hand(state, checkpoint.attention(layer), facts.causal)
         worst = max(worst, float((by_hand - output).abs().max() / max(1.0, float(output.abs().max()))))
     return worst
@@ -99,31 +99,31 @@ def test_factors_recompute_the_attention_output(kind: str, tiny: Any, prompt_ids
 
 
 def test_factors_of_half_precision_weights_come_in_single(tiny: Any) -> None:
-    single, half = load(tiny.folder("llama")).attention(1), tiny.root / "half"
+    single, half = load(tiny.folder("llama")).attention(2), tiny.root / "half"
     with quiet():
         tiny.network("llama").to(torch.bfloat16).save_pretrained(half)
-    query = load(half).attention(1).query
+    query = load(half).attention(2).query
     assert query.dtype == torch.float32
     torch.testing.assert_close(query, single.query.bfloat16().float(), rtol=0, atol=0)
 
 
 def test_grouped_heads_share_their_keys_and_values(tiny: Any) -> None:
-    weights = load(tiny.folder("llama")).attention(0)
+    weights = load(tiny.folder("llama")).attention(1)
     assert weights.groups.tolist() == [0, 0, 1, 1]
     assert torch.equal(weights.key_per_head[1], weights.key[0])
     assert torch.equal(weights.value_per_head[2], weights.value[1])
 
 
 def test_one_shared_head_is_expanded_without_a_copy(tiny: Any) -> None:
-    weights = load(tiny.folder("multi-query")).attention(0)
+    weights = load(tiny.folder("multi-query")).attention(1)
     assert weights.key_per_head.shape == weights.query.shape
     assert weights.key_per_head.data_ptr() == weights.key.data_ptr()
 
 
 def test_attention_refuses_a_layer_that_does_not_exist(tiny: Any) -> None:
     checkpoint = load(tiny.folder("gpt2"))
-    for layer in (-1, 3):
-        with pytest.raises(ValueError, match="layer: expected a layer from 0 to 2, got"):
+    for layer in (-1, 0, 4):
+        with pytest.raises(ValueError, match="layer: expected a layer from 1 to 3, got"):
             checkpoint.attention(layer)
 
 

@@ -44,7 +44,7 @@ def test_a_cached_repository_reads_like_its_folder(hub_cache: Path, tiny: Any) -
     _cached(hub_cache, "someone", "tiny", folder)
     checkpoint = load("someone/tiny")
     assert checkpoint.name == "someone/tiny"
-    assert torch.equal(checkpoint.attention(1).value, load(folder).attention(1).value)
+    assert torch.equal(checkpoint.attention(2).value, load(folder).attention(2).value)
 
 
 def test_a_cached_configuration_is_enough_for_an_untrained_network(hub_cache: Path, tiny: Any) -> None:
@@ -53,7 +53,7 @@ def test_a_cached_configuration_is_enough_for_an_untrained_network(hub_cache: Pa
     _cached(hub_cache, "someone", "tiny", folder)
     checkpoint = load("random:someone/tiny:4")
     assert (checkpoint.name, checkpoint.random_seed) == ("random:someone/tiny:4", 4)
-    assert torch.equal(checkpoint.attention(2).key, load(f"random:{folder}:4").attention(2).key)
+    assert torch.equal(checkpoint.attention(3).key, load(f"random:{folder}:4").attention(3).key)
     with pytest.raises(CheckpointError, match="--allow-pickle"):
         load("someone/tiny")
 

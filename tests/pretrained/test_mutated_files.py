@@ -34,7 +34,7 @@ def test_a_mutated_file_is_read_or_refused(name: str, folder: Path, data: st.Dat
     (folder / name).write_bytes(data.draw(mutations(FILES[name])))
     try:
         checkpoint = load(folder)
-        checkpoint.attention(0)
+        checkpoint.attention(1)
         checkpoint.states(checkpoint.encode("a b c").ids)
     except TokenDynamicsError as error:
         check_refusal(error)

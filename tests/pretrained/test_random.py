@@ -23,17 +23,17 @@ _SIZES: dict[str, dict[str, Any]] = {
 
 def test_the_same_seed_gives_the_same_weights_in_any_order() -> None:
     first, second = load("random:distilgpt2:5"), load("random:distilgpt2:5")
-    forward = [weights.query for weights in first.iter_attention([0, 3])]
-    backward = [weights.query for weights in second.iter_attention([3, 0])][::-1]
+    forward = [weights.query for weights in first.iter_attention([1, 4])]
+    backward = [weights.query for weights in second.iter_attention([4, 1])][::-1]
     assert all(torch.equal(a, b) for a, b in zip(forward, backward, strict=True))
     assert not torch.equal(forward[0], forward[1])
-    assert not torch.equal(load("random:distilgpt2:6").attention(0).query, forward[0])
-    assert torch.equal(load("random:distilgpt2").attention(0).query, load("random:distilgpt2:0").attention(0).query)
+    assert not torch.equal(load("random:distilgpt2:6").attention(1).query, forward[0])
+    assert torch.equal(load("random:distilgpt2").attention(1).query, load("random:distilgpt2:0").attention(1).query)
 
 
 def test_attention_shows_the_weights_of_the_model() -> None:
     checkpoint = load("random:distilgpt2:1")
-    weights = checkpoint.attention(4)
+    weights = checkpoint.attention(5)
     fused = checkpoint.model.get_parameter("h.4.attn.c_attn.weight")
     for index, factor in enumerate((weights.query, weights.key, weights.value)):
         for head in (0, 7):
@@ -75,7 +75,7 @@ def _check_same_law(name: str, ours: Tensor, theirs: Tensor) -> None:
 
 
 def test_gpt2_residual_projections_are_scaled_by_depth() -> None:
-    weights = load("random:gpt2:0").attention(5)
+    weights = load("random:gpt2:0").attention(6)
     assert float(weights.query.std()) == pytest.approx(0.02, rel=0.01)
     assert float(weights.output.std()) == pytest.approx(0.02 / 24**0.5, rel=0.01)
     assert weights.query_bias is not None
@@ -86,7 +86,7 @@ def test_an_audit_of_gpt2_xl_builds_no_model(monkeypatch: pytest.MonkeyPatch) ->
     checkpoint = load("random:gpt2-xl:0")
     drawn, original = [], DrawnTensors.read
     monkeypatch.setattr(DrawnTensors, "read", lambda self, name: drawn.append(name) or original(self, name))
-    assert checkpoint.attention(47).query.shape == (25, 1600, 64)
+    assert checkpoint.attention(48).query.shape == (25, 1600, 64)
     assert sorted(drawn) == sorted(
         f"h.47.{part}"
         for part in (

@@ -34,7 +34,7 @@ def test_a_checkpoint_with_an_output_head_reads_like_its_base(architecture: str,
     prefix = {"gpt2": "transformer.", "llama": "model.", "bert": "bert."}[architecture]
     for name, parameter in checkpoint.model.named_parameters():
         assert torch.equal(parameter, stored[prefix + name])
-    assert checkpoint.attention(2).output.shape[0] == checkpoint.architecture.heads
+    assert checkpoint.attention(3).output.shape[0] == checkpoint.architecture.heads
 
 
 def test_the_number_of_parameters_is_that_of_the_base_model(tiny: Any) -> None:
@@ -49,7 +49,7 @@ def test_shards_read_like_one_file(architecture: str, tiny: Any) -> None:
     folder = tiny.folder(architecture, max_shard_size="8KB")
     assert len(list(folder.glob("*.safetensors"))) > 2
     assert _same_weights(load(folder), whole)
-    for ours, theirs in zip(load(folder).iter_attention(), whole.iter_attention([0, 1, 2]), strict=True):
+    for ours, theirs in zip(load(folder).iter_attention(), whole.iter_attention([1, 2, 3]), strict=True):
         assert torch.equal(ours.query, theirs.query)
 
 
@@ -76,7 +76,7 @@ def test_one_layer_reads_only_its_own_attention_tensors(tiny: Any, monkeypatch: 
     checkpoint = load(tiny.folder("llama"))
     read, original = [], SafetensorsFiles.read
     monkeypatch.setattr(SafetensorsFiles, "read", lambda self, name: read.append(name) or original(self, name))
-    checkpoint.attention(1)
+    checkpoint.attention(2)
     parts = [f"layers.1.self_attn.{part}_proj.weight" for part in "qkvo"]
     assert sorted(read) == sorted([*parts, "layers.1.input_layernorm.weight"])
     assert "model" not in vars(checkpoint)
@@ -92,10 +92,10 @@ def test_a_damaged_layer_is_named_and_the_others_still_read(tiny: Any) -> None:
 
     _rewrite(folder, damage)
     checkpoint = load(folder)
-    checkpoint.attention(0)
-    message = rf"layer 2: tensor {name}: expected finite numbers, got nan at index \(3, 4\) \(1 such entries\)"
+    checkpoint.attention(1)
+    message = rf"layer 3: tensor {name}: expected finite numbers, got nan at index \(3, 4\) \(1 such entries\)"
     with pytest.raises(CheckpointError, match=message):
-        checkpoint.attention(2)
+        checkpoint.attention(3)
     with pytest.raises(CheckpointError, match=message):
         _ = checkpoint.model
 
@@ -108,7 +108,7 @@ def test_an_infinity_outside_of_attention_is_named_by_the_model(tiny: Any) -> No
         return tensors
 
     _rewrite(folder, damage)
-    with pytest.raises(CheckpointError, match=r"layer 1: tensor h\.1\.mlp\.c_fc\.bias: .* -inf at index \(5,\)"):
+    with pytest.raises(CheckpointError, match=r"layer 2: tensor h\.1\.mlp\.c_fc\.bias: .* -inf at index \(5,\)"):
         _ = load(folder).model
 
 
@@ -131,7 +131,7 @@ def test_pickled_weights_need_the_flag_and_then_read_the_same(tiny: Any) -> None
 def test_the_flag_never_prefers_pickles(tiny: Any) -> None:
     folder = tiny.folder("gpt2")
     (folder / "pytorch_model.bin").write_bytes(b"not even a pickle")
-    assert load(folder, allow_pickle=True).attention(0).query.shape == (3, 24, 8)
+    assert load(folder, allow_pickle=True).attention(1).query.shape == (3, 24, 8)
 
 
 class _Hostile:

@@ -66,7 +66,7 @@ DAMAGES: list[tuple[Callable[[Path], Any], str]] = [
     (lambda f: _edit_config(f, n_layer=2), "expected the 3 layers that the files hold, got 2 in config.json"),
     (_truncate, "truncated or corrupt"),
     (_corrupt, "truncated or corrupt"),
-    (_drop_tensor, r"layer 1: tensor h\.1\.attn\.c_proj\.weight: .* no such tensor"),
+    (_drop_tensor, r"layer 2: tensor h\.1\.attn\.c_proj\.weight: .* no such tensor"),
     (lambda f: (f / "model.safetensors").unlink(), "expected safetensors weights, got none"),
     (lambda f: (f / "model.safetensors").rename(f / "a.safetensors").with_name("b.safetensors").touch(), "an index"),
 ]
@@ -95,8 +95,8 @@ def test_an_unreadable_index_is_named(tiny: Any) -> None:
 def test_integer_weights_are_refused(tiny: Any) -> None:
     folder = tiny.folder("gpt2")
     _quantise_tensor(folder)
-    with pytest.raises(CheckpointError, match=r"layer 0: .* real numbers of 16 bits or more, got dtype torch.int8"):
-        load(folder).attention(0)
+    with pytest.raises(CheckpointError, match=r"layer 1: .* real numbers of 16 bits or more, got dtype torch.int8"):
+        load(folder).attention(1)
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:

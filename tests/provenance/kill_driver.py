@@ -52,7 +52,7 @@ def learn(version: str) -> None:
 def convert(version: str) -> None:
     from tokendynamics.pretrained import load
 
-    load(f"{version}.gguf", cache="o").attention(0)
+    load(f"{version}.gguf", cache="o").attention(1)
 
 
 def command(*arguments: str) -> None:

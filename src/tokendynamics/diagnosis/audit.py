@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -10,13 +10,14 @@ import numpy as np
 import xarray as xr
 
 from tokendynamics.diagnosis.layer_audit import Singular, ValueMap, audit_layer
-from tokendynamics.numerics.arguments import as_integer
-from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected, shown
+from tokendynamics.numerics.arguments import whole_numbers
+from tokendynamics.numerics.errors import ArgumentValueError, expected
 from tokendynamics.numerics.memory import check_fits
 from tokendynamics.numerics.progress import Track, silent
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.numerics.tolerances import NEAR_ZERO
 from tokendynamics.pretrained import Checkpoint
+from tokendynamics.pretrained.layers import as_layers
 
 SIGNS = ("positive", "negative", "zero")
 OFFSETS = (0, 1, 4, 16, 64)
@@ -76,13 +77,13 @@ def audit(
     """
     _check_choice("value", value, ("V", "VO"))
     _check_choice("singular", singular, ("undefined", "pinv"))
-    chosen = chosen_layers(layers, ckpt.architecture.layers)
+    chosen = list(dict.fromkeys(as_layers(layers, ckpt.architecture.layers)))
     # W, V and A of a layer as dense matrices in float64.
     check_fits(3 * 8 * ckpt.architecture.dim**2, f"the audit of {ckpt.name}")
     distances = tuple(whole_numbers(offsets, "offsets"))
     rotary = distances if ckpt.architecture.positions == "rotary" else ()
     rows = [
-        audit_layer(partial(ckpt.attention, layer - 1), value, fold_norms, singular, rotary)
+        audit_layer(partial(ckpt.attention, layer), value, fold_norms, singular, rotary)
         for layer in track(chosen, "auditing the weights", len(chosen))
     ]
     return _as_dataset(rows, chosen, rotary, _conventions(ckpt, value, fold_norms, singular))
@@ -124,37 +125,6 @@ def _conventions(ckpt: Checkpoint, value: ValueMap, fold_norms: bool, singular: 
         "balance": "qk: eigenvalues of the symmetric part; ov: Re of ov's own eigenvalues; ov_sym: symmetric part",
         "weights_precision": "as stored, computed in float64",
     }
-
-
-def chosen_layers(layers: Iterable[int] | None, count: int) -> list[int]:
-    """The layers to read, all of 1 … `count` for None.
-
-    Raises:
-        ArgumentValueError: None of them, or one that does not exist.
-        ArgumentTypeError: Not a sequence of whole numbers.
-
-    >>> chosen_layers(None, 3)
-    [1, 2, 3]
-    """
-    chosen = list(range(1, count + 1)) if layers is None else whole_numbers(layers, "layers")
-    wrong = [layer for layer in chosen if not 1 <= layer <= count]
-    if wrong or not chosen:
-        raise ArgumentValueError(expected("layers", f"numbers from 1 to {count}", shown(wrong) if wrong else "none"))
-    return list(dict.fromkeys(chosen))
-
-
-def whole_numbers(values: Iterable[Any], argument: str) -> list[int]:
-    """The values as a list of integers.
-
-    Raises:
-        ArgumentTypeError: No sequence, a masked or a text, or an entry that is no whole number (True is none).
-
-    >>> whole_numbers((3, 1), "layers")
-    [3, 1]
-    """
-    if isinstance(values, str | bytes | np.ma.MaskedArray) or not isinstance(values, Iterable):
-        raise ArgumentTypeError(expected(argument, "a sequence of whole numbers", shown(values)))
-    return [as_integer(value, f"{argument}[{place}]") for place, value in enumerate(values)]
 
 
 def _check_choice(argument: str, came: str, choices: tuple[str, ...]) -> None:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tokendynamics.diagnosis.audit import audit, chosen_layers
+from tokendynamics.diagnosis.audit import audit
 from tokendynamics.diagnosis.conventions import conventions_of
 from tokendynamics.diagnosis.layer_audit import Singular, ValueMap
 from tokendynamics.diagnosis.paths import token_paths
@@ -21,6 +21,7 @@ from tokendynamics.numerics.progress import Track, silent
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.numerics.threads import limited_threads
 from tokendynamics.pretrained import Checkpoint, load
+from tokendynamics.pretrained.layers import as_layers
 from tokendynamics.provenance.manifest import manifest
 
 
@@ -83,7 +84,7 @@ def diagnose(
             else load(model, dtype=dtype, device=device, allow_pickle=allow_pickle)
         )
         # Wrong arguments are found before the work begins.
-        chosen = chosen_layers(layers, ckpt.architecture.layers)
+        chosen = as_layers(layers, ckpt.architecture.layers)
         prompts = default_texts() if texts is None else texts
         measured = trace(ckpt, prompts, sinks=sinks, sink_ratio=sink_ratio, truncate=truncate, track=track)
         weights = audit(ckpt, value, fold_norms, singular, layers=chosen, track=track)

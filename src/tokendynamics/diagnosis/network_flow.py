@@ -10,12 +10,12 @@ from tokendynamics.attention.attention import Attention
 from tokendynamics.attention.circuits import FactoredMatrix
 from tokendynamics.attention.positions import RotaryPositions
 from tokendynamics.attention.schedules import Periodic
-from tokendynamics.diagnosis.audit import whole_numbers
 from tokendynamics.diagnosis.layer_circuits import LayerCircuits
 from tokendynamics.dynamics.flow import Flow
 from tokendynamics.numerics.errors import ArgumentValueError, expected, shown
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained import Checkpoint
+from tokendynamics.pretrained.layers import as_layers
 from tokendynamics.spaces.free import Free
 from tokendynamics.spaces.sphere import Sphere
 
@@ -30,17 +30,19 @@ def flow_of(
 ) -> Flow:
     """The attention of a network as a flow in which each layer lasts one unit of time.
 
-    The QK and OV circuits are piecewise constant and periodic: layer k of `layers` holds on [k, k + 1), and after the
-    last one the first comes again (`asymptotic` section 7.5). Feed-forward parts and biases are left out.
+    The QK and OV circuits are piecewise constant and periodic: the first of `layers` holds on [0, 1), the next on
+    [1, 2), and after the last one the first comes again (`asymptotic` section 7.5). Feed-forward parts and biases are
+    left out.
 
     On the sphere (default) tokens are unit vectors, and attention reads what the network's norm makes of them:
     √dim · y, times the norm's gain, less the mean for LayerNorm. With a state x of norm √dim the velocity before its
     tangent part is the network's attention output divided by √dim. In free space no norm is applied, as in
-    `positional` (2), and ``flow.step(x, k)`` is x plus the attention of layer k on x itself.
+    `positional` (2), and ``flow.step(x, k)`` is x plus the attention of layer
+    k + 1, of all layers, on x itself.
 
     Args:
         checkpoint: From `tokendynamics.load`.
-        layers: Which layers, in this order; one index, several, or None for all.
+        layers: Which layers, counted from 1, in this order; one, several, or None for all.
         space: `Sphere()` or `Free()`.
         dtype: Precision of the circuits.
 
@@ -53,7 +55,7 @@ def flow_of(
         ArgumentValueError: No such layer, no layer at all, another space, or another dtype.
 
     >>> from tokendynamics.pretrained import load
-    >>> flow = flow_of(load("random:distilgpt2:7"), layers=[0, 5])
+    >>> flow = flow_of(load("random:distilgpt2:7"), layers=[1, 6])
     >>> flow.heads, flow.dim, flow.attention.causal
     (12, 768, True)
 
@@ -64,7 +66,8 @@ def flow_of(
         raise ArgumentValueError(expected("space", "Sphere() or Free()", repr(space)))
     if dtype not in (torch.float32, torch.float64):
         raise ArgumentValueError(expected("dtype", "torch.float32 or torch.float64", shown(dtype)))
-    chosen = _chosen(checkpoint, layers)
+    one = layers is not None and not isinstance(layers, Iterable)
+    chosen = as_layers([layers] if one else layers, checkpoint.architecture.layers)
     parts = [LayerCircuits(weights, isinstance(space, Sphere), dtype) for weights in checkpoint.iter_attention(chosen)]
     period = float(len(parts))
     ov = Periodic(_stacked([part.ov for part in parts]), period)
@@ -91,16 +94,3 @@ def _stacked(circuits: Sequence[FactoredMatrix]) -> FactoredMatrix:
     return FactoredMatrix(
         torch.stack([circuit.left for circuit in circuits]), torch.stack([circuit.right for circuit in circuits])
     )
-
-
-def _chosen(checkpoint: Checkpoint, layers: int | Iterable[int] | None) -> list[int]:
-    count = checkpoint.architecture.layers
-    if layers is None:
-        return list(range(count))
-    chosen = whole_numbers(layers if isinstance(layers, Iterable) else [layers], "layers")
-    if not chosen:
-        raise ArgumentValueError(expected("layers", f"at least one of 0 to {count - 1}", "none"))
-    for layer in chosen:
-        if not 0 <= layer < count:
-            raise ArgumentValueError(expected("layers", f"indices from 0 to {count - 1}", layer))
-    return chosen

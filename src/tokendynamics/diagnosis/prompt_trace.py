@@ -67,7 +67,7 @@ def measure_prompt(
         ArgumentValueError: Sinks that do not exist, or that leave no token; a state that is zero or not finite.
     """
     final = () if states.final_norm is None else (states.final_norm[None].cpu(),)
-    gram = gram_of(states.attention.cpu(), states.feed_forward.cpu(), *final)
+    gram = gram_of(states.attention[1:].cpu(), states.feed_forward.cpu(), *final)
     refuse_zero_tokens(gram.size == 0, "states")
     places = _places(len(states.feed_forward), with_final_norm=bool(final))
     token_norms = gram.size[places.of("feed_forward")]

@@ -317,6 +317,20 @@ def _from_numpy(array: np.ndarray, argument: str) -> Tensor:
     return torch.as_tensor(np.asarray(array))
 
 
+def whole_numbers(values: Iterable[Any], argument: str) -> list[int]:
+    """Return the values as a list of integers.
+
+    Raises:
+        ArgumentTypeError: No sequence, a masked one or a text, or an entry that is no whole number (True is none).
+
+    >>> whole_numbers((3, 1), "layers")
+    [3, 1]
+    """
+    if isinstance(values, str | bytes | np.ma.MaskedArray) or not isinstance(values, Iterable):
+        raise ArgumentTypeError(expected(argument, "a sequence of whole numbers", shown(values)))
+    return [as_integer(value, f"{argument}[{place}]") for place, value in enumerate(values)]
+
+
 def shown_dtype(array: np.ndarray) -> str:
     """The dtype of an array in few words, also where it is a table of many fields."""
     return f"table of {len(array.dtype.names)} fields" if array.dtype.names else str(array.dtype)

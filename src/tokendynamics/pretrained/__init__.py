@@ -1,7 +1,7 @@
 """Real checkpoints behind one small interface: their attention weights as factors, and their states on real text.
 
 >>> checkpoint = load("random:distilgpt2:0")
->>> checkpoint.architecture.layers, checkpoint.attention(0).query.shape
+>>> checkpoint.architecture.layers, checkpoint.attention(1).query.shape
 (6, torch.Size([12, 768, 64]))
 """
 

@@ -12,7 +12,6 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from tokendynamics.numerics.arguments import as_integer
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, CheckpointError, expected
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained.adapters.adapter import Adapter
@@ -20,6 +19,7 @@ from tokendynamics.pretrained.architecture import Architecture
 from tokendynamics.pretrained.attention_weights import AttentionWeights
 from tokendynamics.pretrained.dtypes import at_least_single
 from tokendynamics.pretrained.encoding import Encoding, encode, encode_bytes, load_tokenizer
+from tokendynamics.pretrained.layers import as_layer, as_layers
 from tokendynamics.pretrained.messages import refusing
 from tokendynamics.pretrained.network import empty_network, fill
 from tokendynamics.pretrained.states import SiteStates, collect_states
@@ -80,7 +80,7 @@ class Checkpoint:
         return f"Checkpoint({self.name!r}, {facts.model_type}, {facts.layers} layers, dim {facts.dim})"
 
     def attention(self, layer: int) -> AttentionWeights:
-        """Read one layer's attention tensors, and nothing else.
+        """Read the attention tensors of one layer, counted from 1, and nothing else.
 
         Values keep their stored dtype, half precision becomes float32.
 
@@ -88,17 +88,15 @@ class Checkpoint:
             ArgumentValueError: There is no such layer.
             CheckpointError: A tensor cannot be read, or holds a NaN or an infinity.
         """
-        if not 0 <= as_integer(layer, "layer") < self.architecture.layers:
-            wanted = f"a layer from 0 to {self.architecture.layers - 1}"
-            raise ArgumentValueError(expected("layer", wanted, str(layer)))
+        index = as_layer(layer, self.architecture.layers) - 1
         names = self._adapter.tensors(self.config)
-        tensors = {role: self._read(name.format(layer=layer)) for role, name in names.items()}
+        tensors = {role: self._read(name.format(layer=index)) for role, name in names.items()}
         facts = vars(self.architecture)
         frequencies, rotary_scaling = self._rotary
         return AttentionWeights(
             **self._adapter.split(tensors, facts),
             groups=torch.arange(facts["heads"], device=self.device) // (facts["heads"] // facts["kv_heads"]),
-            scale=float(self._adapter.scale(self.config, layer)),
+            scale=float(self._adapter.scale(self.config, index)),
             norm_eps=float(self._adapter.norm_eps(self.config)),
             norm_kind=self.architecture.norm,
             rotary_frequencies=frequencies,
@@ -107,7 +105,7 @@ class Checkpoint:
 
     def iter_attention(self, layers: Iterable[int] | None = None) -> Iterator[AttentionWeights]:
         """Read the attention of several layers (all by default), one at a time; see `attention`."""
-        for layer in range(self.architecture.layers) if layers is None else layers:
+        for layer in as_layers(layers, self.architecture.layers):
             yield self.attention(layer)
 
     @cached_property

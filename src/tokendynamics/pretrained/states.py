@@ -20,13 +20,14 @@ class SiteStates:
     """States of one prompt's tokens, in the network's dtype.
 
     Attributes:
-        attention: State of each block after its attention part (for post-norm blocks after the norm behind it).
+        attention: Index l: the state of block l after its attention part (for post-norm blocks after the norm
+            behind it). Index 0: NaN, since no attention stands before the first block.
         feed_forward: Index 0: the input of the first block (embeddings with positions; after BERT's embedding
             norm). Index l: the output of block l, before the final norm, also for the last block.
         final_norm: The last state after the final norm; None if the architecture has none.
     """
 
-    attention: Float[Tensor, "layers token dim"]
+    attention: Float[Tensor, "depth token dim"]
     feed_forward: Float[Tensor, "depth token dim"]
     final_norm: Float[Tensor, "token dim"] | None
 
@@ -55,6 +56,7 @@ def collect_states(network: nn.Module, sites: Sites, ids: Tensor) -> SiteStates:
         if sites.final_norm is not None:
             hooks.enter_context(_output_of(network.get_submodule(sites.final_norm), final.append))
         network(input_ids=ids.to(next(network.parameters()).device), use_cache=False)
+    attention.insert(0, torch.full_like(attention[0], torch.nan))
     return SiteStates(_joined(attention), _joined(feed_forward), _joined(final)[0] if final else None)
 
 

@@ -101,8 +101,9 @@ def _stored_name(name: str, stored: Shapes, adapter: Adapter) -> str:
 
 
 def _where(stored: str, origin: str) -> str:
+    # Files count blocks from 0.
     layer = re.search(r"\.(\d+)\.", f".{stored}")
-    return f"{origin}: " + (f"layer {layer.group(1)}: " if layer else "") + f"tensor {stored}"
+    return f"{origin}: " + (f"layer {int(layer.group(1)) + 1}: " if layer else "") + f"tensor {stored}"
 
 
 def _check_finite(tensor: Tensor, where: str) -> None:
