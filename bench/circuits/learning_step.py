@@ -14,12 +14,12 @@ from torch import Tensor
 from torch.nn.functional import layer_norm
 
 from bench.measure import Comparison, alternate, speedup
+from tokendynamics.circuits.functionals import random_functional
 from tokendynamics.circuits.learning import DESIGNS, Design
-from tokendynamics.circuits.learning.closed_form import stream
+from tokendynamics.circuits.learning.architecture import initial_parameters
+from tokendynamics.circuits.learning.closed_form import Sequences, stream
 from tokendynamics.circuits.learning.objective import EPSILON, mean_squared_error
-from tokendynamics.circuits.learning.parameters import initial_parameters
-from tokendynamics.circuits.learning.sequences import Sequences
-from tokendynamics.circuits.pair_task import PairTask, random_functional
+from tokendynamics.circuits.task import PairTask
 
 CATEGORIES, POSITIONS, BATCH, ROUNDS = 10, 50, 1000, 7
 TASK = PairTask(random_functional(CATEGORIES, seed=0), POSITIONS)

@@ -8,8 +8,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tokendynamics.circuits.landscape.landscape import Landscape
-from tokendynamics.circuits.landscape.points import flatten, unflatten
+from tokendynamics.circuits.landscape.landscape import Landscape, flatten, unflatten
 from tokendynamics.numerics.seeding import generator
 
 

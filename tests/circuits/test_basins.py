@@ -11,20 +11,16 @@ import torch
 from scipy.stats import binomtest
 from torch import Tensor
 
-from tokendynamics.circuits.landscape.basin_descent import Ending
-from tokendynamics.circuits.landscape.basin_interval import wilson
-from tokendynamics.circuits.landscape.basin_objective import Objective
-from tokendynamics.circuits.landscape.basin_starts import random_starts
-from tokendynamics.circuits.landscape.basins import basins
+from tokendynamics.circuits.landscape.basins import find_basins, random_starts
 from tokendynamics.circuits.landscape.categories_only import CategoriesOnly
-from tokendynamics.circuits.landscape.gradient_flow import flow
-from tokendynamics.circuits.landscape.landscape import Gradient
-from tokendynamics.circuits.landscape.points import flatten
+from tokendynamics.circuits.landscape.descent import Ending, Objective, flow
+from tokendynamics.circuits.landscape.landscape import Gradient, flatten
 from tokendynamics.circuits.landscape.positions_only import PositionsOnly
 from tokendynamics.circuits.landscape.softmax_positions import SoftmaxPositions
-from tokendynamics.circuits.pair_task.laws import category_law
+from tokendynamics.circuits.task import category_law
 from tokendynamics.numerics.arguments import ArrayLike
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.intervals import wilson
 
 LAW = category_law(None, 5)
 
@@ -83,7 +79,7 @@ def test_starts_have_the_stated_spread_and_do_not_depend_on_their_number() -> No
 @pytest.mark.usefixtures("unchecked")
 def test_the_attractor_at_infinity_catches_between_15_and_45_percent() -> None:
     landscape = PositionsOnly(LAW, 6)
-    found = basins(landscape, 24, seed=2)
+    found = find_basins(landscape, 24, seed=2)
     caught = found.share("at infinity")
     assert 0.15 <= caught.fraction <= 0.45
     assert caught.low < 0.28 < caught.high
@@ -97,7 +93,7 @@ def test_the_attractor_at_infinity_catches_between_15_and_45_percent() -> None:
 
 @pytest.mark.usefixtures("unchecked")
 def test_shares_statuses_and_json_tell_the_same_story() -> None:
-    found = basins(PositionsOnly(LAW, 6), 12, seed=0)
+    found = find_basins(PositionsOnly(LAW, 6), 12, seed=0)
     kinds = [run.kind for run in found.runs]
     assert sum(share.count for share in found.shares) == sum(found.statuses.values()) == 12
     for share in found.shares:
@@ -116,7 +112,7 @@ def test_shares_statuses_and_json_tell_the_same_story() -> None:
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention_on_categories_catches_no_start_above_zero_loss(causal: bool) -> None:
     landscape = CategoriesOnly(pair_target(), LAW, 6, causal=causal)
-    found = basins(landscape, 10, seed=1)
+    found = find_basins(landscape, 10, seed=1)
     # A few descend towards the far ends of the zero-loss family, where v_ii outweighs v_{i,i−1} without bound.
     assert {run.kind for run in found.runs} <= {"global minimum", "at infinity"}
     assert found.share("global minimum").count >= 8
@@ -129,7 +125,7 @@ def test_attention_on_categories_catches_no_start_above_zero_loss(causal: bool) 
 @pytest.mark.usefixtures("unchecked")
 def test_the_flow_ends_where_the_descent_can_end() -> None:
     landscape = PositionsOnly(category_law(None, 3), 3)
-    found = basins(landscape, 3, seed=0, method="gradient-flow", budget=5000, horizon=300.0)
+    found = find_basins(landscape, 3, seed=0, method="gradient-flow", budget=5000, horizon=300.0)
     assert {run.kind for run in found.runs} <= {"global minimum", "at infinity"}
     assert found.share("global minimum").count >= 1
 
@@ -157,9 +153,9 @@ def test_the_flow_keeps_what_the_scaling_symmetry_conserves() -> None:
 @pytest.mark.usefixtures("unchecked")
 def test_a_softmax_stalls_the_flow_and_not_the_quasi_newton_descent() -> None:
     landscape = SoftmaxPositions(LAW, 6)
-    quick = basins(landscape, 5, seed=0)
+    quick = find_basins(landscape, 5, seed=0)
     assert quick.share("global minimum").count == 5
-    slow = basins(landscape, 3, seed=0, method="gradient-flow", horizon=30.0)
+    slow = find_basins(landscape, 3, seed=0, method="gradient-flow", horizon=30.0)
     assert slow.above(4e-3).count == 3
     assert slow.statuses == {"budget spent": 3}
 
@@ -167,7 +163,7 @@ def test_a_softmax_stalls_the_flow_and_not_the_quasi_newton_descent() -> None:
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("method", ["quasi-newton", "gradient-flow"])
 def test_a_run_that_leaves_the_numbers_keeps_its_state_and_says_why(method) -> None:
-    found = basins(Spring(sign=-1.0, edge=1e3), 3, seed=0, method=method, horizon=1e3)
+    found = find_basins(Spring(sign=-1.0, edge=1e3), 3, seed=0, method=method, horizon=1e3)
     for run in found.runs:
         assert run.status == "not finite"
         assert run.kind == "not finite"
@@ -180,7 +176,7 @@ def test_a_run_that_leaves_the_numbers_keeps_its_state_and_says_why(method) -> N
 
 @pytest.mark.usefixtures("unchecked")
 def test_a_start_without_a_loss_is_a_status_too() -> None:
-    found = basins(Spring(edge=1e-6), 2, seed=0)
+    found = find_basins(Spring(edge=1e-6), 2, seed=0)
     assert found.statuses == {"not finite": 2}
     assert all(math.isnan(run.loss) for run in found.runs)
     starts, _ = random_starts(Spring(), 2, seed=0)
@@ -189,7 +185,7 @@ def test_a_start_without_a_loss_is_a_status_too() -> None:
 
 @pytest.mark.usefixtures("unchecked")
 def test_a_spent_budget_is_reported() -> None:
-    found = basins(PositionsOnly(LAW, 6), 2, seed=0, budget=3)
+    found = find_basins(PositionsOnly(LAW, 6), 2, seed=0, budget=3)
     assert found.statuses == {"budget spent": 2}
     assert "3 steps" in found.runs[0].reason
 
@@ -203,7 +199,7 @@ def test_progress_is_reported_once_for_each_start() -> None:
             seen.append((description, total))
             yield item
 
-    basins(Spring(), 4, seed=0, track=track)
+    find_basins(Spring(), 4, seed=0, track=track)
     assert seen == [("spring: quasi-newton", 4)] * 4
 
 
@@ -226,7 +222,7 @@ def test_progress_is_reported_once_for_each_start() -> None:
 def test_wrong_settings_are_refused_before_anything_runs(changes, error, says) -> None:
     settings = {"landscape": Spring(), "starts": 2, "seed": 0} | changes
     with pytest.raises(error) as raised:
-        basins(**settings)
+        find_basins(**settings)
     assert str(raised.value).startswith(says)
 
 

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from scipy.optimize import least_squares
 from torch import Tensor
 
-from tokendynamics.circuits.landscape.categories_families import mean_predictor, nothing, zero_loss
+from tokendynamics.circuits.landscape.categories_families import mean_predictor, nothing, zero_loss, zero_row_sums
 from tokendynamics.circuits.landscape.categories_only import CategoriesOnly
-from tokendynamics.circuits.landscape.categories_zero_rows import zero_row_sums
-from tokendynamics.circuits.landscape.classify import classify
-from tokendynamics.circuits.landscape.stationary_point import StationaryPoint
+from tokendynamics.circuits.landscape.classification import classify
+from tokendynamics.circuits.landscape.landscape import StationaryPoint
 from tokendynamics.numerics.errors import ArgumentValueError
 
 BOTH = pytest.mark.parametrize("causal", [False, True])

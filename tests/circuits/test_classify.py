@@ -7,10 +7,9 @@ import torch
 
 from circuits.landscape_cases import normal_point
 from circuits.pair_cases import golden
-from tokendynamics.circuits.landscape.classify import classify
+from tokendynamics.circuits.landscape.classification import classify
 from tokendynamics.circuits.landscape.continuation import continue_descent
-from tokendynamics.circuits.landscape.landscape import Gradient, Landscape
-from tokendynamics.circuits.landscape.points import checked_point
+from tokendynamics.circuits.landscape.landscape import Gradient, Landscape, checked_point
 from tokendynamics.circuits.landscape.positions_families import (
     families,
     loss_at_infinity,
@@ -25,7 +24,7 @@ from tokendynamics.circuits.landscape.positions_families import (
 )
 from tokendynamics.circuits.landscape.positions_only import PositionsOnly
 from tokendynamics.circuits.landscape.softmax_positions import SoftmaxPositions
-from tokendynamics.circuits.landscape.symmetries import balanced, scales_against, symmetries
+from tokendynamics.circuits.landscape.symmetries import balanced, find_symmetries, scales_against
 from tokendynamics.numerics.arguments import ArrayLike
 
 LANDSCAPE = PositionsOnly([0.4, 0.35, 0.25], 4)
@@ -150,7 +149,7 @@ def test_descent_continued_from_a_finite_minimum_comes_back() -> None:
 
 def test_symmetries_are_found_and_their_directions_change_nothing() -> None:
     q, v = normal_point(LANDSCAPE, 4)
-    found = symmetries(LANDSCAPE, q, v)
+    found = find_symmetries(LANDSCAPE, q, v)
     assert found.names == ("scaling q against v", "constant on a column of q", "entries without influence")
     # One direction of scaling, and the four entries of the first column; its constant is one of these.
     assert found.directions.shape == (25, 5)
@@ -159,7 +158,7 @@ def test_symmetries_are_found_and_their_directions_change_nothing() -> None:
     assert float((slope @ found.directions).abs().max()) < 1e-13 * float(slope.norm())
     softmax = SoftmaxPositions([0.4, 0.35, 0.25], 4)
     assert not scales_against(softmax)
-    assert symmetries(softmax, q, v).directions.shape == (25, 7)
+    assert find_symmetries(softmax, q, v).directions.shape == (25, 7)
     assert scales_against(LANDSCAPE)
 
 

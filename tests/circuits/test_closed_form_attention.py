@@ -7,13 +7,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tokendynamics.circuits.functionals import random_functional
 from tokendynamics.circuits.learning import DESIGNS, Settings
-from tokendynamics.circuits.learning.as_transformer import as_transformer
-from tokendynamics.circuits.learning.closed_form import stream
+from tokendynamics.circuits.learning.architecture import initial_parameters
+from tokendynamics.circuits.learning.closed_form import Sequences, stream
 from tokendynamics.circuits.learning.objective import EPSILON, mean_squared_error
-from tokendynamics.circuits.learning.parameters import initial_parameters
-from tokendynamics.circuits.learning.sequences import Sequences
-from tokendynamics.circuits.pair_task import PairTask, random_functional
+from tokendynamics.circuits.learning.record import as_transformer
+from tokendynamics.circuits.task import PairTask
 
 
 def run_of(architecture: str, categories: int = 4, positions: int = 7, hidden: int = 5, seed: int = 3):

@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tokendynamics.circuits.hand_built import compare, solution_1, solution_2
-from tokendynamics.circuits.pair_task import PairTask, random_functional
+from tokendynamics.circuits.constructions import compare, solution_1, solution_2
+from tokendynamics.circuits.functionals import random_functional
+from tokendynamics.circuits.task import PairTask
 
 
 @pytest.mark.parametrize(("categories", "positions"), [(1, 2), (3, 5), (12, 2), (12, 5), (50, 3)])

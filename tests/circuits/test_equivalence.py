@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from circuits.pair_cases import close, golden, task_of, tasks_and_sequences
-from tokendynamics.circuits.hand_built import equivalence, solution_2, solution_3
-from tokendynamics.circuits.pair_task import PairTask, random_functional
+from tokendynamics.circuits.constructions import check_equivalence, solution_2, solution_3
+from tokendynamics.circuits.functionals import random_functional
+from tokendynamics.circuits.task import PairTask
 from tokendynamics.numerics.errors import ArgumentValueError
 
 
@@ -20,7 +21,7 @@ from tokendynamics.numerics.errors import ArgumentValueError
 def test_both_solutions_agree_to_the_last_digits(drawn: tuple[PairTask, torch.Tensor], slack: float | None) -> None:
     task, x = drawn
     least = max(float(task.q_true.max()), 0.0) + max(0.0, -float(task.q_true.min()))
-    result = equivalence(task, x, None if slack is None else slack * least)
+    result = check_equivalence(task, x, None if slack is None else slack * least)
     assert result.holds
     assert result.largest_difference <= result.tolerance
     assert torch.equal(result.second_diagonal, task.targets(x))
@@ -30,7 +31,7 @@ def test_both_solutions_agree_to_the_last_digits(drawn: tuple[PairTask, torch.Te
 def test_the_outputs_are_those_of_the_two_transformers() -> None:
     case = golden("04")
     task, x = task_of(case), case["x"]
-    result = equivalence(task, x, K=20.0)
+    result = check_equivalence(task, x, K=20.0)
     assert result.tolerance == pytest.approx(2e-14, rel=1e-12)
     assert torch.equal(result.second, solution_2(task, K=20.0)(x))
     assert torch.equal(result.third, solution_3(task, K=20.0)(x))
@@ -49,7 +50,7 @@ def test_what_attention_writes_is_not_the_same_at_all() -> None:
 
 def test_a_difference_beyond_the_tolerance_is_seen() -> None:
     task = PairTask(random_functional(4, seed=0), positions=6)
-    result = equivalence(task, task.sample(3, seed=0), K=8.0)
+    result = check_equivalence(task, task.sample(3, seed=0), K=8.0)
     moved = result.third.clone()
     moved[2, 3] += 1e-13
     assert not replace(result, third=moved).holds
@@ -59,4 +60,4 @@ def test_a_difference_beyond_the_tolerance_is_seen() -> None:
 
 def test_a_K_that_is_too_small_is_refused() -> None:
     with pytest.raises(ArgumentValueError, match=r"K: expected at least 2\.0, got 1\.0"):
-        equivalence(PairTask([[1.0, -1.0], [0.0, 0.0]], positions=2), [1, 2], K=1.0)
+        check_equivalence(PairTask([[1.0, -1.0], [0.0, 0.0]], positions=2), [1, 2], K=1.0)

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tokendynamics.attention import Attention
+from tokendynamics.circuits.constructions import mixture, solution_1, solution_2, solution_3
 from tokendynamics.circuits.evidence import Estimate, Evidence, evidence
-from tokendynamics.circuits.evidence.findings import Findings
-from tokendynamics.circuits.evidence.verdict import TAKES_PART, decide
-from tokendynamics.circuits.hand_built import OneLayerTransformer, mixture, shift, solution_1, solution_2, solution_3
-from tokendynamics.circuits.pair_task import PairTask, random_functional
+from tokendynamics.circuits.evidence.verdict import TAKES_PART, Findings, decide
+from tokendynamics.circuits.functionals import random_functional
+from tokendynamics.circuits.task import PairTask
+from tokendynamics.circuits.transformer import OneLayerTransformer, shift
 
 CATEGORIES, POSITIONS = 4, 4
 TASK = PairTask(random_functional(CATEGORIES, seed=3), POSITIONS)

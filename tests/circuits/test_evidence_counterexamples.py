@@ -10,20 +10,19 @@ import torch
 from torch import Tensor
 
 from tokendynamics.attention import Attention
+from tokendynamics.circuits.constructions import mixture, solution_1, solution_2, solution_3
+from tokendynamics.circuits.constructions.selection import Selection
 from tokendynamics.circuits.evidence import Evidence, evidence
-from tokendynamics.circuits.hand_built import (
+from tokendynamics.circuits.functionals import random_functional
+from tokendynamics.circuits.task import PairTask
+from tokendynamics.circuits.transformer import (
+    Activation,
     LayerNorm,
     OneLayerTransformer,
-    mixture,
+    on_categories,
+    on_positions,
     shift,
-    solution_1,
-    solution_2,
-    solution_3,
 )
-from tokendynamics.circuits.hand_built.blocks import on_categories, on_positions
-from tokendynamics.circuits.hand_built.selection import selection
-from tokendynamics.circuits.hand_built.transformer import Activation
-from tokendynamics.circuits.pair_task import PairTask, random_functional
 
 
 def judged(model: OneLayerTransformer, samples: int = 400) -> Evidence:
@@ -44,7 +43,7 @@ def value(found: Evidence, instrument: str, name: str) -> float:
 def two_heads(attended: Tensor, decided: Tensor, positions: int = 8) -> OneLayerTransformer:
     """Solution 2 for one functional beside solution 3 for another: the answers add up."""
     task = PairTask(attended + decided, positions)
-    second, third = selection(attended, "exact"), selection(decided, "exact")
+    second, third = Selection.of(attended, "exact"), Selection.of(decided, "exact")
     step = shift(positions)
     key_query = torch.stack([on_categories(task, attended), on_positions(task, step)])
     ov = torch.stack([on_positions(task, step.mT * second.shrink), on_categories(task, decided.mT * third.shrink)])
@@ -184,7 +183,7 @@ def test_the_pair_that_a_mixture_follows_is_named() -> None:
 def product_of_weights_and_values(categories: int, gated: bool) -> OneLayerTransformer:
     """One head for each previous category h, M = 2: weighs by q(h, current) and carries whether the sender is h."""
     task = PairTask(random_functional(categories, seed=0), 2)
-    width, room, gate = task.width, -selection(task.q_true, "exact").offset, 20.0
+    width, room, gate = task.width, -Selection.of(task.q_true, "exact").offset, 20.0
     key_query, ov = (torch.zeros(categories, width, width).double() for _ in range(2))
     key_query[:, categories, :categories] = task.q_true
     ov[:, categories + 1, :categories] = torch.eye(categories).double()

@@ -10,19 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from tokendynamics.circuits.constructions import mixture, solution_1, solution_2, solution_3
 from tokendynamics.circuits.evidence.instrument import Estimate, Instrument
-from tokendynamics.circuits.evidence.probing import probing
+from tokendynamics.circuits.evidence.probe import probing
 from tokendynamics.circuits.evidence.resampling import Bootstrap, percentiles, random_weights
 from tokendynamics.circuits.evidence.trial import Trial
-from tokendynamics.circuits.hand_built import (
-    LayerNorm,
-    OneLayerTransformer,
-    mixture,
-    solution_1,
-    solution_2,
-    solution_3,
-)
-from tokendynamics.circuits.pair_task import PairTask, random_functional
+from tokendynamics.circuits.functionals import random_functional
+from tokendynamics.circuits.task import PairTask
+from tokendynamics.circuits.transformer import LayerNorm, OneLayerTransformer
 from tokendynamics.numerics.seeding import generator
 
 

@@ -12,19 +12,19 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tokendynamics.attention import Attention
-from tokendynamics.circuits.evidence import Evidence, evidence
-from tokendynamics.circuits.hand_built import (
-    OneLayerTransformer,
+from tokendynamics.circuits.constructions import (
     linear_case,
     mixture,
-    shift,
     softmax_solution_1,
     softmax_solution_3,
     solution_1,
     solution_2,
     solution_3,
 )
-from tokendynamics.circuits.pair_task import PairTask, random_functional
+from tokendynamics.circuits.evidence import Evidence, evidence
+from tokendynamics.circuits.functionals import random_functional
+from tokendynamics.circuits.task import PairTask
+from tokendynamics.circuits.transformer import OneLayerTransformer, shift
 from tokendynamics.numerics.errors import ArgumentValueError
 from tokendynamics.numerics.seeding import generator
 

@@ -9,12 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokendynamics.attention import Attention
+from tokendynamics.circuits.constructions import mixture, solution_1, solution_2
 from tokendynamics.circuits.evidence import evidence
-from tokendynamics.circuits.evidence.correlation import correlation
 from tokendynamics.circuits.evidence.instrument import Instrument
-from tokendynamics.circuits.evidence.variance_shares import variance_shares
-from tokendynamics.circuits.hand_built import OneLayerTransformer, mixture, solution_1, solution_2
-from tokendynamics.circuits.pair_task import PairTask, random_functional
+from tokendynamics.circuits.evidence.weights import correlation, variance_shares
+from tokendynamics.circuits.functionals import random_functional
+from tokendynamics.circuits.task import PairTask
+from tokendynamics.circuits.transformer import OneLayerTransformer
 from tokendynamics.numerics.seeding import generator
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from tokendynamics.circuits.functionals import random_functional
 from tokendynamics.circuits.landscape import (
     STARTS,
     CategoriesOnly,
@@ -16,7 +17,6 @@ from tokendynamics.circuits.landscape import (
     SoftmaxPositions,
     survey,
 )
-from tokendynamics.circuits.pair_task import random_functional
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
 
 LAW = [0.5, 0.3, 0.2]

@@ -7,12 +7,13 @@ import dataclasses
 import pytest
 import torch
 
-from tokendynamics.circuits.hand_built import solution_1, solution_2, solution_3
+from tokendynamics.circuits.constructions import solution_1, solution_2, solution_3
+from tokendynamics.circuits.functionals import random_functional
 from tokendynamics.circuits.learning import LearningRecord, Settings, learn
-from tokendynamics.circuits.learning.as_transformer import as_transformer
-from tokendynamics.circuits.learning.parameters import initial_parameters
-from tokendynamics.circuits.learning.pull import STRENGTH, pull_towards, pull_weight
-from tokendynamics.circuits.pair_task import PairTask, random_functional
+from tokendynamics.circuits.learning.architecture import initial_parameters
+from tokendynamics.circuits.learning.record import as_transformer
+from tokendynamics.circuits.learning.settings import STRENGTH, pull_towards, pull_weight
+from tokendynamics.circuits.task import PairTask
 from tokendynamics.numerics.errors import ArgumentValueError
 
 pytestmark = pytest.mark.usefixtures("unchecked")

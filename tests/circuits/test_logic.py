@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from circuits.pair_cases import close, golden
-from tokendynamics.circuits.pair_task import WORD_LOGIC, BinaryLogic, either_pair
+from tokendynamics.circuits.logic import WORD_LOGIC, BinaryLogic, either_pair
 from tokendynamics.numerics.errors import ArgumentValueError
 
 CASE = golden("06")

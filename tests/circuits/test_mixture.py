@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from circuits.pair_cases import close, largest, tasks_and_sequences
-from tokendynamics.circuits.hand_built import HAND_BUILT, mixture
-from tokendynamics.circuits.pair_task import PairTask, random_functional
+from tokendynamics.circuits.constructions import HAND_BUILT, mixture
+from tokendynamics.circuits.functionals import random_functional
+from tokendynamics.circuits.task import PairTask
 from tokendynamics.numerics.errors import ArgumentValueError
 
 

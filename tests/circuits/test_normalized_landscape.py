@@ -8,12 +8,11 @@ import pytest
 import torch
 
 from circuits.landscape_cases import normal_point
-from tokendynamics.circuits.landscape.basins import basins
-from tokendynamics.circuits.landscape.classify import classify
+from tokendynamics.circuits.landscape.basins import find_basins
+from tokendynamics.circuits.landscape.classification import classify
 from tokendynamics.circuits.landscape.continuation import continue_descent
-from tokendynamics.circuits.landscape.landscape import Landscape
+from tokendynamics.circuits.landscape.landscape import Landscape, flatten, unflatten
 from tokendynamics.circuits.landscape.normalized import NormalizedPositions
-from tokendynamics.circuits.landscape.points import flatten, unflatten
 from tokendynamics.circuits.landscape.positions_families import (
     loss_at_infinity,
     no_attention,
@@ -22,7 +21,7 @@ from tokendynamics.circuits.landscape.positions_families import (
 )
 from tokendynamics.circuits.landscape.positions_only import PositionsOnly
 from tokendynamics.circuits.landscape.softmax_positions import SoftmaxPositions
-from tokendynamics.circuits.landscape.symmetries import symmetries
+from tokendynamics.circuits.landscape.symmetries import find_symmetries
 from tokendynamics.numerics.errors import ArgumentValueError
 
 LAW = [0.5, 0.3, 0.2]
@@ -73,7 +72,7 @@ def test_size_and_common_offset_stop_to_matter() -> None:
     assert float(landscape.loss(q, 30.0 * v)) == pytest.approx(loss, rel=1e-9)
     assert float(landscape.loss(q, v + torch.tensor([[1.0, 5.0, -3.0]]))) == pytest.approx(loss, rel=1e-12)
     assert abs(float(plain.loss(2.0 * q, v)) / float(plain.loss(q, v)) - 1.0) > 0.1
-    names = symmetries(landscape, q, v).names
+    names = find_symmetries(landscape, q, v).names
     assert "constant on a column of v" in names
     gradient = landscape.gradient(q, v)
     assert abs(float((gradient.q * q).sum())) < 1e-9 * float(gradient.q.norm())
@@ -119,9 +118,9 @@ def test_all_starts_succeed_under_softmax_and_the_failures_under_layer_norm_shar
     unchecked: None,
 ) -> None:
     law = [0.4, 0.35, 0.25]
-    plain = basins(PositionsOnly(law, 3), 30, seed=0)
-    softmax = basins(SoftmaxPositions(law, 3), 30, seed=0)
-    normalized = basins(NormalizedPositions(law, 3), 30, seed=0)
+    plain = find_basins(PositionsOnly(law, 3), 30, seed=0)
+    softmax = find_basins(SoftmaxPositions(law, 3), 30, seed=0)
+    normalized = find_basins(NormalizedPositions(law, 3), 30, seed=0)
     assert plain.share("at infinity").low > 0.05
     assert plain.share("global minimum").count + plain.share("at infinity").count == 30
     assert softmax.share("global minimum").count == 30

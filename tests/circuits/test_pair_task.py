@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from circuits.pair_cases import close, golden, task_of, tasks_and_sequences
-from tokendynamics.circuits.pair_task import PairTask, category_law, pair_numbers, random_functional
+from tokendynamics.circuits.functionals import pair_numbers, random_functional
+from tokendynamics.circuits.task import PairTask, category_law
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
 
 

@@ -13,7 +13,7 @@ from scipy.optimize import root
 
 from circuits.landscape_cases import laws, normal_point, slope_size
 from circuits.pair_cases import golden
-from tokendynamics.circuits.landscape.points import flatten, unflatten
+from tokendynamics.circuits.landscape.landscape import StationaryPoint, flatten, unflatten
 from tokendynamics.circuits.landscape.positions_families import (
     families,
     loss_at_infinity,
@@ -26,7 +26,6 @@ from tokendynamics.circuits.landscape.positions_families import (
     zero_column_sums,
 )
 from tokendynamics.circuits.landscape.positions_only import PositionsOnly
-from tokendynamics.circuits.landscape.stationary_point import StationaryPoint
 from tokendynamics.numerics.errors import ArgumentValueError
 
 

@@ -15,10 +15,9 @@ from circuits.landscape_cases import (
     normal_point,
 )
 from circuits.pair_cases import golden
-from tokendynamics.circuits.landscape.landscape import Landscape, LossAndGradient
-from tokendynamics.circuits.landscape.points import flatten, unflatten
+from tokendynamics.circuits.landscape.landscape import Landscape, LossAndGradient, flatten, unflatten
 from tokendynamics.circuits.landscape.positions_only import PositionsOnly
-from tokendynamics.circuits.pair_task.laws import category_law
+from tokendynamics.circuits.task import category_law
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
 
 

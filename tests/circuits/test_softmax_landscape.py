@@ -16,7 +16,7 @@ from circuits.landscape_cases import (
     loss_by_enumeration,
     normal_point,
 )
-from tokendynamics.circuits.landscape.points import flatten
+from tokendynamics.circuits.landscape.landscape import flatten
 from tokendynamics.circuits.landscape.positions_families import previous_token
 from tokendynamics.circuits.landscape.softmax_positions import SoftmaxPositions
 from tokendynamics.circuits.landscape.softmax_stall import stall

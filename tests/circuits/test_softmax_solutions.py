@@ -11,14 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from circuits.pair_cases import close, golden, largest, task_of, tasks_and_sequences
-from tokendynamics.circuits.hand_built import (
-    HAND_BUILT,
-    OneLayerTransformer,
-    softmax_solution_1,
-    softmax_solution_3,
-    solution_1,
-)
-from tokendynamics.circuits.pair_task import PairTask, random_functional
+from tokendynamics.circuits.constructions import HAND_BUILT, softmax_solution_1, softmax_solution_3, solution_1
+from tokendynamics.circuits.functionals import random_functional
+from tokendynamics.circuits.task import PairTask
+from tokendynamics.circuits.transformer import OneLayerTransformer
 from tokendynamics.numerics.errors import ArgumentValueError
 
 Solution = Callable[..., OneLayerTransformer]

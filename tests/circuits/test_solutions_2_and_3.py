@@ -10,15 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from circuits.pair_cases import close, every_pair, golden, largest, task_of, tasks_and_sequences
-from tokendynamics.circuits.hand_built import (
-    HAND_BUILT,
-    OneLayerTransformer,
-    linear_case,
-    selection,
-    solution_2,
-    solution_3,
-)
-from tokendynamics.circuits.pair_task import PairTask, pair_numbers, random_functional
+from tokendynamics.circuits.constructions import HAND_BUILT, Selection, linear_case, solution_2, solution_3
+from tokendynamics.circuits.functionals import pair_numbers, random_functional
+from tokendynamics.circuits.task import PairTask
+from tokendynamics.circuits.transformer import OneLayerTransformer
 from tokendynamics.numerics.errors import ArgumentValueError
 
 Solution = Callable[..., OneLayerTransformer]
@@ -169,10 +164,10 @@ def test_constant_functionals_are_exact(solution: Solution, values: list[list[fl
 
 def test_the_constants_are_as_stated() -> None:
     values = torch.tensor([3.0, -5.0], dtype=torch.float64)
-    exact = selection(values, "exact", K=16.0)
+    exact = Selection.of(values, "exact", K=16.0)
     assert (exact.K, exact.bias, exact.offset) == (16.0, -(1 - 5 / 16), -5.0)
-    assert selection(values, "exact").K == 16.0
-    printed = selection(values, "printed")
+    assert Selection.of(values, "exact").K == 16.0
+    printed = Selection.of(values, "printed")
     assert (printed.K, printed.bias, printed.offset) == (100.0, -1.0, 0.0)
 
 

@@ -10,8 +10,10 @@ import torch
 
 from circuits.pair_cases import close
 from tokendynamics.attention import AbsolutePositions, Attention, Periodic, RotaryPositions, Sinusoidal
-from tokendynamics.circuits.hand_built import LayerNorm, OneLayerTransformer, linear_case, solution_1, solution_2
-from tokendynamics.circuits.pair_task import PairTask, random_functional
+from tokendynamics.circuits.constructions import linear_case, solution_1, solution_2
+from tokendynamics.circuits.functionals import random_functional
+from tokendynamics.circuits.task import PairTask
+from tokendynamics.circuits.transformer import LayerNorm, OneLayerTransformer
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.seeding import generator
 

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 import torch
 
-from tokendynamics.circuits.hand_built import HAND_BUILT, solution_2
+from tokendynamics.circuits.constructions import HAND_BUILT, solution_2
+from tokendynamics.circuits.functionals import random_functional
 from tokendynamics.circuits.learning import LearningRecord
-from tokendynamics.circuits.pair_task import PairTask, random_functional
+from tokendynamics.circuits.task import PairTask
 from tokendynamics.cli.circuits.solution import SOLUTIONS
 from tokendynamics.cli.main import main
 

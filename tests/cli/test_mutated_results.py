@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import tokendynamics as td
 from cli.mutations import check_refusal, mutations
 from tokendynamics.circuits.learning import LearningRecord, learn
-from tokendynamics.circuits.pair_task import PairTask
+from tokendynamics.circuits.task import PairTask
 from tokendynamics.cli.circuits.task_options import functional_of
 from tokendynamics.numerics.errors import ArgumentValueError, TokenDynamicsError
 

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 import tokendynamics as td
-from tokendynamics import observables, plots, spectra
-from tokendynamics.circuits import PairTask, evidence, hand_built, landscape, learning, pair_task
+from tokendynamics import circuits, observables, plots, spectra
+from tokendynamics.circuits import PairTask, constructions, evidence, functionals, landscape, learning, logic
 from tokendynamics.spaces import remark_5_1_projection
 
 Kind = Literal["array", "array or none", "number", "integer", "flag", "choice", "text", "ours", "any"]
@@ -26,7 +26,7 @@ ATTENTION = td.Attention(QK, OV)
 FLOW = td.Flow(ATTENTION, td.Sphere())
 RUN = td.simulate(FLOW, X, TIMES)
 TASK = PairTask([[1.0, -2.0], [3.0, 4.0]], positions=3)
-MODEL = hand_built.solution_2(TASK)
+MODEL = constructions.solution_2(TASK)
 ON_POSITIONS = landscape.PositionsOnly([0.5, 0.5], 3)
 
 
@@ -199,37 +199,43 @@ CIRCUITS: dict[str, Call] = {
     "PairTask.sample": _call(TASK.sample, count=(3, "integer"), seed=(0, "integer"), length=(2, "integer")),
     "PairTask.targets": _call(TASK.targets, x=([1, 2], "array")),
     "PairTask.embed": _call(TASK.embed, x=([1, 2], "array"), scratch=(1, "integer")),
-    "category_law": _call(pair_task.category_law, law=_LAW, categories=(2, "integer")),
-    "pair_numbers": _call(pair_task.pair_numbers, categories=(2, "integer"), base=(10.0, "number")),
-    "random_functional": _call(pair_task.random_functional, categories=(2, "integer"), seed=(0, "integer")),
-    "either_pair": _call(pair_task.either_pair, x=([0.0, 1.0, 0.0, 1.0], "array")),
-    "WORD_LOGIC": _call(pair_task.WORD_LOGIC, words=(["Socrates"], "any")),
-    "solution_1": _call(hand_built.solution_1, task=_TASK, form=("rows", "choice"), causal=(False, "flag")),
+    "category_law": _call(circuits.category_law, law=_LAW, categories=(2, "integer")),
+    "pair_numbers": _call(functionals.pair_numbers, categories=(2, "integer"), base=(10.0, "number")),
+    "random_functional": _call(functionals.random_functional, categories=(2, "integer"), seed=(0, "integer")),
+    "either_pair": _call(logic.either_pair, x=([0.0, 1.0, 0.0, 1.0], "array")),
+    "WORD_LOGIC": _call(logic.WORD_LOGIC, words=(["Socrates"], "any")),
+    "solution_1": _call(constructions.solution_1, task=_TASK, form=("rows", "choice"), causal=(False, "flag")),
     **{
         name: _call(
-            getattr(hand_built, name), task=_TASK, form=("exact", "choice"), K=(100.0, "number"), causal=(False, "flag")
+            getattr(constructions, name),
+            task=_TASK,
+            form=("exact", "choice"),
+            K=(100.0, "number"),
+            causal=(False, "flag"),
         )
         for name in ("solution_2", "solution_3")
     },
     "softmax_solution_1": _call(
-        hand_built.softmax_solution_1, task=_TASK, sharpness=(40.0, "number"), causal=(False, "flag")
+        constructions.softmax_solution_1, task=_TASK, sharpness=(40.0, "number"), causal=(False, "flag")
     ),
-    "mixture": _call(hand_built.mixture, task=_TASK, attention_share=(0.5, "number"), causal=(False, "flag")),
+    "mixture": _call(constructions.mixture, task=_TASK, attention_share=(0.5, "number"), causal=(False, "flag")),
     "linear_case": _call(
-        hand_built.linear_case,
+        constructions.linear_case,
         categories=(2, "integer"),
         positions=(3, "integer"),
         base=(10.0, "number"),
         causal=(False, "flag"),
     ),
-    "pair_order": _call(hand_built.pair_order, categories=(2, "integer")),
-    "shift": _call(hand_built.shift, positions=(2, "integer")),
-    "by_pair": _call(hand_built.by_pair, functional=(torch.tensor(QK), "array")),
-    "equivalence": _call(hand_built.equivalence, task=_TASK, x=([1, 2, 1], "array"), K=(100.0, "number")),
-    "compare": _call(hand_built.compare, model=(MODEL, "ours"), sequences=([[1, 2]], "any"), seed=(0, "integer")),
+    "pair_order": _call(constructions.pair_order, categories=(2, "integer")),
+    "shift": _call(circuits.shift, positions=(2, "integer")),
+    "by_pair": _call(constructions.by_pair, functional=(torch.tensor(QK), "array")),
+    "check_equivalence": _call(
+        constructions.check_equivalence, task=_TASK, x=([1, 2, 1], "array"), K=(100.0, "number")
+    ),
+    "compare": _call(constructions.compare, model=(MODEL, "ours"), sequences=([[1, 2]], "any"), seed=(0, "integer")),
     "transformer": _call(MODEL, x=([1, 2], "array")),
     "OneLayerTransformer": _call(
-        hand_built.OneLayerTransformer,
+        circuits.OneLayerTransformer,
         attention=(MODEL.attention, "ours"),
         B=(MODEL.B, "array"),
         bias=(MODEL.bias, "array"),
@@ -242,7 +248,7 @@ CIRCUITS: dict[str, Call] = {
     ),
     "with_key_query": _call(MODEL.with_key_query, key_query=(MODEL.key_query, "array")),
     "LayerNorm": _call(
-        hand_built.LayerNorm, gain=(torch.ones(3), "array"), shift=(torch.ones(3), "array"), eps=(1e-5, "number")
+        circuits.LayerNorm, gain=(torch.ones(3), "array"), shift=(torch.ones(3), "array"), eps=(1e-5, "number")
     ),
     "evidence": _call(
         evidence.evidence,
@@ -261,8 +267,8 @@ CIRCUITS: dict[str, Call] = {
     "CategoriesOnly": _call(
         landscape.CategoriesOnly, q_true=_QK, law=_LAW, positions=(3, "integer"), causal=(False, "flag")
     ),
-    "basins": _call(
-        landscape.basins,
+    "find_basins": _call(
+        landscape.find_basins,
         landscape=(ON_POSITIONS, "ours"),
         starts=(1, "integer"),
         seed=(0, "integer"),
@@ -288,8 +294,8 @@ CIRCUITS: dict[str, Call] = {
         expansions=(1, "integer"),
         steps=(1, "integer"),
     ),
-    "symmetries": _call(
-        landscape.symmetries,
+    "find_symmetries": _call(
+        landscape.find_symmetries,
         landscape=(ON_POSITIONS, "ours"),
         q=(np.zeros((3, 3)), "array"),
         v=(np.zeros((2, 2)), "array"),

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from tokendynamics.circuits.evidence import evidence
+from tokendynamics.circuits.functionals import random_functional
 from tokendynamics.circuits.landscape.categories_only import CategoriesOnly
-from tokendynamics.circuits.pair_task import random_functional
 from tokendynamics.numerics.progress import silent
 from tokendynamics.papers.figures import FIGURES
 from tokendynamics.papers.logical import attention_2_18, equivalence, fig1, fig2, landscape, weights, worked_examples

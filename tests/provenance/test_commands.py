@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tokendynamics import plots
+from tokendynamics.circuits.functionals import random_functional
 from tokendynamics.circuits.learning import LearningRecord, learn
-from tokendynamics.circuits.pair_task import PairTask, random_functional
+from tokendynamics.circuits.task import PairTask
 from tokendynamics.cli.main import main
 from tokendynamics.numerics.errors import ArgumentValueError
 from tokendynamics.papers.__main__ import main as papers

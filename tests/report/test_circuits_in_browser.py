@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from report.chromium import PHONE, emulate, width_on_a_phone
+from tokendynamics.circuits.constructions import mixture
 from tokendynamics.circuits.evidence import evidence
-from tokendynamics.circuits.hand_built import mixture
-from tokendynamics.circuits.pair_task import PairTask, random_functional
+from tokendynamics.circuits.functionals import random_functional
+from tokendynamics.circuits.task import PairTask
 from tokendynamics.report.circuits_page import write_circuits
 from tokendynamics.report.circuits_reports import evidence_report
 

@@ -15,14 +15,15 @@ import numpy as np
 import pytest
 import torch
 
+from tokendynamics.circuits.constructions import mixture, softmax_solution_2, solution_1, solution_2
+from tokendynamics.circuits.constructions.comparison import compare
 from tokendynamics.circuits.evidence import Evidence, evidence
 from tokendynamics.circuits.evidence.verdict import Verdict
-from tokendynamics.circuits.hand_built import mixture, softmax_solution_2, solution_1, solution_2
-from tokendynamics.circuits.hand_built.comparison import compare
+from tokendynamics.circuits.functionals import positive_functional, random_functional
 from tokendynamics.circuits.landscape import survey
-from tokendynamics.circuits.landscape.survey import Section
+from tokendynamics.circuits.landscape.claims import Section
 from tokendynamics.circuits.learning import LearningRecord, learn
-from tokendynamics.circuits.pair_task import PairTask, positive_functional, random_functional
+from tokendynamics.circuits.task import PairTask
 from tokendynamics.report.circuits_page import CircuitsReport, render_circuits, write_circuits
 from tokendynamics.report.circuits_reports import (
     best_head,

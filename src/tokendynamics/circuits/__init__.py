@@ -1,22 +1,27 @@
 """One-layer transformers on pairs of adjacent categories: built by hand, learned, and taken apart by measurement.
 
-`pair_task` says what is computed, `hand_built` how it can be, `landscape` what a descent can run into, `learning` what
-it finds, and `evidence` which part of a model does the logic. Theory: `logical`.
+`task` says what is computed (`functionals` draws some, `logic` holds the paper's two introductory examples),
+`constructions` how a `transformer` can do it, `landscape` what a descent can run into, `learning` what it finds, and
+`evidence` which part of a model does the logic. Theory: `logical`.
 """
 
-from tokendynamics.circuits import evidence, hand_built, landscape, learning, pair_task
-from tokendynamics.circuits.hand_built.transformer import OneLayerTransformer
+from tokendynamics.circuits import constructions, evidence, functionals, landscape, learning, logic
 from tokendynamics.circuits.learning import LearningRecord, learn
-from tokendynamics.circuits.pair_task import PairTask
+from tokendynamics.circuits.task import PairTask, category_law
+from tokendynamics.circuits.transformer import LayerNorm, OneLayerTransformer, shift
 
 __all__ = [
+    "LayerNorm",
     "LearningRecord",
     "OneLayerTransformer",
     "PairTask",
+    "category_law",
+    "constructions",
     "evidence",
-    "hand_built",
+    "functionals",
     "landscape",
     "learn",
     "learning",
-    "pair_task",
+    "logic",
+    "shift",
 ]

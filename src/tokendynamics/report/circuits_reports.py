@@ -8,12 +8,12 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor
 
+from tokendynamics.circuits.constructions.comparison import Comparison
 from tokendynamics.circuits.evidence import Evidence
-from tokendynamics.circuits.hand_built.comparison import Comparison
-from tokendynamics.circuits.hand_built.transformer import OneLayerTransformer
 from tokendynamics.circuits.landscape import LandscapeSurvey, StationaryPoint
 from tokendynamics.circuits.learning import LearningRecord
-from tokendynamics.circuits.pair_task import PairTask
+from tokendynamics.circuits.task import PairTask
+from tokendynamics.circuits.transformer import OneLayerTransformer
 from tokendynamics.diagnosis.result import Convention
 from tokendynamics.report.circuits_page import CircuitsReport, Section
 from tokendynamics.report.figure import Cell, Table, cells

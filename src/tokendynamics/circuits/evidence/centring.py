@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tokendynamics.circuits.hand_built.transformer import Block
-from tokendynamics.circuits.pair_task import PairTask
+from tokendynamics.circuits.task import PairTask
+from tokendynamics.circuits.transformer import Block
 
 QK_BLOCKS: tuple[tuple[Block, Block], ...] = (
     ("category", "category"),

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from tokendynamics.circuits.evidence.instrument import Estimate
 from tokendynamics.circuits.evidence.resampling import Bootstrap, root
-from tokendynamics.circuits.hand_built.transformer import OneLayerTransformer
-from tokendynamics.circuits.pair_task import PairTask
+from tokendynamics.circuits.task import PairTask
+from tokendynamics.circuits.transformer import OneLayerTransformer
 from tokendynamics.numerics.seeding import generator
 
 # Numbers held by the largest intermediate array of a chunk: 16 MB of float64, so that chunks stay in the cache.

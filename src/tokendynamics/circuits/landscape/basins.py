@@ -29,24 +29,94 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 import numpy as np
+import torch
 from threadpoolctl import threadpool_limits
+from torch import Tensor
 
-from tokendynamics.circuits.landscape.basin_descent import Ending, descend
-from tokendynamics.circuits.landscape.basin_interval import wilson
-from tokendynamics.circuits.landscape.basin_objective import Objective
-from tokendynamics.circuits.landscape.basin_run import BasinRun, Share
-from tokendynamics.circuits.landscape.basin_starts import random_starts
-from tokendynamics.circuits.landscape.classify import classify
-from tokendynamics.circuits.landscape.gradient_flow import flow
-from tokendynamics.circuits.landscape.landscape import Landscape
-from tokendynamics.circuits.landscape.points import flatten
+from tokendynamics.circuits.landscape.classification import Classification, classify
+from tokendynamics.circuits.landscape.descent import Ending, Objective, Status, descend, flow
+from tokendynamics.circuits.landscape.landscape import Landscape, flatten
+from tokendynamics.numerics.arguments import as_number
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
+from tokendynamics.numerics.intervals import wilson
+from tokendynamics.numerics.memory import check_fits
 from tokendynamics.numerics.progress import Track, silent
+from tokendynamics.numerics.seeding import generator
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.numerics.threads import limited_threads
 
 Method = Literal["quasi-newton", "gradient-flow"]
 Scale = float | Literal["fan-in"]
+
+_BYTES = 80
+"""Of each entry of each start: itself, its gradient, and what a descent remembers of its steps."""
+
+
+@dataclass(frozen=True)
+class BasinRun:
+    """One start followed to its end.
+
+    Attributes:
+        start: The number of the start, from 0.
+        q: The last finite q.
+        v: The last finite v.
+        loss: The loss there.
+        relative_gradient: ``|gradient| · max(|(q, v)|, 1)`` divided by the loss of no output (v = 0).
+        status: "converged" (relative gradient or loss below the tolerance), "budget spent" (steps or time are over),
+            "stopped early" (no step made progress any more) or "not finite" (a NaN or infinity came up).
+        reason: What ended the run, in words.
+        evaluations: How often loss and gradient were computed.
+        classification: What the end is; None where the run became not finite.
+    """
+
+    start: int
+    q: Tensor
+    v: Tensor
+    loss: float
+    relative_gradient: float
+    status: Status
+    reason: str
+    evaluations: int
+    classification: Classification | None = None
+
+    @property
+    def kind(self) -> str:
+        """The kind of the classification, or "not finite"."""
+        return "not finite" if self.classification is None else self.classification.kind
+
+    def as_json(self) -> dict[str, object]:
+        """All fields as plain values; q and v as lists."""
+        return {
+            "start": self.start,
+            "kind": self.kind,
+            "loss": self.loss,
+            "relative_gradient": self.relative_gradient,
+            "status": self.status,
+            "reason": self.reason,
+            "evaluations": self.evaluations,
+            "q": self.q.tolist(),
+            "v": self.v.tolist(),
+            "classification": None if self.classification is None else self.classification.as_json(),
+        }
+
+
+@dataclass(frozen=True)
+class Share:
+    """How many starts ended in one kind of point.
+
+    Attributes:
+        kind: See `classify`; "not finite" for runs that broke off.
+        count: Number of starts.
+        fraction: `count` divided by the number of all starts.
+        low: Lower end of the 95 % interval of the fraction (Wilson).
+        high: Upper end.
+    """
+
+    kind: str
+    count: int
+    fraction: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True)
@@ -110,7 +180,7 @@ class Basins:
 
 
 @typed_arguments
-def basins(
+def find_basins(
     landscape: Landscape,
     starts: int,
     *,
@@ -144,7 +214,7 @@ def basins(
             positive, or wrong starts.
 
     >>> from tokendynamics.circuits.landscape.positions_only import PositionsOnly
-    >>> found = basins(PositionsOnly([0.5, 0.5], positions=3), 5, seed=0)
+    >>> found = find_basins(PositionsOnly([0.5, 0.5], positions=3), 5, seed=0)
     >>> sum(share.count for share in found.shares)
     5
     """
@@ -198,3 +268,55 @@ def _check(landscape: Landscape, method: str, budget: int, horizon: float, toler
     for name, number in (("budget", budget), ("horizon", horizon), ("tolerance", tolerance)):
         if not (math.isfinite(number) and number > 0):
             raise ArgumentValueError(expected(name, "a positive number", number))
+
+
+def random_starts(
+    landscape: Landscape, starts: int, *, seed: int, scale: float | Literal["fan-in"] = 1.0
+) -> tuple[Tensor, Tensor]:
+    """Independent random points of a landscape.
+
+    Args:
+        landscape: Any landscape.
+        starts: How many, at least 1.
+        seed: Seed; start number k does not depend on how many follow it.
+        scale: The standard deviation of normal entries, or "fan-in": uniform within ±1/√(number of columns), as
+            linear layers are initialised.
+
+    Returns:
+        q of shape (starts, *q_shape) and v of shape (starts, *v_shape), float64.
+
+    Raises:
+        ArgumentTypeError: A number of starts that is no integer.
+        ArgumentValueError: No starts, a scale that is not positive or not finite, or another word.
+
+    >>> from tokendynamics.circuits.landscape.positions_only import PositionsOnly
+    >>> q, v = random_starts(PositionsOnly([0.5, 0.5], positions=3), 10, seed=0)
+    >>> tuple(q.shape), tuple(v.shape)
+    ((10, 3, 3), (10, 2, 2))
+    """
+    if isinstance(starts, bool) or not isinstance(starts, int):
+        raise ArgumentTypeError(expected("starts", "an integer", repr(starts)))
+    if starts < 1:
+        raise ArgumentValueError(expected("starts", "at least 1", starts))
+    _check_scale(scale)
+    scale = scale if isinstance(scale, str) else as_number(scale, "scale")
+    entries = math.prod(landscape.q_shape)
+    count = entries + math.prod(landscape.v_shape)
+    check_fits(_BYTES * starts * count, "starts")
+    if scale == "fan-in":
+        draws = 2.0 * torch.rand(starts, count, generator=generator(seed), dtype=torch.float64) - 1.0
+        width = torch.tensor([landscape.q_shape[1]] * entries + [landscape.v_shape[1]] * (count - entries)).double()
+        draws = draws / width.sqrt()
+    else:
+        draws = scale * torch.randn(starts, count, generator=generator(seed), dtype=torch.float64)
+    q, v = draws[:, :entries], draws[:, entries:]
+    return q.reshape(starts, *landscape.q_shape), v.reshape(starts, *landscape.v_shape)
+
+
+def _check_scale(scale: float | str) -> None:
+    wanted = "a positive standard deviation or 'fan-in'"
+    if isinstance(scale, str):
+        if scale != "fan-in":
+            raise ArgumentValueError(expected("scale", wanted, repr(scale)))
+    elif not (math.isfinite(as_number(scale, "scale")) and scale > 0.0):
+        raise ArgumentValueError(expected("scale", wanted, scale))

@@ -1,19 +1,24 @@
-"""Stationary points of 3.3 that are written down at once: the zero-loss family and the trivial saddles."""
+"""Stationary points of 3.3: the zero-loss family, the trivial saddles, and those whose rows of v sum to zero."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
+from scipy.optimize import root_scalar
 from torch import Tensor
 
 from tokendynamics.circuits.landscape.categories_only import CategoriesOnly
-from tokendynamics.circuits.landscape.stationary_point import StationaryPoint
+from tokendynamics.circuits.landscape.landscape import StationaryPoint
 from tokendynamics.numerics.arguments import ArrayLike, as_square
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 
 # Of a mean over N categories, for each of them.
 _ROUNDING = 8 * torch.finfo(torch.float64).eps
+
+_DIRECTIONS = 4096
+_NO_ERROR = 1e-9
 
 
 def zero_loss(landscape: CategoriesOnly, scale: float = 1.0, diagonal: float = 0.0) -> StationaryPoint:
@@ -130,3 +135,144 @@ def _uncorrelated(landscape: CategoriesOnly, pairs: Tensor, base: Tensor) -> Ten
     direction = torch.outer(landscape.law, landscape.law) * centred
     movable = free * direction
     return q - movable * ((direction * q).sum() / (movable**2).sum())
+
+
+@dataclass(frozen=True)
+class _ZeroRows:
+    """Rows of v up to scale: g on the previous token, α on the others, −u on itself, u = g + (M−2)α; (angle, 1)."""
+
+    previous: Tensor
+    others: Tensor
+    sum_of_others: Tensor
+    squares: Tensor
+    error: Tensor  # (angle, t): mean of Y_i less its prediction, given X_i = t
+
+
+def zero_row_sums(landscape: CategoriesOnly, scale: float = 1.0) -> list[StationaryPoint]:
+    """The stationary points with Σ_k v_ik = 0 over all k, at one scale and with the smallest column means.
+
+    Summed over r with weights p_r, the stationarity of q reads (Σ_k v_ik) E_t = 0, with E_t the error of the mean
+    given X_i = t. `logical` divides by Σ_k v_ik to reach (3.54), and so loses this branch. On it v_{i,i−1} = g,
+    v_ij = α for j ≠ i, i−1 and v_ii = −u with u = g + (M−2)α, and
+    q_rt = m_t + [g(q*_rt − m*_t) + u E_t(1 − δ_rt/p_r)]/w2,
+    E_t = [w2 m*_t + u g (q*_tt − m*_t)]/[w2 + u²(1/p_t − 1)], w2 = g² + (M−2)α², Σ_t p_t E_t q_tt = 0,
+    where the ratio α : g is a root of one equation,
+    g α V* = (w2 − 2(g−α)g) Σ_t p_t E_t(q*_tt − m*_t) + (g−α) u Σ_t (1 − p_t) E_t².
+    Between them the points fill, for each root, the scale and N − 1 dimensions of column means m. For M = 2 there is
+    no α and no equation: one such point exists for every target whose diagonal does not vanish, with u = g and
+    E_t = p_t q*_tt.
+
+    The branch that `logical` (3.59) looks at, Σ_{j≠i} v_ij = 0, is α = −Δv/(M−1) (not N − 1: v has M columns, which
+    corrects (3.58) and (3.59)). With v_ii ≠ 0 and v_{i,i−1} ≠ 0 it is indeed empty, as 3.3.1 says. With v_ii = 0 it is
+    the root u = 0 of the equation above and needs Σ_t p_t m*_t(q*_tt − m*_t) = V*/(M−1) of the target; the loss per
+    row is then E m*² + V*/(M−1). Without that coincidence the roots have u ≠ 0.
+
+    All are strict saddles: adding k_t to column t of q leaves the loss as it is, whatever k, and a change of v_ii
+    has a mixed second derivative with it, −2 Σ_t p_t E_t k_t, that cannot vanish for all k while E ≠ 0.
+
+    Args:
+        landscape: Not causal (under a causal mask the rows differ and this algebra does not hold).
+        scale: √(α² + g²), positive.
+
+    Returns:
+        One point for each simple root in order of its loss; empty if the equation has none for this target. (Roots are
+        found by a change of sign between 4096 angles: a double root, or two of them closer than that, are missed.)
+
+    Raises:
+        ArgumentValueError: A causal landscape, a target without interaction, a scale that is not positive.
+
+    >>> landscape = CategoriesOnly([[1.0, 2.0], [0.0, -1.0]], None, positions=3)
+    >>> for point in zero_row_sums(landscape):
+    ...     slope = landscape.gradient(point.q, point.v)
+    ...     print(f"{point.loss:.6f}", bool(slope.q.norm() + slope.v.norm() < 1e-14))
+    0.819540 True
+    2.847127 True
+    """
+    _check_zero_rows(landscape, scale)
+    points = (_zero_rows_point(landscape, angle, scale) for angle in _roots(landscape))
+    return sorted((point for point in points if point is not None), key=lambda point: point.loss)
+
+
+def _check_zero_rows(landscape: CategoriesOnly, scale: float) -> None:
+    if landscape.causal:
+        advice = "under a causal mask the rows of v have different lengths"
+        raise ArgumentValueError(expected("landscape", "attention over all positions", "a causal one", advice))
+    if not (math.isfinite(scale) and scale > 0.0):
+        raise ArgumentValueError(expected("scale", "a positive number", scale))
+    check_interaction(landscape)
+
+
+def _zero_rows(landscape: CategoriesOnly, angles: Tensor, scale: float = 1.0) -> _ZeroRows:
+    previous, others = scale * angles.cos()[:, None], scale * angles.sin()[:, None]
+    total = previous + (landscape.positions - 2) * others
+    squares = previous**2 + (landscape.positions - 2) * others**2
+    mean, gap = _target(landscape)
+    error = (squares * mean + total * previous * gap) / (squares + total**2 * (1.0 / landscape.law - 1.0))
+    return _ZeroRows(previous, others, total, squares, error)
+
+
+def _target(landscape: CategoriesOnly) -> tuple[Tensor, Tensor]:
+    """m*_t and q*_tt − m*_t."""
+    mean = landscape.law @ landscape.q_true
+    return mean, landscape.q_true.diagonal() - mean
+
+
+def _equation(landscape: CategoriesOnly, angles: Tensor) -> Tensor:
+    """Zero where the share of the previous token is stationary: (Cov − (g − α) Var) w2²/u at each angle."""
+    rows = _zero_rows(landscape, angles)
+    law, gap = landscape.law, _target(landscape)[1]
+    step = rows.previous - rows.others
+    along = (law * rows.error * gap).sum(-1, keepdim=True)
+    spread = ((1.0 - law) * rows.error**2).sum(-1, keepdim=True)
+    explained = rows.previous * rows.others * landscape.interaction_variance
+    unexplained = (rows.squares - 2 * step * rows.previous) * along + step * rows.sum_of_others * spread
+    return (explained - unexplained)[:, 0]
+
+
+def _roots(landscape: CategoriesOnly) -> list[float]:
+    """Angles in one half turn; opposite ones are the same point with q and v turned round."""
+    if landscape.positions == 2:
+        return [0.0]  # There are no other senders that could have a share.
+
+    def at(angle: float) -> float:
+        return float(_equation(landscape, torch.tensor([angle], dtype=torch.float64)))
+
+    # Half a step off 0, where a target with a zero diagonal has a root that is a solution.
+    angles = (torch.arange(_DIRECTIONS + 1, dtype=torch.float64) - 0.5) * (math.pi / _DIRECTIONS)
+    signs = _equation(landscape, angles).sign()
+    crossings = (signs[:-1] * signs[1:] < 0).nonzero().flatten().tolist()
+    brackets = [(float(angles[k]), float(angles[k + 1])) for k in crossings]
+    return [root_scalar(at, bracket=ends, method="brentq", xtol=1e-15, rtol=1e-15).root for ends in brackets]
+
+
+def _zero_rows_point(landscape: CategoriesOnly, angle: float, scale: float) -> StationaryPoint | None:
+    rows = _zero_rows(landscape, torch.tensor([angle], dtype=torch.float64), scale)
+    law, error = landscape.law, rows.error[0]
+    if float(error.abs().max()) <= _NO_ERROR * float(landscape.q_true.abs().max()):
+        return None  # The error of the mean vanishes: this root belongs to the zero-loss family.
+    mean, _ = _target(landscape)
+    target = landscape.q_true - mean
+    own = torch.eye(len(law), dtype=torch.float64) / law[:, None]
+    centred = (rows.previous * target + rows.sum_of_others * error * (1.0 - own)) / rows.squares
+    weights = law * error
+    q = centred - weights * ((weights @ centred.diagonal()) / (weights @ weights))
+    per_row = _loss_per_row(landscape, rows, centred)
+    v = _weights(landscape.positions, rows)
+    return StationaryPoint("B", "zero row sums", q, v, (landscape.positions - 1) * per_row, per_row)
+
+
+def _loss_per_row(landscape: CategoriesOnly, rows: _ZeroRows, centred: Tensor) -> float:
+    """E Y² − E Y Ŷ: where the loss is stationary in the scale of v, E Ŷ² = E Y Ŷ."""
+    law = landscape.law
+    mean, _ = _target(landscape)
+    covariance = (torch.outer(law, law) * (landscape.q_true - mean) * centred).sum()
+    square = (law * mean**2).sum() + landscape.interaction_variance
+    product = rows.previous * covariance - rows.sum_of_others * (law * mean * centred.diagonal()).sum()
+    return float(square - product)
+
+
+def _weights(positions: int, rows: _ZeroRows) -> Tensor:
+    v = rows.others.expand(positions, positions).clone()
+    v.diagonal(offset=-1).fill_(float(rows.previous))
+    v.diagonal().fill_(-float(rows.sum_of_others))
+    return v

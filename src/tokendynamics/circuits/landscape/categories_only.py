@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tokendynamics.circuits.landscape.landscape import Gradient
-from tokendynamics.circuits.landscape.points import checked_point, checked_positions
-from tokendynamics.circuits.pair_task.laws import category_law
+from tokendynamics.circuits.landscape.landscape import Gradient, checked_point, checked_positions
+from tokendynamics.circuits.task import category_law
 from tokendynamics.numerics.arguments import ArrayLike, as_square
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 from tokendynamics.numerics.signatures import typed_arguments

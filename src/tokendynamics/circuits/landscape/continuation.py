@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tokendynamics.circuits.landscape.landscape import Landscape
-from tokendynamics.circuits.landscape.points import flatten, one_point, unflatten
+from tokendynamics.circuits.landscape.landscape import Landscape, flatten, one_point, unflatten
 from tokendynamics.circuits.landscape.symmetries import balanced, scales_against
 from tokendynamics.numerics.arguments import ArrayLike
 from tokendynamics.numerics.signatures import typed_arguments

@@ -15,8 +15,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tokendynamics.circuits.landscape.landscape import Gradient
-from tokendynamics.circuits.landscape.points import (
+from tokendynamics.circuits.landscape.landscape import (
+    Gradient,
     checked_point,
     checked_positions,
     flatten,

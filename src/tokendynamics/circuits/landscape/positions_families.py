@@ -20,9 +20,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tokendynamics.circuits.landscape.points import checked_point
+from tokendynamics.circuits.landscape.landscape import StationaryPoint, checked_point
 from tokendynamics.circuits.landscape.positions_only import PositionsOnly
-from tokendynamics.circuits.landscape.stationary_point import StationaryPoint
 from tokendynamics.numerics.arguments import ArrayLike, as_tensor
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 from tokendynamics.numerics.seeding import generator

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tokendynamics.circuits.landscape.landscape import Gradient
-from tokendynamics.circuits.landscape.points import checked_point, checked_positions, law_of_categories
+from tokendynamics.circuits.landscape.landscape import Gradient, checked_point, checked_positions, law_of_categories
 from tokendynamics.numerics.arguments import ArrayLike
 from tokendynamics.numerics.signatures import typed_arguments
 

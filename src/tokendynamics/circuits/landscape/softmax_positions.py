@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tokendynamics.circuits.landscape.landscape import Gradient
-from tokendynamics.circuits.landscape.points import checked_point
+from tokendynamics.circuits.landscape.landscape import Gradient, checked_point
 from tokendynamics.circuits.landscape.positions_only import PositionsOnly
 from tokendynamics.numerics.arguments import ArrayLike
 from tokendynamics.numerics.signatures import typed_arguments

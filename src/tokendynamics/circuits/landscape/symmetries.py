@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tokendynamics.circuits.landscape.landscape import Landscape
-from tokendynamics.circuits.landscape.points import flatten, one_point, unflatten
+from tokendynamics.circuits.landscape.landscape import Landscape, flatten, one_point, unflatten
 from tokendynamics.numerics.arguments import ArrayLike
 from tokendynamics.numerics.seeding import generator
 from tokendynamics.numerics.signatures import typed_arguments
@@ -33,7 +32,7 @@ class Symmetries:
 
 
 @typed_arguments
-def symmetries(landscape: Landscape, q: ArrayLike, v: ArrayLike) -> Symmetries:
+def find_symmetries(landscape: Landscape, q: ArrayLike, v: ArrayLike) -> Symmetries:
     """The symmetries that hold at a point in general position, tried by finite moves, and their directions at (q, v).
 
     Args:
@@ -42,7 +41,7 @@ def symmetries(landscape: Landscape, q: ArrayLike, v: ArrayLike) -> Symmetries:
         v: Shape of one v.
 
     >>> from tokendynamics.circuits.landscape.positions_only import PositionsOnly
-    >>> found = symmetries(PositionsOnly([0.5, 0.5], 2), [[0.0, 1.0], [0.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]])
+    >>> found = find_symmetries(PositionsOnly([0.5, 0.5], 2), [[0.0, 1.0], [0.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]])
     >>> found.names
     ('scaling q against v', 'constant on a column of q', 'entries without influence')
     """
@@ -58,7 +57,7 @@ def symmetries(landscape: Landscape, q: ArrayLike, v: ArrayLike) -> Symmetries:
 
 def scales_against(landscape: Landscape) -> bool:
     """Whether ``(q, v) → (q/λ, λv)`` changes no loss, tried at a point in general position."""
-    return "scaling q against v" in symmetries(landscape, *unflatten(landscape, _general_point(landscape))).names
+    return "scaling q against v" in find_symmetries(landscape, *unflatten(landscape, _general_point(landscape))).names
 
 
 def balanced(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:

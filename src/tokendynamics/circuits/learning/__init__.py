@@ -1,10 +1,9 @@
 """One-layer transformers that learn the pair task, tailored to one solution or free to choose."""
 
 from tokendynamics.circuits.learning.architecture import DESIGNS, Architecture, Design, design
-from tokendynamics.circuits.learning.pull import FLAVOURS, Flavour
 from tokendynamics.circuits.learning.record import SOLVED, LearningRecord
 from tokendynamics.circuits.learning.run import learn
-from tokendynamics.circuits.learning.settings import Settings
+from tokendynamics.circuits.learning.settings import FLAVOURS, Flavour, Settings
 
 __all__ = [
     "DESIGNS",

@@ -1,12 +1,16 @@
-"""What each of the four learned models can see, `logical` 4.1."""
+"""What each of the four learned models can see, `logical` 4.1, and its weights before the first step."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-from tokendynamics.circuits.pair_task import PairTask
+import torch
+from torch import Tensor
+
+from tokendynamics.circuits.task import PairTask
 from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.seeding import generator
 from tokendynamics.numerics.signatures import typed_arguments
 
 Architecture = Literal["solution-1", "solution-2", "solution-3", "combined"]
@@ -67,3 +71,36 @@ def design(architecture: str) -> Design:
 def _features(sight: Sight, task: PairTask) -> slice:
     first = task.categories if sight == "position" else 0
     return slice(first, task.categories if sight == "category" else task.width)
+
+
+def initial_parameters(design: Design, task: PairTask, hidden: int, seed: int) -> dict[str, Tensor]:
+    """Uniform in ±1/√fan-in, the LayerNorm the identity.
+
+    Args:
+        design: Which features the circuits see.
+        task: N categories, M positions.
+        hidden: Hidden units.
+        seed: Of the draw.
+
+    Returns:
+        float64 tensors that record gradients: q, k (rank, key features), v (stream features squared), gain, shift,
+        B (hidden, stream features), bias (hidden,), C (hidden,), offset (1,). Rank is the number of key features.
+    """
+    keys, stream = (part.stop - part.start for part in (design.key_features(task), design.stream_features(task)))
+    shapes = {
+        "q": ((keys, keys), keys),
+        "k": ((keys, keys), keys),
+        "v": ((stream, stream), stream),
+        "B": ((hidden, stream), stream),
+        "bias": ((hidden,), stream),
+        "C": ((hidden,), hidden),
+        "offset": ((1,), hidden),
+    }
+    draw = generator(seed)
+    parameters = {
+        name: (2.0 * torch.rand(*shape, generator=draw, dtype=torch.float64) - 1.0) / fan_in**0.5
+        for name, (shape, fan_in) in shapes.items()
+    }
+    parameters["gain"] = torch.ones(stream, dtype=torch.float64)
+    parameters["shift"] = torch.zeros(stream, dtype=torch.float64)
+    return {name: value.requires_grad_() for name, value in parameters.items()}

@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from tokendynamics.circuits.hand_built.transformer import OneLayerTransformer
-from tokendynamics.circuits.learning.as_transformer import as_transformer
-from tokendynamics.circuits.learning.parameters import initial_parameters
+from tokendynamics.attention import Attention
+from tokendynamics.circuits.learning.architecture import initial_parameters
+from tokendynamics.circuits.learning.objective import EPSILON
 from tokendynamics.circuits.learning.settings import Settings
-from tokendynamics.circuits.pair_task import PairTask
+from tokendynamics.circuits.task import PairTask
+from tokendynamics.circuits.transformer import LayerNorm, OneLayerTransformer
 from tokendynamics.numerics.arguments import as_count, as_finite, as_tensor, as_text
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected, shown
 from tokendynamics.numerics.signatures import typed_arguments
@@ -244,3 +246,31 @@ def _listed(entries: dict[str, Any], name: str) -> list[Any]:
     if not isinstance(entries[name], list):
         raise ArgumentTypeError(expected(name, "a list", shown(entries[name])))
     return entries[name]
+
+
+def as_transformer(settings: Settings, parameters: dict[str, Tensor], name: str) -> OneLayerTransformer:
+    """Embed the circuits into the features the design sees; the rest is zero, and not normalized.
+
+    Args:
+        settings: Task and architecture.
+        parameters: See `initial_parameters`.
+        name: Of the transformer.
+    """
+    weights = {key: value.detach() for key, value in parameters.items()}
+    task, design = settings.task, settings.design
+    keys, stream = design.key_features(task), design.stream_features(task)
+    qk, ov = (torch.zeros(task.width, task.width, dtype=torch.float64) for _ in range(2))
+    qk[keys, keys] = weights["q"].T @ weights["k"]
+    ov[stream, stream] = weights["v"]
+    B = torch.zeros(settings.hidden, task.width, dtype=torch.float64)
+    B[:, stream] = weights["B"]
+    return OneLayerTransformer(
+        Attention(qk, ov, weights="linear"),
+        B,
+        weights["bias"],
+        weights["C"],
+        task,
+        offset=float(weights["offset"]),
+        norm=LayerNorm(weights["gain"], weights["shift"], EPSILON, stream),
+        name=name,
+    )

@@ -1,27 +1,31 @@
-"""Learning: outer steps of L-BFGS, each on a fresh batch."""
+"""Learning: outer steps of L-BFGS, each on a fresh batch, and the state of an unfinished run on disk."""
 
 from __future__ import annotations
 
+import io
+import json
 import math
 import time
 from copy import deepcopy
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from tokendynamics.circuits.learning.architecture import Architecture, design
+from tokendynamics.circuits.learning.architecture import Architecture, design, initial_parameters
+from tokendynamics.circuits.learning.closed_form import Sequences
 from tokendynamics.circuits.learning.objective import mean_squared_error
-from tokendynamics.circuits.learning.parameters import initial_parameters
-from tokendynamics.circuits.learning.progress import Progress, check_same, read_progress, remove_progress
-from tokendynamics.circuits.learning.pull import Flavour, pull_towards, pull_weight
 from tokendynamics.circuits.learning.record import LearningRecord
-from tokendynamics.circuits.learning.sequences import Sequences
-from tokendynamics.circuits.learning.settings import Settings
-from tokendynamics.circuits.pair_task import PairTask
+from tokendynamics.circuits.learning.settings import Flavour, Settings, pull_towards, pull_weight
+from tokendynamics.circuits.task import PairTask
+from tokendynamics.numerics.errors import ArgumentValueError, expected
 from tokendynamics.numerics.progress import Track, silent
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.numerics.threads import limited_threads
+from tokendynamics.provenance.swap import recover
+from tokendynamics.provenance.whole_file import whole_file
 
 _HISTORY = 100
 _TEST_SEQUENCES = 2000
@@ -29,6 +33,8 @@ _SECONDS_BETWEEN_SAVES = 5.0
 # Of one run: batches are numbered, and the test sequences have a number no step reaches.
 _SEEDS_OF_A_RUN = 1_000_003
 _TEST = _SEEDS_OF_A_RUN - 1
+
+_FILE = "progress.pt"
 
 
 @typed_arguments
@@ -75,7 +81,7 @@ def learn(
     Raises:
         ArgumentValueError: See `Settings`; or another run in `folder`.
 
-    >>> from tokendynamics.circuits.pair_task import random_functional
+    >>> from tokendynamics.circuits.functionals import random_functional
     >>> task = PairTask(random_functional(3, seed=0), positions=4)
     >>> record = learn(task, "solution-1", batch=20, steps=10, inner=10)
     >>> record.status, record.solved
@@ -206,3 +212,73 @@ def _finite(loss: float, parameters: dict[str, Tensor]) -> bool:
 
 def _copied(parameters: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: value.detach().clone() for name, value in parameters.items()}
+
+
+@dataclass
+class Progress:
+    """What the next outer step needs.
+
+    Attributes:
+        parameters: The weights after the last step.
+        optimizer: L-BFGS's own state (curvature pairs, last gradient).
+        losses: See `LearningRecord`.
+        pulls: See `LearningRecord`.
+        evaluations: Losses and gradients so far.
+        seconds: Time so far.
+    """
+
+    parameters: dict[str, Tensor]
+    optimizer: dict[str, Any]
+    losses: list[float] = field(default_factory=list)
+    pulls: list[float] = field(default_factory=list)
+    evaluations: int = 0
+    seconds: float = 0.0
+
+    def save(self, folder: Path, settings: Settings) -> None:
+        """Write the state, whole or not at all."""
+        # Into memory first: PyTorch's own words for a full disk do not name it.
+        state = io.BytesIO()
+        torch.save({"settings": json.dumps(settings.as_json()), **self.__dict__}, state)
+        with whole_file(folder / _FILE) as made:
+            made.write_bytes(state.getvalue())
+
+
+def read_progress(folder: Path, settings: Settings) -> Progress | None:
+    """The state that an earlier run left in `folder`; None if there is none.
+
+    Raises:
+        ArgumentValueError: The run there had other settings (the first that differs is printed), or cannot be read.
+    """
+    if not (folder / _FILE).is_file():
+        return None
+    try:
+        state = torch.load(folder / _FILE, weights_only=True)
+        former = json.loads(state.pop("settings"))
+        progress = Progress(**state)
+    except Exception as error:  # torch.load raises whatever the damage leads to
+        came = f"one that is damaged in {folder}"
+        raise ArgumentValueError(
+            expected("folder", "a readable progress.pt", came, "delete it to start again")
+        ) from error
+    check_same(former, settings, folder)
+    return progress
+
+
+def remove_progress(folder: Path) -> None:
+    """Forget the state of a finished run, and what killed ones left of theirs."""
+    recover(folder / _FILE)
+    (folder / _FILE).unlink(missing_ok=True)
+
+
+def check_same(former: dict[str, Any], settings: Settings, folder: Path) -> None:
+    """Refuse to mix two runs in one folder.
+
+    Raises:
+        ArgumentValueError: The first setting that differs is named.
+    """
+    for name, value in settings.as_json().items():
+        if former.get(name) != value:
+            short = value if not isinstance(value, list) else "another one"
+            came = f"a run with {name} = {former.get(name) if not isinstance(value, list) else 'its own'}"
+            advice = "choose another folder, or delete this one to start again"
+            raise ArgumentValueError(expected(f"folder {folder}", f"a run with {name} = {short}", came, advice))

@@ -1,13 +1,16 @@
-"""What a learning run hangs on, and what must agree for it to be resumed."""
+"""What a learning run hangs on, and what leans the combined model towards one hand-built solution at first."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
 
 from tokendynamics.circuits.learning.architecture import Architecture, Design, design
-from tokendynamics.circuits.learning.pull import Flavour, pull_towards
-from tokendynamics.circuits.pair_task import PairTask
+from tokendynamics.circuits.task import PairTask
+from tokendynamics.circuits.transformer import on_categories, on_positions, shift
 from tokendynamics.numerics.arguments import as_count
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 from tokendynamics.numerics.memory import check_fits
@@ -16,6 +19,15 @@ from tokendynamics.numerics.signatures import typed_fields
 _MOST_STEPS = 10_000_000
 _BYTES = 16
 """Of each number: itself and its gradient."""
+
+Flavour = Literal["free", "towards-1", "towards-2", "towards-3"]
+FLAVOURS: tuple[Flavour, ...] = ("towards-1", "towards-2", "towards-3", "free")
+
+STRENGTH = 1e-2
+"""Weight of the squared distance in the loss at the first step."""
+
+_RELEASED = 0.6
+"""Share of the steps after which the pull is zero: q_true, which it leaks, must not help the final loss."""
 
 
 @typed_fields
@@ -98,3 +110,51 @@ class Settings:
         task = PairTask(entries["q_true"], entries["positions"], entries["law"])
         names = ("architecture", "flavour", "batch", "steps", "inner", "hidden", "seed")
         return cls(task, *(entries[name] for name in names))
+
+
+@dataclass(frozen=True, eq=False)
+class Pull:
+    """``weight · (‖k^t q − target‖² + ‖v − target‖²)`` for the combined model.
+
+    Attributes:
+        key_query: The hand-built ``k^t q``, sender first, (width, width).
+        v: The hand-built v, (width, width).
+    """
+
+    key_query: Tensor
+    v: Tensor
+
+    def add(self, parameters: dict[str, Tensor], weight: float) -> float:
+        """The pull's part of the loss; its gradient is added to those of q, k and v."""
+        key_query = parameters["k"].T @ parameters["q"]
+        distance = (key_query - self.key_query).square().sum() + (parameters["v"] - self.v).square().sum()
+        loss = weight * distance
+        loss.backward()
+        return loss.item()
+
+
+def pull_weight(step: int, steps: int) -> float:
+    """Linear from `STRENGTH` to exactly zero after six tenths of the steps.
+
+    >>> [pull_weight(step, 10) for step in (0, 3, 6, 9)]
+    [0.01, 0.005, 0.0, 0.0]
+    """
+    return STRENGTH * max(0.0, 1.0 - step / (_RELEASED * steps))
+
+
+def pull_towards(flavour: str, task: PairTask) -> Pull | None:
+    """The pull of a flavour; None for "free".
+
+    Raises:
+        ArgumentValueError: An unknown flavour.
+    """
+    if flavour not in FLAVOURS:
+        raise ArgumentValueError(expected("flavour", f"one of {', '.join(FLAVOURS)}", repr(flavour)))
+    if flavour == "free":
+        return None
+    if flavour == "towards-2":
+        return Pull(on_categories(task, task.q_true), on_positions(task, shift(task.positions).T))
+    neighbours = on_positions(task, shift(task.positions))
+    if flavour == "towards-1":
+        return Pull(2.0 * neighbours, on_categories(task, torch.eye(task.categories, dtype=torch.float64)))
+    return Pull(neighbours, on_categories(task, task.q_true.T))

@@ -24,7 +24,7 @@ from tokendynamics.cli.terminal import json_line
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 
 if TYPE_CHECKING:
-    from tokendynamics.circuits.hand_built.comparison import Answer, Comparison
+    from tokendynamics.circuits.constructions.comparison import Answer, Comparison
     from tokendynamics.report.circuits_reports import Meant
 
 _EPILOG = f"""
@@ -70,7 +70,7 @@ def build_command(
     checked_name(solution)
     given = [_parsed(x) for x in sequences]
 
-    from tokendynamics.circuits.hand_built.comparison import compare
+    from tokendynamics.circuits.constructions.comparison import compare
     from tokendynamics.cli.output import Output
 
     output, started = Output(as_json=as_json), datetime.now(UTC)

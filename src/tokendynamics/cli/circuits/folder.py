@@ -18,7 +18,7 @@ from tokendynamics.provenance.owned import MANIFEST
 from tokendynamics.provenance.whole_folder import check_free, whole_folder
 
 if TYPE_CHECKING:
-    from tokendynamics.circuits.hand_built.transformer import OneLayerTransformer
+    from tokendynamics.circuits.transformer import OneLayerTransformer
     from tokendynamics.cli.output import Output
     from tokendynamics.report.circuits_page import CircuitsReport
 

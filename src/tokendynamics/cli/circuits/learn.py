@@ -18,7 +18,7 @@ from tokendynamics.cli.terminal import echo, json_line
 if TYPE_CHECKING:
     from tokendynamics.circuits.evidence import Evidence
     from tokendynamics.circuits.learning import LearningRecord
-    from tokendynamics.circuits.pair_task import PairTask
+    from tokendynamics.circuits.task import PairTask
     from tokendynamics.cli.output import Output
 
 T = TypeVar("T")

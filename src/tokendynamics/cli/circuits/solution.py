@@ -11,8 +11,8 @@ import click
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 
 if TYPE_CHECKING:
-    from tokendynamics.circuits.hand_built.transformer import OneLayerTransformer
-    from tokendynamics.circuits.pair_task import PairTask
+    from tokendynamics.circuits.task import PairTask
+    from tokendynamics.circuits.transformer import OneLayerTransformer
 
 SOLUTIONS = (
     "solution-1",
@@ -85,7 +85,7 @@ def build_solution(name: str, task: PairTask, options: Mapping[str, Any]) -> One
     Raises:
         ArgumentValueError: An option that this solution does not have, or a value that the constructor refuses.
     """
-    from tokendynamics.circuits.hand_built import HAND_BUILT
+    from tokendynamics.circuits.constructions import HAND_BUILT
 
     constructor = HAND_BUILT[name]
     given = given_options(options)

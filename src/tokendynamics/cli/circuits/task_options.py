@@ -14,7 +14,7 @@ from tokendynamics.cli.numbers import whole
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 
 if TYPE_CHECKING:
-    from tokendynamics.circuits.pair_task import PairTask
+    from tokendynamics.circuits.task import PairTask
 
 _DRAWN = re.compile(r"random(?::(\d+))?")
 _POSITIVE = re.compile(r"positive(?::(\d+))?")
@@ -60,7 +60,7 @@ def task_of(
     Raises:
         ArgumentValueError: A file that cannot be read, whose size contradicts --categories, or what `PairTask` refuses.
     """
-    from tokendynamics.circuits.pair_task import PairTask
+    from tokendynamics.circuits.task import PairTask
 
     chosen = None if law is None else law_of(law)
     functional = functional_of(defaults[2] if q_true is None else q_true, categories, defaults[0], chosen)
@@ -75,7 +75,8 @@ def task_parameters(task: PairTask, q_true: str, law: str | None) -> dict[str, A
 
 def functional_of(spec: str, categories: int | None, default: int, law: Any) -> Any:
     """The matrix that --q-true describes; the law is what columns have their mean under."""
-    from tokendynamics.circuits.pair_task import PairTask, pair_numbers, positive_functional, random_functional
+    from tokendynamics.circuits.functionals import pair_numbers, positive_functional, random_functional
+    from tokendynamics.circuits.task import PairTask
 
     size = default if categories is None else categories
     drawn = _DRAWN.fullmatch(spec)

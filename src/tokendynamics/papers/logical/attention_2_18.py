@@ -7,8 +7,10 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from tokendynamics import plots
-from tokendynamics.circuits.hand_built import OneLayerTransformer, solution_2
-from tokendynamics.circuits.pair_task import PairTask, pair_numbers, random_functional
+from tokendynamics.circuits.constructions import solution_2
+from tokendynamics.circuits.functionals import pair_numbers, random_functional
+from tokendynamics.circuits.task import PairTask
+from tokendynamics.circuits.transformer import OneLayerTransformer
 from tokendynamics.papers.drawing import footnote, outputs_over_targets
 from tokendynamics.papers.record import Quantity, Record, timed
 

@@ -7,9 +7,10 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from tokendynamics import plots
+from tokendynamics.circuits.constructions import check_equivalence, solution_2, solution_3
 from tokendynamics.circuits.evidence import Evidence, evidence
-from tokendynamics.circuits.hand_built import equivalence, solution_2, solution_3
-from tokendynamics.circuits.pair_task import PairTask, random_functional
+from tokendynamics.circuits.functionals import random_functional
+from tokendynamics.circuits.task import PairTask
 from tokendynamics.numerics.seeding import generator
 from tokendynamics.papers.drawing import footnote
 from tokendynamics.papers.record import Quantity, Record, timed
@@ -31,7 +32,7 @@ def reproduce(*, tasks: int = 100, samples: int = 1000, seed: int = 231) -> Reco
     for index, (more, longer) in enumerate(sizes):
         task = PairTask(random_functional(2 + more, seed + index), positions=4 + 4 * longer)
         x = task.sample(10, seed + index)
-        result = equivalence(task, x)
+        result = check_equivalence(task, x)
         outputs.append(float((result.second - result.third).abs().max()))
         diagonals.append(float((result.second_diagonal - result.third_diagonal).abs().max()))
         targets.append(float((result.second - task.targets(x)).abs().max()))

@@ -10,14 +10,14 @@ import torch
 from matplotlib.figure import Figure
 
 from tokendynamics import plots
-from tokendynamics.circuits.landscape.basins import Basins, Scale, basins
+from tokendynamics.circuits.functionals import random_functional
+from tokendynamics.circuits.landscape.basins import Basins, Scale, find_basins
 from tokendynamics.circuits.landscape.categories_only import CategoriesOnly
 from tokendynamics.circuits.landscape.landscape import Landscape
 from tokendynamics.circuits.landscape.positions_families import loss_at_infinity, zero_column_sums
 from tokendynamics.circuits.landscape.positions_only import PositionsOnly
 from tokendynamics.circuits.landscape.softmax_positions import SoftmaxPositions
 from tokendynamics.circuits.landscape.softmax_stall import Stall, stall
-from tokendynamics.circuits.pair_task import random_functional
 from tokendynamics.numerics.progress import Track, silent
 from tokendynamics.papers.drawing import footnote, stacked_shares
 from tokendynamics.papers.logical.section_3_1 import gradients_3_1, stationary_3_1
@@ -60,7 +60,7 @@ def reproduce(*, starts: int = 300, depths: Sequence[float] = DEPTHS, seed: int 
         (SEEN, categories, 1.0),
     )
     found = {
-        name: basins(place, starts, seed=seed, scale=scale)
+        name: find_basins(place, starts, seed=seed, scale=scale)
         for name, place, scale in track(runs, f"{starts} descents each", len(runs))
     }
     stalls = [stall(softmax, depth) for depth in track(list(depths), "waiting times", len(depths))]

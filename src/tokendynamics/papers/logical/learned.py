@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
+from tokendynamics.circuits.functionals import random_functional
 from tokendynamics.circuits.learning import Architecture, Flavour, LearningRecord, learn
-from tokendynamics.circuits.pair_task import PairTask, random_functional
+from tokendynamics.circuits.task import PairTask
 from tokendynamics.numerics.progress import Track
 from tokendynamics.papers.record import Quantity, measured
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tokendynamics.circuits.landscape.classify import classify
+from tokendynamics.circuits.landscape.classification import classify
 from tokendynamics.circuits.landscape.positions_families import families
 from tokendynamics.circuits.landscape.positions_only import PositionsOnly
 from tokendynamics.numerics.seeding import generator

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from tokendynamics.circuits.landscape.categories_families import mean_predictor, zero_loss
+from tokendynamics.circuits.functionals import random_functional
+from tokendynamics.circuits.landscape.categories_families import mean_predictor, zero_loss, zero_row_sums
 from tokendynamics.circuits.landscape.categories_only import CategoriesOnly
-from tokendynamics.circuits.landscape.categories_zero_rows import zero_row_sums
-from tokendynamics.circuits.landscape.classify import classify
-from tokendynamics.circuits.pair_task import random_functional
+from tokendynamics.circuits.landscape.classification import classify
 from tokendynamics.numerics.seeding import generator
 from tokendynamics.papers.logical.printed_gradients import by_positions, true_over_printed
 from tokendynamics.papers.record import Quantity, measured

@@ -14,9 +14,9 @@ from torch import Tensor
 from tokendynamics import plots
 from tokendynamics.circuits.evidence import Evidence, evidence
 from tokendynamics.circuits.evidence.centring import column_centred, double_centred, weights_of
-from tokendynamics.circuits.landscape.basin_interval import wilson
 from tokendynamics.circuits.learning import LearningRecord
-from tokendynamics.circuits.pair_task import PairTask
+from tokendynamics.circuits.task import PairTask
+from tokendynamics.numerics.intervals import wilson
 from tokendynamics.numerics.progress import Track, silent
 from tokendynamics.papers.drawing import footnote
 from tokendynamics.papers.logical.fig2 import FIRST, FREE, MODELS, SECOND, THIRD, Model

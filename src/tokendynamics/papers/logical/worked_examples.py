@@ -9,9 +9,12 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from tokendynamics import plots
-from tokendynamics.circuits.hand_built import OneLayerTransformer, linear_case, pair_order, solution_1
-from tokendynamics.circuits.hand_built.solution_1 import Form
-from tokendynamics.circuits.pair_task import WORD_LOGIC, PairTask, either_pair, random_functional
+from tokendynamics.circuits.constructions import linear_case, pair_order, solution_1
+from tokendynamics.circuits.constructions.solutions import Form
+from tokendynamics.circuits.functionals import random_functional
+from tokendynamics.circuits.logic import WORD_LOGIC, either_pair
+from tokendynamics.circuits.task import PairTask
+from tokendynamics.circuits.transformer import OneLayerTransformer
 from tokendynamics.papers.drawing import footnote
 from tokendynamics.papers.record import Quantity, Record, timed
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import altair as alt
 
-from tokendynamics.circuits.hand_built.comparison import Answer, Comparison
+from tokendynamics.circuits.constructions.comparison import Answer, Comparison
 from tokendynamics.report.depth import WIDTH
 from tokendynamics.report.figure import Figure, Table, cells
 from tokendynamics.report.palette import BLUE, INK, ORANGE, PAPER

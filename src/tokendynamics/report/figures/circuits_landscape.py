@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import altair as alt
 
 from tokendynamics.circuits.landscape import Basins, Classification, LandscapeSurvey, StationaryPoint
-from tokendynamics.circuits.landscape.basin_run import BasinRun, Share
+from tokendynamics.circuits.landscape.basins import BasinRun, Share
 from tokendynamics.report.depth import WIDTH
 from tokendynamics.report.figure import Cell, Figure, Table, cells
 from tokendynamics.report.figures.circuits_matrix import Matrices, Panel, Side, matrices

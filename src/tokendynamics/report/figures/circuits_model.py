@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from tokendynamics.circuits.evidence.centring import column_centred
-from tokendynamics.circuits.hand_built.transformer import OneLayerTransformer
-from tokendynamics.circuits.pair_task import PairTask
+from tokendynamics.circuits.task import PairTask
+from tokendynamics.circuits.transformer import OneLayerTransformer
 from tokendynamics.report.figures.circuits_matrix import Matrices, Panel, Side, matrices
 
 _COLOURS = (

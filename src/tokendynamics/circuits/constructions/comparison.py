@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tokendynamics.circuits.hand_built.transformer import OneLayerTransformer
-from tokendynamics.circuits.pair_task import PairTask
+from tokendynamics.circuits.task import PairTask
+from tokendynamics.circuits.transformer import OneLayerTransformer
 from tokendynamics.numerics.signatures import typed_arguments
 
 TOLERANCE = 1e-12
@@ -183,8 +183,8 @@ def compare(model: OneLayerTransformer, sequences: Sequence[Any], seed: int = 0)
         ArgumentTypeError: A sequence that is not of integers.
         ArgumentValueError: A category outside 1..N, or more than M tokens.
 
-    >>> from tokendynamics.circuits.hand_built import solution_1
-    >>> from tokendynamics.circuits.pair_task import PairTask
+    >>> from tokendynamics.circuits.constructions import solution_1
+    >>> from tokendynamics.circuits.task import PairTask
     >>> task = PairTask([[1.0, 2.0], [3.0, 4.0]], positions=3)
     >>> compare(solution_1(task), [[1, 2]]).exact
     True

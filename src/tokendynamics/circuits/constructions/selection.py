@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from tokendynamics.attention import Attention
-from tokendynamics.circuits.hand_built.transformer import OneLayerTransformer
-from tokendynamics.circuits.pair_task import PairTask
+from tokendynamics.circuits.task import PairTask
+from tokendynamics.circuits.transformer import OneLayerTransformer
 from tokendynamics.numerics.arguments import as_number
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 from tokendynamics.numerics.signatures import typed_arguments
@@ -42,35 +42,35 @@ class Selection:
         """1/K, by which attention's output is multiplied."""
         return 1.0 / self.K
 
+    @classmethod
+    @typed_arguments
+    def of(cls, values: Tensor, form: SelectionForm, K: float | None = None) -> Selection:
+        """The constants that select one of `values`.
 
-@typed_arguments
-def selection(values: Tensor, form: SelectionForm, K: float | None = None) -> Selection:
-    """The constants that select one of `values`.
+        "exact": ``c = max(0, −min values)``, bias ``−(1 − c/K)``, offset ``−c``, for ``K ≥ max(max values, 0) + c``;
+        corrects `logical` (2.21), whose bias −1 (form "printed") turns every negative value into 0.
 
-    "exact": ``c = max(0, −min values)``, bias ``−(1 − c/K)``, offset ``−c``, for ``K ≥ max(max values, 0) + c``;
-    corrects `logical` (2.21), whose bias −1 (form "printed") turns every negative value into 0.
+        Args:
+            values: All that can occur, any shape.
+            form: "exact" or "printed".
+            K: None for a power of two above the least that works ("printed": 100 as in the paper where that is enough).
+                The rounding error of the output is about 1e-16·K.
 
-    Args:
-        values: All that can occur, any shape.
-        form: "exact" or "printed".
-        K: None for a power of two above the least that works ("printed": 100 as in the paper where that is enough).
-            The rounding error of the output is about 1e-16·K.
-
-    Raises:
-        ArgumentValueError: K is not positive and finite or too small (the least K is printed), values whose range
-            overflows, or an unknown form.
-    """
-    if form not in ("exact", "printed"):
-        raise ArgumentValueError(expected("form", "'exact' or 'printed'", repr(form)))
-    lowered = max(0.0, -float(values.min())) if form == "exact" else 0.0
-    least = max(float(values.max()), 0.0) + lowered
-    chosen = _checked(K, least) if K is not None else _sufficient(least, form)
-    if form == "printed":
-        return Selection(chosen, -1.0, 0.0)
-    # The middle one is mathematically the largest. The others keep what must be silent at 0 when K is at its least.
-    silence = max(0.0, 1.0 - lowered / chosen, float((values * (1.0 / chosen)).max()))
-    # Not −c: this cancels to the last digit what the selected unit adds, so that Y_1 is 0 and not nearly 0.
-    return Selection(chosen, -silence, -max(0.0, 1.0 - silence) * chosen)
+        Raises:
+            ArgumentValueError: K is not positive and finite or too small (the least K is printed), values whose range
+                overflows, or an unknown form.
+        """
+        if form not in ("exact", "printed"):
+            raise ArgumentValueError(expected("form", "'exact' or 'printed'", repr(form)))
+        lowered = max(0.0, -float(values.min())) if form == "exact" else 0.0
+        least = max(float(values.max()), 0.0) + lowered
+        chosen = _checked(K, least) if K is not None else _sufficient(least, form)
+        if form == "printed":
+            return cls(chosen, -1.0, 0.0)
+        # The middle one is mathematically the largest. The others keep what must be silent at 0 when K is at its least.
+        silence = max(0.0, 1.0 - lowered / chosen, float((values * (1.0 / chosen)).max()))
+        # Not −c: this cancels to the last digit what the selected unit adds, so that Y_1 is 0 and not nearly 0.
+        return cls(chosen, -silence, -max(0.0, 1.0 - silence) * chosen)
 
 
 def selecting(

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from tokendynamics.circuits.pair_task.laws import category_law
+from tokendynamics.circuits.task import category_law
 from tokendynamics.numerics.arguments import ArrayLike, as_count, as_number, as_tensor
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 from tokendynamics.numerics.memory import check_fits

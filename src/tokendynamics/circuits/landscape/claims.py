@@ -8,20 +8,23 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from torch import Tensor
 
-from tokendynamics.circuits.landscape.basins import Basins, Method, basins
-from tokendynamics.circuits.landscape.categories_families import check_interaction, mean_predictor, nothing, zero_loss
+from tokendynamics.circuits.functionals import random_functional
+from tokendynamics.circuits.landscape.basins import Basins, Method, find_basins
+from tokendynamics.circuits.landscape.categories_families import (
+    check_interaction,
+    mean_predictor,
+    nothing,
+    zero_loss,
+    zero_row_sums,
+)
 from tokendynamics.circuits.landscape.categories_only import CategoriesOnly
-from tokendynamics.circuits.landscape.categories_zero_rows import zero_row_sums
-from tokendynamics.circuits.landscape.classification import Classification
-from tokendynamics.circuits.landscape.classify import classify
-from tokendynamics.circuits.landscape.landscape import Landscape
-from tokendynamics.circuits.landscape.points import checked_positions
+from tokendynamics.circuits.landscape.classification import Classification, classify
+from tokendynamics.circuits.landscape.landscape import Landscape, StationaryPoint, checked_positions
 from tokendynamics.circuits.landscape.positions_families import families, loss_at_infinity, towards_infinity
 from tokendynamics.circuits.landscape.positions_only import PositionsOnly
 from tokendynamics.circuits.landscape.softmax_positions import SoftmaxPositions
 from tokendynamics.circuits.landscape.softmax_stall import Stall, stall
-from tokendynamics.circuits.landscape.stationary_point import StationaryPoint
-from tokendynamics.circuits.pair_task import category_law, random_functional
+from tokendynamics.circuits.task import category_law
 from tokendynamics.numerics.arguments import ArrayLike, as_square, as_tensor
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
 from tokendynamics.numerics.memory import check_fits
@@ -130,14 +133,14 @@ def survey(
         causal: Whether the attention of 3.3 is masked.
         starts: How many random starts; `STARTS` unless given.
         seed: Of the starts, and of the free parameters of the families of 3.1.
-        method: See `basins`.
+        method: See `find_basins`.
         budget: Steps of one run, at most.
         track: Reports the progress.
 
     Raises:
         ArgumentTypeError, ArgumentValueError: A section that is none of these, fewer than two categories or positions,
             a q_true or a mask outside 3.3, a q_true that is too large or without interaction, and what
-            `basins` refuses.
+            `find_basins` refuses.
 
     >>> found = survey("3.1", categories=2, positions=3, starts=2)
     >>> [(point.family, kind.kind) for point, kind in found.points][:2]
@@ -157,7 +160,7 @@ def survey(
     else:
         landscape = (PositionsOnly if section == "3.1" else SoftmaxPositions)(_law(law, categories), positions)
     many = STARTS[section] if starts is None else starts
-    found = basins(landscape, many, seed=seed, method=method, budget=budget, track=track)
+    found = find_basins(landscape, many, seed=seed, method=method, budget=budget, track=track)
     if isinstance(landscape, PositionsOnly):
         return _linear(landscape, found)
     return _softmax(landscape, found) if isinstance(landscape, SoftmaxPositions) else _categories(landscape, found)

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import layer_norm
 
 from tokendynamics.attention import Attention
 from tokendynamics.attention.mixing import average, linear_weights, softmax_weights
-from tokendynamics.circuits.hand_built.layer_norm import LayerNorm
-from tokendynamics.circuits.pair_task import PairTask
-from tokendynamics.numerics.arguments import ArrayLike, as_finite, as_tensor
+from tokendynamics.circuits.task import PairTask
+from tokendynamics.numerics.arguments import ArrayLike, as_count, as_finite, as_tensor
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
-from tokendynamics.numerics.signatures import typed_fields
+from tokendynamics.numerics.memory import check_fits
+from tokendynamics.numerics.signatures import typed_arguments, typed_fields
 
 Activation = Literal["relu", "identity"]
 Block = Literal["category", "position", "scratch"]
+
+_BYTES = 32
+"""Of each entry of a matrix over tokens: a transformer holds four of them."""
 
 
 @typed_fields
@@ -170,3 +174,79 @@ def _check_attention(attention: Any) -> None:
     for argument, matrix in (("qk", attention.qk.matrix_at(0.0)), ("ov", attention.ov.matrix_at(0.0))):
         if matrix.dtype != torch.float64:
             raise ArgumentValueError(expected("attention", f"{argument} in float64", f"dtype {matrix.dtype}"))
+
+
+@typed_fields
+@dataclass(frozen=True, eq=False)
+class LayerNorm:
+    """``gain · (z − mean)/√(variance + eps) + shift`` over features of each token.
+
+    Attributes:
+        gain: (features,).
+        shift: (features,).
+        eps: Keeps a token of equal features finite.
+        features: Which are normalized, all by default, without gaps; the others are left as they are.
+
+    Raises:
+        ArgumentValueError: Features in steps.
+
+    >>> LayerNorm(torch.ones(2), torch.zeros(2), eps=0.0)(torch.tensor([[3.0, 1.0]]))
+    tensor([[ 1., -1.]])
+    """
+
+    gain: Tensor
+    shift: Tensor
+    eps: float = 1e-5
+    features: slice = field(default_factory=lambda: slice(None))
+
+    def __post_init__(self) -> None:
+        as_finite(self.eps, "eps")
+        if self.features.step not in (None, 1):
+            raise ArgumentValueError(expected("features", "a slice without steps", self.features))
+
+    def __call__(self, stream: Tensor) -> Tensor:
+        """The normalized stream, shape (…, token, width)."""
+        first, last, _ = self.features.indices(stream.shape[-1])
+        normalized = layer_norm(stream[..., first:last], (last - first,), self.gain, self.shift, self.eps)
+        return torch.cat([stream[..., :first], normalized, stream[..., last:]], dim=-1)
+
+
+@typed_arguments
+def shift(positions: int) -> Tensor:
+    """``D_{−1}``: ones where row = column − 1, `logical` (2.6); it is the superdiagonal.
+
+    As a sender-first ``k^t q`` it makes position i attend to i − 1 alone. Its transpose S moves position i to i + 1.
+
+    Args:
+        positions: M.
+
+    Returns:
+        Shape (positions, positions), float64.
+
+    >>> shift(3).tolist()
+    [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.0, 0.0, 0.0]]
+    """
+    check_fits(_BYTES * as_count(positions, "positions") ** 2, "positions")
+    return torch.diag_embed(torch.ones(positions - 1, dtype=torch.float64), offset=1)
+
+
+def on_categories(task: PairTask, matrix: Tensor, scratch: int = 0) -> Tensor:
+    """`matrix` (N, N) in the category–category block, zeros elsewhere, (width, width) with width = N + M + scratch."""
+    return _placed(matrix, 0, 0, task.width + scratch)
+
+
+def on_positions(task: PairTask, matrix: Tensor, scratch: int = 0) -> Tensor:
+    """`matrix` (M, M) in the position–position block, zeros elsewhere, (width, width)."""
+    return _placed(matrix, task.categories, task.categories, task.width + scratch)
+
+
+def to_scratch(task: PairTask, matrix: Tensor) -> Tensor:
+    """`matrix` (scratch, N) from the categories to a scratch block of its height, zeros elsewhere, (width, width)."""
+    return _placed(matrix, task.width, 0, task.width + matrix.shape[0])
+
+
+def _placed(matrix: Tensor, row: int, column: int, width: int) -> Tensor:
+    check_fits(_BYTES * width**2, "task", "take fewer categories or positions")
+    whole = torch.zeros(width, width, dtype=torch.float64)
+    whole[row : row + matrix.shape[0], column : column + matrix.shape[1]] = matrix
+    return whole

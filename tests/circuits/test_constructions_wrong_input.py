@@ -10,24 +10,19 @@ import pytest
 import torch
 
 from circuits.pair_cases import FOLDER
-from tokendynamics.circuits.hand_built import (
+from tokendynamics.circuits.constructions import (
     HAND_BUILT,
+    Selection,
     linear_case,
     linear_solution,
     mixture,
-    selection,
     softmax_solution_1,
     solution_1,
     solution_2,
     solution_3,
 )
-from tokendynamics.circuits.pair_task import (
-    PairTask,
-    category_law,
-    pair_numbers,
-    positive_functional,
-    random_functional,
-)
+from tokendynamics.circuits.functionals import pair_numbers, positive_functional, random_functional
+from tokendynamics.circuits.task import PairTask, category_law
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
 
 TASK = PairTask(pair_numbers(4), positions=6)
@@ -125,7 +120,7 @@ def test_K_must_be_large_enough_for_the_values(solution: Any) -> None:
     for seed in range(20):
         values = random_functional(3, seed)
         with pytest.raises(ArgumentValueError, match="K: expected at least") as refusal:
-            selection(values, "exact", K=1e-3)
+            Selection.of(values, "exact", K=1e-3)
         least = float(str(refusal.value).split("at least ")[1].split(",")[0])
         task = PairTask(values, positions=4)
         x = task.sample(5, seed=0)

@@ -7,17 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tokendynamics.circuits.evidence.ablation import ablation
-from tokendynamics.circuits.evidence.correlation import correlation
-from tokendynamics.circuits.evidence.findings import Findings
 from tokendynamics.circuits.evidence.instrument import Instrument, finite_or_none
-from tokendynamics.circuits.evidence.patching import patching
-from tokendynamics.circuits.evidence.probing import probing
+from tokendynamics.circuits.evidence.interventions import ablation, patching
+from tokendynamics.circuits.evidence.probe import probing
 from tokendynamics.circuits.evidence.trial import Trial
-from tokendynamics.circuits.evidence.variance_shares import variance_shares
-from tokendynamics.circuits.evidence.verdict import TAKES_PART, THRESHOLDS, Verdict, decide
-from tokendynamics.circuits.hand_built.transformer import OneLayerTransformer
-from tokendynamics.circuits.pair_task import PairTask
+from tokendynamics.circuits.evidence.verdict import TAKES_PART, THRESHOLDS, Findings, Verdict, decide
+from tokendynamics.circuits.evidence.weights import correlation, variance_shares
+from tokendynamics.circuits.task import PairTask
+from tokendynamics.circuits.transformer import OneLayerTransformer
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 from tokendynamics.numerics.memory import check_fits
 from tokendynamics.numerics.signatures import typed_arguments
@@ -164,8 +161,8 @@ def evidence(
             or a confidence outside (0, 1).
         MemoryLimitError: More samples or resamples than fit into memory.
 
-    >>> from tokendynamics.circuits.hand_built import solution_2
-    >>> from tokendynamics.circuits.pair_task import random_functional
+    >>> from tokendynamics.circuits.constructions import solution_2
+    >>> from tokendynamics.circuits.functionals import random_functional
     >>> task = PairTask(random_functional(4, seed=0), positions=6)
     >>> evidence(solution_2(task), task, samples=200).verdict
     'attention'

@@ -8,11 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tokendynamics.circuits.hand_built.blocks import shift
-from tokendynamics.circuits.hand_built.selection import selection
-from tokendynamics.circuits.hand_built.solution_2 import solution_2
-from tokendynamics.circuits.hand_built.solution_3 import solution_3
-from tokendynamics.circuits.pair_task import PairTask
+from tokendynamics.circuits.constructions.selection import Selection
+from tokendynamics.circuits.constructions.solutions import solution_2, solution_3
+from tokendynamics.circuits.task import PairTask
+from tokendynamics.circuits.transformer import shift
 from tokendynamics.numerics.signatures import typed_arguments
 
 _RELATIVE = 1e-15
@@ -50,25 +49,25 @@ class Equivalence:
 
 
 @typed_arguments
-def equivalence(task: PairTask, x: Any, K: float | None = None) -> Equivalence:
+def check_equivalence(task: PairTask, x: Any, K: float | None = None) -> Equivalence:
     """Runs solutions 2 and 3 side by side and compares them, `logical` 2.3.1, (2.29)–(2.32).
 
     Args:
         task: Any N, M and real q_true.
         x: Sequences (…, token) of categories 1..N.
-        K: Of both; None for one that is enough. See `selection`.
+        K: Of both; None for one that is enough. See `Selection.of`.
 
     Raises:
         ArgumentTypeError: `x` is not of integers.
         ArgumentValueError: A category outside 1..N, more than M tokens, or K too small (the least one is printed).
 
-    >>> from tokendynamics.circuits.pair_task import PairTask
-    >>> result = equivalence(PairTask([[1.0, -2.0], [3.0, 4.0]], positions=4), [1, 2, 2, 1])
+    >>> from tokendynamics.circuits.task import PairTask
+    >>> result = check_equivalence(PairTask([[1.0, -2.0], [3.0, 4.0]], positions=4), [1, 2, 2, 1])
     >>> result.holds, result.largest_difference
     (True, 0.0)
     """
     sequences = task.checked(x)
-    chosen = selection(task.q_true, "exact", K).K
+    chosen = Selection.of(task.q_true, "exact", K).K
     categories = task.embed(sequences)[..., : task.categories].mT
     step = shift(sequences.shape[-1])
     all_pairs = categories.mT @ task.q_true @ categories

@@ -1,4 +1,4 @@
-"""How well a share of a few hundred starts is known."""
+"""Intervals: how well a number that came from few draws is known."""
 
 from __future__ import annotations
 

@@ -1,0 +1,234 @@
+"""Solutions 1, 2 and 3 of `logical`: where a hand-built transformer can decide which pair it reads."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from tokendynamics.attention import Attention
+from tokendynamics.circuits.constructions.selection import Selection, SelectionForm, selecting
+from tokendynamics.circuits.task import PairTask
+from tokendynamics.circuits.transformer import OneLayerTransformer, on_categories, on_positions, shift, to_scratch
+from tokendynamics.numerics.arguments import as_count, as_square
+from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.memory import check_fits
+from tokendynamics.numerics.signatures import typed_arguments
+
+Form = Literal["rows", "uniform", "indicators", "printed"]
+
+_NAMES_1 = {
+    "rows": "solution 1",
+    "uniform": "solution 1, one bias for all rows",
+    "indicators": "solution 1, previous category in a block of its own",
+    "printed": "solution 1 as printed (wrong)",
+}
+
+_NAMES_2 = {"exact": "solution 2", "printed": "solution 2 as printed (right for targets ≥ 0)"}
+
+_NAMES_3 = {"exact": "solution 3", "printed": "solution 3 as printed (right for targets ≥ 0)"}
+
+_BYTES = 48
+"""Of each pair: two integers, three times while they are put in order."""
+
+
+@typed_arguments
+def solution_1(task: PairTask, form: Form = "rows", causal: bool = False) -> OneLayerTransformer:
+    """Attention adds twice the previous category to the current one; N² hidden units tell the pair, `logical` 2.1.
+
+    With ``2e_a + e_b`` in the stream no single ReLU can indicate an off-diagonal pair (it is a convex combination of
+    3e_a and 3e_b), so C = q_true as in (2.11) adds up several units. The other forms correct `logical` (2.11):
+
+    * "rows": off-diagonal rows ``2e_a + e_b`` with bias −4, diagonal rows ``3e_a`` with bias −8, ``C_ab = q_ab``,
+      ``C_aa = q_aa − 2 Σ_{b≠a} q_ab``;
+    * "uniform": bias −4 everywhere, ``C_aa = (q_aa − 2 Σ_{b≠a} q_ab)/(9 − 4N)``, ``C_ab = q_ab − 2 C_aa``;
+    * "indicators": the previous category goes to a block of its own (width 2N + M), rows ``e_a + e_b`` with bias −1,
+      so each hidden unit is the indicator of its pair and C = q_true;
+    * "printed": bias −4 and C = q_true. It is WRONG, and here to show how: (0, 5, 32, 70) for (0, 3, 10, 6).
+
+    Args:
+        task: Any N, M and real q_true.
+        form: See above.
+        causal: Whether attention is masked; the outputs are the same.
+
+    Returns:
+        A transformer with one head of linear attention whose hidden units stand in the order of `pair_order`.
+
+    Raises:
+        ArgumentValueError: An unknown form, or a q_true so large that sums over a row of it overflow.
+
+    >>> from tokendynamics.circuits.task import PairTask
+    >>> task = PairTask([[1.0, -2.0], [3.0, 4.0]], positions=4)
+    >>> solution_1(task)([1, 2, 2, 1]).tolist()
+    [0.0, -2.0, 4.0, 3.0]
+    >>> solution_1(task, form="printed")([1, 2, 2, 1]).tolist()
+    [0.0, 0.0, 26.0, 11.0]
+    """
+    if form not in _NAMES_1:
+        raise ArgumentValueError(expected("form", " or ".join(map(repr, _NAMES_1)), repr(form)))
+    if form == "indicators":
+        return _indicators(task, causal)
+    key_query = on_positions(task, 2.0 * shift(task.positions))
+    v = on_categories(task, torch.eye(task.categories, dtype=torch.float64))
+    attention = Attention(key_query.mT, v, causal=causal, weights="linear")
+    bias, C = readout(task.q_true, form)
+    return OneLayerTransformer(attention, recognisers(task), bias, C, task, name=_NAMES_1[form])
+
+
+def recognisers(task: PairTask) -> Tensor:
+    """Rows ``2e_a + e_b`` (``3e_a`` for equal categories) and zeros on positions, `logical` (2.10), (N², N + M)."""
+    previous, current = _one_hot_pairs(task.categories)
+    return torch.nn.functional.pad(2.0 * previous + current, (0, task.positions))
+
+
+def readout(functional: Tensor, form: Literal["rows", "uniform", "printed"]) -> tuple[Tensor, Tensor]:
+    """The bias (N²,) and C (N²,) that go with `recognisers`; see `solution_1`.
+
+    Raises:
+        ArgumentValueError: A q_true so large that a C, which adds up a row of it, is not finite.
+    """
+    bias, weights = _bias_and_weights(functional, form)
+    if not bool(weights.isfinite().all()):
+        largest = float(functional.abs().max())
+        wanted = "values whose sums over a row are finite"
+        raise ArgumentValueError(expected("q_true", wanted, f"values up to {largest:g}", "scale q_true down"))
+    return bias, by_pair(weights)
+
+
+def _bias_and_weights(functional: Tensor, form: Literal["rows", "uniform", "printed"]) -> tuple[Tensor, Tensor]:
+    """The bias (N²,), and C as a matrix (previous, current)."""
+    categories = functional.shape[0]
+    diagonal = functional.diagonal()
+    bias = torch.full((categories**2,), -4.0, dtype=torch.float64)
+    # A diagonal pair wakes all rows that begin with its category, each by 2.
+    corrected = diagonal - 2.0 * (functional - torch.diag(diagonal)).sum(dim=1)
+    if form == "printed":
+        return bias, functional
+    if form == "rows":
+        bias[:categories] = -8.0
+        return bias, functional - torch.diag(diagonal - corrected)
+    # 9 − 4N is odd, so it is never zero.
+    corrected = corrected / (9 - 4 * categories)
+    pairs = functional - 2.0 * corrected[:, None]
+    return bias, pairs.diagonal_scatter(corrected)
+
+
+def _indicators(task: PairTask, causal: bool) -> OneLayerTransformer:
+    categories = task.categories
+    key_query = on_positions(task, shift(task.positions), scratch=categories)
+    v = to_scratch(task, torch.eye(categories, dtype=torch.float64))
+    previous, current = _one_hot_pairs(categories)
+    B = torch.cat([current, torch.zeros(categories**2, task.positions, dtype=torch.float64), previous], dim=1)
+    bias = -torch.ones(categories**2, dtype=torch.float64)
+    attention = Attention(key_query.mT, v, causal=causal, weights="linear")
+    return OneLayerTransformer(attention, B, bias, by_pair(task.q_true), task, name=_NAMES_1["indicators"])
+
+
+def _one_hot_pairs(categories: int) -> tuple[Tensor, Tensor]:
+    one_hot = torch.nn.functional.one_hot(pair_order(categories) - 1, categories).double()
+    return one_hot[:, 0], one_hot[:, 1]
+
+
+@typed_arguments
+def solution_2(
+    task: PairTask, form: SelectionForm = "exact", K: float | None = None, causal: bool = False
+) -> OneLayerTransformer:
+    """The logits are the functional of each pair, the logic is in attention, `logical` 2.2.
+
+    ``k^t q = A_2 = q_true`` on categories (2.16), (2.17); ``v = S/K`` moves what sender j says to position j + 1; there
+    the one-hot position of the skip connection selects the diagonal (2.21). B is the identity.
+
+    Args:
+        task: Any N, M and real q_true.
+        form: "exact" for any sign: ``Y = K·C·ReLU(X + ATT/K − (1 − c/K)) − c`` with ``c = max(0, −min q_true)`` and
+            C = 1 on positions only, which corrects `logical` (2.21). "printed": bias −1 and C = K everywhere, whose
+            outputs are ``max(q_true, 0)``.
+        K: At least ``max(max q_true, 0) + c``; None for one that is enough. See `Selection.of`.
+        causal: Whether attention is masked; the outputs are the same.
+
+    Returns:
+        A transformer with one head of linear attention and N + M hidden units.
+
+    Raises:
+        ArgumentValueError: An unknown form, or a K that is too small (the least one is printed).
+
+    >>> from tokendynamics.circuits.task import PairTask
+    >>> task = PairTask([[1.0, -2.0], [3.0, 4.0]], positions=4)
+    >>> solution_2(task)([1, 2, 2, 1]).tolist()
+    [0.0, -2.0, 4.0, 3.0]
+    >>> solution_2(task, form="printed", K=8.0)([1, 2, 2, 1]).tolist()
+    [0.0, 0.0, 4.0, 3.0]
+    """
+    selected = Selection.of(task.q_true, form, K)
+    v = on_positions(task, shift(task.positions).mT * selected.shrink)
+    attention = Attention(on_categories(task, task.q_true).mT, v, causal=causal, weights="linear")
+    read = torch.ones(task.width, dtype=torch.float64)
+    if form == "exact":
+        read[: task.categories] = 0.0
+    return selecting(task, attention, selected, read, _NAMES_2[form])
+
+
+@typed_arguments
+def solution_3(
+    task: PairTask, form: SelectionForm = "exact", K: float | None = None, causal: bool = False
+) -> OneLayerTransformer:
+    """Attention fetches row X_{i−1} of the functional, the feed-forward part selects its entry X_i, `logical` 2.3.
+
+    ``k^t q = D_{−1}`` on positions, ``v = A_2^T/K`` on categories; the one-hot category of the skip connection selects
+    (2.27). B is the identity.
+
+    Args:
+        task: Any N, M and real q_true.
+        form: "exact" for any sign, with C = 1 on categories only, which corrects `logical` (2.27); "printed": bias −1
+            and C = K everywhere, whose outputs are ``max(q_true, 0)``.
+        K: At least ``max(max q_true, 0) + c``, ``c = max(0, −min q_true)``; None for one that is enough.
+        causal: Whether attention is masked; the outputs are the same.
+
+    Returns:
+        A transformer with one head of linear attention and N + M hidden units.
+
+    Raises:
+        ArgumentValueError: An unknown form, or a K that is too small (the least one is printed).
+
+    >>> from tokendynamics.circuits.task import PairTask
+    >>> task = PairTask([[1.0, -2.0], [3.0, 4.0]], positions=4)
+    >>> solution_3(task)([1, 2, 2, 1]).tolist()
+    [0.0, -2.0, 4.0, 3.0]
+    """
+    selected = Selection.of(task.q_true, form, K)
+    key_query = on_positions(task, shift(task.positions))
+    v = on_categories(task, task.q_true.mT * selected.shrink)
+    attention = Attention(key_query.mT, v, causal=causal, weights="linear")
+    read = torch.ones(task.width, dtype=torch.float64)
+    if form == "exact":
+        read[task.categories :] = 0.0
+    return selecting(task, attention, selected, read, _NAMES_3[form])
+
+
+@typed_arguments
+def pair_order(categories: int) -> Tensor:
+    """All pairs (previous, current): (1,1) … (N,N) first, then the others row by row, `logical` (2.11).
+
+    Args:
+        categories: N.
+
+    Returns:
+        Shape (N², 2), int64, values 1..N.
+
+    >>> pair_order(2).tolist()
+    [[1, 1], [2, 2], [1, 2], [2, 1]]
+    """
+    check_fits(_BYTES * as_count(categories, "categories") ** 2, "categories")
+    numbers = torch.arange(1, categories + 1)
+    pairs = torch.cartesian_prod(numbers, numbers)
+    equal = pairs[:, 0] == pairs[:, 1]
+    return torch.cat([pairs[equal], pairs[~equal]])
+
+
+@typed_arguments
+def by_pair(functional: Tensor) -> Tensor:
+    """The entries of `functional` (previous, current) in the order of `pair_order`, shape (N²,)."""
+    functional = as_square(functional, "functional")
+    previous, current = (pair_order(functional.shape[0]) - 1).unbind(-1)
+    return functional[previous, current]
