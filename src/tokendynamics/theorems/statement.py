@@ -11,6 +11,7 @@ from torch import Tensor
 from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.theorems.conditions import combine
 from tokendynamics.theorems.confirmation import confirmed
+from tokendynamics.theorems.papers import PAPERS, Paper
 from tokendynamics.theorems.result import Certificate, Check, Condition, Hypothesis, Prediction
 from tokendynamics.theorems.selection import flow_of_systems, run_of_systems, states_of_systems
 from tokendynamics.theorems.systems import counted
@@ -43,6 +44,15 @@ class Statement:
     predict: Callable[[Flow, Tensor], Prediction]
     conditions: Callable[[Trajectory], tuple[Condition, ...]]
     decidable: Callable[[Trajectory], bool] = lambda trajectory: True
+
+    @property
+    def paper(self) -> Paper:
+        """Where it stands."""
+        return PAPERS[self.name.partition("-")[0]]
+
+    def __str__(self) -> str:
+        """Return one line: the statement, what it is about, and where it stands."""
+        return f"{self.name}: {self.title}; {self.equations} of {self.paper}"
 
     def check(self, flow: Flow, start: Tensor) -> Check:
         """Measure the hypotheses, and predict where none is violated.
