@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import yaml
 from tokendynamics.theorems import PAPERS, STATEMENTS
 
 ROOT = Path(__file__).parents[2]
+DOCUMENTS = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
+SOURCES = [path for folder in ("src", "tests") for path in sorted((ROOT / folder).rglob("*.py"))]
 
 
 def test_every_statement_stands_in_a_paper() -> None:
@@ -35,6 +38,46 @@ def test_readme_citation_and_theorems_name_the_same_papers(key: str) -> None:
     assert reference.get("year") == paper.year
     arxiv = [each["value"] for each in reference.get("identifiers", []) if each["type"] == "other"]
     assert arxiv == ([f"arXiv:{paper.arxiv}"] if paper.arxiv else [])
+
+
+def test_mathematics_has_every_statement_and_none_that_is_not_there() -> None:
+    told = re.findall(r"^### ((?:asymptotic|positional|logical)-\S+)$", _read("docs/mathematics.md"), re.MULTILINE)
+    assert told == [statement.name for statement in STATEMENTS]
+
+
+def test_every_section_of_mathematics_that_is_referred_to_exists() -> None:
+    sections = set(re.findall(r"^## (\d+)\. ", _read("docs/mathematics.md"), re.MULTILINE))
+    reference = re.compile(r"sections? (\d+) of\s+(?:docs/)?mathematics|mathematics(?:\.md)?,? section (\d+)")
+    found = [match for path in SOURCES for match in reference.findall(path.read_text(encoding="utf-8"))]
+    assert {number for pair in found for number in pair if number} <= sections
+    assert len(found) >= 3
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_every_name_in_the_documents_can_be_imported(name: str) -> None:
+    for dotted in set(re.findall(r"`(?:td|tokendynamics)((?:\.\w+)+)", _read(name))):
+        assert _resolved(f"tokendynamics{dotted}") is not None, dotted
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_every_test_and_file_in_the_documents_exists(name: str) -> None:
+    text = _read(name)
+    tests = "\n".join(path.read_text(encoding="utf-8") for path in SOURCES)
+    for test in set(re.findall(r"`(test_\w+)`", text)):
+        assert f"def {test}(" in tests, test
+    for path in set(re.findall(r"`((?:src|tests|docs|bench)/[\w./-]+)`", text)):
+        assert (ROOT / path).exists(), path
+    for path in set(re.findall(r"\]\((?!http|#)([^)#]+)", text)):
+        assert ((ROOT / name).parent / path).exists(), path
+
+
+def _resolved(dotted: str) -> object:
+    """What a dotted name stands for: a module, or an attribute of one."""
+    parts = dotted.split(".")
+    found = importlib.import_module(parts[0])
+    for index, part in enumerate(parts[1:], start=2):
+        found = getattr(found, part) if hasattr(found, part) else importlib.import_module(".".join(parts[:index]))
+    return found
 
 
 def _read(name: str) -> str:

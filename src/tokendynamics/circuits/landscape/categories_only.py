@@ -35,9 +35,9 @@ class CategoriesOnly:
     The prediction is Ŷ_i = Σ_j v_ij q(X_j, X_i), over every j or (causal) over j ≤ i, of independent categories with
     law p; the target is Y_i = q_true(X_{i−1}, X_i). The loss is E Σ_{i=2}^M (Y_i − Ŷ_i)²: per row,
     Σ_t p_t[(m*_t − u m_t − v_ii q_tt)² + Var q*(·,t) − 2 v_{i,i−1} Cov_t + w2 Var q(·,t)] with u and w2 the sum and
-    the sum of squares of v_ij over j ≠ i (mathematics; corrects the printed derivatives of `logical` (3.37)–(3.53),
-    which lack a factor −2). The first row of v, and under causal attention everything above the diagonal, has no
-    effect.
+    the sum of squares of v_ij over j ≠ i (section 9 of mathematics; corrects the printed derivatives of `logical`
+    (3.37)–(3.53), which lack a factor −2). The first row of v, and under causal attention everything above the
+    diagonal, has no effect.
 
     Args:
         q_true: Shape (N, N), [previous, current]; finite.
