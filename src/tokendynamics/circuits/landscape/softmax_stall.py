@@ -6,9 +6,9 @@ wait: that it cannot get stuck (`logical` 3.2) holds for infinite patience only.
 
 How often that matters depends on the starts. For N = 5 equal categories and M = 6 the gradient flow was followed from
 40 random starts (seed 0 of `find_basins`, method "gradient-flow") up to time 1e4. From normal entries of standard
-deviation 1 every loss is below 1e-3 by then. From standard deviation 3 five starts still wait (12 %, interval 5 … 26 %):
-four at a loss of 0.95 to 0.99 and one at 4.0, the loss of the mean predictor. A start that `stall` lowers on
-purpose leaves at time 540 from depth 3, 2.9e4 from depth 5 and 1.6e6 from depth 7.
+deviation 1 every loss is below 1e-3 by then. From standard deviation 3 five starts still wait (12 %, interval
+5 … 26 %): four at a loss of 0.95 to 0.99 and one at 4.0, the loss of the mean predictor. A start that `stall` lowers
+on purpose leaves at time 540 from depth 3, 2.9e4 from depth 5 and 1.6e6 from depth 7.
 """
 
 from __future__ import annotations
