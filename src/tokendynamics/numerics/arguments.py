@@ -21,7 +21,7 @@ class Labelled(Protocol):
     """An array with labels, such as xarray's and pandas' objects."""
 
     def to_numpy(self) -> Any:
-        """The numbers alone."""
+        """Return the numbers alone."""
         ...
 
 
@@ -268,7 +268,7 @@ def like(result: Tensor, original: ArrayLike) -> Any:
 
 
 def without_labels(value: Any) -> Any:
-    """The array of an xarray or pandas object, with its dtype; anything else as it is."""
+    """Return the array of an xarray or pandas object, with its dtype; anything else as it is."""
     if isinstance(value, Tensor | np.ndarray | list | tuple | float) or not isinstance(value, Labelled):
         return value
     array = value.to_numpy()
@@ -290,7 +290,7 @@ def _to_floating(value: ArrayLike, argument: str) -> Tensor:
 
 
 def plain_tensor(tensor: Tensor, argument: str) -> Tensor:
-    """A strided tensor that holds numbers, in a dtype that is computed with."""
+    """Return a strided tensor that holds numbers, in a dtype that is computed with."""
     if tensor.is_meta:
         advice = "a tensor on the device 'meta' has a shape only"
         raise ArgumentTypeError(expected(argument, "a tensor that holds numbers", "device meta", advice))
@@ -332,7 +332,7 @@ def whole_numbers(values: Iterable[Any], argument: str) -> list[int]:
 
 
 def shown_dtype(array: np.ndarray) -> str:
-    """The dtype of an array in few words, also where it is a table of many fields."""
+    """Name the dtype of an array in few words, also where it is a table of many fields."""
     return f"table of {len(array.dtype.names)} fields" if array.dtype.names else str(array.dtype)
 
 

@@ -35,7 +35,7 @@ _LONGEST_SHOWN = 80
 
 
 def shown(value: object) -> str:
-    """`value` as a message can hold it: its repr cut to 80 characters, or its type where it has none.
+    """Return `value` as a message can hold it: its repr cut to 80 characters, or its type without one.
 
     >>> shown("a" * 200)[-3:]
     'aa…'
@@ -60,7 +60,7 @@ class MemoryLimitError(TokenDynamicsError, MemoryError):
 
 
 def expected(argument: str, wanted: str, came: object, advice: str = "") -> str:
-    """One line in the house form ``argument: expected …, got …; advice``; what is quoted is shortened.
+    """Return one line in the house form ``argument: expected …, got …; advice``; what is quoted is shortened.
 
     >>> expected("x", "at least one token", "shape (0, 3)", "pass a non-empty prompt")
     'x: expected at least one token, got shape (0, 3); pass a non-empty prompt'

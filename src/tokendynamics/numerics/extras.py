@@ -16,12 +16,12 @@ EXTRAS = {
 
 
 def missing(extra: str) -> tuple[str, ...]:
-    """The modules of an extra that are not installed."""
+    """Return the modules of an extra that are not installed."""
     return tuple(module for module in EXTRAS[extra] if find_spec(module) is None)
 
 
 def install(extra: str) -> str:
-    """The command that brings an extra.
+    """Return the command that brings an extra.
 
     >>> install("netcdf")
     'pip install "tokendynamics[netcdf]"'

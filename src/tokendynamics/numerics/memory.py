@@ -8,7 +8,7 @@ from tokendynamics.numerics.errors import MemoryLimitError, expected
 
 
 def installed_memory() -> int:
-    """Bytes of main memory of this machine; without a limit where the system does not tell.
+    """Return the bytes of main memory of this machine; without a limit where the system does not tell.
 
     >>> installed_memory() > 2**28
     True
@@ -37,7 +37,7 @@ def check_fits(needed: int, argument: str, advice: str = "") -> None:
 
 
 def in_bytes(count: int) -> str:
-    """A number of bytes in words.
+    """Put a number of bytes in words.
 
     >>> in_bytes(3 * 2**30), in_bytes(2**70), in_bytes(100)
     ('3.0 GiB', '1.1e+12 GiB', '9.3e-08 GiB')

@@ -8,7 +8,7 @@ from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError,
 
 
 def generator(seed: int) -> torch.Generator:
-    """A generator of its own on the CPU, so that no draw depends on what was drawn before.
+    """Return a generator of its own on the CPU, so that no draw depends on what was drawn before.
 
     >>> torch.rand(1, generator=generator(0)) == torch.rand(1, generator=generator(0))
     tensor([True])

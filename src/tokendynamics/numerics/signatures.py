@@ -28,7 +28,7 @@ _LARGEST = 2**63 - 1
 
 
 def typed_arguments(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, which refuses by name each argument that is not of its annotated kind.
+    """Make the function refuse by name each argument that is not of its annotated kind.
 
     ``int`` takes integers of 64 bits (True and 2.0 are none), ``float`` real numbers (neither a text nor True),
     ``bool`` True and False, ``str`` and a ``Literal`` texts, a class its instances, a tensor what `as_tensor` takes;
@@ -69,7 +69,7 @@ def typed_arguments(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def typed_fields(record: type[T]) -> type[T]:
-    """A dataclass whose fields are checked as `typed_arguments` checks arguments; for above ``@dataclass``."""
+    """Check the fields of a dataclass as `typed_arguments` checks arguments; for above ``@dataclass``."""
     setattr(record, "__init__", typed_arguments(record.__init__))  # noqa: B010
     return record
 

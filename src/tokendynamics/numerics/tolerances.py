@@ -11,7 +11,7 @@ the scale of the weights, so a count relative to the spectral radius stands besi
 
 
 def rounding_threshold(scale: Tensor, size: int, dtype: torch.dtype) -> Tensor:
-    """``size · eps(dtype) · scale``: what rounding alone can make of an exact zero.
+    """Return ``size · eps(dtype) · scale``: what rounding alone can make of an exact zero.
 
     Args:
         scale: The largest singular value, or an upper bound of it.

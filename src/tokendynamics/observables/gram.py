@@ -37,7 +37,7 @@ class Gram:
         return self.parts[0].shape[-1]
 
     def sums_of_directions(self, keep: Bool[Tensor, "mask site token"]) -> Float64[Tensor, "mask site dim"]:
-        """``Σ_i x_i/|x_i|`` over the tokens that count under each mask."""
+        """Return ``Σ_i x_i/|x_i|`` over the tokens that count under each mask."""
         weights = (keep / torch.where(self.size == 0, 1.0, self.size)).transpose(0, 1)
         lengths_of_pieces = [len(piece) for piece in _pieces(self.parts)]
         sums = [
@@ -47,24 +47,24 @@ class Gram:
         return torch.cat(sums).transpose(0, 1)
 
     def split(self, sites: int) -> Iterator[Gram]:
-        """The same in pieces of at most `sites` sites."""
+        """Yield the same in pieces of at most `sites` sites."""
         states = [state for part in self.parts for state in part]
         for start in range(0, len(states), sites):
             piece = slice(start, start + sites)
             yield Gram(tuple(state[None] for state in states[piece]), self.size[piece], self.cosines[piece])
 
     def directions(self) -> Float64[Tensor, "site token dim"]:
-        """The unit rows themselves; zero tokens stay zero."""
+        """Return the unit rows themselves; zero tokens stay zero."""
         return torch.cat(self.parts).double() / torch.where(self.size == 0, 1.0, self.size).unsqueeze(-1)
 
     def exact_distances(self, sites: Bool[Tensor, " site"]) -> Float64[Tensor, "chosen token token"]:
-        """Distances at the chosen sites from differences, right even where tokens nearly coincide."""
+        """Return distances at the chosen sites from differences, right even where tokens nearly coincide."""
         chosen = sites.split([len(part) for part in self.parts])
         return euclidean(torch.cat([part[mask].double() for part, mask in zip(self.parts, chosen, strict=True)]))
 
 
 def gram_of(*parts: Float[Tensor, "_ token dim"]) -> Gram:
-    """Norms and cosines of token states, in float64.
+    """Measure norms and cosines of token states, in float64.
 
     Args:
         *parts: One or more tensors of shape (site, token, dim) with the same tokens and dim, real floating.

@@ -68,7 +68,7 @@ def summarize(x: ArrayLike, keep: Tensor | None = None) -> dict[str, Float64[Ten
 
 
 def summarize_gram(gram: Gram, keep: Bool[Tensor, "mask site token"]) -> dict[str, Float64[Tensor, "mask site"]]:
-    """`summarize` under several masks at once, for states whose cosines are at hand.
+    """Return what `summarize` does under several masks at once, for states whose cosines are at hand.
 
     Args:
         gram: From `gram_of`.

@@ -18,7 +18,7 @@ _RECORDED = ("torch", "transformers", "numpy", "scipy", "xarray", "tokenizers", 
 def manifest(
     command: str, parameters: dict[str, Any], *, seed: int | None, started: datetime, threads: int
 ) -> dict[str, Any]:
-    """A record that says how to make the result again.
+    """Return a record that says how to make the result again.
 
     Args:
         command: What the user called.

@@ -32,7 +32,7 @@ class Written:
 
 
 def written_in(folder: Path) -> Written | None:
-    """What the manifest in `folder` says; None if there is none, or another program's."""
+    """Return what the manifest in `folder` says; None if there is none, or another program's."""
     try:
         record = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         by, files = record["written_by"], record["files"]
@@ -43,7 +43,7 @@ def written_in(folder: Path) -> Written | None:
 
 
 def in_the_way(folder: Path, entries: Collection[str]) -> list[str]:
-    """The files under some entries of `folder` that no earlier run wrote, or that were changed since.
+    """Return the files under some entries of `folder` that no earlier run wrote, or that were changed since.
 
     Args:
         folder: May be missing.
@@ -67,7 +67,7 @@ def in_the_way(folder: Path, entries: Collection[str]) -> list[str]:
 
 
 def files_below(folder: Path, entry: str) -> Iterator[str]:
-    """Names relative to `folder` of the files in one of its entries; links are not followed and count as files."""
+    """Name the files in an entry of `folder`, relative to it; links are not followed and count as files."""
     path = folder / entry
     if path.is_symlink() or not path.is_dir():
         if os.path.lexists(path):
@@ -78,18 +78,18 @@ def files_below(folder: Path, entry: str) -> Iterator[str]:
 
 
 def entries_in(folder: Path) -> list[str]:
-    """Names directly in a folder, in order."""
+    """Return the names directly in a folder, in order."""
     return sorted(path.name for path in folder.iterdir())
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """SHA-256 of every file below `folder`, by name."""
+    """Return the SHA-256 of every file below `folder`, by name."""
     names = (name for entry in entries_in(folder) for name in files_below(folder, entry))
     return {name: digest(folder / name) for name in names if name != MANIFEST}
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a file; of a link, which is never ours, an empty text."""
+    """Return the SHA-256 of a file; of a link, which is never ours, an empty text."""
     if path.is_symlink() or not path.is_file():
         return ""
     with path.open("rb") as file:

@@ -16,7 +16,7 @@ class _Array(Protocol):
 
 
 def plain(value: Any) -> Any:
-    """Dataclasses, arrays and tensors as plain JSON values; NaN and infinity are null, a path is its last name.
+    """Return dataclasses, arrays and tensors as plain JSON values; NaN and infinity are null, a path its last name.
 
     >>> import numpy as np
     >>> plain({"margin": np.float64("nan"), "shape": (1, 2)})

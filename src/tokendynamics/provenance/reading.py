@@ -23,7 +23,7 @@ _DAMAGED = (
 
 
 def read_json(path: Path, argument: str) -> Any:
-    """The values of a JSON file; NaN and Infinity, which JSON does not have, are refused.
+    """Read the values of a JSON file; NaN and Infinity, which JSON does not have, are refused.
 
     Raises:
         ArgumentValueError: No regular file, too large, not UTF-8, or not JSON.
@@ -38,7 +38,7 @@ def read_json(path: Path, argument: str) -> Any:
 
 
 def read_npy(path: Path, argument: str) -> np.ndarray:
-    """The array of a .npy file; objects, which would have to be unpickled, are refused.
+    """Read the array of a .npy file; objects, which would have to be unpickled, are refused.
 
     Raises:
         ArgumentValueError: No regular file, damaged, of objects, or one that declares more than the file holds.
@@ -52,7 +52,7 @@ def read_npy(path: Path, argument: str) -> np.ndarray:
 
 
 def read_npz(path: Path, argument: str) -> dict[str, np.ndarray]:
-    """The arrays of a .npz file by name; each is read only if it declares what its member holds.
+    """Read the arrays of a .npz file by name; each only if it declares what its member holds.
 
     Raises:
         ArgumentValueError: No regular file, no archive, a damaged member, or objects.
@@ -78,7 +78,7 @@ def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
 
 
 def _array(stream: Any, size: int) -> np.ndarray:
-    """One array in NumPy's format, whose header is held against the bytes that there are."""
+    """Read one array in NumPy's format, whose header is held against the bytes that there are."""
     version = npy.read_magic(stream)
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"NumPy's format {version[0]}.{version[1]} is not known")
@@ -100,7 +100,7 @@ def _array(stream: Any, size: int) -> np.ndarray:
 
 
 def _check_regular(path: Path, argument: str, longest: int | None = None) -> int:
-    """The size of a regular file: a device or pipe may never end."""
+    """Return the size of a regular file: a device or pipe may never end."""
     try:
         regular, size = path.is_file(), path.stat().st_size
     except (OSError, ValueError) as error:

@@ -45,7 +45,7 @@ def staging(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def remains(target: Path) -> Iterator[list[Path]]:
-    """The staging folders that dead runs left for `target`; held, so that nobody else clears them meanwhile."""
+    """Return the staging folders that dead runs left for `target`, held so that nobody else clears them."""
     with contextlib.ExitStack() as stack:
         dead: list[Path] = []
         for parent, prefix in _places(target):

@@ -160,7 +160,7 @@ def _affected(place: Path, entries: Collection[str], keep: bool) -> set[str]:
 
 
 def _kept(place: Path, affected: Collection[str]) -> dict[str, str]:
-    """What the older manifest says of files that stay."""
+    """Return what the older manifest says of files that stay."""
     written = written_in(place)
     files = {} if written is None else written.files
     return {name: value for name, value in files.items() if name.split("/")[0] not in affected}
@@ -181,7 +181,7 @@ def _check(place: Path, affected: Collection[str], written_by: str, argument: st
 
 
 def _settled(target: str | Path, argument: str) -> Path:
-    """The folder itself where `target` is a link to one."""
+    """Return the folder itself where `target` is a link to one."""
     place = Path(os.path.realpath(target))
     if place.exists() and not place.is_dir():
         raise ArgumentValueError(expected(argument, "a folder or a new name", f"the file {target}"))

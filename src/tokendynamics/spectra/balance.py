@@ -11,7 +11,7 @@ from tokendynamics.numerics.errors import ArgumentTypeError, expected, shown
 
 
 def balance(eigenvalues: Tensor) -> Float[Tensor, "*batch"]:
-    """``Σ Re λ / Σ |λ|``: 1 when every eigenvalue is positive, −1 when all are negative, 0 when they cancel.
+    """Return ``Σ Re λ / Σ |λ|``: 1 when every eigenvalue is positive, −1 when all are negative, 0 when they cancel.
 
     The inertia of a single head's QK circuit is (d_k, d_k) for nearly every head of every network, so the sizes of
     the eigenvalues, not their number, tell heads apart. A zero matrix has balance 0.

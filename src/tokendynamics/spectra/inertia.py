@@ -34,7 +34,7 @@ class Inertia(NamedTuple):
 
 @typed_arguments
 def inertia(matrix: ArrayLike, *, tolerance: float | None = None) -> Inertia:
-    """Inertia (n₊, n₋, n₀) of the symmetric part ``B_sym = (B + B^T)/2``.
+    """Count the signs (n₊, n₋, n₀) of the symmetric part ``B_sym = (B + B^T)/2``, its inertia.
 
     An eigenvalue counts as zero when ``|λ| ≤ tolerance``. One factorisation of B_sym gives the signs; only when an
     inverse iteration finds an eigenvalue near the threshold are ``B_sym ∓ tolerance·I`` factorised as well, which
@@ -75,7 +75,7 @@ def inertia(matrix: ArrayLike, *, tolerance: float | None = None) -> Inertia:
 
 
 def symmetric_part(matrix: Float[Tensor, "*batch dim dim"]) -> Float[Tensor, "*batch dim dim"]:
-    """``(B + B^T)/2``.
+    """Return ``(B + B^T)/2``.
 
     >>> symmetric_part(torch.tensor([[0.0, 2.0], [0.0, 0.0]])).tolist()
     [[0.0, 1.0], [1.0, 0.0]]

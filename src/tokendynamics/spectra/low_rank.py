@@ -14,7 +14,7 @@ from tokendynamics.spectra.inertia import Inertia, symmetric_part
 
 
 def low_rank_eigenvalues(left: ArrayLike, right: ArrayLike) -> Float[Tensor, "*batch count"]:
-    """Eigenvalues of ``sym(left @ right^T)``, ascending; those beyond the factors' span are exactly zero and left out.
+    """Return the eigenvalues of ``sym(left @ right^T)``, ascending, without the exact zeros beyond the factors' span.
 
     With ``[left right] = Q [T_l T_r]`` (QR), the symmetric part is ``Q · sym(T_l T_r^T) · Q^T``: its eigenvalues are
     those of the 2·rank × 2·rank matrix in the middle, and dim − 2·rank zeros. Cost dim·rank² instead of dim³.
@@ -41,7 +41,7 @@ def low_rank_eigenvalues(left: ArrayLike, right: ArrayLike) -> Float[Tensor, "*b
 def compress(
     left: Float[Tensor, "*batch dim rank"], right: Float[Tensor, "*batch dim rank"]
 ) -> tuple[Float[Tensor, "*batch rows rank"], Float[Tensor, "*batch rows rank"]]:
-    """Factors with min(2·rank, dim) rows whose product has the same spectrum and the same symmetric spectrum.
+    """Return factors with min(2·rank, dim) rows whose product has the same spectrum and symmetric spectrum.
 
     Whatever acts on the factors' columns (a rotation of the queries, say) can be applied after the compression.
 
@@ -59,7 +59,7 @@ def compress(
 
 @typed_arguments
 def low_rank_inertia(left: ArrayLike, right: ArrayLike, *, tolerance: float | None = None) -> Inertia:
-    """Inertia of ``sym(left @ right^T)`` as a dim × dim matrix, the zeros beyond the factors' span included.
+    """Return the inertia of ``sym(left @ right^T)``, dim × dim, with the zeros beyond the factors' span.
 
     Args:
         left: Shape (…, dim, rank).
@@ -87,7 +87,7 @@ def count_signs(
     dtype: torch.dtype = torch.float64,
     tolerance: float | None = None,
 ) -> Inertia:
-    """Inertia of a dim × dim symmetric matrix from its eigenvalues, the missing ones being exact zeros.
+    """Return the inertia of a dim × dim symmetric matrix from its eigenvalues, missing ones being exact zeros.
 
     Args:
         values: Shape (…, count), count ≤ dim.
@@ -107,7 +107,7 @@ def count_signs(
 
 
 def product_eigenvalues(left: ArrayLike, right: ArrayLike) -> Complex[Tensor, "*batch rank"]:
-    """Eigenvalues of ``left @ right^T`` itself (not of its symmetric part), without its dim − rank exact zeros.
+    """Return the eigenvalues of ``left @ right^T`` (not of its symmetric part), without dim − rank exact zeros.
 
     ``left @ right^T`` and the rank × rank matrix ``right^T @ left`` have the same nonzero eigenvalues.
 

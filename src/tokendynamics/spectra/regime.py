@@ -49,7 +49,7 @@ class Regime:
 
 
 def regime(qk: ArrayLike, ov: ArrayLike) -> Regime:
-    """Regime of one attention layer from its QK and OV circuits.
+    """Return the regime of one attention layer from its QK and OV circuits.
 
     The signs of A_sym are counted without forming A where that is safe; see `contraction_form`.
 
@@ -82,7 +82,7 @@ def regime(qk: ArrayLike, ov: ArrayLike) -> Regime:
 def contraction_form(
     W: Float[Tensor, "dim dim"], V: Float[Tensor, "dim dim"], condition: float
 ) -> Float[Tensor, "dim dim"]:
-    """A matrix whose symmetric part has the signs of A_sym, A = W (V^T)^{-1}, V invertible.
+    """Return a matrix whose symmetric part has the signs of A_sym, A = W (V^T)^{-1}, V invertible.
 
     ``V A V^T = V W``: A_sym and the symmetric part of V W are congruent, and no inverse is taken. The congruence
     squares the condition number of V, so beyond 1e6 it is A itself, by solving with V.
@@ -99,7 +99,7 @@ def contraction_form(
 
 
 def classify(qk_inertia: Inertia, a_inertia: Inertia | None, value: ValueSpectrum) -> Regime:
-    """The regime from measured signs; see `regime`.
+    """Return the regime from measured signs; see `regime`.
 
     Args:
         qk_inertia: Inertia of W_sym.

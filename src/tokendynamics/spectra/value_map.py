@@ -45,7 +45,7 @@ class ValueSpectrum:
 
 
 def value_spectrum(matrix: ArrayLike) -> ValueSpectrum:
-    """Rank, conditioning and eigenvalue counts of a dense value map.
+    """Measure rank, conditioning and eigenvalue counts of a dense value map.
 
     Args:
         matrix: V or ov, shape (dim, dim), real floating; computed in float64.
@@ -66,7 +66,7 @@ def value_spectrum(matrix: ArrayLike) -> ValueSpectrum:
 
 @typed_arguments
 def value_spectrum_of_factors(left: Float[Tensor, "dim rank"], right: Float[Tensor, "dim rank"]) -> ValueSpectrum:
-    """`value_spectrum` of ``left @ right^T``, solving rank × rank problems when rank < dim.
+    """Return `value_spectrum` of ``left @ right^T``, solving rank × rank problems when rank < dim.
 
     Args:
         left: Shape (dim, rank).

@@ -21,7 +21,7 @@ _LOOKED_AT = 64
 
 
 def gradient_structure(flow: Flow) -> tuple[Hypothesis, ...]:
-    """One head of softmax weights on an ellipsoid, full mask."""
+    """Suppose one head of softmax weights on an ellipsoid, full mask."""
     return (
         measured.on_ellipsoid(flow),
         measured.softmax_weights(flow),
@@ -32,7 +32,7 @@ def gradient_structure(flow: Flow) -> tuple[Hypothesis, ...]:
 
 
 def gradient_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
-    """The identity as ov, qk ≻ 0 symmetric and constant, M = qk; they depend on the flow alone."""
+    """Measure ov = I, qk ≻ 0 symmetric and constant, M = qk; they depend on the flow alone."""
     found = [measured.identity_values(flow), measured.constant(flow.attention.qk, "qk")]
     # The signs of a matrix that varies are those of no moment in particular.
     if not found[-1].anywhere:

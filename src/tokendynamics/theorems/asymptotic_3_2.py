@@ -41,7 +41,7 @@ def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
 
 
 def _last_speed(trajectory: Trajectory) -> Tensor:
-    """The largest speed at the end in units of the largest there can be, shape (…, 1)."""
+    """Return the largest speed at the end in units of the largest there can be, shape (…, 1)."""
     flow = flow_of(trajectory)
     last = trajectory.tensor[..., -1, :, :].detach().double()
     velocity = flow.velocity(last, float(np.asarray(trajectory.times)[-1]))

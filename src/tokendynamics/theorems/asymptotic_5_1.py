@@ -28,7 +28,7 @@ def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
 
 
 def causal_attention(flow: Flow) -> tuple[Hypothesis, ...]:
-    """What theorem 5.1 and remark 5.1 suppose of the attention, whatever the space."""
+    """Return what theorem 5.1 and remark 5.1 suppose of the attention, whatever the space."""
     return (measured.softmax_weights(flow), measured.no_positions(flow), measured.causal_mask(flow))
 
 
@@ -41,12 +41,12 @@ def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
 
 
 def unit_start(flow: Flow, start: Tensor) -> Tensor:
-    """The start on the space of the flow."""
+    """Return the start on the space of the flow."""
     return flow.space.project(start)
 
 
 def generic_start(y: Tensor) -> tuple[Hypothesis, ...]:
-    """What can be measured of "almost every": no token at the antipode of the first; and what cannot."""
+    """Measure what can be of "almost every": no token at the antipode of the first; name what cannot."""
     if y.shape[-2] == 1:
         return ()
     distance = torch.linalg.vector_norm(y[..., 1:, :] + y[..., :1, :], dim=-1).amin(dim=-1)
@@ -59,7 +59,7 @@ def generic_start(y: Tensor) -> tuple[Hypothesis, ...]:
 
 
 def causal_consensus(flow: Flow, heads: int, tokens: int) -> Prediction:
-    """All tokens go to the first; the second is the slowest, held back by half of its own weight."""
+    """Predict that all tokens go to the first; the second is the slowest, held back by half of its own weight."""
     # At consensus token i gives weight 1/i to each token it sees: its distance decays at heads · factor · (1 − 1/i).
     rate = flow.weight_factor * heads / 2 if tokens > 1 else None
     decay = "" if rate is None else f", distances shrinking like exp(−{rate:.6g} t) in the end"
@@ -68,7 +68,7 @@ def causal_consensus(flow: Flow, heads: int, tokens: int) -> Prediction:
 
 
 def causal_consensus_conditions(states: Tensor, trajectory: Trajectory) -> tuple[Condition, ...]:
-    """Token 1 constant, E → 0, a_i → 1, for states on the unit sphere of shape (…, time, token, dim)."""
+    """Require token 1 constant, E → 0, a_i → 1, of states (…, time, token, dim) on the unit sphere."""
     first = states[..., :, 0, :]
     moved = torch.linalg.vector_norm(first - first[..., :1, :], dim=-1)
     gap = direction_deficit(states, first).amax(dim=-1)
@@ -80,7 +80,7 @@ def causal_consensus_conditions(states: Tensor, trajectory: Trajectory) -> tuple
 
 
 def _after_the_antipode(gap: Tensor) -> str:
-    """A caution where a token came as close to the unstable antipode as rounding lets it leave again."""
+    """Return a caution where a token came as close to the unstable antipode as rounding lets it leave again."""
     if float(gap.max()) < 2 - 1e-9:
         return ""
     return " (a token stood at the antipode of token 1, which the exact flow may never leave and rounding does)"

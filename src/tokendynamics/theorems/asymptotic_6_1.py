@@ -78,7 +78,7 @@ def _predict(flow: Flow, start: Tensor) -> Prediction:
 
 
 def _slowest(ov: Tensor, tokens: int) -> float:
-    """The rate in units of the weights' sum: λ − μ/i over the other eigenvalues μ and the tokens i, at its lowest."""
+    """Return the rate per weight: the lowest λ − μ/i over the other eigenvalues μ and the tokens i."""
     values = torch.linalg.eigvalsh((ov + ov.mT) / 2)
     if values.shape[-1] == 1:
         return float(values.min())
@@ -100,7 +100,7 @@ def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
 
 
 def _value_matrix(flow: Flow) -> Tensor:
-    """Ov of the first head at t = 0, float64."""
+    """Return ov of the first head at t = 0, float64."""
     return flow.attention.ov.matrix_at(0.0)[..., 0, :, :].double().cpu()
 
 

@@ -51,7 +51,7 @@ def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
 
 
 def _decidable(trajectory: Trajectory) -> bool:
-    """A few starts say nothing about a probability, unless it is 1."""
+    """Say whether there are systems enough: a few tell nothing of a probability, unless it is 1."""
     *systems, _, tokens, dim = trajectory.tensor.shape
     return math.prod(systems) >= FEWEST or wendel_probability(tokens, dim) == 1
 
@@ -64,7 +64,7 @@ def _predict(flow: Flow, start: Tensor) -> Prediction:
 
 
 def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
-    """The frequency among the systems; a few starts decide only where the probability is 1."""
+    """Judge the frequency among the systems; a few starts decide only where the probability is 1."""
     start = trajectory.tensor[..., 0, :, :].detach().double()
     margin = np.asarray(hemisphere(start).margin.cpu())
     probability = wendel_probability(start.shape[-2], start.shape[-1])

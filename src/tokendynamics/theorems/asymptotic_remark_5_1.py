@@ -106,7 +106,7 @@ def _change_of_coordinates(flow: Flow, y: Tensor, ov: Tensor, t: float) -> Tenso
 
 
 def _value_matrix(flow: Flow) -> Tensor:
-    """Ov of the first head at t = 0, float64."""
+    """Return ov of the first head at t = 0, float64."""
     return flow.attention.ov.matrix_at(0.0)[..., 0, :, :].double().cpu()
 
 

@@ -20,7 +20,7 @@ _WORST_FIRST: tuple[Outcome, ...] = ("fails", "undecided", "holds")
 
 
 def flow_of(trajectory: Trajectory) -> Flow:
-    """The flow of a trajectory.
+    """Return the flow of a trajectory.
 
     Raises:
         ArgumentValueError: It was opened from a file that could not keep its flow.
@@ -44,7 +44,7 @@ def beyond_rounding(error: Tensor, condition: Tensor, tolerance: float) -> Tenso
 def never_above(
     excess: ArrayLike, trajectory: Trajectory, tolerance: float, text: str, *, pointwise: bool = False
 ) -> Condition:
-    """A quantity that must not be above 0: fails at the first time at which it exceeds the tolerance.
+    """Require a quantity not above 0: it fails at the first time at which it exceeds the tolerance.
 
     Args:
         excess: Shape (…, time).
@@ -64,7 +64,7 @@ def never_above(
 
 
 def never_rises(values: ArrayLike, trajectory: Trajectory, tolerance: float, text: str) -> Condition:
-    """A quantity that must not increase: fails where it is above its lowest value so far by more than the tolerance.
+    """Require that a quantity not rise: it fails above its lowest value so far by more than the tolerance.
 
     Args:
         values: Shape (…, time).
@@ -77,7 +77,7 @@ def never_rises(values: ArrayLike, trajectory: Trajectory, tolerance: float, tex
 
 
 def tends_to_zero(values: ArrayLike, threshold: float, text: str) -> Condition:
-    """A quantity ≥ 0 whose limit must be 0: holds once it is below the threshold at the end, else undecided.
+    """Require the limit 0 of a quantity ≥ 0: it holds if below the threshold at the end, else undecided.
 
     A finite run cannot refute a limit, so this never fails; the margin tells how far the run came.
 
@@ -92,14 +92,14 @@ def tends_to_zero(values: ArrayLike, threshold: float, text: str) -> Condition:
 
 
 def undecided(shape: tuple[int, ...], text: str, where: np.ndarray | None = None) -> Condition:
-    """A condition that cannot be evaluated (at the systems in `where`, otherwise everywhere)."""
+    """Return a condition that cannot be evaluated (at the systems in `where`, otherwise everywhere)."""
     chosen = np.ones(shape, dtype=bool) if where is None else np.asarray(where)
     outcome = np.where(chosen, "undecided", "holds")
     return Condition(text, outcome, np.zeros(shape), 0.0, np.full(shape, np.nan))
 
 
 def except_where(condition: Condition, lost: np.ndarray, reason: str) -> Condition:
-    """The condition, undecided at the systems in `lost`, at which it means nothing."""
+    """Return the condition, undecided at the systems in `lost`, at which it means nothing."""
     where = np.broadcast_to(lost, condition.outcome.shape)
     if not where.any():
         return condition
@@ -148,7 +148,7 @@ def _worst(outcomes: list[np.ndarray]) -> np.ndarray:
 
 
 def _margin(condition: Condition, outcome: Outcome) -> float:
-    """The lowest margin among the systems with that outcome."""
+    """Return the lowest margin among the systems with that outcome."""
     chosen = condition.margin[condition.outcome == outcome]
     return float(chosen.min()) if chosen.size else float("inf")
 
@@ -159,7 +159,7 @@ def _narrowness(condition: Condition, outcome: Outcome) -> float:
 
 
 def _share(outcomes: np.ndarray, outcome: Outcome) -> str:
-    """At which systems that is the outcome, and what became of the others."""
+    """Say at which systems that is the outcome, and what became of the others."""
     if outcomes.size == 1:
         return ""
     words, counts = np.unique(outcomes, return_counts=True)

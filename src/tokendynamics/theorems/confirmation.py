@@ -40,7 +40,7 @@ def confirmed(
     trajectory: Trajectory,
     evaluate: Callable[[Trajectory], tuple[Condition, ...]],
 ) -> tuple[Condition, ...]:
-    """The conditions, with "fails" left where a tighter run of the same flow, start and times fails as well.
+    """Return the conditions, with "fails" left where a tighter run of the same flow and start fails as well.
 
     Elsewhere the word becomes "undecided", with the reason; save where the violation is larger than any error of a run
     with these tolerances (`largest_error`): then the states are not those of the flow, and the failure stands. What
@@ -108,14 +108,14 @@ def _doubting(condition: Condition, where: np.ndarray, reason: str) -> Condition
 
 
 def _flow_times(trajectory: Trajectory, times: np.ndarray) -> np.ndarray:
-    """Times in units of the flow's: layers of step τ count each as τ."""
+    """Return times in units of the flow's: layers of step τ count each as τ."""
     first = float(trajectory.times[0])
     tau = float(trajectory.parameters.get("tau", 1.0)) if trajectory.engine == "layers" else 1.0
     return first + tau * (np.asarray(times, dtype=float) - first)
 
 
 def _repeated(trajectory: Trajectory, where: np.ndarray) -> Repeat | str:
-    """The systems in `where` run again with a hundredth of the tolerances, in float64; or why that cannot be."""
+    """Run the systems in `where` again with a hundredth of the tolerances, in float64; or say why not."""
     if trajectory.flow is None:
         return "its flow is not known"
     part = run_of_systems(trajectory, where)

@@ -58,7 +58,7 @@ class ContractionForm:
         return measured.ROUNDING * self._looseness
 
     def scaled(self, excess: Tensor) -> Tensor:
-        """An excess (*system, time) by what rounding can make at each system: `hypotheses.ROUNDING` is then allowed."""
+        """Divide an excess (*system, time) by what rounding can make: `hypotheses.ROUNDING` is then allowed."""
         return excess / self._looseness.unsqueeze(-1)
 
     @property
@@ -94,7 +94,7 @@ def contraction_form(flow: Flow) -> ContractionForm:
 
 
 def invertible(form: ContractionForm) -> Hypothesis:
-    """The value matrix has full rank, so that A exists."""
+    """Measure whether the value matrix has full rank, so that A exists."""
     dim, everywhere = form.ov.shape[-1], bool(form.defined.all())
     text = f"ov has rank {int(form.rank.min())} of {dim} and condition number {float(form.condition.max()):.3g}"
     undefined = "" if everywhere else ": A = qk · ov^{−1} is undefined"
@@ -103,14 +103,14 @@ def invertible(form: ContractionForm) -> Hypothesis:
 
 
 def symmetric_contraction(form: ContractionForm) -> tuple[Hypothesis, ...]:
-    """A exists and is symmetric."""
+    """Measure whether A exists and is symmetric."""
     if not bool(form.defined.any()):
         return (invertible(form),)
     return (invertible(form), measured.symmetric(form.matrix, "A", form.tolerance))
 
 
 def definite_forms(form: ContractionForm) -> tuple[Hypothesis, ...]:
-    """A_sym ≺ 0 and qk_sym ≻ 0, where A exists."""
+    """Measure A_sym ≺ 0 and qk_sym ≻ 0, where A exists."""
     positive = measured.definite(form.qk, "qk")
     if not bool(form.defined.any()):
         return (positive,)
@@ -118,14 +118,14 @@ def definite_forms(form: ContractionForm) -> tuple[Hypothesis, ...]:
 
 
 def contracting_systems(form: ContractionForm) -> Tensor:
-    """Which systems have A_sym ≺ 0 and qk_sym ≻ 0, (*system,)."""
+    """Tell which systems have A_sym ≺ 0 and qk_sym ≻ 0, (*system,)."""
     highest = torch.linalg.eigvalsh(symmetric_part(form.matrix))[..., -1]
     lowest = torch.linalg.eigvalsh(symmetric_part(form.qk))[..., 0]
     return (highest < 0) & (lowest > 0)
 
 
 def largest_ratio(form: ContractionForm) -> Tensor:
-    """The largest c with q_qk(u) ≥ c ‖u‖²_A for all u, ‖u‖²_A = −q_A(u) and A_sym ≺ 0; (*system,).
+    """Return the largest c with q_qk(u) ≥ c ‖u‖²_A for all u, ‖u‖²_A = −q_A(u) and A_sym ≺ 0; (*system,).
 
     It is the lowest eigenvalue of qk_sym relative to −A_sym; for A and qk symmetric, the lowest of −ov. The proof
     of `positional` B.3 prints the inequality the other way round, ‖·‖²_A ≥ c ‖·‖²_W, from which the bound does not
@@ -138,7 +138,7 @@ def largest_ratio(form: ContractionForm) -> Tensor:
 
 
 def norm_bound(squared: Tensor, c: Tensor, tokens: int, times: Tensor) -> Tensor:
-    """``(1/c) log(e^{−2ct} (e^{c s} − L) + L)``, the bound of ‖x_l(t)‖²_A with s = ‖x_l(0)‖²_A.
+    """Return ``(1/c) log(e^{−2ct} (e^{c s} − L) + L)``, the bound of ‖x_l(t)‖²_A with s = ‖x_l(0)‖²_A.
 
     From d/dt s ≤ −2 + 2L e^{−cs}, which is u' ≤ −2cu + 2cL for u = e^{cs}. Computed as a logarithm of a sum of
     non-negative terms, so that nothing overflows.
@@ -165,5 +165,5 @@ def norm_bound(squared: Tensor, c: Tensor, tokens: int, times: Tensor) -> Tensor
 
 
 def symmetric_part(matrix: Tensor) -> Tensor:
-    """(B + B^T)/2."""
+    """Return (B + B^T)/2."""
     return (matrix + matrix.mT) / 2

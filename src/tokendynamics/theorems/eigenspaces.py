@@ -60,7 +60,7 @@ def common_eigenspaces(matrices: np.ndarray, lowest: float = -np.inf) -> list[Ei
 
 
 def _within(matrix: np.ndarray, basis: np.ndarray, size: float) -> list[tuple[np.ndarray, float]]:
-    """The eigenvectors of a matrix in the span of `basis`, space by space, with their eigenvalue."""
+    """Return the eigenvectors of a matrix in the span of `basis`, space by space, with their eigenvalue."""
     found: list[tuple[np.ndarray, float]] = []
     image = matrix @ basis
     values, vectors = np.linalg.eig(basis.T @ image)

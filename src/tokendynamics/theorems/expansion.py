@@ -35,7 +35,7 @@ class ExpandingDirections:
 
 
 def expanding_spaces(flow: Flow, time: float = 0.0) -> list[list[Eigenspace]]:
-    """For each system (along one axis; one where all share ov) the spaces of n with V n = λ n, λ > 0, fastest first.
+    """Find the spaces of n with V n = λ n, λ > 0, fastest first, of each system (one where all share ov).
 
     For several heads n·x obeys ``d/dt n·x_l = Σ_h λ_h Σ_i w^h_li n·x_i`` if n is an eigenvector of every V_h; the
     hull of e^{−λt} n·x_i, λ = Σ_h λ_h, then shrinks if every λ_h ≥ 0.
@@ -100,7 +100,7 @@ def _of_one(spaces: list[Eigenspace], start: Tensor | None) -> list[tuple[np.nda
 
 
 def _deepest(space: Eigenspace, start: Tensor) -> np.ndarray | None:
-    """The unit n of a space with the deepest half space n·x > 0 that holds all tokens; None where there is none."""
+    """Return the unit n of a space whose half space n·x > 0 holds all tokens most deeply; None without one."""
     inside = start @ torch.as_tensor(space.basis)
     scale = torch.linalg.vector_norm(start, dim=-1).amax()
     if bool((torch.linalg.vector_norm(inside, dim=-1) <= measured.ROUNDING * scale).any()):
@@ -110,7 +110,7 @@ def _deepest(space: Eigenspace, start: Tensor) -> np.ndarray | None:
 
 
 def expanding_hypothesis(flow: Flow, time: float = 0.0) -> Hypothesis:
-    """V has a real positive eigenvalue (shared by the heads) at every system."""
+    """Measure whether V has a real positive eigenvalue (shared by the heads) at every system."""
     found = expanding_directions(flow, time=time)
     best = torch.where(found.valid, found.rates, -torch.inf).amax(dim=-1)
     shared = "" if flow.heads == 1 else ", with an eigenvector and eigenvalues ≥ 0 common to all heads"
@@ -128,7 +128,7 @@ def expanding_hypothesis(flow: Flow, time: float = 0.0) -> Hypothesis:
 
 
 def one_sided(found: ExpandingDirections, placed: Tensor) -> tuple[Tensor, Tensor]:
-    """The rate and the least |n·x_i(0)| of the fastest n with all n·x_i(0) strictly of one sign; 0 without one.
+    """Return rate and least |n·x_i(0)| of the fastest n with all n·x_i(0) strictly of one sign; 0 without one.
 
     Args:
         found: From `expanding_directions`.
@@ -145,7 +145,7 @@ def one_sided(found: ExpandingDirections, placed: Tensor) -> tuple[Tensor, Tenso
 
 
 def growth_text(flow: Flow, placed: Tensor, token: str, time: float = 0.0) -> str:
-    """What the start makes of the bounds: growth at least at a rate, or none that is known."""
+    """Say what the start makes of the bounds: growth at least at a rate, or none that is known."""
     rate, depth = one_sided(expanding_directions(flow, placed, time), placed)
     if not bool((rate > 0).any()):
         return "no n found that has all tokens strictly on one side: growth does not follow"
@@ -156,7 +156,7 @@ def growth_text(flow: Flow, placed: Tensor, token: str, time: float = 0.0) -> st
 
 
 def bound_conditions(placed: Tensor, trajectory: Trajectory) -> tuple[Condition, ...]:
-    """The bounds of e^{−λt} n·x_l(t) by the least and largest n·x_i(0), for every n, l and saved time.
+    """Require the bounds of e^{−λt} n·x_l(t) by the least and largest n·x_i(0), for every n, l and time.
 
     The excess is relative to the largest |e^{−λs} x(s)|, s ≤ t, to which the integrator's error is relative. Where
     that exceeds the numbers compared so far that the error could hide a violation the condition is undecided: other

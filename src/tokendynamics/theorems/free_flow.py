@@ -16,44 +16,44 @@ from tokendynamics.theorems.result import Hypothesis
 
 
 def free_softmax(flow: Flow) -> tuple[Hypothesis, ...]:
-    """Tokens in free space, moved by averages of tokens."""
+    """Suppose tokens in free space, moved by averages of tokens."""
     return (measured.in_free_space(flow), measured.softmax_weights(flow))
 
 
 def of_constant_circuits(flow: Flow, presupposing: Callable[[Flow], tuple[Hypothesis, ...]]) -> tuple[Hypothesis, ...]:
-    """Circuits that do not depend on time, and what can be asked of them only then."""
+    """Suppose circuits that do not depend on time, and what can be asked of them only then."""
     found = (measured.constant(flow.attention.qk, "qk"), measured.constant(flow.attention.ov, "ov"))
     varies = not all(one.anywhere for one in found)
     return found if varies else (*found, *presupposing(flow))
 
 
 def absolute_positions(flow: Flow) -> Hypothesis:
-    """Attention reads x + p."""
+    """Tell whether attention reads x + p."""
     return _positions_are(flow, AbsolutePositions, "absolute positions")
 
 
 def rotary_positions(flow: Flow) -> Hypothesis:
-    """Queries and keys are turned by their positions."""
+    """Tell whether queries and keys are turned by their positions."""
     return _positions_are(flow, RotaryPositions, "rotary positions")
 
 
 def head_matrix(schedule: Schedule) -> Tensor:
-    """The matrix of the first head at t = 0, (*system, dim, dim), float64."""
+    """Return the matrix of the first head at t = 0, (*system, dim, dim), float64."""
     return schedule.matrix_at(0.0)[..., 0, :, :].detach().double().cpu()
 
 
 def states_of(trajectory: Trajectory) -> Tensor:
-    """The saved states, (*system, time, token, dim), float64."""
+    """Return the saved states, (*system, time, token, dim), float64."""
     return trajectory.tensor.detach().double().cpu()
 
 
 def placed_states_of(trajectory: Trajectory) -> Tensor:
-    """The saved states as attention reads them: x + p with absolute positions, x otherwise."""
+    """Return the saved states as attention reads them: x + p with absolute positions, x otherwise."""
     return flow_of(trajectory).attention.placed(states_of(trajectory))
 
 
 def along(trajectory: Trajectory, quantity: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """A quantity of states and velocities at every saved time, (*system, time).
+    """Measure a quantity of states and velocities at every saved time, (*system, time).
 
     Args:
         trajectory: The run.
@@ -76,7 +76,7 @@ def _positions_are(flow: Flow, kind: type, name: str) -> Hypothesis:
 
 
 def single_head_in_free_space(flow: Flow) -> tuple[Hypothesis, ...]:
-    """What the remarks suppose of the structure: softmax in free space, no positions, full mask, one head."""
+    """Suppose the structure of the remarks: softmax in free space, no positions, full mask, one head."""
     return (
         *free_softmax(flow),
         measured.no_positions(flow),

@@ -81,7 +81,7 @@ class OnHorizon:
 
 
 def over_horizon(flow: Flow, times: np.ndarray) -> Flow:
-    """The flow with the circuits that must be sampled looked at between the first and the last of these times."""
+    """Return the flow whose sampled circuits are looked at between the first and the last of these times."""
     attention, moments = flow.attention, _moments(np.asarray(times, dtype=float))
     qk, ov = (
         schedule if schedule.constant or isinstance(schedule, Periodic) else OnHorizon(schedule, moments)
@@ -93,7 +93,7 @@ def over_horizon(flow: Flow, times: np.ndarray) -> Flow:
 
 
 def _moments(times: np.ndarray) -> tuple[float, ...]:
-    """Some of the times, ends included, and some between them in no simple ratio, which no period can hide behind."""
+    """Choose some of the times, ends included, and some between in no simple ratio, which no period hides behind."""
     some = times[np.unique(np.linspace(0, len(times) - 1, min(len(times), _MOST)).round().astype(int))]
     between = times[0] + (times[-1] - times[0]) * (np.arange(1, _BETWEEN + 1) * _GOLDEN % 1)
     return tuple(np.unique(np.concatenate([some, between])).tolist())

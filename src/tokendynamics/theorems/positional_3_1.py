@@ -40,7 +40,7 @@ def _predict(flow: Flow, start: Tensor) -> Prediction:
 
 
 def pair_rate_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
-    """d/dt q_A(x_i − x_j) ≥ 0 for every pair at every saved time, relative to ‖A‖ ‖ov‖ |x_i − x_j| max_j |x_j|.
+    """Require d/dt q_A(x_i − x_j) ≥ 0 of every pair at every saved time, relative to ‖A‖ ‖ov‖ |x_i − x_j| max|x|.
 
     That product bounds the terms before they cancel in the difference of the velocities. Only A_sym enters, so the
     condition can be evaluated for an A that is not symmetric too.

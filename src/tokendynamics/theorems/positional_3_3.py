@@ -70,7 +70,7 @@ def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
 
 
 def _bounded(trajectory: Trajectory, form: ContractionForm, contracting: Tensor) -> Condition:
-    """The explicit bound, at the systems with A ≺ 0 and qk_sym ≻ 0; nothing is asked of the others."""
+    """Require the explicit bound at the systems with A ≺ 0 and qk_sym ≻ 0; nothing of the others."""
     eye = torch.eye(form.ov.shape[-1], dtype=torch.float64)
     chosen = contracting[..., None, None]
     tame = replace(form, qk=torch.where(chosen, form.qk, eye), matrix=torch.where(chosen, form.matrix, -eye))

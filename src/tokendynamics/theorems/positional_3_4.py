@@ -25,7 +25,7 @@ from tokendynamics.theorems.statement import Statement
 
 
 def contraction_structure(flow: Flow) -> tuple[Hypothesis, ...]:
-    """What theorem 3.4 and corollary C.1 suppose of the kind of flow, positions aside."""
+    """Return what theorem 3.4 and corollary C.1 suppose of the kind of flow, positions aside."""
     return (
         *free_softmax(flow),
         # With a causal mask h is no Lyapunov function, and the decay is exponential: token 1 moves by x' = ov x.
@@ -35,7 +35,7 @@ def contraction_structure(flow: Flow) -> tuple[Hypothesis, ...]:
 
 
 def contraction_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
-    """What theorem 3.4 and corollary C.1 suppose of the circuits."""
+    """Measure what theorem 3.4 and corollary C.1 suppose of the circuits."""
     return of_constant_circuits(flow, _symmetric_definite)
 
 
@@ -45,7 +45,7 @@ def _symmetric_definite(flow: Flow) -> tuple[Hypothesis, ...]:
 
 
 def contraction_prediction(flow: Flow, start: Tensor, name: str) -> Prediction:
-    """Tokens `name` tend to zero: exponentially if all are equal, like t^(−1/2) otherwise."""
+    """Predict that tokens `name` tend to zero: exponentially if all are equal, like t^(−1/2) otherwise."""
     limit = f"{name} = 0 for every token"
     if bool(_all_equal(start).all()):
         lowest = float(_contraction_rates(flow)[..., 0].min())
@@ -55,7 +55,7 @@ def contraction_prediction(flow: Flow, start: Tensor, name: str) -> Prediction:
 
 
 def contraction_conditions(states: Tensor, trajectory: Trajectory) -> tuple[Condition, ...]:
-    """Log h non-increasing and the slope of t^(−1/2), for states (…, time, token, dim) that tend to zero."""
+    """Require log h non-increasing and the slope of t^(−1/2), of states (…, time, token, dim) tending to zero."""
     flow = flow_of(trajectory)
     form = contraction_form(flow)
     if flow.heads != 1 or not bool(form.defined.any()):

@@ -13,7 +13,7 @@ from tokendynamics.theorems.statement import Statement
 
 
 def expansion_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
-    """What theorem 3.6 and corollaries C.2 and C.3 suppose of the circuits.
+    """Measure what theorem 3.6 and corollaries C.2 and C.3 suppose of the circuits.
 
     The proof uses of the weights only that their rows are convex combinations: qk may be anything and depend on
     time, and the mask may be causal. Several heads need a common eigenvector.

@@ -43,7 +43,7 @@ equal, with mean zero. With qk_sym definite and ov invertible zero is the only e
 
 
 def paper_conjecture(flow: Flow) -> np.ndarray:
-    """The paper's conjecture per system: "zero" if A_sym ≺ 0 and qk_sym ≻ 0, else "diverged".
+    """Return the paper's conjecture per system: "zero" if A_sym ≺ 0 and qk_sym ≻ 0, else "diverged".
 
     Source: `positional` Remark 3.5. False: see `DIVERGING_COUNTEREXAMPLE`. "undecided" where A is undefined.
     """
@@ -55,7 +55,7 @@ def paper_conjecture(flow: Flow) -> np.ndarray:
 
 
 def observed_criterion(flow: Flow) -> np.ndarray:
-    """The criterion seen to decide, per system: "diverged" if some Re λ(V) > 0, "bounded" if all are below 0.
+    """Judge by the criterion seen to decide: "diverged" if some Re λ(V) > 0, "bounded" if all are below 0.
 
     An observation on random draws with A_sym ≺ 0 and qk_sym ≻ 0, not a theorem: of 1365 with every Re λ(V) < 0 none
     diverged, and nearly all with some Re λ(V) > 0 did; but see `RING_COUNTEREXAMPLE`. "undecided" where the largest is
@@ -132,7 +132,7 @@ def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
 
 
 def _verdict(text: str, outcome: np.ndarray, reached: np.ndarray, trajectory: Trajectory) -> Condition:
-    """A condition about a class, not a size: margins are 0 where it holds or is undecided, −1 where it fails."""
+    """Return a condition about a class, not a size: margins are 0 where it holds or is undecided, else −1."""
     failed = outcome == "fails"
     first = np.where(failed, np.asarray(trajectory.end_times, dtype=float), np.nan)
     return Condition(f"{text}; outcome {_counted(reached)}", outcome, np.where(failed, -1.0, 0.0), 0.0, first)

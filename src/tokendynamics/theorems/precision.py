@@ -17,12 +17,12 @@ _UNCOUNTED = 1000
 
 
 def step_controlled(trajectory: Trajectory) -> bool:
-    """Whether the run's steps followed its tolerances, and these are recorded."""
+    """Tell whether the run's steps followed its tolerances, and these are recorded."""
     return trajectory.engine in ("batched", "stiff") and {"rtol", "atol"} <= set(trajectory.parameters)
 
 
 def integration_tolerance(trajectory: Trajectory) -> float:
-    """What of a quantity, relative to its natural scale of 1, counts as the integrator's error.
+    """Return what of a quantity, relative to its natural scale of 1, counts as the integrator's error.
 
     A hundred times the tolerances of the run, rtol + atol; at most `LARGEST`, and at least a hundred roundings of the
     dtype in which the states are stored. `UNKNOWN` for a run without step control.
@@ -34,7 +34,7 @@ def integration_tolerance(trajectory: Trajectory) -> float:
 
 
 def largest_error(trajectory: Trajectory) -> np.ndarray:
-    """The relative error above which no run of this many steps with these tolerances can have erred, (…,).
+    """Return the relative error beyond which no run of so many steps at these tolerances can have erred, (…,).
 
     Every accepted step errs by about rtol |x| + atol; ten times the sum of all is out of reach. Infinite without step
     control.

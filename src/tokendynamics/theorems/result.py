@@ -41,7 +41,7 @@ class Hypothesis:
         return self.holds is not False or self.at is not None
 
     def satisfied(self, systems: tuple[int, ...]) -> np.ndarray:
-        """Whether it is not violated, for each system."""
+        """Tell whether it is not violated, for each system."""
         return np.broadcast_to(self.holds is not False if self.at is None else self.at, systems)
 
 
@@ -61,7 +61,7 @@ class Prediction:
     rate: float | None = None
 
     def __str__(self) -> str:
-        """The text."""
+        """Return the text."""
         return self.text
 
 
@@ -93,7 +93,7 @@ class Check:
     equations: str = field(repr=False)
 
     def __str__(self) -> str:
-        """One line: the statement, to which systems it applies, what was assumed, and its prediction or why not."""
+        """Return one line: the statement, where it applies, what was assumed, and its prediction or why not."""
         why = "; ".join(self.reasons)
         if not self.applies_to.any():
             return f"{self.statement}: does not apply: {why}"
@@ -161,6 +161,6 @@ class Certificate:
     conditions: tuple[Condition, ...] = field(repr=False)
 
     def __str__(self) -> str:
-        """One line: the statement, the outcome with its margin, and what was found."""
+        """Return one line: the statement, the outcome with its margin, and what was found."""
         numbers = f"margin {self.margin:.3g}, tolerance {self.tolerance:.3g}"
         return f"{self.statement}: {self.outcome} ({numbers}): {self.text}"

@@ -19,7 +19,7 @@ _FEWEST = 3
 
 
 def log_log_slope(times: np.ndarray, values: np.ndarray, counted: np.ndarray) -> np.ndarray:
-    """Least-squares slope of log values against log times over the counted entries; NaN below three of them.
+    """Fit the slope of log values against log times over the counted entries; NaN below three of them.
 
     Args:
         times: (time,).
@@ -41,7 +41,7 @@ def log_log_slope(times: np.ndarray, values: np.ndarray, counted: np.ndarray) ->
 
 
 def slope_condition(states: Tensor, trajectory: Trajectory, stiffness: np.ndarray) -> Condition:
-    """The largest norm shrinks like t^(−1/2) over the last decade of the run.
+    """Require that the largest norm shrink like t^(−1/2) over the last decade of the run.
 
     It holds where the slope of log max_l |x_l| against log t is −0.5 ± 0.05. On the way there the slope can stay for
     decades between 0 (small tokens, or a direction in which they hardly differ) and −0.5 κ (a direction that dies

@@ -105,7 +105,7 @@ def _reason(violated: Hypothesis) -> str:
 
 
 def _among_all(condition: Condition, where: np.ndarray) -> Condition:
-    """A condition of the systems in `where`, set among all."""
+    """Set a condition of the systems in `where` among all."""
     outcome = np.full(where.shape, "does not apply")
     margin, first = np.full(where.shape, np.inf), np.full(where.shape, np.nan)
     outcome[where] = condition.outcome.reshape(-1)
@@ -115,7 +115,7 @@ def _among_all(condition: Condition, where: np.ndarray) -> Condition:
 
 
 def _part_seen(trajectory: Trajectory) -> list[str]:
-    """How much of the horizon was judged, where a system ended before it: at the one that ended first."""
+    """Say how much of the horizon was judged, where a system ended before it: at the one that ended first."""
     first, horizon, end = float(trajectory.times[0]), float(trajectory.times[-1]), float(np.min(trajectory.end_times))
     if end >= horizon:
         return []

@@ -8,7 +8,7 @@ _NAMED = 5
 
 
 def counted(where: np.ndarray) -> str:
-    """How many systems, and which, where there are several: ``"1 of 50 systems: 17"``.
+    """Say how many systems, and which, where there are several: ``"1 of 50 systems: 17"``.
 
     >>> counted(np.array([False, True, True])), counted(np.array([True, False, False]))
     ('2 of 3 systems, not 0', '1 of 3 systems: 0')
