@@ -60,14 +60,12 @@ def test_what_was_interrupted_ends_as_if_it_had_not_been(task, tmp_path):
     options = {"batch": 40, "steps": 6, "inner": 5, "seed": 2}
     whole = learn(task, "combined", "towards-2", **options)
 
-    def stopping(items, description, total):
-        for item in items:
-            if item == 3:
-                raise KeyboardInterrupt
-            yield item
+    def stopping(done, total, what):
+        if done == 3:
+            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        learn(task, "combined", "towards-2", folder=tmp_path, track=stopping, **options)
+        learn(task, "combined", "towards-2", folder=tmp_path, progress=stopping, **options)
     assert (tmp_path / "progress.pt").is_file()
     resumed = learn(task, "combined", "towards-2", folder=tmp_path, **options)
     assert resumed.losses == whole.losses

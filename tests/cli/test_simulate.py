@@ -6,7 +6,7 @@ import json
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 
 from tokendynamics.cli.main import main
+from tokendynamics.cli.output import Output
 from tokendynamics.dynamics import Trajectory
+from tokendynamics.provenance.progress import Progress
 from tokendynamics.specification.examples import example_names, example_text
 
 SPEC = """\
@@ -140,10 +142,11 @@ def test_an_interrupted_run_is_saved_and_says_how_far_it_came(
     request.addfinalizer(lambda: signal.signal(signal.SIGINT, former))
 
     @contextmanager
-    def interrupting() -> Iterator[Callable[[float], None]]:
-        yield lambda share: signal.raise_signal(signal.SIGINT) if 0.3 < share < 1 else None
+    def interrupting(output: Output) -> Iterator[Progress]:
+        output.say("Simulating")
+        yield lambda done, total, what: signal.raise_signal(signal.SIGINT) if 0.3 < done / total < 1 else None
 
-    monkeypatch.setattr("tokendynamics.cli.simulate._progress", interrupting)
+    monkeypatch.setattr(Output, "progress", interrupting)
     times = ", ".join(str(index / 50) for index in range(51))
     spec.write_text(SPEC.replace("0.0, 0.5, 1.0", times).replace("[output]", "[solver]\nstep = 0.01\n[output]"))
     assert call(["simulate", "spec.toml", "--out", "out"]) == 130

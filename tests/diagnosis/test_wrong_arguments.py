@@ -53,7 +53,7 @@ CALLS: dict[str, tuple[tuple[Any, ...], Callable[[Any], Call]]] = {
     "audit singular": (("maybe", None, True), lambda v: lambda c: td.audit(c, singular=v)),
     "audit fold_norms": (NO_FLAGS, lambda v: lambda c: td.audit(c, fold_norms=v)),
     "audit offsets": (([0.5], "01", 3, [None], [True]), lambda v: lambda c: td.audit(c, offsets=v)),
-    "audit track": ((5, "bar"), lambda v: lambda c: td.audit(c, track=v)),
+    "audit progress": ((5, "bar"), lambda v: lambda c: td.audit(c, progress=v)),
     "trace texts": (NO_TEXTS, lambda v: lambda c: td.trace(c, v)),
     "trace ckpt": (("gpt2", None), lambda v: lambda c: td.trace(v, "a")),
     "trace sinks": (
@@ -82,7 +82,7 @@ CALLS: dict[str, tuple[tuple[Any, ...], Callable[[Any], Call]]] = {
     ),
     "load dtype": (("int8", None, torch.int8, 5, ["float32"]), lambda v: lambda c: td.load("random:gpt2", dtype=v)),
     "load cache": ((5, b"x", "a\0b"), lambda v: lambda c: td.load("random:gpt2", cache=v)),
-    "load report": ((5, "x"), lambda v: lambda c: td.load("random:gpt2", report=v)),
+    "load progress": ((5, "x"), lambda v: lambda c: td.load("random:gpt2", progress=v)),
     "load allow_pickle": (NO_FLAGS, lambda v: lambda c: td.load("random:gpt2", allow_pickle=v)),
     "attention layer": ((0, -1, 99, None, "0", 0.0, True, [0]), lambda v: lambda c: c.attention(v)),
     "encode text": (("", " ", None, 5, b"a", ["a"], "\ud800"), lambda v: lambda c: c.encode(v)),

@@ -187,8 +187,9 @@ class InterruptAfter:
     def __init__(self, calls: int) -> None:
         self.calls = calls
 
-    def __call__(self, share: float) -> None:
-        assert 0.0 <= share <= 1.0 + 1e-12
+    def __call__(self, done: float, total: float = 1.0, what: str = "simulating") -> None:
+        assert 0.0 <= done <= 1.0 + 1e-12
+        assert (total, what) == (1.0, "simulating")
         self.calls -= 1
         if self.calls == -1:
             raise KeyboardInterrupt

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,14 +13,11 @@ import torch
 from tokendynamics.circuits.evidence import evidence
 from tokendynamics.circuits.functionals import random_functional
 from tokendynamics.circuits.landscape.categories_only import CategoriesOnly
-from tokendynamics.numerics.progress import silent
 from tokendynamics.papers.figures import FIGURES
 from tokendynamics.papers.logical import attention_2_18, equivalence, fig1, fig2, landscape, weights, worked_examples
 from tokendynamics.papers.logical.learned import Size, learned, median_interval
 from tokendynamics.papers.logical.printed_gradients import by_attention, by_positions, by_values
 from tokendynamics.papers.record import Record
-
-T = TypeVar("T")
 
 TINY: dict[str, Any] = {"categories": 3, "positions": 5, "batch": 60, "steps": 5, "inner": 6, "seeds": 2}
 
@@ -156,14 +152,16 @@ def test_a_claim_on_losses_is_settled_by_five_agreeing_seeds(gaps: list[float], 
 def test_learned_models_are_kept_and_found_again(tmp_path: Path):
     size = Size(3, 4, batch=20, steps=2, inner=3)
     told: list[str] = []
-
-    def track(items: Iterable[T], description: str, total: int) -> Iterable[T]:
-        told.append(f"{total} {description}")
-        yield from items
-
-    first = learned([("solution-1", "free")], size, range(2), tmp_path, track, 1)
-    again = learned([("solution-1", "free")], size, range(2), tmp_path, silent, 1)
-    assert told == ["2 learned models"]
+    first = learned(
+        [("solution-1", "free")],
+        size,
+        range(2),
+        tmp_path,
+        lambda done, total, what: told.append(f"{done} of {total} {what}"),
+        1,
+    )
+    again = learned([("solution-1", "free")], size, range(2), tmp_path, False, 1)
+    assert told == [f"{done} of 2 learned models" for done in range(3)]
     pairs = zip(first["solution-1", "free"], again["solution-1", "free"], strict=True)
     assert all(
         one.losses == other.losses and one.seconds == pytest.approx(other.seconds, abs=1e-3) for one, other in pairs
@@ -173,7 +171,7 @@ def test_learned_models_are_kept_and_found_again(tmp_path: Path):
 
 def test_the_size_of_the_paper_is_the_default_and_names_the_folders_of_runs(tmp_path: Path):
     assert Size() == Size(10, 50, 1000, 50, 20)
-    learned([("solution-1", "free")], Size(3, 4, 20, 2, 3), [7], tmp_path, silent, 1)
+    learned([("solution-1", "free")], Size(3, 4, 20, 2, 3), [7], tmp_path, False, 1)
     assert [path.name for path in tmp_path.iterdir()] == ["solution-1-free-N3-M4-batch20-steps2x3-seed7"]
 
 

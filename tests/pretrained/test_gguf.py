@@ -44,10 +44,11 @@ def reader(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 def test_a_conversion_happens_once_and_is_announced(tiny: Any, tmp_path: Path, reader: list[Path]) -> None:
     path, said = _fake_gguf(tmp_path), []
-    first = load(path, cache=tmp_path / "cache", report=said.append)
-    again = load(path, cache=tmp_path / "cache", report=said.append)
-    assert len(reader) == len(said) == 1
-    assert "converting tiny.gguf" in said[0]
+    first = load(path, cache=tmp_path / "cache", progress=lambda *told: said.append(told))
+    again = load(path, cache=tmp_path / "cache", progress=lambda *told: said.append(told))
+    assert len(reader) == 1
+    assert [told[:2] for told in said] == [(0.0, 1.0), (1.0, 1.0)]
+    assert all("converting tiny.gguf" in what for _, _, what in said)
     assert (first.name, first.source) == ("tiny", path)
     assert torch.equal(first.attention(1).query, again.attention(1).query)
     assert next((tmp_path / "cache" / "gguf").iterdir()).name.startswith("tiny-")

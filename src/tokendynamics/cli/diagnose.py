@@ -121,21 +121,23 @@ def diagnose_command(
     if out is not None:
         check_free(out, (*files, REPORT), WRITER, overwrite=overwrite, argument="--out")
     output.say(f"Loading {model}")
-    ckpt = load(model, dtype=dtype, device=device, allow_pickle=allow_pickle, report=output.say)
+    with output.progress() as progress:
+        ckpt = load(model, dtype=dtype, device=device, allow_pickle=allow_pickle, progress=progress)
     folder = out or Path(f"diagnosis-{re.sub(r'[^A-Za-z0-9._-]+', '-', ckpt.name)}")
     check_free(folder, (*files, REPORT), WRITER, overwrite=overwrite, argument="--out")
-    found = diagnose(
-        ckpt,
-        texts,
-        value=value,  # type: ignore[arg-type]
-        fold_norms=fold_norms,
-        singular=singular,  # type: ignore[arg-type]
-        layers=chosen_layers,
-        truncate=truncate,
-        threads=threads,
-        command=shlex.join(["tokendynamics", *sys.argv[1:]]),
-        track=output.track,
-    )
+    with output.progress() as progress:
+        found = diagnose(
+            ckpt,
+            texts,
+            value=value,  # type: ignore[arg-type]
+            fold_norms=fold_norms,
+            singular=singular,  # type: ignore[arg-type]
+            layers=chosen_layers,
+            truncate=truncate,
+            threads=threads,
+            command=shlex.join(["tokendynamics", *sys.argv[1:]]),
+            progress=progress,
+        )
     found = replace(found, files=files)
     output.show(found, _write(found, folder, data_format, overwrite))
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import xarray as xr
 from rich.box import SIMPLE_HEAD
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -18,8 +17,7 @@ from tokendynamics.cli.terminal import json_line
 from tokendynamics.diagnosis.result import Diagnosis
 from tokendynamics.diagnosis.saving import summary
 from tokendynamics.diagnosis.verdict import mean_over_prompts
-
-T = TypeVar("T")
+from tokendynamics.provenance.progress import Progress, bar
 
 _MOST_ROWS = 12
 
@@ -40,15 +38,21 @@ class Output:
         """One line on standard error, at once."""
         self._messages.print(Text(message), soft_wrap=True)
 
-    def track(self, items: Iterable[T], description: str, total: int) -> Iterable[T]:
-        """A progress bar with the time left; a single line where standard error is no terminal."""
-        if not self._messages.is_terminal:
-            self.say(f"{description} ({total})")
-            yield from items
+    @contextmanager
+    def progress(self) -> Iterator[Progress]:
+        """A bar for each piece of work; a single line where standard error is no terminal."""
+        if self._messages.is_terminal:
+            with bar(self._messages) as report:
+                yield report
             return
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-        with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=self._messages) as progress:
-            yield from progress.track(items, description=description, total=total)
+        begun: set[str] = set()
+
+        def said(done: float, total: float, what: str) -> None:
+            if what not in begun:
+                begun.add(what)
+                self.say(what if isinstance(total, float) else f"{what} ({total})")
+
+        yield said
 
     def show(self, found: Diagnosis, report: Path) -> None:
         """The verdict, the layers in a table, and where the report is."""

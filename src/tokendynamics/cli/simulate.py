@@ -5,8 +5,6 @@ from __future__ import annotations
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,16 +77,15 @@ def simulate_command(
     check_free(folder, entries_of(names, file.tables.output), WRITER, overwrite=overwrite, argument="--out")
     with limited_threads(threads or file.tables.solver.threads) as in_force:
         checks = checked(file, problem)
-        output.say(f"Simulating {file.tables.title or spec.name}")
-        certificates = None
+        certificates, title = None, file.tables.title or spec.name
         try:
-            with file.blaming(("solver",)), _progress() as progress:
+            with file.blaming(("solver",)), output.progress() as progress:
                 trajectory = simulate(
                     problem.flow,
                     problem.start,
                     problem.times,
                     events=problem.events,
-                    progress=progress,
+                    progress=lambda done, total, _: progress(done, total, f"Simulating {title}"),
                     **problem.options,
                 )
             certificates = certified(trajectory, checks)
@@ -162,23 +159,6 @@ def _manifest(file: SpecificationFile, trajectory: Trajectory, started: datetime
         "horizon": float(trajectory.times[-1]),
         "end_times": trajectory.end_times,
     }
-
-
-@contextmanager
-def _progress() -> Iterator[bool | Callable[[float], None]]:
-    """A bar on standard error while the body runs, where that is a terminal."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from tokendynamics.cli.console import Console
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield False
-        return
-    columns = (TextColumn("simulating"), BarColumn(), TextColumn("{task.percentage:.0f} %"), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("simulating", total=1.0)
-        yield lambda share: bar.update(task, completed=share)
 
 
 def _statuses(trajectory: Trajectory) -> Counter[str]:

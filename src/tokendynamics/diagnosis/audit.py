@@ -13,11 +13,11 @@ from tokendynamics.diagnosis.layer_audit import Singular, ValueMap, audit_layer
 from tokendynamics.numerics.arguments import whole_numbers
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 from tokendynamics.numerics.memory import check_fits
-from tokendynamics.numerics.progress import Track, silent
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.numerics.tolerances import NEAR_ZERO
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.layers import as_layers
+from tokendynamics.provenance.progress import Progress, reporting, tracked
 
 SIGNS = ("positive", "negative", "zero")
 OFFSETS = (0, 1, 4, 16, 64)
@@ -33,7 +33,7 @@ def audit(
     *,
     layers: Sequence[int] | None = None,
     offsets: Sequence[int] = OFFSETS,
-    track: Track = silent,
+    progress: bool | Progress = False,
 ) -> xr.Dataset:
     """Signs, spectra and regime of every layer, from the weights alone.
 
@@ -49,7 +49,7 @@ def audit(
         layers: Layers to read, counted from 1; None for all.
         offsets: For rotary models, the distances i − j (receiver minus sender, in tokens) at which each head's QK
             circuit is read; 0 means the unrotated W_Q W_K^T.
-        track: Progress.
+        progress: True for a progress bar, or a function; see `tokendynamics.provenance.progress`.
 
     Returns:
         Dataset with dims ``layer`` (counted from 1), ``head``, ``sign``, ``eigenvalue`` and, for rotary models,
@@ -82,10 +82,11 @@ def audit(
     check_fits(3 * 8 * ckpt.architecture.dim**2, f"the audit of {ckpt.name}")
     distances = tuple(whole_numbers(offsets, "offsets"))
     rotary = distances if ckpt.architecture.positions == "rotary" else ()
-    rows = [
-        audit_layer(partial(ckpt.attention, layer), value, fold_norms, singular, rotary)
-        for layer in track(chosen, "auditing the weights", len(chosen))
-    ]
+    with reporting(progress) as report:
+        rows = [
+            audit_layer(partial(ckpt.attention, layer), value, fold_norms, singular, rotary)
+            for layer in tracked(chosen, report, "auditing the weights")
+        ]
     return _as_dataset(rows, chosen, rotary, _conventions(ckpt, value, fold_norms, singular))
 
 

@@ -17,12 +17,12 @@ from tokendynamics.diagnosis.sinks import SINK_RATIO
 from tokendynamics.diagnosis.texts import default_texts
 from tokendynamics.diagnosis.trace import trace
 from tokendynamics.diagnosis.verdict import judge
-from tokendynamics.numerics.progress import Track, silent
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.numerics.threads import limited_threads
 from tokendynamics.pretrained import Checkpoint, load
 from tokendynamics.pretrained.layers import as_layers
 from tokendynamics.provenance.manifest import manifest
+from tokendynamics.provenance.progress import Progress, reporting
 
 
 @typed_arguments
@@ -42,7 +42,7 @@ def diagnose(
     threads: int | None = None,
     allow_pickle: bool = False,
     command: str | None = None,
-    track: Track = silent,
+    progress: bool | Progress = False,
 ) -> Diagnosis:
     """Audit the weights, trace real tokens, and say in sentences where they go and why.
 
@@ -61,7 +61,7 @@ def diagnose(
         threads: PyTorch threads for this call, None to leave them.
         allow_pickle: See `tokendynamics.load`.
         command: What to record as the command that makes this again; None for the Python call.
-        track: Progress.
+        progress: True for a progress bar, or a function; see `tokendynamics.provenance.progress`.
 
     Returns:
         Diagnosis: datasets, verdict, conventions and manifest.
@@ -77,17 +77,17 @@ def diagnose(
     True
     """
     started = datetime.now(UTC)
-    with limited_threads(threads) as in_force:
+    with limited_threads(threads) as in_force, reporting(progress) as report:
         ckpt = (
             model
             if isinstance(model, Checkpoint)
-            else load(model, dtype=dtype, device=device, allow_pickle=allow_pickle)
+            else load(model, dtype=dtype, device=device, allow_pickle=allow_pickle, progress=report)
         )
         # Wrong arguments are found before the work begins.
         chosen = as_layers(layers, ckpt.architecture.layers)
         prompts = default_texts() if texts is None else texts
-        measured = trace(ckpt, prompts, sinks=sinks, sink_ratio=sink_ratio, truncate=truncate, track=track)
-        weights = audit(ckpt, value, fold_norms, singular, layers=chosen, track=track)
+        measured = trace(ckpt, prompts, sinks=sinks, sink_ratio=sink_ratio, truncate=truncate, progress=report)
+        weights = audit(ckpt, value, fold_norms, singular, layers=chosen, progress=report)
         paths = token_paths(ckpt, str(measured.text.values[0]), sinks=sinks, sink_ratio=sink_ratio, truncate=truncate)
     parameters = {
         "model": ckpt.name,

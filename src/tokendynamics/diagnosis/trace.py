@@ -19,9 +19,9 @@ from tokendynamics.diagnosis.prompt_trace import (
 from tokendynamics.diagnosis.sinks import PERSISTENT_SHARE, SINK_RATIO
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected, shown
 from tokendynamics.numerics.memory import check_fits
-from tokendynamics.numerics.progress import Track, silent
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained import Architecture, Checkpoint
+from tokendynamics.provenance.progress import Progress, reporting, tracked
 
 
 @typed_arguments
@@ -34,7 +34,7 @@ def trace(
     truncate: bool = False,
     extra: Sequence[str] = (),
     cluster_angle: float = 0.5,
-    track: Track = silent,
+    progress: bool | Progress = False,
 ) -> xr.Dataset:
     """Run real text through the real model and measure the tokens at every site of every layer.
 
@@ -48,7 +48,7 @@ def trace(
         truncate: Whether a prompt longer than the context is cut; otherwise it is refused.
         extra: Observables that cost more than the forward pass: "clusters", "hemisphere_margin".
         cluster_angle: For "clusters", the angle in radians within which two tokens belong together.
-        track: Progress.
+        progress: True for a progress bar, or a function; see `tokendynamics.provenance.progress`.
 
     Returns:
         Dataset with dims ``prompt``, ``layer`` (0 … L, 0 the input of the first block), ``site`` ("attention",
@@ -88,10 +88,11 @@ def trace(
     _check_above("cluster_angle", cluster_angle, 0.0)
     prompts, slower = _named(texts), slower_observables(extra, cluster_angle)
     rows = []
-    for name, text in track(prompts.items(), "following the tokens", len(prompts)):
-        encoding = ckpt.encode(text, truncate=truncate, argument=name)
-        check_fits(_bytes_needed(ckpt, len(encoding.tokens)), name, "shorten the prompt")
-        rows.append(measure_prompt(ckpt.states(encoding.ids), encoding.tokens, sinks, sink_ratio, slower))
+    with reporting(progress) as report:
+        for name, text in tracked(prompts.items(), report, "following the tokens"):
+            encoding = ckpt.encode(text, truncate=truncate, argument=name)
+            check_fits(_bytes_needed(ckpt, len(encoding.tokens)), name, "shorten the prompt")
+            rows.append(measure_prompt(ckpt.states(encoding.ids), encoding.tokens, sinks, sink_ratio, slower))
     attrs = _conventions(ckpt, sinks, sink_ratio) | ({"cluster_angle": cluster_angle} if "clusters" in extra else {})
     return _as_dataset(rows, prompts, attrs)
 

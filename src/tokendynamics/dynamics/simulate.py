@@ -17,7 +17,6 @@ from tokendynamics.dynamics.events import Event
 from tokendynamics.dynamics.flow import Flow
 from tokendynamics.dynamics.interrupted import Interrupted
 from tokendynamics.dynamics.options import budget, check_steps, checked_events, split_events, with_overflow_guard
-from tokendynamics.dynamics.progress import reporting
 from tokendynamics.dynamics.recorded import recorded
 from tokendynamics.dynamics.small_states import warning_of_small_states
 from tokendynamics.dynamics.span import SpanReduction
@@ -27,6 +26,7 @@ from tokendynamics.dynamics.trajectory_dataset import record
 from tokendynamics.numerics.arguments import ArrayLike, as_positive, like
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.provenance.progress import Progress, reporting
 
 Engine = Literal["auto", "batched", "stiff", "layers", "fixed"]
 _ENGINES: dict[str, Callable[[Problem], Outcome]] = {
@@ -50,7 +50,7 @@ def simulate(
     max_steps: int | None = None,
     device: str | torch.device | None = None,
     dtype: torch.dtype | str | None = None,
-    progress: bool | Callable[[float], None] = False,
+    progress: bool | Progress = False,
     method: Literal["dopri5", "bosh3", "rk4", "euler"] | None = None,
     step: float | None = None,
     tau: float | None = None,
@@ -84,7 +84,7 @@ def simulate(
         max_steps: Attempted steps (layers, fixed steps) for each system, 30,000 if None.
         device: Such as "cuda"; that of `x0` if None.
         dtype: "float64" or "float32", or torch's; that of `x0` if None.
-        progress: True for a progress bar, or a function of the share done (0 to 1).
+        progress: True for a progress bar, or a function, called with the share done (0 to 1), 1.0 and "simulating".
         method: Of "batched" and "fixed": "dopri5" if None; "bosh3" of order 3 for fields with kinks such as |sin|
             gates; with `step` also "rk4", "euler".
         step: A fixed step instead of step control: gradients then flow through the simulation.
@@ -124,14 +124,14 @@ def simulate(
             tableau=TABLEAUS[method or "dopri5"],
             step=None if step is None else as_positive(step, "step"),
             tau=_positive(tau, "tau", 1.0),
-            report=report,
+            progress=report,
         )
         chosen = choose(engine, problem, given)
         check_steps(chosen, moments, problem.step, max_steps)
         outcome = _run_moving(chosen, problem, start)
         if chosen in ("batched", "stiff") and (warning := warning_of_small_states(problem, outcome)) is not None:
             outcome.notes.append(warning)
-        report(1.0)
+        problem.report(1.0)
     used = {
         "rtol": problem.rtol,
         "atol": problem.atol,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -22,17 +22,13 @@ from tokendynamics.papers.positional import fig2a, fig2b, fig9a, fig9b, remark_3
 from tokendynamics.papers.positional import fig5 as positional_fig5
 from tokendynamics.papers.record import Record
 
-T = TypeVar("T")
-
-_HOW = ("folder", "track", "threads")
+_HOW = ("folder", "progress", "threads")
 """Arguments that no number hangs on."""
 
 
-def _told(items: Iterable[T], description: str, total: int) -> Iterable[T]:
+def _told(done: float, total: float, what: str) -> None:
     """Say on the standard error how far a long figure is."""
-    for done, item in enumerate(items):
-        print(f"  {done} of {total} parts done ({description})", file=sys.stderr, flush=True)
-        yield item
+    print(f"  {done} of {total} parts done ({what})", file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True)
@@ -85,6 +81,7 @@ class PaperFigure:
         return (self.module.__doc__ or "").split("\n")[0].replace("`", "")
 
 
+_TOLD = {"progress": _told}
 _LEARNED = {"categories": 4, "positions": 8, "batch": 200, "steps": 10, "inner": 10, "seeds": 2}
 
 FIGURES: Mapping[str, PaperFigure] = {
@@ -92,15 +89,15 @@ FIGURES: Mapping[str, PaperFigure] = {
     "asymptotic-fig2": PaperFigure(fig2),
     "asymptotic-fig3": PaperFigure(fig3),
     "asymptotic-fig4": PaperFigure(fig4),
-    "asymptotic-fig5": PaperFigure(fig5, full={"track": _told}, quick={"systems": 2, "rtol": 1e-5}),
+    "asymptotic-fig5": PaperFigure(fig5, full=_TOLD, quick={"systems": 2, "rtol": 1e-5}),
     "asymptotic-wendel": PaperFigure(wendel, quick={"draws": 100}),
     "logical-worked-examples": PaperFigure(worked_examples),
     "logical-2-18": PaperFigure(attention_2_18),
     "logical-equivalence": PaperFigure(equivalence),
-    "logical-landscape": PaperFigure(landscape, full={"track": _told}, quick={"starts": 8, "depths": (2.0, 4.0, 6.0)}),
-    "logical-fig1": PaperFigure(logical_fig1, full={"track": _told}, quick=_LEARNED, resumable=True),
-    "logical-fig2": PaperFigure(logical_fig2, full={"track": _told}, quick=_LEARNED, resumable=True),
-    "logical-weights": PaperFigure(weights, full={"track": _told}, quick={**_LEARNED, "samples": 300}, resumable=True),
+    "logical-landscape": PaperFigure(landscape, full=_TOLD, quick={"starts": 8, "depths": (2.0, 4.0, 6.0)}),
+    "logical-fig1": PaperFigure(logical_fig1, full=_TOLD, quick=_LEARNED, resumable=True),
+    "logical-fig2": PaperFigure(logical_fig2, full=_TOLD, quick=_LEARNED, resumable=True),
+    "logical-weights": PaperFigure(weights, full=_TOLD, quick={**_LEARNED, "samples": 300}, resumable=True),
     "positional-fig1": PaperFigure(positional_fig1),
     "positional-fig2a": PaperFigure(fig2a, quick={"systems": 8}),
     "positional-fig2b": PaperFigure(fig2b),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -19,18 +19,19 @@ from tokendynamics.pretrained.gguf_cache import WRITER, cache_root, entry_of, in
 from tokendynamics.pretrained.gguf_header import read_header
 from tokendynamics.pretrained.messages import in_short, refusing
 from tokendynamics.pretrained.quiet import quiet, without_panics
+from tokendynamics.provenance.progress import Progress
 from tokendynamics.provenance.swap import recover
 from tokendynamics.provenance.whole_folder import whole_folder
 
 
-def converted(path: Path, cache: Path | str | None, report: Callable[[str], None] | None) -> Path:
+def converted(path: Path, cache: Path | str | None, report: Progress) -> Path:
     """Return the folder of safetensors that holds the weights and the tokenizer of a GGUF file.
 
     Args:
         path: The file.
         cache: Folder for conversions; None for the environment variable TOKENDYNAMICS_CACHE or else the user's
             cache folder.
-        report: Called with a sentence when a conversion starts.
+        report: Told when a conversion starts and ends.
 
     Raises:
         CheckpointError: The file is broken or of an unknown architecture, the extra `gguf` is not installed, or
@@ -42,8 +43,8 @@ def converted(path: Path, cache: Path | str | None, report: Callable[[str], None
     if intact(target, root):
         return target
     _check_readers(path)
-    if report is not None:
-        report(f"converting {path.name} to safetensors, once (about 20 s for 135 million parameters)")
+    what = f"converting {path.name} to safetensors, once (about 20 s for 135 million parameters)"
+    report(0.0, 1.0, what)
     network, tokenizer = _read(path)
     try:
         # A damaged conversion is nobody's work: it is replaced.
@@ -54,6 +55,7 @@ def converted(path: Path, cache: Path | str | None, report: Callable[[str], None
         came = in_short(error)
         advice = "set TOKENDYNAMICS_CACHE to a folder with enough space"
         raise CheckpointError(expected(str(target), "a cache folder to write to", came, advice)) from error
+    report(1.0, 1.0, what)
     return target
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from tokendynamics.pretrained.pickled_files import PickledFiles, pickled_paths
 from tokendynamics.pretrained.safetensors_files import SafetensorsFiles, safetensors_paths
 from tokendynamics.pretrained.specification import FORMS, Stored, Untrained, find
 from tokendynamics.pretrained.weights import Shapes, TensorStore, Weights
+from tokendynamics.provenance.progress import Progress, reporting
 
 
 @typed_arguments
@@ -35,7 +35,7 @@ def load(
     device: str | torch.device = "cpu",
     allow_pickle: bool = False,
     cache: str | Path | None = None,
-    report: Callable[[str], None] | None = None,
+    progress: bool | Progress = False,
 ) -> Checkpoint:
     """Find a checkpoint and read its facts; weights are read when they are asked for.
 
@@ -48,7 +48,8 @@ def load(
         device: Where to compute.
         allow_pickle: Also read pickled weights, by torch's restricted unpickler. Remote code is never run.
         cache: Folder for converted GGUF files; by default TOKENDYNAMICS_CACHE or the user's cache folder.
-        report: Called with a sentence before something slow.
+        progress: True for a progress bar where a file is converted first, or a function; see
+            `tokendynamics.provenance.progress`.
 
     Raises:
         CheckpointError: It cannot be found, read or trusted.
@@ -61,10 +62,9 @@ def load(
     """
     if not isinstance(spec, str | PathLike):
         raise ArgumentTypeError(expected("spec", "a name or a path", type(spec).__name__, FORMS))
-    if report is not None and not callable(report):
-        raise ArgumentTypeError(expected("report", "a function of a sentence", shown(report)))
     kind, place = dtype_of(dtype), _device(device)
-    found = find(spec, allow_pickle=allow_pickle, cache=cache, report=report)
+    with reporting(progress) as report:
+        found = find(spec, allow_pickle=allow_pickle, cache=cache, report=report)
     config = _config(found)
     adapter = adapter_for(config.model_type)
     facts = facts_of(adapter, config, found.name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from os import PathLike, fspath
 from pathlib import Path
@@ -14,6 +13,7 @@ from tokendynamics.pretrained.gguf_conversion import converted
 from tokendynamics.pretrained.hub import is_hub_id, snapshot
 from tokendynamics.pretrained.safetensors_files import safetensors_paths
 from tokendynamics.pretrained.wheels import WHEELS, wheel_path
+from tokendynamics.provenance.progress import Progress
 
 _RANDOM = "random:"
 _MOST_SEED = 2**63 - 1
@@ -62,7 +62,7 @@ def find(
     *,
     allow_pickle: bool,
     cache: str | Path | None,
-    report: Callable[[str], None] | None,
+    report: Progress,
 ) -> Stored | Untrained:
     """Return what `spec` means; see `tokendynamics.pretrained.load` for the arguments and the forms.
 
@@ -72,7 +72,7 @@ def find(
         CheckpointError: Nothing of that name.
         ArgumentValueError: A bad seed.
 
-    >>> find("random:gpt2-xl:3", allow_pickle=False, cache=None, report=None)
+    >>> find("random:gpt2-xl:3", allow_pickle=False, cache=None, report=print)
     Untrained(name='random:gpt2-xl:3', architecture='gpt2-xl', seed=3)
     """
     text = fspath(spec)
@@ -93,7 +93,7 @@ def find(
     raise CheckpointError(expected("model", FORMS, shown(text), _suggestion(text)))
 
 
-def _stored(path: Path, cache: str | Path | None, report: Callable[[str], None] | None) -> Stored:
+def _stored(path: Path, cache: str | Path | None, report: Progress) -> Stored:
     if path.is_dir():
         return Stored(path.resolve().name, path, path)
     if not path.is_file():

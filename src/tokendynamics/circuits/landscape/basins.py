@@ -40,10 +40,10 @@ from tokendynamics.numerics.arguments import as_number
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
 from tokendynamics.numerics.intervals import wilson
 from tokendynamics.numerics.memory import check_fits
-from tokendynamics.numerics.progress import Track, silent
 from tokendynamics.numerics.seeding import generator
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.numerics.threads import limited_threads
+from tokendynamics.provenance.progress import Progress, reporting, tracked
 
 Method = Literal["quasi-newton", "gradient-flow"]
 Scale = float | Literal["fan-in"]
@@ -190,7 +190,7 @@ def find_basins(
     budget: int = 600,
     horizon: float = 1e4,
     tolerance: float = 1e-7,
-    track: Track = silent,
+    progress: bool | Progress = False,
 ) -> Basins:
     """Follow random starts to their ends and say what these are.
 
@@ -207,7 +207,7 @@ def find_basins(
         horizon: The last time of a gradient flow.
         tolerance: A run has converged where its relative gradient is below this, or its loss below 1e-10 of that of
             no output.
-        track: Reports the progress.
+        progress: True for a progress bar, or a function; see `tokendynamics.provenance.progress`.
 
     Raises:
         ArgumentTypeError, ArgumentValueError: A landscape that is none, an unknown method, numbers that are not
@@ -220,8 +220,8 @@ def find_basins(
     """
     _check(landscape, method, budget, horizon, tolerance)
     q, v = random_starts(landscape, starts, seed=seed, scale=scale)
-    with limited_threads(1), threadpool_limits(1, user_api="blas"):
-        numbers = track(range(starts), f"{landscape.name}: {method}", starts)
+    with limited_threads(1), threadpool_limits(1, user_api="blas"), reporting(progress) as report:
+        numbers = tracked(range(starts), report, f"{landscape.name}: {method}")
         points = ((number, flatten(q[number], v[number]).numpy()) for number in numbers)
         runs = [_followed(landscape, method, *point, budget, horizon, tolerance) for point in points]
     last_time = horizon if method == "gradient-flow" else None

@@ -28,8 +28,8 @@ from tokendynamics.circuits.task import category_law
 from tokendynamics.numerics.arguments import ArrayLike, as_square, as_tensor
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
 from tokendynamics.numerics.memory import check_fits
-from tokendynamics.numerics.progress import Track, silent
 from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.provenance.progress import Progress
 
 Section: TypeAlias = Literal["3.1", "3.2", "3.3"]
 Surveyed: TypeAlias = PositionsOnly | SoftmaxPositions | CategoriesOnly
@@ -120,7 +120,7 @@ def survey(
     seed: int = 0,
     method: Method = "quasi-newton",
     budget: int = 600,
-    track: Track = silent,
+    progress: bool | Progress = False,
 ) -> LandscapeSurvey:
     """Stationary points, basins, and which claims hold of the exact expected loss of a section of `logical`.
 
@@ -135,7 +135,7 @@ def survey(
         seed: Of the starts, and of the free parameters of the families of 3.1.
         method: See `find_basins`.
         budget: Steps of one run, at most.
-        track: Reports the progress.
+        progress: See `find_basins`.
 
     Raises:
         ArgumentTypeError, ArgumentValueError: A section that is none of these, fewer than two categories or positions,
@@ -160,7 +160,7 @@ def survey(
     else:
         landscape = (PositionsOnly if section == "3.1" else SoftmaxPositions)(_law(law, categories), positions)
     many = STARTS[section] if starts is None else starts
-    found = find_basins(landscape, many, seed=seed, method=method, budget=budget, track=track)
+    found = find_basins(landscape, many, seed=seed, method=method, budget=budget, progress=progress)
     if isinstance(landscape, PositionsOnly):
         return _linear(landscape, found)
     return _softmax(landscape, found) if isinstance(landscape, SoftmaxPositions) else _categories(landscape, found)

@@ -21,9 +21,9 @@ from tokendynamics.circuits.learning.record import LearningRecord
 from tokendynamics.circuits.learning.settings import Flavour, Settings, pull_towards, pull_weight
 from tokendynamics.circuits.task import PairTask
 from tokendynamics.numerics.errors import ArgumentValueError, expected
-from tokendynamics.numerics.progress import Track, silent
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.numerics.threads import limited_threads
+from tokendynamics.provenance.progress import Progress, reporting, tracked
 from tokendynamics.provenance.swap import recover
 from tokendynamics.provenance.whole_file import whole_file
 
@@ -49,7 +49,7 @@ def learn(
     hidden: int | None = None,
     seed: int = 0,
     folder: str | Path | None = None,
-    track: Track = silent,
+    progress: bool | Progress = False,
     threads: int | None = 1,
 ) -> LearningRecord:
     """Train a one-layer transformer with linear attention on the pair task, `logical` 4.1.
@@ -71,7 +71,7 @@ def learn(
         seed: Of weights and batches.
         folder: Where progress is kept and the record is written. A run that is found there is resumed and gives the
             same result as one that was never interrupted; a finished one is returned as it is.
-        track: Progress, see `Track`.
+        progress: True for a progress bar, or a function; see `tokendynamics.provenance.progress`.
         threads: PyTorch threads; None leaves the number as it is.
 
     Returns:
@@ -93,37 +93,37 @@ def learn(
     if target is not None and (target / "record.json").is_file():
         record = LearningRecord.open(target)
         check_same(record.settings.as_json(), settings, target)
-        remove_progress(target)
+        remove_unfinished(target)
         return record
     if target is not None:
         LearningRecord.check_free(target)
-    with limited_threads(threads):
-        record = _run(settings, target, track)
+    with limited_threads(threads), reporting(progress) as report:
+        record = _run(settings, target, report)
     if target is not None:
         record.save(target)
-        remove_progress(target)
+        remove_unfinished(target)
     return record
 
 
-def _run(settings: Settings, folder: Path | None, track: Track) -> LearningRecord:
-    former = None if folder is None else read_progress(folder, settings)
+def _run(settings: Settings, folder: Path | None, report: Progress) -> LearningRecord:
+    former = None if folder is None else read_unfinished(folder, settings)
     parameters, optimizer = _start(settings, former)
-    progress = former or Progress(_copied(parameters), deepcopy(optimizer.state_dict()))
+    unfinished = former or Unfinished(_copied(parameters), deepcopy(optimizer.state_dict()))
     try:
-        status = _outer_steps(settings, parameters, optimizer, progress, folder, track)
+        status = _outer_steps(settings, parameters, optimizer, unfinished, folder, report)
     except KeyboardInterrupt:
         if folder is not None:
-            progress.save(folder, settings)
+            unfinished.save(folder, settings)
         raise
     return LearningRecord(
         settings,
-        tuple(progress.losses),
-        tuple(progress.pulls),
-        _test_loss(settings, progress.parameters),
+        tuple(unfinished.losses),
+        tuple(unfinished.pulls),
+        _test_loss(settings, unfinished.parameters),
         status,
-        progress.evaluations,
-        progress.seconds,
-        progress.parameters,
+        unfinished.evaluations,
+        unfinished.seconds,
+        unfinished.parameters,
     )
 
 
@@ -131,32 +131,32 @@ def _outer_steps(
     settings: Settings,
     parameters: dict[str, Tensor],
     optimizer: torch.optim.LBFGS,
-    progress: Progress,
+    unfinished: Unfinished,
     folder: Path | None,
-    track: Track,
+    report: Progress,
 ) -> str:
-    """Take the steps that are left and keep `progress` at the last complete one; the status at the end."""
+    """Take the steps that are left and keep `unfinished` at the last complete one; the status at the end."""
     saved = time.monotonic()
     name = f"{settings.architecture}, {settings.flavour}, seed {settings.seed}"
-    left = range(len(progress.losses), settings.steps)
-    for step in track(left, name, len(left)):
+    left = range(len(unfinished.losses), settings.steps)
+    for step in tracked(left, report, name):
         began = time.perf_counter()
         loss, evaluations = _outer_step(settings, parameters, optimizer, step)
         if not _finite(loss, parameters):
             return f"not finite: the loss or a weight was not finite in outer step {step + 1} of {settings.steps}"
         # Copies: an interrupted step must not leave half of its own changes behind.
-        progress.parameters, progress.optimizer = _copied(parameters), deepcopy(optimizer.state_dict())
-        progress.losses.append(loss)
-        progress.pulls.append(_pull_weight(settings, step))
-        progress.evaluations += evaluations
-        progress.seconds += time.perf_counter() - began
+        unfinished.parameters, unfinished.optimizer = _copied(parameters), deepcopy(optimizer.state_dict())
+        unfinished.losses.append(loss)
+        unfinished.pulls.append(_pull_weight(settings, step))
+        unfinished.evaluations += evaluations
+        unfinished.seconds += time.perf_counter() - began
         if folder is not None and time.monotonic() - saved > _SECONDS_BETWEEN_SAVES:
-            progress.save(folder, settings)
+            unfinished.save(folder, settings)
             saved = time.monotonic()
     return "finished"
 
 
-def _start(settings: Settings, former: Progress | None) -> tuple[dict[str, Tensor], torch.optim.LBFGS]:
+def _start(settings: Settings, former: Unfinished | None) -> tuple[dict[str, Tensor], torch.optim.LBFGS]:
     parameters = initial_parameters(settings.design, settings.task, settings.hidden, settings.seed)
     if former is not None:
         parameters = {name: former.parameters[name].clone().requires_grad_() for name in parameters}
@@ -215,7 +215,7 @@ def _copied(parameters: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 @dataclass
-class Progress:
+class Unfinished:
     """What the next outer step needs.
 
     Attributes:
@@ -243,7 +243,7 @@ class Progress:
             made.write_bytes(state.getvalue())
 
 
-def read_progress(folder: Path, settings: Settings) -> Progress | None:
+def read_unfinished(folder: Path, settings: Settings) -> Unfinished | None:
     """The state that an earlier run left in `folder`; None if there is none.
 
     Raises:
@@ -254,17 +254,17 @@ def read_progress(folder: Path, settings: Settings) -> Progress | None:
     try:
         state = torch.load(folder / _FILE, weights_only=True)
         former = json.loads(state.pop("settings"))
-        progress = Progress(**state)
+        unfinished = Unfinished(**state)
     except Exception as error:  # torch.load raises whatever the damage leads to
         came = f"one that is damaged in {folder}"
         raise ArgumentValueError(
             expected("folder", "a readable progress.pt", came, "delete it to start again")
         ) from error
     check_same(former, settings, folder)
-    return progress
+    return unfinished
 
 
-def remove_progress(folder: Path) -> None:
+def remove_unfinished(folder: Path) -> None:
     """Forget the state of a finished run, and what killed ones left of theirs."""
     recover(folder / _FILE)
     (folder / _FILE).unlink(missing_ok=True)

@@ -79,7 +79,8 @@ def _surveyed(given: Mapping[str, Any], output: Output) -> LandscapeSurvey:
     functional, law = given["q_true"], law_of(given["law"])
     if given["section"] == "3.3":
         functional = functional_of(_FUNCTIONAL if functional is None else functional, given["categories"], 5, law)
-    return survey(**{**given, "law": law, "q_true": functional}, track=output.track)
+    with output.progress() as progress:
+        return survey(**{**given, "law": law, "q_true": functional}, progress=progress)
 
 
 def _parameters(given: Mapping[str, Any], found: LandscapeSurvey) -> dict[str, Any]:

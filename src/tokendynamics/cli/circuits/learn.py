@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from tokendynamics.circuits.learning import LearningRecord
     from tokendynamics.circuits.task import PairTask
     from tokendynamics.cli.output import Output
-
-T = TypeVar("T")
+    from tokendynamics.provenance.progress import Progress
 
 _BYTES = 32
 """Of each token of the evidence, which is measured after the training and must not fail there."""
@@ -93,9 +92,9 @@ def learn_command(
     check_fits(_BYTES * samples * task.positions, "samples")
     numbers = range(seed, seed + seeds)
     try:
-        with limited_threads(threads):
-            records = [_run(task, number, out, output, threads, chosen) for number in numbers]
-            evidences = _measured(records, samples, output)
+        with limited_threads(threads), output.progress() as progress:
+            records = [_run(task, number, out, output, progress, chosen) for number in numbers]
+            evidences = _measured(records, samples, progress)
             about = {**chosen, **task_parameters(task, q_true or "random:0", law), "seeds": seeds, "samples": samples}
             manifest = record_of(about, seed=seed, started=started)
         summary = _summary(records, evidences)
@@ -117,32 +116,34 @@ def learn_command(
     _fail_if_broken(records, out)
 
 
-def _run(task: PairTask, seed: int, out: Path, output: Output, threads: int, chosen: dict[str, Any]) -> LearningRecord:
+def _run(
+    task: PairTask, seed: int, out: Path, output: Output, progress: Progress, chosen: dict[str, Any]
+) -> LearningRecord:
     from tokendynamics.circuits.learning import learn
 
     folder = out / f"seed-{seed}"
     finished, begun = (folder / "record.json").is_file(), (folder / "progress.pt").is_file()
 
-    def track(items: Iterable[T], description: str, total: int) -> Iterable[T]:
-        # Called once `learn` has seen that what was begun is the same run.
-        if begun:
+    def told(done: float, total: float, what: str) -> None:
+        # First called once `learn` has seen that what was begun is the same run.
+        if begun and done == 0:
             output.say(f"seed {seed}: goes on where it was interrupted, from {folder}")
-        return output.track(items, description, total)
+        progress(done, total, what)
 
-    record = learn(task, **chosen, seed=seed, folder=folder, track=track, threads=threads)
+    record = learn(task, **chosen, seed=seed, folder=folder, progress=told, threads=None)
     if finished:
         output.say(f"seed {seed}: finished before, read from {folder}")
     return record
 
 
-def _measured(records: list[LearningRecord], samples: int, output: Output) -> list[Evidence | None]:
+def _measured(records: list[LearningRecord], samples: int, progress: Progress) -> list[Evidence | None]:
     """What the instruments say of each run; None where it broke off, since its weights are those of no model."""
     from tokendynamics.circuits.evidence import evidence
+    from tokendynamics.provenance.progress import tracked
 
-    tracked = output.track(records, "Measuring", len(records))
     return [
         evidence(record.transformer, record.task, samples=samples) if record.status == "finished" else None
-        for record in tracked
+        for record in tracked(records, progress, "Measuring")
     ]
 
 

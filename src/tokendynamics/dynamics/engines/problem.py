@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -12,6 +11,7 @@ from tokendynamics.dynamics.engines.tableau import Tableau
 from tokendynamics.dynamics.events import Event
 from tokendynamics.dynamics.field import Field
 from tokendynamics.dynamics.status import Status
+from tokendynamics.provenance.progress import Progress, silent
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Problem:
         tableau: The Runge–Kutta method of the stepping engines.
         step: Fixed step of the `fixed` engine; None for step control.
         tau: Step of one layer of the `layers` engine.
-        report: Called now and then with the share of the work done, 0 to 1.
+        progress: Told now and then how far the run is, see `report`.
         recorded: Events that are recorded while the run goes on.
         footprint: Numbers a system's right-hand side touches beyond its states and weights.
     """
@@ -44,9 +44,13 @@ class Problem:
     tableau: Tableau
     step: float | None = None
     tau: float = 1.0
-    report: Callable[[float], None] = lambda share: None
+    progress: Progress = silent
     recorded: tuple[Event, ...] = ()
     footprint: int = 0
+
+    def report(self, share: float) -> None:
+        """Tell the share of the work that is done, 0 to 1."""
+        self.progress(share, 1.0, "simulating")
 
     @property
     def wants_gradients(self) -> bool:

@@ -22,6 +22,7 @@ from tokendynamics.dynamics.events import Event
 from tokendynamics.dynamics.field import Field
 from tokendynamics.dynamics.status import Status
 from tokendynamics.numerics.threads import limited_threads
+from tokendynamics.provenance.progress import silent
 
 
 def run(problem: Problem) -> Outcome:
@@ -126,7 +127,7 @@ class _System:
                 start=self.equations.states(self._retracted(self.y)),
                 times=(self.t, *problem.times[self.cursor :]),
                 max_steps=problem.max_steps - self.steps,
-                report=lambda share: None,
+                progress=silent,
             )
         )
         if found.interrupted:

@@ -12,10 +12,10 @@ from torch import Tensor
 from tokendynamics import observables, plots
 from tokendynamics.attention import Attention, Sinusoidal
 from tokendynamics.dynamics import Flow, simulate
-from tokendynamics.numerics.progress import Track, silent
 from tokendynamics.numerics.seeding import generator
 from tokendynamics.papers.drawing import footnote
 from tokendynamics.papers.record import Quantity, Record, timed
+from tokendynamics.provenance.progress import Progress, reporting, tracked
 from tokendynamics.spaces import Sphere
 
 HORIZON = 150.0
@@ -43,7 +43,13 @@ def paper_flow(dim: int, seed: int) -> Flow:
 
 @timed
 def reproduce(
-    *, systems: int = 100, tokens: int = 50, dim: int = 500, seed: int = 5, rtol: float = 1e-6, track: Track = silent
+    *,
+    systems: int = 100,
+    tokens: int = 50,
+    dim: int = 500,
+    seed: int = 5,
+    rtol: float = 1e-6,
+    progress: bool | Progress = False,
 ) -> Record:
     """E of (25) along many starts to t = 150.
 
@@ -57,14 +63,15 @@ def reproduce(
             50 × 500 only: fewer tokens of fewer features may rise first.
         seed: Of the matrices; the starts have the next one.
         rtol: Relative tolerance per step.
-        track: Wraps the parts of the work and reports them.
+        progress: Of the parts of the work.
     """
     box = torch.rand(systems, tokens, dim, dtype=torch.float64, generator=generator(seed + 1)) - 0.5
     start, flow, times = Sphere().project(box), paper_flow(dim, seed), np.linspace(0, HORIZON, 301)
     parts = list(start.split(_AT_ONCE))
-    curves = [
-        consensus_along(flow, part, times, rtol) for part in track(parts, f"{_AT_ONCE} starts at a time", len(parts))
-    ]
+    with reporting(progress) as report:
+        curves = [
+            consensus_along(flow, part, times, rtol) for part in tracked(parts, report, f"{_AT_ONCE} starts at a time")
+        ]
     consensus = np.concatenate(curves)
     expected = (1 - 1 / tokens) * (1 - math.sqrt(2 / (math.pi * dim)))
     sampling = 4 * 0.61 / math.sqrt(dim * systems * (tokens - 1))  # four standard deviations of the mean |cosine|

@@ -11,10 +11,10 @@ from torch import Tensor
 from tokendynamics import plots
 from tokendynamics.circuits.evidence.centring import column_centred
 from tokendynamics.circuits.learning import LearningRecord
-from tokendynamics.numerics.progress import Track, silent
 from tokendynamics.papers.drawing import banded, dots, footnote
 from tokendynamics.papers.logical.learned import Size, learned, learning_time
 from tokendynamics.papers.record import Quantity, Record, measured, timed
+from tokendynamics.provenance.progress import Progress
 
 ALIKE = 0.97
 """The |correlation| from which two matrices count here as scaled versions of each other."""
@@ -31,7 +31,7 @@ def reproduce(
     *,
     seeds: int = 5,
     folder: str | Path | None = None,
-    track: Track = silent,
+    progress: bool | Progress = False,
     threads: int = 1,
     **size: int,
 ) -> Record:
@@ -40,12 +40,12 @@ def reproduce(
     Args:
         seeds: Runs, each with a q_true of its own.
         folder: Where the runs are kept and taken from.
-        track: Reports the runs.
+        progress: Of the runs.
         threads: Of PyTorch.
         **size: Of the task and the learning where it is not that of the paper, see `Size`.
     """
     scale = Size(**size)
-    runs = learned([("solution-2", "free")], scale, range(seeds), folder, track, threads)["solution-2", "free"]
+    runs = learned([("solution-2", "free")], scale, range(seeds), folder, progress, threads)["solution-2", "free"]
     correlations = np.array([[_alike(run, centred=False), _alike(run, centred=True)] for run in runs])
     solved = np.array([run.solved for run in runs])
     best = min(range(seeds), key=lambda index: runs[index].final_loss)

@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 
 from tokendynamics import plots
 from tokendynamics.circuits.learning import Architecture, Flavour, LearningRecord
-from tokendynamics.numerics.progress import Track, silent
 from tokendynamics.papers.drawing import banded, dots, footnote
 from tokendynamics.papers.logical.learned import Size, final_losses, learned, learning_time, median_interval
 from tokendynamics.papers.record import Quantity, Record, measured, timed
+from tokendynamics.provenance.progress import Progress
 
 Model: TypeAlias = tuple[Architecture, Flavour]
 
@@ -44,7 +44,7 @@ def reproduce(
     *,
     seeds: int = 5,
     folder: str | Path | None = None,
-    track: Track = silent,
+    progress: bool | Progress = False,
     threads: int = 1,
     **size: int,
 ) -> Record:
@@ -56,12 +56,12 @@ def reproduce(
     Args:
         seeds: Runs of each model, each with a q_true of its own that all models share.
         folder: Where the runs are kept and taken from.
-        track: Reports the runs.
+        progress: Of the runs.
         threads: Of PyTorch.
         **size: Of the task and the learning where it is not that of the paper, see `Size`.
     """
     scale = Size(**size)
-    runs = learned(list(MODELS), scale, range(seeds), folder, track, threads)
+    runs = learned(list(MODELS), scale, range(seeds), folder, progress, threads)
     decades = {model: np.log10(np.maximum(final_losses(records), _SMALLEST)) for model, records in runs.items()}
     quantities = [
         claim("towards 2 over towards 1", decades[SECOND] - decades[FIRST], MUCH, "", "reading"),

@@ -18,11 +18,11 @@ from tokendynamics.circuits.landscape.positions_families import loss_at_infinity
 from tokendynamics.circuits.landscape.positions_only import PositionsOnly
 from tokendynamics.circuits.landscape.softmax_positions import SoftmaxPositions
 from tokendynamics.circuits.landscape.softmax_stall import Stall, stall
-from tokendynamics.numerics.progress import Track, silent
 from tokendynamics.papers.drawing import footnote, stacked_shares
 from tokendynamics.papers.logical.section_3_1 import gradients_3_1, stationary_3_1
 from tokendynamics.papers.logical.section_3_3 import section_3_3
 from tokendynamics.papers.record import Quantity, Record, Relation, measured, timed
+from tokendynamics.provenance.progress import Progress, reporting, tracked
 
 CATEGORIES, POSITIONS = 5, 6
 DEPTHS = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0)
@@ -41,14 +41,16 @@ _BOUNDARY = (
 
 
 @timed
-def reproduce(*, starts: int = 300, depths: Sequence[float] = DEPTHS, seed: int = 3, track: Track = silent) -> Record:
+def reproduce(
+    *, starts: int = 300, depths: Sequence[float] = DEPTHS, seed: int = 3, progress: bool | Progress = False
+) -> Record:
     """Check every claim of section 3 on exact landscapes of five categories and six positions.
 
     Args:
         starts: Random starts of quasi-Newton descents in each landscape; 300 take some minutes.
         depths: How far below the others the logits of the previous tokens start, for the stall.
         seed: Of points and starts.
-        track: Reports the descents.
+        progress: Of the descents and the waiting times.
     """
     linear = PositionsOnly([1 / CATEGORIES] * CATEGORIES, POSITIONS)
     softmax = SoftmaxPositions(linear.law, POSITIONS)
@@ -59,11 +61,12 @@ def reproduce(*, starts: int = 300, depths: Sequence[float] = DEPTHS, seed: int 
         (SOFTMAX, softmax, 1.0),
         (SEEN, categories, 1.0),
     )
-    found = {
-        name: find_basins(place, starts, seed=seed, scale=scale)
-        for name, place, scale in track(runs, f"{starts} descents each", len(runs))
-    }
-    stalls = [stall(softmax, depth) for depth in track(list(depths), "waiting times", len(depths))]
+    with reporting(progress) as report:
+        found = {
+            name: find_basins(place, starts, seed=seed, scale=scale)
+            for name, place, scale in tracked(runs, report, f"{starts} descents each")
+        }
+        stalls = [stall(softmax, depth) for depth in tracked(depths, report, "waiting times")]
     quantities = (
         *gradients_3_1(linear, seed),
         *stationary_3_1(linear, seed),

@@ -12,8 +12,8 @@ import numpy as np
 from tokendynamics.circuits.functionals import random_functional
 from tokendynamics.circuits.learning import Architecture, Flavour, LearningRecord, learn
 from tokendynamics.circuits.task import PairTask
-from tokendynamics.numerics.progress import Track
 from tokendynamics.papers.record import Quantity, measured
+from tokendynamics.provenance.progress import Progress, reporting, tracked
 
 _COVERAGE = 0.9
 _FUNCTIONALS = 1000
@@ -56,7 +56,7 @@ def learned(
     size: Size,
     seeds: Sequence[int],
     folder: str | Path | None,
-    track: Track,
+    progress: bool | Progress,
     threads: int,
 ) -> dict[tuple[Architecture, Flavour], list[LearningRecord]]:
     """Each model for each seed, which is that of the weights, the batches and (1000 more) q_true.
@@ -66,25 +66,26 @@ def learned(
         size: Of the task and the learning.
         seeds: At least one.
         folder: Where each run is kept and taken from, in a folder of its own; None to keep none.
-        track: Reports one run after the other.
+        progress: Of the runs, one after the other.
         threads: Of PyTorch.
     """
     wanted = [(model, seed) for seed in seeds for model in models]
     found: dict[tuple[Architecture, Flavour], list[LearningRecord]] = {model: [] for model in models}
-    for (architecture, flavour), seed in track(wanted, "learned models", len(wanted)):
-        place = None if folder is None else Path(folder) / _name(architecture, flavour, size, seed)
-        record = learn(
-            size.task(seed),
-            architecture,
-            flavour,
-            batch=size.batch,
-            steps=size.steps,
-            inner=size.inner,
-            seed=seed,
-            folder=place,
-            threads=threads,
-        )
-        found[architecture, flavour].append(record)
+    with reporting(progress) as report:
+        for (architecture, flavour), seed in tracked(wanted, report, "learned models"):
+            place = None if folder is None else Path(folder) / _name(architecture, flavour, size, seed)
+            record = learn(
+                size.task(seed),
+                architecture,
+                flavour,
+                batch=size.batch,
+                steps=size.steps,
+                inner=size.inner,
+                seed=seed,
+                folder=place,
+                threads=threads,
+            )
+            found[architecture, flavour].append(record)
     return found
 
 

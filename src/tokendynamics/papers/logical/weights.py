@@ -17,11 +17,11 @@ from tokendynamics.circuits.evidence.centring import column_centred, double_cent
 from tokendynamics.circuits.learning import LearningRecord
 from tokendynamics.circuits.task import PairTask
 from tokendynamics.numerics.intervals import wilson
-from tokendynamics.numerics.progress import Track, silent
 from tokendynamics.papers.drawing import footnote
 from tokendynamics.papers.logical.fig2 import FIRST, FREE, MODELS, SECOND, THIRD, Model
 from tokendynamics.papers.logical.learned import Size, learned, learning_time
 from tokendynamics.papers.record import Quantity, Record, measured, timed
+from tokendynamics.provenance.progress import Progress
 
 EXPECTED: dict[Model, str] = {FREE: "both", FIRST: "feed-forward", SECOND: "attention", THIRD: "feed-forward"}
 """What the paper says or wants each flavour to do: the free one combines the second and the third solution."""
@@ -35,7 +35,7 @@ def reproduce(
     seeds: int = 5,
     samples: int = 2000,
     folder: str | Path | None = None,
-    track: Track = silent,
+    progress: bool | Progress = False,
     threads: int = 1,
     **size: int,
 ) -> Record:
@@ -45,12 +45,12 @@ def reproduce(
         seeds: Runs of each flavour.
         samples: Texts for the instruments.
         folder: Where the runs are kept and taken from; those of Figure 2 serve here.
-        track: Reports the runs.
+        progress: Of the runs.
         threads: Of PyTorch.
         **size: Of the task and the learning where it is not that of the paper, see `Size`.
     """
     scale = Size(**size)
-    runs = learned(list(EXPECTED), scale, range(seeds), folder, track, threads)
+    runs = learned(list(EXPECTED), scale, range(seeds), folder, progress, threads)
     found = {
         model: [evidence(run.transformer, run.task, samples=samples, seed=run.seed) for run in records]
         for model, records in runs.items()

@@ -1,0 +1,64 @@
+"""One protocol for progress: the same three arguments from every long piece of work, and one bar that shows them."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+import tokendynamics as td
+from tokendynamics.provenance.progress import bar, reporting, silent, tracked
+
+
+def test_every_long_function_tells_the_same_three_things() -> None:
+    told: list[tuple[float, float, str]] = []
+
+    def note(done: float, total: float, what: str) -> None:
+        told.append((done, total, what))
+
+    td.diagnose("random:distilgpt2", ["a text", "another"], layers=[1, 3], progress=note)
+    assert told == [
+        *((done, 2, "following the tokens") for done in range(3)),
+        *((done, 2, "auditing the weights") for done in range(3)),
+    ]
+    told.clear()
+    flow = td.Flow(td.Attention([[1.0]], [[-1.0]]), td.Free())
+    td.simulate(flow, [[1.0]], [0.0, 0.5, 1.0], progress=note)
+    assert {(total, what) for _, total, what in told} == {(1.0, "simulating")}
+    assert told[-1][0] == 1.0
+
+
+def test_work_that_is_broken_off_reports_no_further() -> None:
+    told: list[float] = []
+    for item in tracked(range(5), lambda done, total, what: told.append(done), "work"):
+        if item == 2:
+            break
+    assert told == [0, 1, 2]
+
+
+def test_false_is_silence(capsys: pytest.CaptureFixture[str]) -> None:
+    with reporting(False) as report:
+        assert report is silent
+        report(1, 2, "work")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_bar_counts_parts_or_shows_a_share_and_takes_names_as_text() -> None:
+    file = io.StringIO()
+    with bar(Console(file=file, force_terminal=True, width=100)) as report:
+        report(1, 4, "model [bold]\x1b[2J")
+        report(3, 4, "model [bold]\x1b[2J")
+        report(0.25, 1.0, "simulating")
+    shown = file.getvalue()
+    assert "3/4" in shown
+    assert "25%" in shown
+    assert "model [bold]␛[2J" in shown
+
+
+def test_a_bar_is_closed_when_its_work_fails() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True)
+    with pytest.raises(KeyboardInterrupt), bar(console):
+        raise KeyboardInterrupt
+    with bar(console) as report:  # a second display would be refused while the first were open
+        report(2, 2, "work")
