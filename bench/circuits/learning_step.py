@@ -16,7 +16,7 @@ from torch.nn.functional import layer_norm
 from bench.measure import Comparison, alternate, speedup
 from tokendynamics.circuits.functionals import random_functional
 from tokendynamics.circuits.learning import DESIGNS, Design
-from tokendynamics.circuits.learning.architecture import initial_parameters
+from tokendynamics.circuits.learning.architecture import circuit, initial_parameters
 from tokendynamics.circuits.learning.closed_form import Sequences, stream
 from tokendynamics.circuits.learning.objective import EPSILON, mean_squared_error
 from tokendynamics.circuits.task import PairTask
@@ -59,14 +59,14 @@ def _attention(design: Design, parameters: dict[str, Tensor], pieces: tuple[Sequ
     given = [gradient.contiguous() for gradient in given]
 
     def work() -> float:
-        key_query = parameters["k"].T @ parameters["q"]
-        shared = key_query.detach().requires_grad_()
+        qk = circuit(parameters)
+        shared = qk.detach().requires_grad_()
         last = 0.0
         for piece, gradient in zip(pieces, given, strict=True):
             rows = stream(design, shared, parameters["v"], piece)
             rows.backward(gradient)
             last = rows[-1, -1, -1].item()
-        key_query.backward(shared.grad)
+        qk.backward(shared.grad)
         return last
 
     return work

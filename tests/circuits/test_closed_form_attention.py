@@ -48,8 +48,8 @@ def direct_loss(options: Settings, parameters: dict[str, torch.Tensor], x: torch
 def test_the_stream_is_that_of_the_products(architecture, categories, positions, seed):
     options, parameters = run_of(architecture, categories, positions, seed=seed)
     x = options.task.sample(4, seed)
-    key_query = (parameters["k"].T @ parameters["q"]).detach()
-    ours = stream(options.design, key_query, parameters["v"].detach(), Sequences.of(x, options.task))
+    qk = (parameters["q"].T @ parameters["k"]).detach()
+    ours = stream(options.design, qk, parameters["v"].detach(), Sequences.of(x, options.task))
     products = as_transformer(options, parameters, "as products").stream(x)[
         ..., options.design.stream_features(options.task)
     ]

@@ -52,12 +52,12 @@ def with_both(task: PairTask, units: list[tuple[dict[int, float], float, float]]
     """
     N, M = task.categories, task.positions
     width = task.width + M + N
-    key_query, ov = torch.zeros(2, width, width).double(), torch.zeros(2, width, width).double()
-    key_query[0, :N, :N], ov[0, N + M : N + 2 * M, N : N + M] = task.q_true, shift(M).mT
-    key_query[1, N : N + M, N : N + M], ov[1, N + 2 * M :, :N] = shift(M), torch.eye(N).double()
+    qk, ov = torch.zeros(2, width, width).double(), torch.zeros(2, width, width).double()
+    qk[0, :N, :N], ov[0, N + M : N + 2 * M, N : N + M] = task.q_true.mT, shift(M).mT
+    qk[1, N : N + M, N : N + M], ov[1, N + 2 * M :, :N] = shift(M).mT, torch.eye(N).double()
     B = torch.stack([unit(features, width) for features, _, _ in units])
     bias, C = (torch.tensor([row[place] for row in units], dtype=torch.float64) for place in (1, 2))
-    return OneLayerTransformer(Attention(key_query.mT, ov, weights="linear"), B, bias, C, task, offset=offset)
+    return OneLayerTransformer(Attention(qk, ov, weights="linear"), B, bias, C, task, offset=offset)
 
 
 def places(task: PairTask, a: int, b: int, i: int) -> tuple[int, int, int, int]:
@@ -186,9 +186,9 @@ def gated_by_queries(attended: float, activation: Any) -> OneLayerTransformer:
     """
     task = PairTask(random_functional(CATEGORIES, seed=0), 2)
     N, width, room = task.categories, task.width + task.categories, 4.0 * float(task.q_true.abs().max())
-    key_query, ov = (torch.zeros(N + 1, width, width).double() for _ in range(2))
-    key_query[:N, N, :N], ov[:N, N + 1, :N] = attended * task.q_true, torch.eye(N).double()
-    key_query[N, N, N + 1], ov[N, N + 2 :, :N] = 1.0, torch.eye(N).double()
+    qk, ov = (torch.zeros(N + 1, width, width).double() for _ in range(2))
+    qk[:N, :N, N], ov[:N, N + 1, :N] = attended * task.q_true, torch.eye(N).double()
+    qk[N, N + 1, N], ov[N, N + 2 :, :N] = 1.0, torch.eye(N).double()
     rows, biases, C = [unit({N + 1: 1.0}, width)], [room - 1.0], [1.0]
     if attended < 1.0:
         for a, b in itertools.product(range(N), range(N)):
@@ -196,7 +196,7 @@ def gated_by_queries(attended: float, activation: Any) -> OneLayerTransformer:
             biases.append(-1.0)
             C.append((1.0 - attended) * float(task.q_true[a, b]))
     return OneLayerTransformer(
-        Attention(key_query.mT, ov, weights="linear"),
+        Attention(qk, ov, weights="linear"),
         torch.stack(rows),
         torch.tensor(biases, dtype=torch.float64),
         torch.tensor(C, dtype=torch.float64),

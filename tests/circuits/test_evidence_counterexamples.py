@@ -44,12 +44,12 @@ def two_heads(attended: Tensor, decided: Tensor, positions: int = 8) -> OneLayer
     """Solution 2 for one functional beside solution 3 for another: the answers add up."""
     task = PairTask(attended + decided, positions)
     second, third = Selection.of(attended, "exact"), Selection.of(decided, "exact")
-    step = shift(positions)
-    key_query = torch.stack([on_categories(task, attended), on_positions(task, step)])
-    ov = torch.stack([on_positions(task, step.mT * second.shrink), on_categories(task, decided.mT * third.shrink)])
+    step = shift(positions).mT
+    qk = torch.stack([on_categories(task, attended.mT), on_positions(task, step)])
+    ov = torch.stack([on_positions(task, step * second.shrink), on_categories(task, decided.mT * third.shrink)])
     categories, places = torch.ones(task.categories).double(), torch.ones(positions).double()
     return OneLayerTransformer(
-        Attention(key_query.mT, ov, weights="linear"),
+        Attention(qk, ov, weights="linear"),
         torch.eye(task.width).double(),
         torch.cat([third.bias * categories, second.bias * places]),
         torch.cat([third.K * categories, second.K * places]),
@@ -98,15 +98,15 @@ def with_a_guard(categories: int, positions: int, base: float) -> OneLayerTransf
     task = PairTask(random_functional(categories, seed=0), positions)
     built, width = solution_3(task), task.width
     h, c = base ** torch.arange(categories).double(), 1.0 + torch.arange(categories).double()
-    key_query, ov = torch.zeros(3, width, width).double(), torch.zeros(3, width, width).double()
-    key_query[0], ov[0] = built.key_query[0], built.ov[0]
-    key_query[1, :categories, :categories], ov[1, categories, :categories] = c / h[:, None], h
-    key_query[2, categories, :categories], ov[2, categories, categories] = -positions * c, 1.0
+    qk, ov = torch.zeros(3, width, width).double(), torch.zeros(3, width, width).double()
+    qk[0], ov[0] = built.qk[0], built.ov[0]
+    qk[1, :categories, :categories], ov[1, categories, :categories] = c[:, None] / h, h
+    qk[2, :categories, categories], ov[2, categories, categories] = -positions * c, 1.0
     units = built.B[:categories].clone()
     units[:, categories] = -50.0
     bias, C = built.bias[:categories], built.C[:categories]
     return OneLayerTransformer(
-        Attention(key_query.mT, ov, weights="linear"),
+        Attention(qk, ov, weights="linear"),
         torch.cat([units, units]),
         torch.cat([bias, bias - 1.0]),
         torch.cat([C, -C]),
@@ -126,7 +126,7 @@ def test_an_answer_that_exchanged_keys_destroy_was_not_computed_by_them(base: fl
 
 
 def numbers_by_the_keys(categories: int, positions: int) -> OneLayerTransformer:
-    """Every receiver gets the sender's number by ``k^t q``; hidden units look q(number, current) up."""
+    """Every receiver gets the sender's number by qk; hidden units look q(number, current) up."""
     task = PairTask(random_functional(categories, seed=0), positions)
     small, off = 1.0 / 64.0, 4.0 * categories
     numbers = small * torch.arange(1, categories + 1).double()[:, None].expand(categories, categories)
@@ -184,8 +184,8 @@ def product_of_weights_and_values(categories: int, gated: bool) -> OneLayerTrans
     """One head for each previous category h, M = 2: weighs by q(h, current) and carries whether the sender is h."""
     task = PairTask(random_functional(categories, seed=0), 2)
     width, room, gate = task.width, -Selection.of(task.q_true, "exact").offset, 20.0
-    key_query, ov = (torch.zeros(categories, width, width).double() for _ in range(2))
-    key_query[:, categories, :categories] = task.q_true
+    qk, ov = (torch.zeros(categories, width, width).double() for _ in range(2))
+    qk[:, :categories, categories] = task.q_true
     ov[:, categories + 1, :categories] = torch.eye(categories).double()
     units = categories if gated else 1
     B, bias = torch.zeros(units, width).double(), torch.full((units,), room - 1.0, dtype=torch.float64)
@@ -194,7 +194,7 @@ def product_of_weights_and_values(categories: int, gated: bool) -> OneLayerTrans
         B[:, :categories] = gate * torch.eye(categories).double()
         bias -= gate
     C = torch.ones(units).double()
-    return OneLayerTransformer(Attention(key_query.mT, ov, weights="linear"), B, bias, C, task, offset=-room)
+    return OneLayerTransformer(Attention(qk, ov, weights="linear"), B, bias, C, task, offset=-room)
 
 
 @pytest.mark.parametrize("gated", [False, True])

@@ -111,11 +111,11 @@ def test_an_ablated_block_is_the_best_sum_under_the_law() -> None:
     rows, columns = (index.flatten() for index in torch.meshgrid(torch.arange(4), torch.arange(4), indexing="ij"))
     design = torch.cat([torch.eye(4)[rows], torch.eye(4)[columns]], dim=1).double().numpy()
     root = np.sqrt(np.outer(task.law, task.law).flatten())
-    wanted = model.key_query[0, category, category].flatten().numpy()
+    wanted = model.qk[0, category, category].flatten().numpy()
     fitted = design @ np.linalg.lstsq(design * root[:, None], wanted * root, rcond=None)[0]
-    assert np.allclose(changed.key_query[0, category, category].flatten(), fitted, atol=1e-12)
+    assert np.allclose(changed.qk[0, category, category].flatten(), fitted, atol=1e-12)
     position = model.block("position")
-    assert torch.equal(changed.key_query[:, position, position], model.key_query[:, position, position])
+    assert torch.equal(changed.qk[:, position, position], model.qk[:, position, position])
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -133,13 +133,13 @@ def additive_by_values(task: PairTask, addend: Tensor) -> OneLayerTransformer:
     """Solution 2 for `task`, plus a head that carries addend(previous) by the values into a readout without logic."""
     built, width = solution_2(task), task.width
     category, position = built.block("category"), built.block("position")
-    key_query, ov = (torch.zeros(2, width + 1, width + 1, dtype=torch.float64) for _ in range(2))
-    key_query[0, :width, :width], ov[0, :width, :width] = built.key_query[0], built.ov[0]
-    key_query[1, position, position] = shift(task.positions)
+    qk, ov = (torch.zeros(2, width + 1, width + 1, dtype=torch.float64) for _ in range(2))
+    qk[0, :width, :width], ov[0, :width, :width] = built.qk[0], built.ov[0]
+    qk[1, position, position] = shift(task.positions).mT
     ov[1, width, category] = addend
     head_room = float(addend.abs().max())
     return OneLayerTransformer(
-        Attention(key_query.mT, ov, weights="linear"),
+        Attention(qk, ov, weights="linear"),
         torch.eye(width + 1, dtype=torch.float64),
         torch.cat([built.bias, torch.tensor([head_room]).double()]),  # always on: the unit is linear
         torch.cat([built.C, torch.ones(1).double()]),
@@ -166,14 +166,12 @@ def with_an_unread_answer(task: PairTask) -> OneLayerTransformer:
     """Solution 3 with a second head that writes q(previous, current) to features that no hidden unit reads."""
     built, width, positions = solution_3(task), task.width, task.positions
     category = built.block("category")
-    key_query, ov = (torch.zeros(2, width + positions, width + positions, dtype=torch.float64) for _ in range(2))
-    key_query[0, :width, :width], ov[0, :width, :width] = built.key_query[0], built.ov[0]
-    key_query[1, category, category] = task.q_true
+    qk, ov = (torch.zeros(2, width + positions, width + positions, dtype=torch.float64) for _ in range(2))
+    qk[0, :width, :width], ov[0, :width, :width] = built.qk[0], built.ov[0]
+    qk[1, category, category] = task.q_true.mT
     ov[1, width:, built.block("position")] = shift(positions).mT
     B = torch.nn.functional.pad(built.B, (0, positions))
-    return OneLayerTransformer(
-        Attention(key_query.mT, ov, weights="linear"), B, built.bias, built.C, task, built.offset
-    )
+    return OneLayerTransformer(Attention(qk, ov, weights="linear"), B, built.bias, built.C, task, built.offset)
 
 
 def test_decodable_is_not_used() -> None:

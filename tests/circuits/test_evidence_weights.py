@@ -27,8 +27,8 @@ def likeness_of(model: OneLayerTransformer, task: PairTask) -> Instrument:
     return correlation(model, task, resamples=99, confidence=0.9, seed=0)
 
 
-def rebuilt(model: OneLayerTransformer, key_query: torch.Tensor, ov: torch.Tensor) -> OneLayerTransformer:
-    attention = Attention(key_query.mT, ov, weights="linear")
+def rebuilt(model: OneLayerTransformer, qk: torch.Tensor, ov: torch.Tensor) -> OneLayerTransformer:
+    attention = Attention(qk, ov, weights="linear")
     return OneLayerTransformer(attention, model.B, model.bias, model.C, model.task, model.offset)
 
 
@@ -38,7 +38,7 @@ def test_shares_of_a_mixture_by_hand() -> None:
     model = mixture(task, share)
     found = shares_of(model, task)
     law, M = task.law.numpy(), 7
-    # k^t q: α·q_true on categories in head 1, ones right of the diagonal on positions in head 2.
+    # qk: α·q_true^T on categories in head 1, ones left of the diagonal on positions in head 2.
     by_category = share**2 * task.interaction_variance
     step = np.diag(np.ones(M - 1), 1)
     centred = step - step.mean(0) - step.mean(1)[:, None] + step.mean()
@@ -65,16 +65,16 @@ def test_shares_of_a_mixture_by_hand() -> None:
 def test_shares_do_not_see_scales_or_constants_that_change_nothing(seed: int, first: float, second: float) -> None:
     task = PairTask(random_functional(4, seed=2), positions=5, law="zipf")
     draw, width = generator(seed), task.width
-    key_query, ov = (torch.randn(2, width, width, generator=draw, dtype=torch.float64) for _ in range(2))
+    qk, ov = (torch.randn(2, width, width, generator=draw, dtype=torch.float64) for _ in range(2))
     built = mixture(task, 0.5)
-    plain = rebuilt(built, key_query, ov)
+    plain = rebuilt(built, qk, ov)
     scale = torch.tensor([first, second], dtype=torch.float64)[:, None, None]
     category, position = plain.block("category"), plain.block("position")
-    moved = key_query.clone()
-    # A constant of each receiver leaves the category rows and comes back in the position rows.
-    per_receiver = torch.randn(2, 1, width, generator=draw, dtype=torch.float64)
-    moved[:, category] += 10 * per_receiver
-    moved[:, position] -= 10 * per_receiver
+    moved = qk.clone()
+    # A constant of each receiver leaves the category columns and comes back in the position columns.
+    per_receiver = torch.randn(2, width, 1, generator=draw, dtype=torch.float64)
+    moved[:, :, category] += 10 * per_receiver
+    moved[:, :, position] -= 10 * per_receiver
     changed = rebuilt(built, moved * scale, ov / scale)
     x = task.sample(4, 0)
     assert torch.allclose(changed.attend(x), plain.attend(x), atol=1e-9)
@@ -91,9 +91,9 @@ def test_shares_do_not_see_how_writing_and_reading_split_a_scale(scale: float) -
     scales = torch.where(torch.arange(task.width) < 4, scale, 1.0).double()
     ov, B = built.ov * scales[:, None], built.B / scales
     model = OneLayerTransformer(
-        Attention(built.key_query.mT, ov, weights="linear"), B, built.bias, built.C, task, built.offset, skip=0.0
+        Attention(built.qk, ov, weights="linear"), B, built.bias, built.C, task, built.offset, skip=0.0
     )
-    plain = rebuilt(built, built.key_query, built.ov)
+    plain = rebuilt(built, built.qk, built.ov)
     assert [e.value for e in shares_of(model, task).estimates] == pytest.approx(
         [e.value for e in shares_of(plain, task).estimates], rel=1e-10
     )
@@ -136,9 +136,9 @@ def test_correlations_are_those_of_numpy() -> None:
     task = PairTask(random_functional(6, seed=5), positions=4)
     block = random_functional(6, seed=6)
     built = solution_2(task)
-    key_query = built.key_query.clone()
-    key_query[0, :6, :6] = block
-    found = likeness_of(built.with_key_query(key_query), task)
+    qk = built.qk.clone()
+    qk[0, :6, :6] = block.mT
+    found = likeness_of(built.with_qk(qk), task)
     a, b = block.numpy(), task.q_true.numpy()
     assert found.named("raw").value == pytest.approx(abs(np.corrcoef(a.flatten(), b.flatten())[0, 1]))
     a, b = a - a.mean(0), b - b.mean(0)
@@ -153,11 +153,11 @@ def test_law_weighted_correlation_is_that_of_a_table_with_repeated_categories() 
     task = PairTask(random_functional(3, seed=7), positions=4, law=repeats.double() / 6.0)
     block = random_functional(3, seed=8)
     built = solution_2(task)
-    key_query = built.key_query.clone()
-    key_query[0, :3, :3] = block
+    qk = built.qk.clone()
+    qk[0, :3, :3] = block.mT
     long = [table.repeat_interleave(repeats, 0).repeat_interleave(repeats, 1).numpy() for table in (block, task.q_true)]
     a, b = (table - table.mean(0) for table in long)
-    found = likeness_of(built.with_key_query(key_query), task)
+    found = likeness_of(built.with_qk(qk), task)
     assert found.estimate == pytest.approx(abs(np.corrcoef(a.flatten(), b.flatten())[0, 1]))
 
 
@@ -179,7 +179,7 @@ def test_the_interval_of_a_likeness_that_may_have_either_sign_reaches_down_to_ze
     task = PairTask(random_functional(10, seed=0), positions=4)
     unlike = torch.zeros(14, 14, dtype=torch.float64)
     unlike[:10, :10] = random_functional(10, seed=5)
-    centred = correlation(solution_2(task).with_key_query(unlike), task, 200, 0.95, 0).named("centred")
+    centred = correlation(solution_2(task).with_qk(unlike), task, 200, 0.95, 0).named("centred")
     assert centred.value is not None
     assert centred.high is not None
     assert centred.low == 0.0

@@ -140,7 +140,7 @@ def test_the_pull_is_the_squared_distance_to_the_hand_built_circuits(task):
     for flavour, model in built.items():
         pull = pull_towards(flavour, task)
         assert pull is not None
-        torch.testing.assert_close(pull.key_query, model.key_query[0], rtol=0.0, atol=1e-14)
+        torch.testing.assert_close(pull.qk, model.qk[0], rtol=0.0, atol=1e-14)
         torch.testing.assert_close(pull.v, scale[flavour] * model.ov[0], rtol=1e-14, atol=0.0)
         width = task.width
         draw = torch.Generator().manual_seed(0)
@@ -149,7 +149,7 @@ def test_the_pull_is_the_squared_distance_to_the_hand_built_circuits(task):
         }
         loss = pull.add(parameters, 0.5)
         distance = sum(
-            (parameters["k"][:, i] @ parameters["q"][:, j] - pull.key_query[i, j]).item() ** 2
+            (parameters["q"][:, i] @ parameters["k"][:, j] - pull.qk[i, j]).item() ** 2
             + (parameters["v"][i, j] - pull.v[i, j]).item() ** 2
             for i in range(width)
             for j in range(width)
@@ -227,5 +227,5 @@ def test_tailored_models_at_six_categories():
     solved = [record for record in second if record.solved]
     assert solved
     for record in solved:
-        block = record.key_query[:6, :6]
+        block = record.qk[:6, :6].mT
         assert abs(correlation(centred(block), centred(record.task.q_true))) >= 0.97

@@ -34,12 +34,12 @@ def test_each_head_carries_its_share(share: float) -> None:
     x = task.sample(20, seed=0)
     model = mixture(task, share)
     assert model.attention.heads == 2
-    categories, whole = model.block("category"), model.key_query.clone()
-    assert torch.allclose(whole[0, categories, categories], share * task.q_true, rtol=0, atol=1e-14)
+    categories, whole = model.block("category"), model.qk.clone()
+    assert torch.allclose(whole[0, categories, categories], share * task.q_true.mT, rtol=0, atol=1e-14)
     for head, part in ((0, share), (1, 1 - share)):
         alone = whole.clone()
         alone[1 - head] = 0.0
-        outputs = model.with_key_query(alone)(x)
+        outputs = model.with_qk(alone)(x)
         assert close(outputs, part * task.targets(x))
 
 

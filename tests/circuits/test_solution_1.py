@@ -23,7 +23,7 @@ def test_the_worked_example_agrees_with_the_reference_in_every_matrix_and_vector
     task, x = task_of(case), case["x"]
     model = solution_1(task)
     assert close(model.embed(x).mT, case["X"])
-    assert close(model.key_query[0], case["ktq"])
+    assert close(model.qk[0].mT, case["ktq"])
     assert close(model.ov[0], case["v"])
     assert close(model.attend(x).mT, case["att"])
     assert close(model.stream(x).mT, case["att_plus_X"])

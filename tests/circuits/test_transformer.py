@@ -34,13 +34,13 @@ def random_model(weights: str, causal: bool, heads: int = 2, **options: object) 
 
 
 def attended(model: OneLayerTransformer, x: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Attention of one sequence by loops over heads, receivers and senders, with the sender-first matrix."""
+    """Attention of one sequence by loops over heads, receivers and senders, with the receiver-first matrix."""
     received, sent, carried = model.embed(x), model.embed(keys), model.embed(values)
     result = torch.zeros_like(received)
-    for key_query, v in zip(model.key_query, model.ov, strict=True):
+    for qk, v in zip(model.qk, model.ov, strict=True):
         for i in range(len(x)):
             senders = range(i + 1 if model.attention.causal else len(x))
-            logits = [float(sent[j] @ key_query @ received[i]) for j in senders]
+            logits = [float(received[i] @ qk @ sent[j]) for j in senders]
             if model.attention.weights == "softmax":
                 total = sum(math.exp(logit) for logit in logits)
                 logits = [math.exp(logit) / total for logit in logits]
@@ -90,13 +90,13 @@ def test_layer_norm_may_leave_features_alone() -> None:
     assert norm(stream).tolist() == [[5.0, 1.0, -1.0, 7.0]]
 
 
-def test_another_key_query_replaces_attention_and_nothing_else() -> None:
+def test_another_qk_replaces_attention_and_nothing_else() -> None:
     task = PairTask(random_functional(4, seed=0), positions=6)
     model = solution_2(task, K=64.0)
-    other = model.key_query.clone()
-    other[0, :4, :4] = task.q_true.mT
-    changed = model.with_key_query(other)
-    assert torch.equal(changed.key_query, other)
+    other = model.qk.clone()
+    other[0, :4, :4] = task.q_true
+    changed = model.with_qk(other)
+    assert torch.equal(changed.qk, other)
     assert torch.equal(changed.ov, model.ov)
     x = task.sample(20, seed=0)
     swapped = PairTask(task.q_true.mT.contiguous(), positions=6)

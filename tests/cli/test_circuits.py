@@ -108,7 +108,7 @@ def test_matrices_and_page_are_written(inside: Path, said: Callable[..., Any]) -
     assert sorted(path.name for path in (inside / "out").iterdir()) == sorted(result["files"])
     model = solution_2(PairTask(random_functional(3, 0), 5))
     with np.load(inside / "out" / "circuits.npz") as arrays:
-        for name in ("key_query", "ov", "B", "bias", "C"):
+        for name in ("qk", "ov", "B", "bias", "C"):
             assert np.array_equal(arrays[name], getattr(model, name).numpy())
         assert float(arrays["offset"]) == model.offset
     assert [one["x"] for one in result["sequences"]] == [[1, 3, 2], [2]]

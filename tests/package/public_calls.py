@@ -246,7 +246,7 @@ CIRCUITS: dict[str, Call] = {
         norm=(None, "any"),
         activation=("relu", "choice"),
     ),
-    "with_key_query": _call(MODEL.with_key_query, key_query=(MODEL.key_query, "array")),
+    "with_qk": _call(MODEL.with_qk, qk=(MODEL.qk, "array")),
     "LayerNorm": _call(
         circuits.LayerNorm, gain=(torch.ones(3), "array"), shift=(torch.ones(3), "array"), eps=(1e-5, "number")
     ),

@@ -190,7 +190,7 @@ def test_figure_1_draws_q_true_beside_the_block_and_both_centred():
     run = record.results["runs"][record.results["best"]]
     shown = [np.asarray(panels[i].collections[0].get_array()).reshape(3, 3) for i in (0, 1, 3, 4)]
     np.testing.assert_array_equal(shown[0], run.task.q_true)
-    np.testing.assert_allclose(np.abs(shown[1]), run.key_query[:3, :3].abs().numpy())
+    np.testing.assert_allclose(np.abs(shown[1]), run.qk[:3, :3].mT.abs().numpy())
     np.testing.assert_allclose(shown[2], shown[0] - shown[0].mean(axis=0), atol=1e-12)
     np.testing.assert_allclose(shown[3], shown[1] - shown[1].mean(axis=0), atol=1e-12)
     assert float((shown[2] * shown[3]).sum()) >= 0

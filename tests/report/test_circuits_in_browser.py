@@ -57,7 +57,7 @@ def test_nothing_is_requested_and_nothing_is_complained_about(opened: Any) -> No
 
 def test_the_cell_under_the_pointer_tells_its_place_and_number(opened: Any) -> None:
     model = mixture(TASK)
-    value = float(model.key_query[0, 1, 2])
+    value = float(model.qk[0, 2, 1])
     said = point_at(opened, 0, column=2, row=1, size=7)
     assert said.startswith("category 2, category 3: ")
     assert float(said.rpartition(" ")[2].replace("−", "-")) == pytest.approx(value, rel=1e-3)

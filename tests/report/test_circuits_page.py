@@ -160,7 +160,7 @@ def test_every_link_and_every_matrix_lead_to_something(page: str) -> None:
 
 def test_the_tables_hold_the_weights(task: PairTask, built: str) -> None:
     model = solution_1(task, form="printed")
-    for ident, wanted in (("weights-attention-table-1", model.key_query[0]), ("weights-feed-forward-table-1", model.B)):
+    for ident, wanted in (("weights-attention-table-1", model.qk[0].mT), ("weights-feed-forward-table-1", model.B)):
         shown = np.array([[value(cell) for cell in row[1:]] for row in table(built, ident)])
         assert shown == pytest.approx(wanted.numpy(), rel=1e-3, abs=1e-12)
     shown = [value(row[1]) for row in table(built, "weights-feed-forward-table-3")]
@@ -218,7 +218,7 @@ def test_the_instruments_are_all_there_with_their_numbers(examined: str, found: 
 
 def test_the_head_that_is_most_like_q_true_is_shown(task: PairTask, found: Evidence, examined: str) -> None:
     assert best_head(found) == 0
-    block = mixture(task).key_query[0, :3, :3]
+    block = mixture(task).qk[0, :3, :3].mT
     shown = np.array([[value(cell) for cell in row[1:]] for row in table(examined, "weights-functional-table-4")])
     assert shown == pytest.approx((block - block.mean(dim=0)).numpy(), rel=1e-3, abs=1e-12)
     assert "correlation +1.0000" in examined

@@ -94,9 +94,9 @@ class OneLayerTransformer:
         return self.width - self.task.width
 
     @property
-    def key_query(self) -> Tensor:
-        """The paper's ``k^t q`` of each head, SENDER first, (head, width, width): the transpose of qk."""
-        return self.attention.qk.matrix_at(0.0).mT
+    def qk(self) -> Tensor:
+        """Of each head, (head, receiver, sender): the transpose of the paper's ``k^t q``."""
+        return self.attention.qk.matrix_at(0.0)
 
     @property
     def ov(self) -> Tensor:
@@ -150,10 +150,10 @@ class OneLayerTransformer:
         """The outputs Y for sequences (…, token) of categories 1..N, shape (…, token), float64."""
         return self.read(self.stream(x))
 
-    def with_key_query(self, key_query: ArrayLike) -> OneLayerTransformer:
-        """The same transformer with another ``k^t q``, sender first, (head, width, width)."""
-        qk = as_tensor(key_query, "key_query", ndim_at_least=2).mT
-        return replace(self, attention=self.attention.with_schedules(qk, self.attention.ov, None))
+    def with_qk(self, qk: ArrayLike) -> OneLayerTransformer:
+        """Return the same transformer with another qk, (head, receiver, sender)."""
+        circuit = as_tensor(qk, "qk", ndim_at_least=2)
+        return replace(self, attention=self.attention.with_schedules(circuit, self.attention.ov, None))
 
 
 def _check_attention(attention: Any) -> None:
@@ -215,7 +215,7 @@ class LayerNorm:
 def shift(positions: int) -> Tensor:
     """``D_{−1}``: ones where row = column − 1, `logical` (2.6); it is the superdiagonal.
 
-    As a sender-first ``k^t q`` it makes position i attend to i − 1 alone. Its transpose S moves position i to i + 1.
+    Its transpose S, as a qk, makes position i attend to i − 1 alone, and as an ov moves position i to i + 1.
 
     Args:
         positions: M.

@@ -67,12 +67,12 @@ def linear_case(categories: int, positions: int, base: float = 10.0, causal: boo
     [1.0, 13.0, 32.0, 22.0]
     """
     task = PairTask(pair_numbers(categories, base), positions)
-    key_query = on_positions(task, base * shift(positions))
+    qk = on_positions(task, base * shift(positions).mT)
     v = on_categories(task, torch.eye(categories, dtype=torch.float64))
     C = torch.zeros(task.width, dtype=torch.float64)
     C[:categories] = torch.arange(1, categories + 1, dtype=torch.float64)
     return OneLayerTransformer(
-        Attention(key_query.mT, v, causal=causal, weights="linear"),
+        Attention(qk, v, causal=causal, weights="linear"),
         torch.eye(task.width, dtype=torch.float64),
         torch.zeros(task.width, dtype=torch.float64),
         C,
@@ -86,7 +86,7 @@ def linear_case(categories: int, positions: int, base: float = 10.0, causal: boo
 def mixture(task: PairTask, attention_share: float = 0.5, causal: bool = False) -> OneLayerTransformer:
     """`solution_2` computes one share of q_true and `solution_3` the rest, side by side in one transformer.
 
-    Head 1 has ``k^t q = share·q_true`` on categories and writes on positions; head 2 has ``k^t q = D_{−1}`` and writes
+    Head 1 has ``qk = share·q_true^T`` on categories and writes on positions; head 2 has ``qk = S`` and writes
     ``(1 − share)·q_true^T`` on categories. Each has its own K and c, since they use different features.
 
     Args:
@@ -109,15 +109,15 @@ def mixture(task: PairTask, attention_share: float = 0.5, causal: bool = False) 
         raise ArgumentValueError(expected("attention_share", "a number from 0 to 1", attention_share))
     decided, looked_up = attention_share * task.q_true, (1.0 - attention_share) * task.q_true
     positions, categories = Selection.of(decided, "exact"), Selection.of(looked_up, "exact")
-    step = shift(task.positions)
-    key_query = torch.stack([on_categories(task, decided), on_positions(task, step)])
+    step = shift(task.positions).mT
+    qk = torch.stack([on_categories(task, decided), on_positions(task, step.mT)]).mT
     v = torch.stack(
-        [on_positions(task, step.mT * positions.shrink), on_categories(task, looked_up.mT * categories.shrink)]
+        [on_positions(task, step * positions.shrink), on_categories(task, looked_up.mT * categories.shrink)]
     )
     per_category = torch.ones(task.categories, dtype=torch.float64)
     per_position = torch.ones(task.positions, dtype=torch.float64)
     return OneLayerTransformer(
-        Attention(key_query.mT, v, causal=causal, weights="linear"),
+        Attention(qk, v, causal=causal, weights="linear"),
         torch.eye(task.width, dtype=torch.float64),
         torch.cat([categories.bias * per_category, positions.bias * per_position]),
         torch.cat([categories.K * per_category, positions.K * per_position]),

@@ -91,7 +91,7 @@ def _attending_to_previous(task: PairTask, v: Tensor, sharpness: float, causal: 
         wanted = f"a number from 0 to {_SHARPEST:.5f}, beyond which its exponential overflows"
         advice = "at 40 softmax attention is sharp to the last digit"
         raise ArgumentValueError(expected("sharpness", wanted, sharpness, advice))
-    return Attention(on_positions(task, sharpness * shift(task.positions)).mT, v, causal=causal, weights="softmax")
+    return Attention(on_positions(task, sharpness * shift(task.positions).mT), v, causal=causal, weights="softmax")
 
 
 @typed_arguments

@@ -69,9 +69,9 @@ def solution_1(task: PairTask, form: Form = "rows", causal: bool = False) -> One
         raise ArgumentValueError(expected("form", " or ".join(map(repr, _NAMES_1)), repr(form)))
     if form == "indicators":
         return _indicators(task, causal)
-    key_query = on_positions(task, 2.0 * shift(task.positions))
+    qk = on_positions(task, 2.0 * shift(task.positions).mT)
     v = on_categories(task, torch.eye(task.categories, dtype=torch.float64))
-    attention = Attention(key_query.mT, v, causal=causal, weights="linear")
+    attention = Attention(qk, v, causal=causal, weights="linear")
     bias, C = readout(task.q_true, form)
     return OneLayerTransformer(attention, recognisers(task), bias, C, task, name=_NAMES_1[form])
 
@@ -116,12 +116,12 @@ def _bias_and_weights(functional: Tensor, form: Literal["rows", "uniform", "prin
 
 def _indicators(task: PairTask, causal: bool) -> OneLayerTransformer:
     categories = task.categories
-    key_query = on_positions(task, shift(task.positions), scratch=categories)
+    qk = on_positions(task, shift(task.positions).mT, scratch=categories)
     v = to_scratch(task, torch.eye(categories, dtype=torch.float64))
     previous, current = _one_hot_pairs(categories)
     B = torch.cat([current, torch.zeros(categories**2, task.positions, dtype=torch.float64), previous], dim=1)
     bias = -torch.ones(categories**2, dtype=torch.float64)
-    attention = Attention(key_query.mT, v, causal=causal, weights="linear")
+    attention = Attention(qk, v, causal=causal, weights="linear")
     return OneLayerTransformer(attention, B, bias, by_pair(task.q_true), task, name=_NAMES_1["indicators"])
 
 
@@ -197,9 +197,9 @@ def solution_3(
     [0.0, -2.0, 4.0, 3.0]
     """
     selected = Selection.of(task.q_true, form, K)
-    key_query = on_positions(task, shift(task.positions))
+    qk = on_positions(task, shift(task.positions).mT)
     v = on_categories(task, task.q_true.mT * selected.shrink)
-    attention = Attention(key_query.mT, v, causal=causal, weights="linear")
+    attention = Attention(qk, v, causal=causal, weights="linear")
     read = torch.ones(task.width, dtype=torch.float64)
     if form == "exact":
         read[task.categories :] = 0.0

@@ -10,20 +10,21 @@ from tokendynamics.circuits.transformer import Block
 
 QK_BLOCKS: tuple[tuple[Block, Block], ...] = (
     ("category", "category"),
-    ("category", "position"),
     ("position", "category"),
+    ("category", "position"),
     ("position", "position"),
 )
-"""Blocks of ``k^t q``, sender first."""
+"""Blocks of qk, (receiver, sender), in the order in which those of the paper's ``k^t q`` are printed."""
 
 
 def block_name(block: tuple[Block, Block]) -> str:
-    """A block in words, sender first.
+    """Return a block (receiver, sender) in words, as it stands in the paper's ``k^t q``: the sender first.
 
-    >>> block_name(("category", "position"))
+    >>> block_name(("position", "category"))
     'category–position'
     """
-    return "–".join(block)
+    receiver, sender = block
+    return f"{sender}–{receiver}"
 
 
 def weights_of(task: PairTask, block: Block) -> Tensor:
@@ -33,9 +34,12 @@ def weights_of(task: PairTask, block: Block) -> Tensor:
     return torch.full((task.positions,), 1.0 / task.positions, dtype=torch.float64)
 
 
-def column_centred(matrix: Tensor, rows: Tensor) -> Tensor:
-    """Each column less its mean over the rows, with weights `rows` (…, row) that sum to one."""
-    return matrix - (rows[..., None] * matrix).sum(dim=-2, keepdim=True)
+def row_centred(matrix: Tensor, columns: Tensor) -> Tensor:
+    """Return each row less its mean over the columns, with weights `columns` (…, column) that sum to one.
+
+    Of a qk it takes off what is the same for all senders, and of an ov what is written for every sender alike.
+    """
+    return matrix - (matrix * columns[..., None, :]).sum(dim=-1, keepdim=True)
 
 
 def double_centred(matrix: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
@@ -52,9 +56,9 @@ def double_centred(matrix: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     tensor([[ 1., -1.],
             [-1.,  1.]])
     """
-    return column_centred(column_centred(matrix, rows).mT, columns).mT
+    return row_centred(row_centred(matrix, columns).mT, rows).mT
 
 
 def mean_square(matrix: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """``Σ_rc rows_r columns_c m_rc²``, shape (…)."""
-    return (matrix.square() * rows[..., :, None] * columns[..., None, :]).sum(dim=(-2, -1))
+    return (matrix.square() * columns[..., None, :] * rows[..., :, None]).sum(dim=(-2, -1))

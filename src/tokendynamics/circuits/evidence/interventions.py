@@ -105,7 +105,7 @@ def ablation(trial: Trial, threshold: float) -> Instrument:
     - "both at once": an additive attention before linear units. "Made twice" is what this loses beyond what the two
       lose one by one: logic that either part makes when the other does not. It is negative where the two only make
       it together.
-    - each block of ``k^t q``, in every head, becomes its additive part (row + column + mean). Without the
+    - each block of qk, in every head, becomes its additive part (row + column + mean). Without the
       position–position block a transformer that routes by position loses its way, which says nothing about logic.
 
     A part is pointed at if it makes more than the threshold with the other one ablated. The attention also if more is
@@ -183,18 +183,18 @@ def _below_zero(share: Estimate) -> bool:
 def without_interaction(
     model: OneLayerTransformer, task: PairTask, block: tuple[Block, Block], head: int | None = None
 ) -> OneLayerTransformer:
-    """The transformer with one block of ``k^t q`` replaced by its additive part, in one head or in all."""
+    """The transformer with one block (receiver, sender) of qk replaced by its additive part, in one head or in all."""
     heads = slice(None) if head is None else slice(head, head + 1)
-    sender, receiver = block
-    where = heads, model.block(sender), model.block(receiver)
-    changed: Tensor = model.key_query.clone()
-    changed[where] -= double_centred(changed[where], weights_of(task, sender), weights_of(task, receiver))
-    return model.with_key_query(changed)
+    receiver, sender = block
+    where = heads, model.block(receiver), model.block(sender)
+    changed: Tensor = model.qk.clone()
+    changed[where] -= double_centred(changed[where], weights_of(task, receiver), weights_of(task, sender))
+    return model.with_qk(changed)
 
 
 def _by_head(trial: Trial) -> list[Estimate]:
     """The category–category block taken out of one head at a time."""
-    count = trial.model.key_query.shape[0]
+    count = trial.model.qk.shape[0]
     if count == 1:
         return []
     changed = [without_interaction(trial.model, trial.task, QK_BLOCKS[0], head) for head in range(count)]

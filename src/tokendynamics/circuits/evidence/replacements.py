@@ -23,9 +23,9 @@ class AdditiveAttention:
     """Writes ``Σ_j f_ij(X_j)`` at token i, the f_ij fitted by least squares to what a model's attention wrote.
 
     The fit, on sequences drawn apart, takes away all that attention makes of two categories or more: pairs weighed by
-    ``k^t q``, products of weights that depend on one category and values that depend on another, and what the sum in a
+    qk, products of weights that depend on one category and values that depend on another, and what the sum in a
     softmax mixes. An attention that only carries categories, one by one, is reproduced exactly. Unlike exchanged keys,
-    and unlike a block of ``k^t q`` on its own, the hidden units still see streams like those that they were made for.
+    and unlike a block of qk on its own, the hidden units still see streams like those that they were made for.
 
     Where the sums of a feature leave the range of what attention ever wrote there, they are drawn towards their mean
     until they fit: hidden units that clip what they never had to carry would make logic out of the ablation itself.

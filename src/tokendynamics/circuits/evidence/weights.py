@@ -8,9 +8,9 @@ from torch import Tensor
 from tokendynamics.circuits.evidence.centring import (
     QK_BLOCKS,
     block_name,
-    column_centred,
     double_centred,
     mean_square,
+    row_centred,
     weights_of,
 )
 from tokendynamics.circuits.evidence.instrument import Estimate, Found, Instrument, finite_or_none
@@ -83,9 +83,9 @@ def _each(drawn: dict[str, Tensor]) -> list[dict[str, Tensor]]:
 def _variances(model: OneLayerTransformer, weights: dict[str, Tensor]) -> Tensor:
     """Variance of each double-centred block, (head, block)."""
     found = []
-    for sender, receiver in QK_BLOCKS:
-        block = model.key_query[:, model.block(sender), model.block(receiver)]
-        rows, columns = weights[sender], weights[receiver]
+    for receiver, sender in QK_BLOCKS:
+        block = model.qk[:, model.block(receiver), model.block(sender)]
+        rows, columns = weights[receiver], weights[sender]
         found.append(mean_square(double_centred(block, rows, columns), rows, columns))
     return torch.stack(found, dim=-1)
 
@@ -150,10 +150,10 @@ def _route(by_category: bool, by_position: bool, estimates: tuple[Estimate, ...]
 
 
 def correlation(model: OneLayerTransformer, task: PairTask, resamples: int, confidence: float, seed: int) -> Instrument:
-    """|Correlation| of the category–category block with q_true, each column centred over the senders.
+    """|Correlation| of the category–category block with q_true, centred over the senders of each receiver.
 
-    A constant added to a column of the block is the same for all senders, and whatever reads the attention can take
-    it off again: the raw correlation sees such constants, the centred one does not. Pairs weigh by the law. With
+    A constant added to a receiver's row of the block is the same for all senders, and whatever reads the attention can
+    take it off again: the raw correlation sees such constants, the centred one does not. Pairs weigh by the law. With
     several heads the one that is most alike counts.
 
     Two uncertainties: the interval (Bayesian bootstrap over senders and over receivers) says how much the number
@@ -168,15 +168,16 @@ def correlation(model: OneLayerTransformer, task: PairTask, resamples: int, conf
         seed: Of both.
     """
     title = "likeness of the category block of k^t q to q_true"
-    block = model.key_query[:, model.block("category"), model.block("category")]
-    law = task.law
+    block = model.qk[:, model.block("category"), model.block("category")]
+    # q_true has the previous category first, which is the sender's.
+    wanted, law = task.q_true.mT, task.law
     held = mean_square(double_centred(block, law, law), law, law) > _ROUNDING * mean_square(block, law, law)
     if not bool(held.any()):
         nothing = "no head weighs pairs of categories: there is nothing that could look like q_true."
         undefined = Estimate("centred", None), Estimate("interaction", None), Estimate("raw", None)
         return Instrument("correlation", title, False, None, undefined, nothing, {"heads": []})
     held_blocks = block[held]
-    per_head = _column(held_blocks, task.q_true, law, law).abs()
+    per_head = _centred(held_blocks, wanted, law, law).abs()
     best = int(per_head.argmax())
     senders = random_weights(law, resamples, seed)
     receivers = random_weights(law, resamples, seed + 1)
@@ -184,10 +185,10 @@ def correlation(model: OneLayerTransformer, task: PairTask, resamples: int, conf
     estimates = tuple(
         Estimate(
             name,
-            abs(float(measure(chosen, task.q_true, law, law))),
-            *_without_sign(*percentiles(measure(chosen, task.q_true, senders, receivers), confidence)),
+            abs(float(measure(chosen, wanted, law, law))),
+            *_without_sign(*percentiles(measure(chosen, wanted, receivers, senders), confidence)),
         )
-        for name, measure in {"centred": _column, "interaction": _double, "raw": _raw}.items()
+        for name, measure in {"centred": _centred, "interaction": _double, "raw": _raw}.items()
     )
     chance = _chance(held_blocks, task, float(per_head[best]), resamples, seed + 2)
     found = _found(estimates[0], chance, confidence)
@@ -198,8 +199,8 @@ def correlation(model: OneLayerTransformer, task: PairTask, resamples: int, conf
     return Instrument("correlation", title, found, None, estimates, _likeness(estimates, chance), details)
 
 
-def _column(block: Tensor, functional: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    return _alike(column_centred(block, rows), column_centred(functional, rows), rows, columns)
+def _centred(block: Tensor, functional: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    return _alike(row_centred(block, columns), row_centred(functional, columns), rows, columns)
 
 
 def _double(block: Tensor, functional: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
@@ -212,7 +213,7 @@ def _raw(block: Tensor, functional: Tensor, rows: Tensor, columns: Tensor) -> Te
 
 
 def _less_mean(matrix: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    return matrix - (matrix * rows[..., :, None] * columns[..., None, :]).sum(dim=(-2, -1), keepdim=True)
+    return matrix - (matrix * columns[..., None, :] * rows[..., :, None]).sum(dim=(-2, -1), keepdim=True)
 
 
 def _without_sign(low: float | None, high: float | None) -> tuple[float | None, float | None]:
@@ -225,7 +226,7 @@ def _without_sign(low: float | None, high: float | None) -> tuple[float | None, 
 
 def _alike(a: Tensor, b: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """Weighted cosine of two matrices; 0 where one of them vanishes."""
-    product = (a * b * rows[..., :, None] * columns[..., None, :]).sum(dim=(-2, -1))
+    product = (a * b * columns[..., None, :] * rows[..., :, None]).sum(dim=(-2, -1))
     size = (mean_square(a, rows, columns) * mean_square(b, rows, columns)).sqrt()
     return torch.where(size > 0, product / size, torch.zeros_like(product))
 
@@ -235,9 +236,9 @@ def _chance(blocks: Tensor, task: PairTask, observed: float, resamples: int, see
     as_large = 0
     for _ in range(resamples):
         previous, current = torch.randperm(count, generator=draw), torch.randperm(count, generator=draw)
-        renamed = task.q_true[previous][:, current]
+        renamed = task.q_true[previous][:, current].mT
         # Renaming that changes nothing counts as equally large in spite of rounding.
-        as_large += float(_column(blocks, renamed, task.law, task.law).abs().max()) >= observed - 1e-12
+        as_large += float(_centred(blocks, renamed, task.law, task.law).abs().max()) >= observed - 1e-12
     return (1 + as_large) / (1 + resamples)
 
 

@@ -73,6 +73,14 @@ def _features(sight: Sight, task: PairTask) -> slice:
     return slice(first, task.categories if sight == "category" else task.width)
 
 
+def circuit(parameters: dict[str, Tensor]) -> Tensor:
+    """Return ``qk = q^t k``, (receiver, sender), over the features that keys see.
+
+    As the transpose of the paper's product ``k^t q``: the other order of factors rounds otherwise in the last digit.
+    """
+    return (parameters["k"].T @ parameters["q"]).T
+
+
 def initial_parameters(design: Design, task: PairTask, hidden: int, seed: int) -> dict[str, Tensor]:
     """Uniform in ±1/√fan-in, the LayerNorm the identity.
 

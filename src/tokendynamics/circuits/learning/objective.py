@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm
 
-from tokendynamics.circuits.learning.architecture import Design
+from tokendynamics.circuits.learning.architecture import Design, circuit
 from tokendynamics.circuits.learning.closed_form import Sequences, stream
 
 EPSILON = 1e-5
@@ -27,24 +27,24 @@ def mean_squared_error(design: Design, parameters: dict[str, Tensor], batch: Col
         batch: In pieces, `Sequences.in_pieces`.
     """
     numbers = sum(piece.targets.numel() for piece in batch)
-    key_query = parameters["k"].T @ parameters["q"]
-    # The pieces share one product k^t q: its gradient is collected here and passed on once.
-    shared = key_query.detach().requires_grad_(key_query.requires_grad)
+    qk = circuit(parameters)
+    # The pieces share one product: its gradient is collected here and passed on once.
+    shared = qk.detach().requires_grad_(qk.requires_grad)
     total = 0.0
     for piece in batch:
-        outputs = predictions(design, {**parameters, "key_query": shared}, piece)
+        outputs = predictions(design, {**parameters, "qk": shared}, piece)
         loss = (outputs - piece.targets).square().sum() / numbers
         if loss.requires_grad:
             loss.backward()
         total += loss.item()
     if shared.grad is not None:
-        key_query.backward(shared.grad)
+        qk.backward(shared.grad)
     return total
 
 
 def predictions(design: Design, parameters: dict[str, Tensor], sequences: Sequences) -> Tensor:
     """The model's outputs for the tokens from the second on, (token − 1, sample)."""
-    rows = stream(design, parameters["key_query"], parameters["v"], sequences)[1:]
+    rows = stream(design, parameters["qk"], parameters["v"], sequences)[1:]
     rows = layer_norm(rows, rows.shape[-1:], parameters["gain"], parameters["shift"], EPSILON)
     flat = ReluReadout.apply(rows.flatten(0, 1), parameters["B"], parameters["bias"], parameters["C"])
     outputs = cast("Tensor", flat)

@@ -100,9 +100,9 @@ class LearningRecord:
         return as_transformer(self.settings, self.parameters, self.name)
 
     @property
-    def key_query(self) -> Tensor:
-        """``k^t q``, sender first, (width, width); zero where the model cannot see."""
-        return self.transformer.key_query[0]
+    def qk(self) -> Tensor:
+        """(receiver, sender) = (width, width); zero where the model cannot see."""
+        return self.transformer.qk[0]
 
     @property
     def ov(self) -> Tensor:

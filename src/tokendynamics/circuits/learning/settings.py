@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from tokendynamics.circuits.learning.architecture import Architecture, Design, design
+from tokendynamics.circuits.learning.architecture import Architecture, Design, circuit, design
 from tokendynamics.circuits.task import PairTask
 from tokendynamics.circuits.transformer import on_categories, on_positions, shift
 from tokendynamics.numerics.arguments import as_count
@@ -114,20 +114,19 @@ class Settings:
 
 @dataclass(frozen=True, eq=False)
 class Pull:
-    """``weight · (‖k^t q − target‖² + ‖v − target‖²)`` for the combined model.
+    """``weight · (‖qk − target‖² + ‖v − target‖²)`` for the combined model.
 
     Attributes:
-        key_query: The hand-built ``k^t q``, sender first, (width, width).
+        qk: The hand-built one, (receiver, sender) = (width, width).
         v: The hand-built v, (width, width).
     """
 
-    key_query: Tensor
+    qk: Tensor
     v: Tensor
 
     def add(self, parameters: dict[str, Tensor], weight: float) -> float:
         """The pull's part of the loss; its gradient is added to those of q, k and v."""
-        key_query = parameters["k"].T @ parameters["q"]
-        distance = (key_query - self.key_query).square().sum() + (parameters["v"] - self.v).square().sum()
+        distance = (circuit(parameters) - self.qk).square().sum() + (parameters["v"] - self.v).square().sum()
         loss = weight * distance
         loss.backward()
         return loss.item()
@@ -153,8 +152,8 @@ def pull_towards(flavour: str, task: PairTask) -> Pull | None:
     if flavour == "free":
         return None
     if flavour == "towards-2":
-        return Pull(on_categories(task, task.q_true), on_positions(task, shift(task.positions).T))
-    neighbours = on_positions(task, shift(task.positions))
+        return Pull(on_categories(task, task.q_true).T, on_positions(task, shift(task.positions).T))
+    neighbours = on_positions(task, shift(task.positions)).T
     if flavour == "towards-1":
         return Pull(2.0 * neighbours, on_categories(task, torch.eye(task.categories, dtype=torch.float64)))
     return Pull(neighbours, on_categories(task, task.q_true.T))

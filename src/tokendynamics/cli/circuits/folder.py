@@ -147,7 +147,7 @@ def matrices_of(model: OneLayerTransformer) -> dict[str, Any]:
     weights = {
         "q_true": model.task.q_true,
         "law": model.task.law,
-        "key_query": model.key_query,
+        "qk": model.qk,
         "ov": model.ov,
         "B": model.B,
         "bias": model.bias,

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from tokendynamics import plots
-from tokendynamics.circuits.evidence.centring import column_centred
+from tokendynamics.circuits.evidence.centring import row_centred
 from tokendynamics.circuits.learning import LearningRecord
 from tokendynamics.papers.drawing import banded, dots, footnote
 from tokendynamics.papers.logical.learned import Size, learned, learning_time
@@ -89,7 +89,7 @@ def draw(record: Record) -> Figure:
     figure, panels = plots.panels(3, 2, width=plots.DOUBLE, height=4.6, titles=titles)
     uniform = best.task.law
     shown = [best.task.q_true, learned_block]
-    shown += [column_centred(matrix, uniform) for matrix in shown]
+    shown += [row_centred(matrix.mT, uniform).mT for matrix in shown]
     for panel, matrix in zip([*panels[:2], *panels[3:5]], shown, strict=True):
         plots.heat_map(matrix, cells="signs", row_label="previous", column_label="current", axes=panel)
     correlations = np.abs(record.results["correlations"])
@@ -108,13 +108,13 @@ def draw(record: Record) -> Figure:
 
 
 def _block(run: LearningRecord) -> Tensor:
-    """The category block of k^t q, [sender, receiver]."""
+    """The category block of the paper's k^t q, [sender, receiver]."""
     categories = run.task.categories
-    return run.key_query[:categories, :categories]
+    return run.qk[:categories, :categories].mT
 
 
 def _alike(run: LearningRecord, *, centred: bool) -> float:
     """Correlation of the block with q_true, of all entries or after centring each column over the senders."""
     pair = [_block(run), run.task.q_true]
-    first, second = (column_centred(m, run.task.law) if centred else m - m.mean() for m in pair)
+    first, second = (row_centred(m.mT, run.task.law).mT if centred else m - m.mean() for m in pair)
     return float((first * second).sum() / (first.norm() * second.norm()))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tokendynamics import plots
 from tokendynamics.circuits.evidence import Evidence, evidence
-from tokendynamics.circuits.evidence.centring import column_centred, double_centred, weights_of
+from tokendynamics.circuits.evidence.centring import double_centred, row_centred, weights_of
 from tokendynamics.circuits.learning import LearningRecord
 from tokendynamics.circuits.task import PairTask
 from tokendynamics.numerics.intervals import wilson
@@ -80,7 +80,7 @@ def draw(record: Record) -> Figure:
     for column, model in enumerate(EXPECTED):
         run = runs[model][0]
         blocks = {"cat.": run.task.categories, "position": run.task.positions}
-        matrices = (centred_pairs(run.key_query, run.task), centred_values(run.ov, run.task))
+        matrices = (centred_pairs(run.qk, run.task).mT, centred_values(run.ov, run.task))
         for panel, matrix, name in zip(panels[column::4], matrices, ("k^t q", "v"), strict=True):
             label = name if column == 0 else ""
             plots.heat_map(matrix, blocks=blocks, row_label=label, axes=panel)
@@ -93,20 +93,20 @@ def draw(record: Record) -> Figure:
     )
 
 
-def centred_pairs(key_query: Tensor, task: PairTask) -> Tensor:
-    """k^t q less what depends on the sender or the receiver alone, block by block."""
+def centred_pairs(qk: Tensor, task: PairTask) -> Tensor:
+    """Qk less what depends on the sender or the receiver alone, block by block."""
     weights = {part: weights_of(task, part) for part in _PARTS}
     rows = []
-    for sender, block_row in zip(_PARTS, _split(key_query, task, 0), strict=True):
+    for receiver, block_row in zip(_PARTS, _split(qk, task, 0), strict=True):
         blocks = zip(_PARTS, _split(block_row, task, 1), strict=True)
-        rows.append(torch.cat([double_centred(m, weights[sender], weights[receiver]) for receiver, m in blocks], dim=1))
+        rows.append(torch.cat([double_centred(m, weights[receiver], weights[sender]) for sender, m in blocks], dim=1))
     return torch.cat(rows)
 
 
 def centred_values(v: Tensor, task: PairTask) -> Tensor:
     """What is left of v without what it writes for every sender alike, block by block."""
     blocks = zip(_PARTS, _split(v, task, 1), strict=True)
-    return torch.cat([column_centred(block.mT, weights_of(task, part)).mT for part, block in blocks], dim=1)
+    return torch.cat([row_centred(block, weights_of(task, part)) for part, block in blocks], dim=1)
 
 
 def _split(matrix: Tensor, task: PairTask, dim: int) -> tuple[Tensor, ...]:

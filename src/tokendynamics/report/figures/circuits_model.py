@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tokendynamics.circuits.evidence.centring import column_centred
+from tokendynamics.circuits.evidence.centring import row_centred
 from tokendynamics.circuits.task import PairTask
 from tokendynamics.circuits.transformer import OneLayerTransformer
 from tokendynamics.report.figures.circuits_matrix import Matrices, Panel, Side, matrices
@@ -16,12 +16,12 @@ _COLOURS = (
 
 
 def attention_weights(model: OneLayerTransformer) -> Matrices:
-    """``k^t q`` and v of every head."""
+    """The paper's ``k^t q``, the transpose of qk, and v of every head."""
     panels = []
-    for head, (key_query, v) in enumerate(zip(model.key_query, model.ov, strict=True), start=1):
+    for head, (qk, v) in enumerate(zip(model.qk, model.ov, strict=True), start=1):
         of_head = f", head {head}" if len(model.ov) > 1 else ""
         panels += [
-            Panel(f"kᵗq{of_head}", key_query.numpy(), _features(model, "sender"), _features(model, "receiver")),
+            Panel(f"kᵗq{of_head}", qk.mT.numpy(), _features(model, "sender"), _features(model, "receiver")),
             Panel(f"v{of_head}", v.numpy(), _features(model, "written"), _features(model, "read")),
         ]
     return matrices(
@@ -63,7 +63,7 @@ def functional_beside_block(model: OneLayerTransformer, task: PairTask, head: in
         head: Which head, from 0.
     """
     categories = model.block("category")
-    block = model.key_query[head, categories, categories]
+    block = model.qk[head, categories, categories].mT
     previous, current = (Side(title, (("category", task.categories),)) for title in ("previous", "current"))
     sender, receiver = (Side(title, (("category", task.categories),)) for title in ("sender", "receiver"))
     raw, centred = correlations(block, task)
@@ -71,10 +71,10 @@ def functional_beside_block(model: OneLayerTransformer, task: PairTask, head: in
     panels = [
         Panel("q_true", task.q_true.numpy(), previous, current),
         Panel(f"kᵗq{of_head}", block.numpy(), sender, receiver, note=f"correlation {raw}"),
-        Panel("q_true, columns centred", column_centred(task.q_true, task.law).numpy(), previous, current),
+        Panel("q_true, columns centred", row_centred(task.q_true.mT, task.law).mT.numpy(), previous, current),
         Panel(
             f"kᵗq{of_head}, columns centred",
-            column_centred(block, task.law).numpy(),
+            row_centred(block.mT, task.law).mT.numpy(),
             sender,
             receiver,
             note=f"correlation {centred}",
@@ -94,7 +94,7 @@ def correlations(block: torch.Tensor, task: PairTask) -> tuple[str, str]:
     """Law-weighted correlation with q_true as it is, and with columns centred, in words; a sign is kept."""
     weights = task.law[:, None] * task.law
     raw = [one - (weights * one).sum() for one in (block, task.q_true)]
-    centred = [column_centred(one, task.law) for one in (block, task.q_true)]
+    centred = [row_centred(one.mT, task.law).mT for one in (block, task.q_true)]
     return _cosine(raw[0], raw[1], weights), _cosine(centred[0], centred[1], weights)
 
 
