@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tokendynamics import observables
 from tokendynamics.theorems import PAPERS, STATEMENTS
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
+DOCUMENTS = ["README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
 SOURCES = [path for folder in ("src", "tests") for path in sorted((ROOT / folder).rglob("*.py"))]
 
 
@@ -43,6 +44,11 @@ def test_readme_citation_and_theorems_name_the_same_papers(key: str) -> None:
 def test_mathematics_has_every_statement_and_none_that_is_not_there() -> None:
     told = re.findall(r"^### ((?:asymptotic|positional|logical)-\S+)$", _read("docs/mathematics.md"), re.MULTILINE)
     assert told == [statement.name for statement in STATEMENTS]
+
+
+def test_mathematics_has_every_observable() -> None:
+    told = set(re.findall(r"`(?:td\.observables\.)?(\w+)`", _read("docs/mathematics.md")))
+    assert set(observables.__all__) - {"Hemisphere", "summarize"} <= told
 
 
 def test_every_section_of_mathematics_that_is_referred_to_exists() -> None:
