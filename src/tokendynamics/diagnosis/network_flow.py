@@ -16,7 +16,8 @@ from tokendynamics.numerics.errors import ArgumentValueError, expected, shown
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.layers import as_layers
-from tokendynamics.spaces.free import Free
+from tokendynamics.spaces.geometry import geometry_of
+from tokendynamics.spaces.space import Space
 from tokendynamics.spaces.sphere import Sphere
 
 
@@ -25,7 +26,7 @@ def flow_of(
     checkpoint: Checkpoint,
     layers: int | Iterable[int] | None = None,
     *,
-    space: Free | Sphere | None = None,
+    space: Space | None = None,
     dtype: torch.dtype = torch.float64,
 ) -> Flow:
     """The attention of a network as a flow in which each layer lasts one unit of time.
@@ -62,13 +63,14 @@ def flow_of(
     The embeddings of a prompt are where its flow starts: ``ckpt.states(ckpt.encode(text).ids).feed_forward[0]``.
     """
     space = Sphere() if space is None else space
-    if not isinstance(space, Free | Sphere):
+    geometry = geometry_of(space) if isinstance(space, Space) else None
+    if geometry is None or not geometry.closed_form or geometry.metric is not None:
         raise ArgumentValueError(expected("space", "Sphere() or Free()", repr(space)))
     if dtype not in (torch.float32, torch.float64):
         raise ArgumentValueError(expected("dtype", "torch.float32 or torch.float64", shown(dtype)))
-    one = layers is not None and not isinstance(layers, Iterable)
-    chosen = as_layers([layers] if one else layers, checkpoint.architecture.layers)
-    parts = [LayerCircuits(weights, isinstance(space, Sphere), dtype) for weights in checkpoint.iter_attention(chosen)]
+    several = layers if layers is None or isinstance(layers, Iterable) else [layers]
+    chosen = as_layers(several, checkpoint.architecture.layers)
+    parts = [LayerCircuits(weights, space.constrained, dtype) for weights in checkpoint.iter_attention(chosen)]
     period = float(len(parts))
     ov = Periodic(_stacked([part.ov for part in parts]), period)
     qk = Periodic(_stacked([part.qk for part in parts]), period)

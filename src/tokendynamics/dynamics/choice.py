@@ -56,6 +56,9 @@ def choose(engine: str, problem: Problem, given: Collection[str] = ()) -> str:
     if engine == "stiff" and problem.wants_gradients:
         wanted = "'fixed' (by step=), 'layers' or 'batched' where gradients are wanted"
         raise ArgumentValueError(expected("engine", wanted, "'stiff'", "or detach x0 and the matrices"))
+    if engine == "stiff" and not problem.has_jacobian:
+        wanted = "'batched', 'fixed' or 'layers' for a space of your own"
+        raise ArgumentValueError(expected("engine", wanted, "'stiff'", "its Jacobian is not known"))
     if engine == "batched" and not problem.tableau.error:
         advice = "give step= for a fixed step, or take dopri5 or bosh3"
         raise ArgumentValueError(expected("method", "one with an error estimate", problem.tableau.name, advice))
@@ -64,7 +67,12 @@ def choose(engine: str, problem: Problem, given: Collection[str] = ()) -> str:
 
 def _suits_stiff(problem: Problem) -> bool:
     (systems, tokens, dim), (first, *_, last) = problem.start.shape, problem.times
-    if not 0 < systems <= _SYSTEMS or tokens * dim > _LARGEST_STIFF or problem.wants_gradients:
+    if (
+        not 0 < systems <= _SYSTEMS
+        or tokens * dim > _LARGEST_STIFF
+        or problem.wants_gradients
+        or not problem.has_jacobian
+    ):
         return False
     # Every jump of a schedule starts a multistep method anew, at order one.
     if len(problem.field.attention.breaks(first, last)) > _JUMPS:

@@ -12,7 +12,8 @@ from tokendynamics.attention.mixing import masked_weights
 from tokendynamics.attention.positions import AbsolutePositions
 from tokendynamics.attention.schedules import Constant, Time
 from tokendynamics.dynamics import small_systems
-from tokendynamics.spaces.retraction import inner, normalized
+from tokendynamics.spaces.geometry import Geometry
+from tokendynamics.spaces.retraction import inner
 
 SLOW = 1e-4
 """Tokens slower than this share of the largest possible speed are recomputed from differences."""
@@ -28,15 +29,13 @@ class Field:
 
     Attributes:
         attention: Whose system axes, if any, are one axis.
-        constrained: Whether tokens live on ``y^T M y = 1``.
-        metric: M, (dim, dim) or (system, dim, dim); None for the identity.
+        geometry: Of the space; its system axes, if any, are one axis.
         factor: Multiplies the weights: 1, or 1/√dim of `normalization="paper"`.
         identity_values: Whether ov is left out, as in `asymptotic` (20).
     """
 
     attention: Attention
-    constrained: bool
-    metric: Tensor | None
+    geometry: Geometry
     factor: float
     identity_values: bool = False
 
@@ -44,15 +43,11 @@ class Field:
         """The field at the projection of x, one product form for all tokens: accurate to rounding of |ov x|."""
         if x.ndim == 3 and len(x) > 1 and x.numel() > _PIECE_ENTRIES:
             return torch.cat([self._piece(part).velocity(x[part], _time_of(t, part)) for part in _pieces(x)])
-        if small_systems.suits(self.attention, x):
-            options = {"constrained": self.constrained, "metric": self.metric, "identity_values": self.identity_values}
-            velocity = small_systems.velocity(self.attention, x, t, **options)
+        if self.geometry.closed_form and small_systems.suits(self.attention, x):
+            velocity = small_systems.velocity(self.attention, self.geometry, x, t, self.identity_values)
             return velocity if self.factor == 1.0 else self.factor * velocity
-        if not self.constrained:
-            return self._mixed(x, t)
         y = self.project(x)
-        pull = self._mixed(y, t)
-        return pull - inner(y, pull, self.metric) * y
+        return self.geometry.tangent_part(y, self._mixed(y, t))
 
     def velocity_from_differences(self, x: Tensor, t: Time) -> Tensor:
         """``Σ_j w_ij (y_j − y_i)``, tangent: accurate to rounding of the velocity itself, however slow.
@@ -75,7 +70,7 @@ class Field:
     def refined_velocity(self, x: Tensor, t: Time) -> Tensor:
         """`velocity`, with slow tokens taken from differences where that is possible."""
         velocity = self.velocity(x, t)
-        if not self.constrained or self.multiples is None:
+        if not self.has_differences or self.multiples is None:
             return velocity
         bound = SLOW * self.factor * self.multiples.abs().sum(dim=-1)[..., None, None]
         slow = velocity.norm(dim=-1, keepdim=True) < bound
@@ -88,17 +83,20 @@ class Field:
 
     def exactly_projected(self, x: Tensor) -> Tensor:
         """`project` to the last digit, for states that are handed out."""
-        return normalized(x, self.metric) if self.constrained else x
+        return self.geometry.exactly_projected(x)
 
     def projected_over_time(self, states: Tensor) -> Tensor:
         """`exactly_projected` for states (system, time, token, dim)."""
-        per_system = self.metric is not None and self.metric.ndim > 2
-        metric = self.metric.unsqueeze(1) if per_system and self.metric is not None else self.metric
-        return replace(self, metric=metric).exactly_projected(states)
+        return self.geometry.over_time().exactly_projected(states)
 
     def project(self, x: Tensor) -> Tensor:
-        """``x / |x|_M`` if constrained; a zero token gives NaN, which an engine reports as a status."""
-        return x * inner(x, x, self.metric).rsqrt() if self.constrained else x
+        """The points of the space; a token that has none gives NaN, which an engine reports as a status."""
+        return self.geometry.project(x)
+
+    @property
+    def has_differences(self) -> bool:
+        """Whether `velocity_from_differences` holds."""
+        return self.geometry.quadratic and self.multiples is not None
 
     @property
     def multiples(self) -> Tensor | None:
@@ -113,7 +111,7 @@ class Field:
     @property
     def per_system(self) -> bool:
         """Whether systems differ in their matrices."""
-        return bool(self.attention.system_shape) or (self.metric is not None and self.metric.ndim > 2)
+        return bool(self.attention.system_shape) or self.geometry.per_system
 
     @property
     def constant(self) -> bool:
@@ -124,17 +122,13 @@ class Field:
         """The field on an interval without jumps; see `Schedule.within`."""
         return self if self.constant else replace(self, attention=self.attention.within(start, end))
 
-    def flattened(self, leading: tuple[int, ...]) -> Field:
-        """The field for systems along one axis instead of `leading`."""
-        per_system = self.metric is not None and self.metric.ndim > 2
-        metric = self.metric.flatten(0, -3) if per_system and self.metric is not None else self.metric
-        return replace(self, attention=self.attention.flattened(), metric=metric)
+    def flattened(self) -> Field:
+        """The field for systems along one axis."""
+        return replace(self, attention=self.attention.flattened(), geometry=self.geometry.flattened())
 
     def select(self, systems: Tensor) -> Field:
         """The field of some systems."""
-        per_system = self.metric is not None and self.metric.ndim > 2
-        metric = self.metric[systems] if per_system and self.metric is not None else self.metric
-        return replace(self, attention=self.attention.select(systems), metric=metric)
+        return replace(self, attention=self.attention.select(systems), geometry=self.geometry.select(systems))
 
     def _piece(self, systems: slice) -> Field:
         return self.select(torch.arange(systems.start, systems.stop)) if self.per_system else self
@@ -150,10 +144,10 @@ class Field:
         multiples = self.multiples
         if multiples is not None and not self.identity_values:
             weights = weights * multiples[..., None, None]
-        lengths = inner(x, x, self.metric).rsqrt().unsqueeze(-3)
+        lengths = inner(x, x, self.geometry.metric).rsqrt().unsqueeze(-3)
         differences = (x.unsqueeze(-3) - x[..., part, :].unsqueeze(-2)) * lengths
         pull = self.factor * (weights.sum(dim=-3).unsqueeze(-1) * differences).sum(dim=-2)
-        return pull - inner(receivers, pull, self.metric) * receivers
+        return self.geometry.tangent_part(receivers, pull)
 
 
 def _pieces(x: Tensor) -> list[slice]:

@@ -14,10 +14,8 @@ from tokendynamics.dynamics.field import Field
 from tokendynamics.numerics.arguments import ArrayLike, as_choice, as_finite, as_states, like
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected, shown
 from tokendynamics.numerics.signatures import typed_arguments
-from tokendynamics.spaces.ellipsoid import Ellipsoid
-from tokendynamics.spaces.free import Free
-from tokendynamics.spaces.retraction import retract
-from tokendynamics.spaces.sphere import Sphere
+from tokendynamics.spaces.geometry import Geometry, geometry_of
+from tokendynamics.spaces.space import Space
 
 Projection = Literal["orthogonal", "remark_5_1"]
 
@@ -33,7 +31,7 @@ class Flow:
     Args:
         attention: The heads, whose weights are multiplied by 1/√dim if its normalization is "paper", or None on a
             sphere or ellipsoid.
-        space: `Free`, `Sphere` or `Ellipsoid`.
+        space: `Free`, `Sphere`, `Ellipsoid`, or one of your own: see `tokendynamics.spaces.Space`.
         projection: "orthogonal" (for the metric), or "remark_5_1": the projection of `asymptotic` Remark 5.1, for
             one head and metric ``ov^T ov``: ``dy_i/dt = Σ_j w_ij (y_j − (y_i^T M y_j) y_i)``.
 
@@ -43,25 +41,26 @@ class Flow:
             that depends on time, or another metric.
 
     >>> import torch
+    >>> from tokendynamics.spaces import Free
     >>> identity = torch.eye(2, dtype=torch.float64)
     >>> flow = Flow(Attention(0 * identity, identity), Free())
     >>> flow.velocity([[1.0, 0.0], [0.0, 1.0]])  # both move with the mean
     [[0.5, 0.5], [0.5, 0.5]]
     """
 
-    def __init__(self, attention: Attention, space: Free | Ellipsoid, projection: Projection = "orthogonal") -> None:
+    def __init__(self, attention: Attention, space: Space, projection: Projection = "orthogonal") -> None:
         if not isinstance(attention, Attention):
             raise ArgumentTypeError(expected("attention", "an Attention", type(attention).__name__))
-        if not isinstance(space, Free | Ellipsoid):
-            raise ArgumentTypeError(expected("space", "Free(), Sphere() or Ellipsoid(metric)", shown(space)))
+        if not isinstance(space, Space) or isinstance(space, type):
+            wanted = "Free(), Sphere(), Ellipsoid(metric) or a space of your own"
+            raise ArgumentTypeError(expected("space", wanted, shown(space)))
         as_choice(projection, "projection", ("orthogonal", "remark_5_1"))
         self.attention, self.space = attention, space
         self.projection: Projection = projection
-        constrained = isinstance(space, Ellipsoid)
-        self.normalization = attention.normalization or ("paper" if constrained else "plain")
-        _check_metric(space, attention)
+        self.normalization = attention.normalization or ("paper" if self.geometry.quadratic else "plain")
+        _check_metric(self.geometry, attention)
         if projection == "remark_5_1":
-            _check_remark_5_1(attention, space)
+            _check_remark_5_1(attention, self.geometry, repr(space))
 
     @property
     def dim(self) -> int:
@@ -72,6 +71,11 @@ class Flow:
     def heads(self) -> int:
         """Number of heads."""
         return self.attention.heads
+
+    @property
+    def geometry(self) -> Geometry:
+        """The space as the vector field sees it."""
+        return geometry_of(self.space)
 
     @property
     def weight_factor(self) -> float:
@@ -96,10 +100,8 @@ class Flow:
             ArgumentValueError: Shapes that do not fit (both are printed), NaN, or a zero token on a sphere.
         """
         states = self.fitting(x)
-        if isinstance(self.space, Ellipsoid):
-            # By powers of two, which is exact: the differences of nearly coincident tokens keep their digits.
-            retract(states, None, "x")
-            states = torch.ldexp(states, -torch.frexp(states.abs().amax(dim=-1, keepdim=True)).exponent)
+        self.geometry.check(states, "x")
+        states = self.geometry.rescaled(states)
         return like(self.field(states).refined_velocity(states, as_finite(t, "t")), x)
 
     @typed_arguments
@@ -121,8 +123,8 @@ class Flow:
         """
         states = self.fitting(x)
         field = self.field(states)
-        placed = retract(states, field.metric, "x") if field.constrained else states
-        moved = field.layer(placed, k, tau)
+        field.geometry.check(states, "x")
+        moved = field.layer(field.exactly_projected(states), k, tau)
         _check_layer(moved)
         return like(moved, x)
 
@@ -131,7 +133,7 @@ class Flow:
 
         One state (token, dim) holds for all systems of the matrices and of the metric.
         """
-        metric, given = self.space.metric, as_states(x, argument)
+        metric, given = self.geometry.metric, as_states(x, argument)
         systems = self.attention.system_shape or (() if metric is None else tuple(metric.shape[:-2]))
         one_for_all = given.ndim == 2 and systems
         states = self.attention.fitting(given.expand(*systems, -1, -1) if one_for_all else given, argument)
@@ -143,11 +145,9 @@ class Flow:
     def field(self, like_states: Tensor) -> Field:
         """The field for states of the dtype and device of `like_states`."""
         place = {"dtype": like_states.dtype, "device": like_states.device}
-        metric = None if self.space.metric is None else self.space.metric.to(**place)
         return Field(
             attention=self.attention.to(**place),
-            constrained=isinstance(self.space, Ellipsoid),
-            metric=metric,
+            geometry=self.geometry.to(**place),
             factor=self.weight_factor,
             identity_values=self.projection == "remark_5_1",
         )
@@ -167,21 +167,19 @@ def _check_layer(moved: Tensor) -> None:
         raise ArgumentValueError(expected("x", "states with a next layer", came, "take a smaller tau"))
 
 
-def _check_metric(space: Free | Ellipsoid, attention: Attention) -> None:
-    if space.metric is not None and space.metric.shape[-1] != attention.dim:
+def _check_metric(geometry: Geometry, attention: Attention) -> None:
+    if geometry.metric is not None and geometry.metric.shape[-1] != attention.dim:
         wanted = f"a metric of shape ({attention.dim}, {attention.dim}) to fit qk, shape {tuple(attention.qk.shape)}"
-        raise ArgumentValueError(expected("space", wanted, f"shape {tuple(space.metric.shape)}"))
+        raise ArgumentValueError(expected("space", wanted, f"shape {tuple(geometry.metric.shape)}"))
 
 
-def _check_remark_5_1(attention: Attention, space: Free | Ellipsoid) -> None:
-    if attention.heads != 1 or not isinstance(attention.ov, Constant) or isinstance(space, Free):
-        came = f"{attention.heads} heads, ov {type(attention.ov).__name__}, {space!r}"
+def _check_remark_5_1(attention: Attention, geometry: Geometry, space: str) -> None:
+    if attention.heads != 1 or not isinstance(attention.ov, Constant) or not geometry.quadratic:
+        came = f"{attention.heads} heads, ov {type(attention.ov).__name__}, {space}"
         wanted = "one head with a constant ov on an ellipsoid for 'remark_5_1'"
         raise ArgumentValueError(expected("projection", wanted, came))
     ov = attention.ov.matrix_at(0.0)[..., 0, :, :]
-    metric = torch.eye(attention.dim, dtype=ov.dtype) if isinstance(space, Sphere) else space.metric
-    if metric is None:
-        return
+    metric = torch.eye(attention.dim, dtype=ov.dtype) if geometry.metric is None else geometry.metric
     gram = ov.mT @ ov
     defect = float((gram - metric.to(gram)).abs().max() / gram.abs().max())
     if defect > 1e-10:

@@ -17,17 +17,18 @@ from tokendynamics.spaces.free import Free
 from tokendynamics.spaces.sphere import Sphere
 
 Arrays = dict[str, np.ndarray]
+OWN = "a space of the caller's own"
 
 
 def flow_to_record(flow: Flow) -> tuple[dict[str, Any], Arrays]:
     """A description in words and numbers, and the matrices by name.
 
-    A schedule that is a user's function is described as "callable" and cannot come back.
+    A schedule that is a user's function is described as "callable", a user's own space as such: neither comes back.
     """
     attention, positions = flow.attention, flow.attention.positions
     arrays: Arrays = {}
     words: dict[str, Any] = {
-        "space": flow.space.name,
+        "space": flow.space.name if type(flow.space) in (Free, Sphere, Ellipsoid) else OWN,
         "projection": flow.projection,
         "normalization": flow.normalization,
         "weights": attention.weights,
@@ -36,8 +37,8 @@ def flow_to_record(flow: Flow) -> tuple[dict[str, Any], Arrays]:
         "ov": _schedule_to_record(attention.ov, "ov", arrays),
         "positions": None,
     }
-    if flow.space.metric is not None:
-        arrays["metric"] = _array(flow.space.metric)
+    if flow.geometry.metric is not None:
+        arrays["metric"] = _array(flow.geometry.metric)
     if isinstance(positions, AbsolutePositions):
         words["positions"], arrays["positions_table"] = {"kind": "absolute"}, _array(positions.table)
     if isinstance(positions, RotaryPositions):
@@ -49,7 +50,7 @@ def flow_to_record(flow: Flow) -> tuple[dict[str, Any], Arrays]:
 
 
 def flow_from_record(words: dict[str, Any], arrays: Arrays) -> Flow | None:
-    """The flow again; None if one of its schedules was a user's function."""
+    """The flow again; None if its space or one of its schedules was a user's own."""
     qk, ov = (_schedule_from_record(words[name], name, arrays) for name in ("qk", "ov"))
     place = words["positions"]
     positions: AbsolutePositions | RotaryPositions | None = None
@@ -62,7 +63,7 @@ def flow_from_record(words: dict[str, Any], arrays: Arrays) -> Flow | None:
         positions = RotaryPositions(
             sides[0], sides[1], place["base"], place["scale"], frequencies=arrays["positions_frequencies"]
         )
-    if qk is None or ov is None:
+    if qk is None or ov is None or words["space"] == OWN:
         return None
     options = {name: words[name] for name in ("causal", "weights", "normalization")}
     attention = Attention(qk, ov, positions=positions, **options)

@@ -36,17 +36,17 @@ def jacobian(field: Field, x: Tensor, t: Time) -> Tensor:
     """
     y = field.project(x)
     pull, slope = _pull_and_slope(field, y, t)
-    if not field.constrained:
+    if not field.geometry.constrained:
         return slope
     tokens, dim = x.shape[-2:]
-    dual = y if field.metric is None else y @ field.metric
+    dual = y if field.geometry.metric is None else y @ field.geometry.metric
     onto = torch.eye(dim, dtype=x.dtype, device=x.device) - y.unsqueeze(-1) * dual.unsqueeze(-2)
     slope = torch.einsum("...iac,...ickb->...iakb", onto, slope)
     outward = (dual * pull).sum(dim=-1)[..., None, None] * torch.eye(dim, dtype=x.dtype, device=x.device)
-    pull_dual = pull if field.metric is None else pull @ field.metric
+    pull_dual = pull if field.geometry.metric is None else pull @ field.geometry.metric
     each = torch.arange(tokens, device=x.device)
     slope[..., each, :, each, :] -= (outward + y.unsqueeze(-1) * pull_dual.unsqueeze(-2)).movedim(-3, 0)
-    shrunk = onto * inner(x, x, field.metric).rsqrt().unsqueeze(-1)
+    shrunk = onto * inner(x, x, field.geometry.metric).rsqrt().unsqueeze(-1)
     return torch.einsum("...iakc,...kcb->...iakb", slope, shrunk)
 
 
@@ -62,13 +62,13 @@ def jacobian_vector(field: Field, x: Tensor, t: Time, direction: Tensor) -> Tens
     Returns:
         Shape (system, token, dim); costs about three right-hand sides.
     """
-    if not field.constrained:
+    if not field.geometry.constrained:
         return _pull_along(field, x, t, direction)[1]
-    y, length = field.project(x), inner(x, x, field.metric).sqrt()
-    turned = (direction - inner(y, direction, field.metric) * y) / length
+    y, length = field.project(x), inner(x, x, field.geometry.metric).sqrt()
+    turned = (direction - inner(y, direction, field.geometry.metric) * y) / length
     pull, change = _pull_along(field, y, t, turned)
-    outward = inner(y, pull, field.metric)
-    bend = inner(y, change, field.metric) + inner(turned, pull, field.metric)
+    outward = inner(y, pull, field.geometry.metric)
+    bend = inner(y, change, field.geometry.metric) + inner(turned, pull, field.geometry.metric)
     return change - bend * y - outward * turned
 
 

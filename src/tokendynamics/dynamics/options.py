@@ -13,7 +13,6 @@ from tokendynamics.dynamics.events import Consensus, Event, NormAbove
 from tokendynamics.dynamics.flow import Flow
 from tokendynamics.numerics.arguments import ArrayLike, as_tensor, without_labels
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
-from tokendynamics.spaces.ellipsoid import Ellipsoid
 
 _WHOLE = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
 _STEPS, _COUNTABLE = 30_000, 2.0**52
@@ -100,8 +99,8 @@ def split_events(events: Sequence[Event]) -> tuple[tuple[Event, ...], tuple[Even
 
 
 def with_overflow_guard(events: Sequence[Event], flow: Flow, dtype: torch.dtype) -> tuple[Event, ...]:
-    """The events, and in free space one that ends a system before its numbers overflow."""
+    """The events, and where tokens can grow without end one that ends a system before its numbers overflow."""
     guard: list[Event] = []
-    if not isinstance(flow.space, Ellipsoid):
+    if not flow.geometry.bounded:
         guard.append(NormAbove(1e100 if dtype == torch.float64 else 1e15))
     return (*events, *guard)

@@ -113,7 +113,7 @@ def simulate(
     ending, noted = split_events(checked_events(events, start.states))
     with reporting(progress) as report:
         problem = Problem(
-            field=flow.field(start.states).flattened(start.leading),
+            field=flow.field(start.states).flattened(),
             start=start.placed(flow),
             times=moments,
             rtol=max(_positive(rtol, "rtol", 1e-8), 10 * torch.finfo(start.states.dtype).eps),

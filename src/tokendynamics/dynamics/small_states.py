@@ -17,7 +17,7 @@ def warning_of_small_states(problem: Problem, outcome: Outcome) -> str | None:
     On a sphere or ellipsoid tokens have norm 1 in the metric in which errors are measured. A token at zero exactly has
     nothing to lose, and with absolute positions it is token and position together that move.
     """
-    if problem.field.constrained:
+    if problem.field.geometry.quadratic:
         return None
     smallest = _norms(problem.field.attention.placed(outcome.states.detach())).flatten(start_dim=1).amin(dim=-1)
     near = smallest <= NEAR * problem.atol

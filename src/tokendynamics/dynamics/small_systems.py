@@ -13,6 +13,7 @@ from torch import Tensor
 from tokendynamics.attention.attention import Attention
 from tokendynamics.attention.positions import RotaryPositions
 from tokendynamics.attention.schedules import Time
+from tokendynamics.spaces.geometry import Geometry
 
 _SYSTEMS, _TOKENS, _DIM = 64, 24, 8
 
@@ -24,18 +25,17 @@ def suits(attention: Attention, x: Tensor) -> bool:
     return attention.weights == "softmax" and not isinstance(attention.positions, RotaryPositions)
 
 
-def velocity(
-    attention: Attention, x: Tensor, t: Time, *, constrained: bool, metric: Tensor | None, identity_values: bool
-) -> Tensor:
+def velocity(attention: Attention, geometry: Geometry, x: Tensor, t: Time, identity_values: bool) -> Tensor:
     """What `Field.velocity` gives, before the factor of the weights; shapes (system, token, dim)."""
     y = x.movedim(0, -1).transpose(0, 1).contiguous()
-    if constrained:
+    metric = geometry.metric
+    if geometry.constrained:
         y = y * _inner(y, y, metric).rsqrt()
     placed = y if attention.positions is None else attention.placed(y.movedim(-1, 0).mT).mT.movedim(0, -1).contiguous()
     queries = _transformed(attention.qk.at(t).dense().mT, placed)
     mixed = _averages(queries, placed, attention.causal)
     pull = mixed.sum(dim=0) if identity_values else _summed_outputs(attention.ov.at(t).dense(), mixed)
-    if constrained:
+    if geometry.constrained:
         pull = torch.addcmul(pull, _inner(y, pull, metric), y, value=-1)
     return pull.transpose(0, 1).movedim(-1, 0)
 

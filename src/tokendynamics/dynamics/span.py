@@ -114,11 +114,13 @@ class SpanReduction:
         basis = torch.linalg.qr(problem.start.mT).Q
         rank = basis.shape[-1]
         ov = torch.eye(rank, dtype=basis.dtype, device=basis.device) * field.multiples.to(basis)[..., None, None]
-        metric = None if field.metric is None else basis.mT @ field.metric @ basis
+        geometry = field.geometry.restricted(basis)
+        if geometry is None:
+            return None
         if isinstance(positions, RotaryPositions):
             positions = positions.with_schedules(*(_rows(part, basis) for part in (positions.query, positions.key)))
         attention = field.attention.with_schedules(compress(field.attention.qk, basis), Constant(ov), positions)
-        reduced = replace(field, attention=attention, metric=metric)
+        reduced = replace(field, attention=attention, geometry=geometry)
         # A gated qk is compressed anew at every time: a product over all of dim.
         footprint = 0 if isinstance(attention.qk, Constant) else dim * rank
         start = problem.start @ basis

@@ -16,8 +16,6 @@ from tokendynamics.dynamics.status import Status
 from tokendynamics.dynamics.trajectory import Trajectory
 from tokendynamics.numerics.arguments import ArrayLike, as_device
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected, shown
-from tokendynamics.spaces.ellipsoid import Ellipsoid
-from tokendynamics.spaces.retraction import retract
 
 _DTYPES = {"float64": torch.float64, "float32": torch.float32}
 
@@ -47,7 +45,7 @@ class Start:
         rounding = 8 * torch.finfo(flat.dtype).eps
         if self.before is not None and flow.space.defect(self.states.detach()) <= rounding:
             return flat
-        return flow.field(flat).flattened(self.leading).exactly_projected(flat)
+        return flow.field(flat).flattened().exactly_projected(flat)
 
     def moments(self, times: ArrayLike) -> tuple[tuple[float, ...], int]:
         """Times from the start on, and how many at the front were not asked for.
@@ -109,8 +107,7 @@ def read_start(
     given = x0.tensor[..., -1, :, :] if isinstance(x0, Trajectory) else x0
     states = flow.fitting(given, "x0")
     states = states.to(dtype=_precision(dtype), device=None if device is None else as_device(device, "device"))
-    if isinstance(flow.space, Ellipsoid):
-        retract(states, None, "x0")
+    flow.geometry.check(states, "x0")
     return Start(states, x0.states if isinstance(x0, Trajectory) else x0, before)
 
 

@@ -135,7 +135,7 @@ def _flow_of(states: Run, flow: VelocityField | None) -> VelocityField:
     if flow is None:
         raise ArgumentValueError(expected("flow", "a flow, since probe is given", "none", "pass flow= or a trajectory"))
     space = getattr(flow, "space", None)
-    if space is not None and space.name != "free":
+    if space is not None and space.constrained:
         advice = "its velocity exists on the surface only: draw tokens() without a probe"
         raise ArgumentValueError(expected("flow", "a flow of free tokens", f"one on the {space.name}", advice))
     return flow

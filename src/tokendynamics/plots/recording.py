@@ -11,6 +11,7 @@ from torch import Tensor
 from tokendynamics.numerics.arguments import ArrayLike, as_states, as_tensor
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
 from tokendynamics.spaces import Space
+from tokendynamics.spaces.geometry import geometry_of
 
 _OFF_SURFACE = 1e-4
 
@@ -146,12 +147,15 @@ def _metric(space: Space | None, dim: int, index: tuple[int, ...]) -> np.ndarray
     if space is None:
         return None
     if not isinstance(space, Space):
-        raise ArgumentTypeError(expected("space", "Free(), Sphere() or Ellipsoid(metric)", type(space).__name__))
-    if space.name == "free":
+        raise ArgumentTypeError(
+            expected("space", "Free(), Sphere(), Ellipsoid(metric) or your own", type(space).__name__)
+        )
+    geometry = geometry_of(space)
+    if not geometry.quadratic:
         return None
-    if space.metric is None:
+    if geometry.metric is None:
         return np.eye(dim)
-    metric = to_numpy(space.metric)
+    metric = to_numpy(geometry.metric)
     if metric.ndim > 2:
         metric = metric[index]
     if metric.shape != (dim, dim):

@@ -12,15 +12,16 @@ from tokendynamics.numerics.errors import ArgumentValueError, expected
 from tokendynamics.numerics.seeding import generator
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.numerics.tolerances import rounding_threshold
-from tokendynamics.spaces.reflection import into_half_space
+from tokendynamics.spaces.geometry import Geometry, Quadric
 from tokendynamics.spaces.retraction import inner, retract, tangent_part
 from tokendynamics.spaces.shapes import check_same_shape, check_sample
+from tokendynamics.spaces.space import Space
 
 _LARGEST = 1e100
 """Entries of a metric beyond this overflow in ``y^T M y``."""
 
 
-class Ellipsoid:
+class Ellipsoid(Space):
     """The points ``y^T M y = 1`` for a symmetric positive definite metric M (`asymptotic` section 2.1).
 
     Args:
@@ -35,9 +36,15 @@ class Ellipsoid:
     """
 
     name = "ellipsoid"
+    bounded = True
 
     def __init__(self, metric: ArrayLike) -> None:
         self.metric: Tensor | None = _checked_metric(as_square(metric, "metric"))
+
+    @property
+    def geometry(self) -> Geometry:
+        """How flows see it."""
+        return Quadric(self.metric)
 
     def project(self, x: ArrayLike) -> Any:
         """``π_M(x) = x / |x|_M`` (`asymptotic` (2)).
@@ -85,13 +92,6 @@ class Ellipsoid:
             values, vectors = torch.linalg.eigh(metric)
             normal = normal @ (vectors * values.rsqrt().unsqueeze(-2)) @ vectors.mT
         return retract(normal, metric, "sample")
-
-    @typed_arguments
-    def sample_hemisphere(
-        self, tokens: int, direction: ArrayLike, systems: tuple[int, ...] = (), *, seed: int
-    ) -> Tensor:
-        """The law of `sample` given ``direction · y > 0``."""
-        return into_half_space(direction, lambda dim: self.sample(tokens, dim, systems, seed=seed))
 
     def _metric_for(self, states: Tensor) -> Tensor | None:
         if self.metric is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -26,13 +25,22 @@ def retract(
     Raises:
         ArgumentValueError: A zero token; its index is printed.
     """
-    largest = x.abs().amax(dim=-1, keepdim=True)
-    if bool((largest == 0).any()):
-        index = tuple(int(i) for i in torch.nonzero(largest.squeeze(-1) == 0)[0])
+    refuse_zero(x, argument)
+    return normalized(x, metric)
+
+
+def refuse_zero(x: Float[Tensor, "*batch token dim"], argument: str) -> None:
+    """Raise for a token that is zero.
+
+    Raises:
+        ArgumentValueError: A zero token; its index is printed.
+    """
+    zero = x.abs().amax(dim=-1) == 0
+    if bool(zero.any()):
+        index = tuple(int(i) for i in zero.nonzero()[0])
         came = f"a zero vector at token {index[-1]}" + (f" of system {index[:-1]}" if index[:-1] else "")
         advice = "zero has no direction and cannot be projected: remove or mask that token"
         raise ArgumentValueError(expected(argument, "tokens that are not zero", came, advice))
-    return normalized(x, metric)
 
 
 def normalized(

@@ -10,7 +10,6 @@ from tokendynamics.dynamics.options import read_times
 from tokendynamics.numerics.arguments import ArrayLike
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
 from tokendynamics.numerics.signatures import typed_arguments
-from tokendynamics.spaces.retraction import retract
 from tokendynamics.theorems.horizon import over_horizon
 from tokendynamics.theorems.registry import STATEMENTS
 from tokendynamics.theorems.result import Check
@@ -60,6 +59,5 @@ def as_start(flow: Flow, x0: ArrayLike) -> Tensor:
     start = flow.fitting(x0, "x0").detach().double()
     if start.numel() == 0:
         raise ArgumentValueError(expected("x0", "at least one system", f"shape {tuple(start.shape)}"))
-    if flow.space.name != "free":
-        retract(start, None, "x0")
+    flow.geometry.check(start, "x0")
     return start

@@ -114,21 +114,23 @@ def projection_is(flow: Flow, projection: str) -> Hypothesis:
 
 def on_ellipsoid(flow: Flow) -> Hypothesis:
     """Tokens live on an ellipsoid, the sphere among them."""
-    return fact("tokens on an ellipsoid", flow.space.name != "free", f"the space is {flow.space.name}")
+    return fact("tokens on an ellipsoid", flow.geometry.quadratic, f"the space is {flow.space.name}")
 
 
 def on_sphere(flow: Flow) -> Hypothesis:
     """Tokens live on the unit sphere, or on an ellipsoid whose metric is the identity."""
     metric = metric_of(flow)
-    if flow.space.name == "free" or flow.space.metric is None:
-        return fact("tokens on the sphere", flow.space.name != "free", f"the space is {flow.space.name}")
+    if not flow.geometry.quadratic or flow.geometry.metric is None:
+        return fact("tokens on the sphere", flow.geometry.quadratic, f"the space is {flow.space.name}")
     deviation = (metric - torch.eye(flow.dim).double()).abs().amax(dim=(-2, -1))
     return at_most("tokens on the sphere", deviation, ROUNDING, "the largest entry of M − I")
 
 
 def in_free_space(flow: Flow) -> Hypothesis:
     """Tokens are not constrained."""
-    return fact("free space", flow.space.name == "free", f"the space is {flow.space.name}")
+    return fact(
+        "free space", flow.geometry.closed_form and not flow.geometry.constrained, f"the space is {flow.space.name}"
+    )
 
 
 def dim_at_least_two(flow: Flow) -> Hypothesis:
@@ -138,7 +140,7 @@ def dim_at_least_two(flow: Flow) -> Hypothesis:
 
 def metric_of(flow: Flow) -> Tensor:
     """M of the flow's space, float64, the identity on the sphere (and in free space)."""
-    metric = flow.space.metric
+    metric = flow.geometry.metric
     return torch.eye(flow.dim, dtype=torch.float64) if metric is None else metric.detach().double().cpu()
 
 

@@ -14,7 +14,7 @@ from tokendynamics.spaces import Ellipsoid
 
 def flow_of_systems(flow: Flow, where: np.ndarray) -> Flow:
     """The flow of the systems in `where`, (…,), whose axes become one; itself where all systems share its matrices."""
-    index, metric = torch.as_tensor(np.flatnonzero(where)), flow.space.metric
+    index, metric = torch.as_tensor(np.flatnonzero(where)), flow.geometry.metric
     own_metric = metric is not None and metric.ndim > 2
     if not (flow.attention.system_shape or own_metric):
         return flow

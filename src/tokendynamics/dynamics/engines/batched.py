@@ -151,12 +151,12 @@ class _Block:
     def _in_tolerances(self, field: Field, part: Tensor, *states: Tensor) -> Tensor:
         """The size (system,) of a change of states, in units of what the tolerances allow there.
 
-        On a constrained space lengths are those of its metric, in which every state has length 1: what is accurate
+        On a quadric lengths are those of its metric, in which every state has length 1: what is accurate
         does not hang on the coordinates.
         """
         rtol, atol, change = self.problem.rtol, self.problem.atol, part.detach()
-        if field.constrained:
-            squares = inner(change, change, field.metric).flatten(start_dim=1)
+        if field.geometry.quadratic:
+            squares = inner(change, change, field.geometry.metric).flatten(start_dim=1)
             return squares.mean(dim=-1).sqrt().to(torch.float64) / (atol + rtol)
         sizes = [state.detach().abs() for state in states]
         size = sizes[0] if len(sizes) == 1 else torch.maximum(*sizes)

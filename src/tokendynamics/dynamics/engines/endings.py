@@ -42,7 +42,7 @@ def of_broken(field: Field, tried: Sequence[tuple[Tensor, Tensor]]) -> dict[Stat
         tried: States (system, token, dim) in the order of evaluation, each with its slope.
     """
     # Where all slopes are finite it was their sum that overflowed.
-    diverged = torch.full((len(tried[0][0]),), not field.constrained, device=tried[0][0].device)
+    diverged = torch.full((len(tried[0][0]),), not field.geometry.bounded, device=tried[0][0].device)
     for state, slope in reversed(tried):
         diverged = torch.where(_finite(slope), diverged, overflowing(field, state))
     return {Status.DIVERGED: diverged, Status.NOT_FINITE: ~diverged}
@@ -54,13 +54,13 @@ def overflowing(field: Field, x: Tensor) -> Tensor:
     It is at most cubic in x: below the fourth root of the largest number it is not x that makes it overflow.
     """
     largest = x.detach().abs().amax(dim=(-2, -1))
-    if field.constrained:
+    if field.geometry.bounded:
         return torch.zeros_like(largest, dtype=torch.bool)
     return ~(largest < torch.finfo(x.dtype).max ** 0.25)
 
 
 def _at_its_pole(field: Field, y: Tensor, slope: Tensor, t: Tensor) -> Tensor:
-    if field.constrained:
+    if field.geometry.bounded:
         return torch.zeros_like(t, dtype=torch.bool)
     state, change = (part.detach().double().flatten(start_dim=1) for part in (y, slope))
     growth = (state * change).sum(dim=-1) / state.square().sum(dim=-1)

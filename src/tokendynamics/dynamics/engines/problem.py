@@ -59,6 +59,11 @@ class Problem:
         matrices = (schedule.matrix_at(self.times[0]) for schedule in schedules)
         return self.start.requires_grad or any(matrix.requires_grad for matrix in matrices)
 
+    @property
+    def has_jacobian(self) -> bool:
+        """Whether the derivative of the field is known as a formula."""
+        return self.field.geometry.closed_form
+
 
 @dataclass
 class Outcome:

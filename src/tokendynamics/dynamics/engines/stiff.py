@@ -183,13 +183,12 @@ def _extents(field: Field, tokens: int, dim: int) -> np.ndarray:
 
     The ellipsoid reaches ``√(M^(−1))_cc`` along axis c, the sphere 1; free space has no unit of its own.
     """
-    if not field.constrained or field.metric is None:
+    if field.geometry.metric is None:
         return np.ones(tokens * dim)
-    metric = field.metric.reshape(-1, dim, dim)[0]
+    metric = field.geometry.metric.reshape(-1, dim, dim)[0]
     return np.tile(torch.linalg.inv(metric).diagonal().sqrt().numpy(), tokens)
 
 
 def _in_double(field: Field) -> Field:
     place = {"dtype": torch.float64, "device": torch.device("cpu")}
-    metric = None if field.metric is None else field.metric.to(**place)
-    return replace(field, attention=field.attention.to(**place), metric=metric)
+    return replace(field, attention=field.attention.to(**place), geometry=field.geometry.to(**place))

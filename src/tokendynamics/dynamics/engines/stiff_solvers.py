@@ -48,7 +48,7 @@ class Equations:
             StuckError: A velocity that is not finite.
         """
         self.counts["right_hand_sides"] += 1
-        x, slow = self.states(y), self.field.constrained and self.field.multiples is not None
+        x, slow = self.states(y), self.field.has_differences
         velocity = self.field.velocity_from_differences(x, t) if slow else self.field.velocity(x, t)
         flat = velocity.reshape(-1).numpy()
         if not np.isfinite(flat).all():
