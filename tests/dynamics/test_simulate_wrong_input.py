@@ -241,9 +241,12 @@ def test_unknown_options_of_attention_are_named(options, message, unchecked):
 def test_wrong_parts_of_a_flow_are_named(unchecked):
     with refused(r"attention: expected an Attention, got ndarray", ArgumentTypeError):
         Flow(EYE, Free())  # pyright: ignore[reportArgumentType]
-    with refused(r"space: expected Free\(\), Sphere\(\) or Ellipsoid\(metric\), got 'sphere'", ArgumentTypeError):
+    with refused(
+        r"space: expected Free\(\), Sphere\(\), Ellipsoid\(metric\) or a space of your own, got 'sphere'",
+        ArgumentTypeError,
+    ):
         Flow(Attention(EYE, EYE), "sphere")  # pyright: ignore[reportArgumentType]
-    with refused(r"positions: expected an AbsolutePositions or RotaryPositions, got ndarray", ArgumentTypeError):
+    with refused(r"positions: expected a Positions, got ndarray", ArgumentTypeError):
         Attention(EYE, EYE, positions=EYE)  # pyright: ignore[reportArgumentType]
     with refused(r"projection: expected 'orthogonal' or 'remark_5_1', got 'remark'"):
         Flow(Attention(EYE, EYE), Sphere(), "remark")  # pyright: ignore[reportArgumentType]

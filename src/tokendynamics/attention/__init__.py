@@ -3,7 +3,7 @@
 from tokendynamics.attention.attention import Attention
 from tokendynamics.attention.circuits import FactoredMatrix, ov_circuit, qk_circuit
 from tokendynamics.attention.notation import from_asymptotic, from_logical, from_positional
-from tokendynamics.attention.positions import AbsolutePositions, RotaryPositions
+from tokendynamics.attention.positions import AbsolutePositions, Positions, RotaryPositions
 from tokendynamics.attention.rotary import rotate
 from tokendynamics.attention.schedules import Constant, Periodic, Schedule, Sinusoidal
 
@@ -13,6 +13,7 @@ __all__ = [
     "Constant",
     "FactoredMatrix",
     "Periodic",
+    "Positions",
     "RotaryPositions",
     "Schedule",
     "Sinusoidal",

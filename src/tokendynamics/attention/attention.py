@@ -18,7 +18,7 @@ from tokendynamics.attention.mixing import (
     logits,
     softmax_weights,
 )
-from tokendynamics.attention.positions import AbsolutePositions, RotaryPositions
+from tokendynamics.attention.positions import Positions
 from tokendynamics.attention.schedules import Schedule, ScheduleLike, Time, as_schedule
 from tokendynamics.numerics.arguments import ArrayLike, as_finite, as_states, like
 from tokendynamics.numerics.errors import ArgumentValueError, expected
@@ -42,7 +42,7 @@ class Attention:
         weights: ``"softmax"`` over the senders, or ``"linear"``: the logits themselves (`logical` (2.2)).
         normalization: ``"plain"``, or ``"paper"``: the weights times 1/√dim (`asymptotic` (4)–(21)), a change of
             time. None leaves the choice to the flow: "paper" on the sphere and ellipsoid, "plain" in free space.
-        positions: None, `AbsolutePositions` or `RotaryPositions`.
+        positions: None, `AbsolutePositions`, `RotaryPositions`, or a scheme of your own: see `Positions`.
 
     Raises:
         ArgumentTypeError: Integer or complex arrays, or something that is no matrix.
@@ -62,7 +62,7 @@ class Attention:
         causal: bool = False,
         weights: Weights = "softmax",
         normalization: Normalization | None = None,
-        positions: AbsolutePositions | RotaryPositions | None = None,
+        positions: Positions | None = None,
     ) -> None:
         if weights not in ("softmax", "linear"):
             raise ArgumentValueError(expected("weights", "'softmax' or 'linear'", repr(weights)))
@@ -75,7 +75,8 @@ class Attention:
         self.normalization: Normalization | None = normalization
         self.positions = positions
         _check_circuits(self.qk, self.ov)
-        _check_positions(positions, (self.qk, self.ov))
+        if positions is not None:
+            positions.check(self.qk, self.ov)
 
     @property
     def dim(self) -> int:
@@ -94,9 +95,8 @@ class Attention:
 
     @property
     def schedules(self) -> tuple[Schedule, ...]:
-        """All matrices over time: qk, ov, and those of rotary positions."""
-        rotary = (self.positions.query, self.positions.key) if isinstance(self.positions, RotaryPositions) else ()
-        return (self.qk, self.ov, *rotary)
+        """All matrices over time: qk, ov, and those of positions."""
+        return (self.qk, self.ov, *(self.positions.schedules if self.positions else ()))
 
     @property
     def constant(self) -> bool:
@@ -161,21 +161,11 @@ class Attention:
         placed = self.placed(x)
         qk: Frozen = self.qk.at(t)
         query, key = qk.queries(placed), qk.keys(placed)
-        if isinstance(self.positions, RotaryPositions):
-            turned_query, turned_key = self.positions.turned(x, t)
-            query = _side_by_side(query, turned_query) * self.positions.scale
-            key = _side_by_side(key, turned_key)
-        return query, key
+        return (query, key) if self.positions is None else self.positions.extended(query, key, placed, t)
 
     def placed(self, x: Tensor) -> Tensor:
         """What attention reads: x, or x + p with absolute positions."""
-        if not isinstance(self.positions, AbsolutePositions):
-            return x
-        table = self.positions.table
-        if table.shape[0] < x.shape[-2]:
-            wanted = f"at least {x.shape[-2]} rows, one for each token of x, shape {tuple(x.shape)}"
-            raise ArgumentValueError(expected("table", wanted, f"shape {tuple(table.shape)}"))
-        return x + table[: x.shape[-2]].to(x)
+        return x if self.positions is None else self.positions.read(x)
 
     def fitting(self, x: ArrayLike, argument: str = "x") -> Tensor:
         """`x` as states whose dim and system axes fit, or a refusal that prints both shapes."""
@@ -189,9 +179,7 @@ class Attention:
         self.placed(states)
         return states
 
-    def with_schedules(
-        self, qk: ScheduleLike, ov: ScheduleLike, positions: AbsolutePositions | RotaryPositions | None
-    ) -> Attention:
+    def with_schedules(self, qk: ScheduleLike, ov: ScheduleLike, positions: Positions | None) -> Attention:
         """The same options over other matrices."""
         return Attention(
             qk,
@@ -239,15 +227,8 @@ class Attention:
         return f"Attention({heads}, dim {self.dim}, {kinds}, {mask}, {self.weights}{positions})"
 
     def _each(self, change: Callable[[Schedule], Schedule]) -> Attention:
-        positions = self.positions
-        if isinstance(positions, RotaryPositions):
-            positions = positions.with_schedules(change(positions.query), change(positions.key))
+        positions = self.positions and self.positions.each(change)
         return self.with_schedules(change(self.qk), change(self.ov), positions)
-
-
-def _side_by_side(first: Tensor, second: Tensor) -> Tensor:
-    leading = torch.broadcast_shapes(first.shape[:-1], second.shape[:-1])
-    return torch.cat([first.expand(*leading, -1), second.expand(*leading, -1)], dim=-1)
 
 
 def _check_circuits(qk: Schedule, ov: Schedule) -> None:
@@ -260,21 +241,3 @@ def _check_circuits(qk: Schedule, ov: Schedule) -> None:
     if qk.shape[:-3] and ov.shape[:-3] and qk.shape[:-3] != ov.shape[:-3]:
         wanted = f"the system axes of qk, shape {tuple(qk.shape)}, or none"
         raise ArgumentValueError(expected("ov", wanted, f"shape {tuple(ov.shape)}"))
-
-
-def _check_positions(
-    positions: AbsolutePositions | RotaryPositions | None, circuits: tuple[Schedule, Schedule]
-) -> None:
-    dim, heads = circuits[0].shape[-1], circuits[0].shape[-3]
-    if isinstance(positions, AbsolutePositions) and positions.table.shape[-1] != dim:
-        wanted = f"table of shape (token, {dim}) to fit qk"
-        raise ArgumentValueError(expected("positions", wanted, f"shape {tuple(positions.table.shape)}"))
-    if not isinstance(positions, RotaryPositions):
-        return
-    if positions.dim != dim or positions.query.shape[-3] not in (1, heads):
-        wanted = f"query of shape ({heads}, {dim}, rank) to fit qk"
-        raise ArgumentValueError(expected("positions", wanted, f"shape {tuple(positions.query.shape)}"))
-    leading = {schedule.shape[:-3] for schedule in (positions.query, positions.key, *circuits)} - {()}
-    if len(leading) > 1:
-        wanted = "the same system axes in qk, ov and positions, or none"
-        raise ArgumentValueError(expected("positions", wanted, f"axes {' and '.join(map(str, sorted(leading)))}"))

@@ -1,12 +1,15 @@
-"""Where tokens stand in the sequence: tables added to them, or rotations of queries and keys."""
+"""Where tokens stand in the sequence: tables added to them, rotations of queries and keys, or a scheme of one's own."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from tokendynamics.attention.frozen import per_head
-from tokendynamics.attention.schedules import Schedule, ScheduleLike, Time, as_schedule
+from tokendynamics.attention.schedules import Constant, Schedule, ScheduleLike, Time, as_schedule
 from tokendynamics.numerics.arguments import ArrayLike, as_count, as_finite, as_positive, as_tensor
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 from tokendynamics.numerics.memory import check_fits
@@ -16,7 +19,73 @@ _BYTES = 32
 """Of each entry of a table of sines: its angle, both functions of it, and the one that is taken."""
 
 
-class AbsolutePositions:
+@runtime_checkable
+class Positions(Protocol):
+    """What attention asks of a positional scheme; one of your own inherits from this and overrides what it changes.
+
+    A scheme changes what attention reads (`read`), or the rows whose inner products are the logits (`extended`), where
+    further columns of queries and keys add terms to them. It is run by the engines "batched", "fixed" and "layers";
+    trajectories opened from a file do not know it.
+
+    Attributes:
+        changes_states: Whether `read` gives anything else than the states.
+        changes_logits: Whether `extended` gives anything else than its queries and keys.
+        closed_form: Whether the derivative by the states is known: then `linear_part` is what it is made of.
+
+    Attention with linear biases, ``s_ij − slope · (i − j)``:
+
+    >>> class LinearBias(Positions):
+    ...     def __init__(self, slope): self.slope = slope
+    ...     def extended(self, query, key, x, t):
+    ...         i = torch.arange(x.shape[-2], dtype=x.dtype)[:, None]
+    ...         one = torch.ones_like(i)
+    ...         rows = [torch.cat(pair, -1) for pair in ((-self.slope * i, one), (one, self.slope * i))]
+    ...         sides = zip((query, key), rows, strict=True)
+    ...         return tuple(torch.cat([side, row.expand(*side.shape[:-1], 2)], -1) for side, row in sides)
+    >>> from tokendynamics.attention.attention import Attention
+    >>> attention = Attention([[0.0]], [[1.0]], positions=LinearBias(0.5))
+    >>> attention.logits([[1.0], [1.0]])
+    [[[0.0, 0.5], [-0.5, 0.0]]]
+    """
+
+    changes_states: bool = False
+    changes_logits: bool = True
+    closed_form: bool = False
+
+    @property
+    def schedules(self) -> tuple[Schedule, ...]:
+        """Matrices over time, if the scheme has any."""
+        return ()
+
+    def linear_part(self) -> Positions | None:
+        """Return the scheme without what it adds to states; None where nothing is left."""
+        return self
+
+    def check(self, qk: Schedule, ov: Schedule) -> None:
+        """Raise an `ArgumentValueError` where the scheme does not fit the circuits."""
+
+    def read(self, x: Tensor) -> Tensor:
+        """Return what attention reads of states (…, token, dim)."""
+        return x
+
+    def extended(self, query: Tensor, key: Tensor, x: Tensor, t: Time) -> tuple[Tensor, Tensor]:
+        """Return queries and keys (*system, head, token, rank) with what positions add; `x` is what was read."""
+        return query, key
+
+    def each(self, change: Callable[[Schedule], Schedule]) -> Positions:
+        """Return the same with its schedules changed."""
+        return self
+
+    def restricted(self, basis: Tensor) -> Positions | None:
+        """Return the same in coordinates of a basis (system, dim, rank); None where it has no such form."""
+        return None
+
+    def to(self, *, dtype: torch.dtype, device: torch.device) -> Positions:
+        """Return the same in another precision or place."""
+        return self
+
+
+class AbsolutePositions(Positions):
     """A vector p_i added to token i inside attention, in the logits and in what is averaged.
 
     The state stays x: the flow is the one of x + p seen from x. Source: `positional` (5).
@@ -27,6 +96,10 @@ class AbsolutePositions:
     >>> AbsolutePositions.sinusoidal(3, 2).table[:, 0].round(decimals=3).tolist()  # sin 1, sin 2, sin 3
     [0.841, 0.909, 0.141]
     """
+
+    changes_states = True
+    changes_logits = False
+    closed_form = True
 
     def __init__(self, table: ArrayLike) -> None:
         self.table = as_tensor(table, "table", ndim_at_least=2, axes="(token, dim)")
@@ -50,12 +123,32 @@ class AbsolutePositions:
     def __repr__(self) -> str:
         return f"AbsolutePositions({tuple(self.table.shape)})"
 
+    def check(self, qk: Schedule, ov: Schedule) -> None:
+        """See `Positions`."""
+        if self.table.shape[-1] != qk.shape[-1]:
+            wanted = f"table of shape (token, {qk.shape[-1]}) to fit qk"
+            raise ArgumentValueError(expected("positions", wanted, f"shape {tuple(self.table.shape)}"))
+
+    def linear_part(self) -> None:
+        """See `Positions`."""
+
+    def read(self, x: Tensor) -> Tensor:
+        """``x + p``.
+
+        Raises:
+            ArgumentValueError: More tokens than the table has rows.
+        """
+        if self.table.shape[0] < x.shape[-2]:
+            wanted = f"at least {x.shape[-2]} rows, one for each token of x, shape {tuple(x.shape)}"
+            raise ArgumentValueError(expected("table", wanted, f"shape {tuple(self.table.shape)}"))
+        return x + self.table[: x.shape[-2]].to(x)
+
     def to(self, *, dtype: torch.dtype, device: torch.device) -> AbsolutePositions:
-        """The same in another precision or place."""
+        """See `Positions`."""
         return AbsolutePositions(self.table.to(dtype=dtype, device=device))
 
 
-class RotaryPositions:
+class RotaryPositions(Positions):
     """An extra term ``x_l^T Q̄ R_{i−l} K̄^T x_i`` in the logits of receiver l and sender i.
 
     R_m turns the neighbouring coordinate pairs (2c, 2c + 1) by the angles m · base^(−2c/rank). Since
@@ -72,6 +165,8 @@ class RotaryPositions:
     Raises:
         ArgumentValueError: Shapes that differ, an odd rank, a base that is not positive.
     """
+
+    closed_form = True
 
     @typed_arguments
     def __init__(
@@ -111,6 +206,27 @@ class RotaryPositions:
         """Coordinates that are turned."""
         return self.query.shape[-1]
 
+    @property
+    def schedules(self) -> tuple[Schedule, ...]:
+        """See `Positions`."""
+        return (self.query, self.key)
+
+    def check(self, qk: Schedule, ov: Schedule) -> None:
+        """See `Positions`."""
+        heads, dim, _ = qk.shape[-3:]
+        if self.dim != dim or self.query.shape[-3] not in (1, heads):
+            wanted = f"query of shape ({heads}, {dim}, rank) to fit qk"
+            raise ArgumentValueError(expected("positions", wanted, f"shape {tuple(self.query.shape)}"))
+        leading = {schedule.shape[:-3] for schedule in (*self.schedules, qk, ov)} - {()}
+        if len(leading) > 1:
+            wanted = "the same system axes in qk, ov and positions, or none"
+            raise ArgumentValueError(expected("positions", wanted, f"axes {' and '.join(map(str, sorted(leading)))}"))
+
+    def extended(self, query: Tensor, key: Tensor, x: Tensor, t: Time) -> tuple[Tensor, Tensor]:
+        """See `Positions`."""
+        turned_query, turned_key = self.turned(x, t)
+        return _side_by_side(query, turned_query) * self.scale, _side_by_side(key, turned_key)
+
     def turned(self, x: Tensor, t: Time) -> tuple[Tensor, Tensor]:
         """Queries and keys (*system, head, token, rank), each turned by its own position."""
         tokens = x.unsqueeze(-3)
@@ -125,13 +241,27 @@ class RotaryPositions:
         """The same base and scale over other matrices."""
         return RotaryPositions(query, key, self.base, self.scale, frequencies=self.frequencies)
 
+    def each(self, change: Callable[[Schedule], Schedule]) -> RotaryPositions:
+        """See `Positions`."""
+        return self.with_schedules(change(self.query), change(self.key))
+
+    def restricted(self, basis: Tensor) -> RotaryPositions | None:
+        """See `Positions`."""
+        if not (self.query.constant and self.key.constant):
+            return None
+        return self.each(lambda schedule: Constant(basis.mT.unsqueeze(-3) @ schedule.matrix_at(0.0)))
+
     def __repr__(self) -> str:
         return f"RotaryPositions({tuple(self.query.shape)}, base {self.base:g}, scale {self.scale:g})"
 
     def to(self, *, dtype: torch.dtype, device: torch.device) -> RotaryPositions:
-        """The same in another precision or place."""
-        query, key = (part.to(dtype=dtype, device=device) for part in (self.query, self.key))
-        return self.with_schedules(query, key)
+        """See `Positions`."""
+        return self.each(lambda schedule: schedule.to(dtype=dtype, device=device))
+
+
+def _side_by_side(first: Tensor, second: Tensor) -> Tensor:
+    leading = torch.broadcast_shapes(first.shape[:-1], second.shape[:-1])
+    return torch.cat([first.expand(*leading, -1), second.expand(*leading, -1)], dim=-1)
 
 
 def _turn(vectors: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:

@@ -57,8 +57,8 @@ def choose(engine: str, problem: Problem, given: Collection[str] = ()) -> str:
         wanted = "'fixed' (by step=), 'layers' or 'batched' where gradients are wanted"
         raise ArgumentValueError(expected("engine", wanted, "'stiff'", "or detach x0 and the matrices"))
     if engine == "stiff" and not problem.has_jacobian:
-        wanted = "'batched', 'fixed' or 'layers' for a space of your own"
-        raise ArgumentValueError(expected("engine", wanted, "'stiff'", "its Jacobian is not known"))
+        wanted = "'batched', 'fixed' or 'layers' for a space or positions of your own"
+        raise ArgumentValueError(expected("engine", wanted, "'stiff'", "their Jacobian is not known"))
     if engine == "batched" and not problem.tableau.error:
         advice = "give step= for a fixed step, or take dopri5 or bosh3"
         raise ArgumentValueError(expected("method", "one with an error estimate", problem.tableau.name, advice))

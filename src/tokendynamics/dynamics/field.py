@@ -9,7 +9,6 @@ from torch import Tensor
 
 from tokendynamics.attention.attention import Attention
 from tokendynamics.attention.mixing import masked_weights
-from tokendynamics.attention.positions import AbsolutePositions
 from tokendynamics.attention.schedules import Constant, Time
 from tokendynamics.dynamics import small_systems
 from tokendynamics.spaces.geometry import Geometry
@@ -101,7 +100,7 @@ class Field:
     @property
     def multiples(self) -> Tensor | None:
         """c_h, (*system, head), where every ov_h is c_h times the identity at all times; else None."""
-        if isinstance(self.attention.positions, AbsolutePositions):
+        if self.attention.positions is not None and self.attention.positions.changes_states:
             return None
         if self.identity_values:
             return torch.ones(self.attention.heads, dtype=torch.float64)

@@ -17,13 +17,14 @@ from tokendynamics.spaces.free import Free
 from tokendynamics.spaces.sphere import Sphere
 
 Arrays = dict[str, np.ndarray]
-OWN = "a space of the caller's own"
+OWN = "the caller's own"
 
 
 def flow_to_record(flow: Flow) -> tuple[dict[str, Any], Arrays]:
     """A description in words and numbers, and the matrices by name.
 
-    A schedule that is a user's function is described as "callable", a user's own space as such: neither comes back.
+    A schedule that is a user's function is described as "callable", a space or positions of the user's own as such:
+    none of these comes back.
     """
     attention, positions = flow.attention, flow.attention.positions
     arrays: Arrays = {}
@@ -46,11 +47,13 @@ def flow_to_record(flow: Flow) -> tuple[dict[str, Any], Arrays]:
         arrays["positions_frequencies"] = _array(positions.frequencies)
         words["positions"]["query"] = _schedule_to_record(positions.query, "positions_query", arrays)
         words["positions"]["key"] = _schedule_to_record(positions.key, "positions_key", arrays)
+    elif positions is not None and words["positions"] is None:
+        words["positions"] = {"kind": OWN}
     return words, arrays
 
 
 def flow_from_record(words: dict[str, Any], arrays: Arrays) -> Flow | None:
-    """The flow again; None if its space or one of its schedules was a user's own."""
+    """The flow again; None if its space, positions or one of its schedules was a user's own."""
     qk, ov = (_schedule_from_record(words[name], name, arrays) for name in ("qk", "ov"))
     place = words["positions"]
     positions: AbsolutePositions | RotaryPositions | None = None
@@ -63,7 +66,7 @@ def flow_from_record(words: dict[str, Any], arrays: Arrays) -> Flow | None:
         positions = RotaryPositions(
             sides[0], sides[1], place["base"], place["scale"], frequencies=arrays["positions_frequencies"]
         )
-    if qk is None or ov is None or words["space"] == OWN:
+    if qk is None or ov is None or OWN in (words["space"], (place or {}).get("kind")):
         return None
     options = {name: words[name] for name in ("causal", "weights", "normalization")}
     attention = Attention(qk, ov, positions=positions, **options)

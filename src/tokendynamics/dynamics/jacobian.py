@@ -15,7 +15,6 @@ from torch import Tensor
 
 from tokendynamics.attention.attention import Attention
 from tokendynamics.attention.mixing import masked_weights
-from tokendynamics.attention.positions import AbsolutePositions
 from tokendynamics.attention.schedules import Time
 from tokendynamics.dynamics.field import Field
 from tokendynamics.spaces.retraction import inner
@@ -137,9 +136,9 @@ def _linear_maps(attention: Attention, y: Tensor, t: Time) -> tuple[Tensor, Tens
 
 def _without_table(attention: Attention) -> Attention:
     """Its linear part: a table of absolute positions only shifts."""
-    if not isinstance(attention.positions, AbsolutePositions):
-        return attention
-    return attention.with_schedules(attention.qk, attention.ov, None)
+    positions = attention.positions
+    linear = positions and positions.linear_part()
+    return attention if linear is positions else attention.with_schedules(attention.qk, attention.ov, linear)
 
 
 def _ov(field: Field, t: Time, y: Tensor) -> Tensor:

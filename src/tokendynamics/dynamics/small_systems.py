@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from tokendynamics.attention.attention import Attention
-from tokendynamics.attention.positions import RotaryPositions
 from tokendynamics.attention.schedules import Time
 from tokendynamics.spaces.geometry import Geometry
 
@@ -22,7 +21,7 @@ def suits(attention: Attention, x: Tensor) -> bool:
     """Whether states (system, token, dim) are many enough and small enough."""
     if x.ndim != 3 or len(x) < _SYSTEMS or x.shape[1] > _TOKENS or x.shape[2] > _DIM or x.device.type != "cpu":
         return False
-    return attention.weights == "softmax" and not isinstance(attention.positions, RotaryPositions)
+    return attention.weights == "softmax" and not (attention.positions and attention.positions.changes_logits)
 
 
 def velocity(attention: Attention, geometry: Geometry, x: Tensor, t: Time, identity_values: bool) -> Tensor:

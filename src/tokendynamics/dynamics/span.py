@@ -13,7 +13,6 @@ from torch import Tensor
 
 from tokendynamics.attention.circuits import FactoredMatrix
 from tokendynamics.attention.frozen import Dense, Frozen, RowScaled
-from tokendynamics.attention.positions import RotaryPositions
 from tokendynamics.attention.schedules import Constant, Schedule, Sinusoidal, Time
 from tokendynamics.dynamics.engines.problem import Outcome, Problem
 from tokendynamics.dynamics.events import AtRest, Consensus, NormAbove
@@ -106,20 +105,18 @@ class SpanReduction:
         """The reduction, or None where it does not hold or is not worth it."""
         field, (tokens, dim) = problem.field, problem.start.shape[1:]
         positions = field.attention.positions
-        fixed = not isinstance(positions, RotaryPositions) or (positions.query.constant and positions.key.constant)
         # A user's event may read coordinates.
         known = all(isinstance(event, AtRest | Consensus | NormAbove) for event in (*problem.events, *problem.recorded))
-        if not known or field.multiples is None or not fixed or tokens > WORTH * dim or problem.start.requires_grad:
+        if not known or field.multiples is None or tokens > WORTH * dim or problem.start.requires_grad:
             return None
         basis = torch.linalg.qr(problem.start.mT).Q
         rank = basis.shape[-1]
         ov = torch.eye(rank, dtype=basis.dtype, device=basis.device) * field.multiples.to(basis)[..., None, None]
         geometry = field.geometry.restricted(basis)
-        if geometry is None:
+        placed = positions and positions.restricted(basis)
+        if geometry is None or (positions is not None and placed is None):
             return None
-        if isinstance(positions, RotaryPositions):
-            positions = positions.with_schedules(*(_rows(part, basis) for part in (positions.query, positions.key)))
-        attention = field.attention.with_schedules(compress(field.attention.qk, basis), Constant(ov), positions)
+        attention = field.attention.with_schedules(compress(field.attention.qk, basis), Constant(ov), placed)
         reduced = replace(field, attention=attention, geometry=geometry)
         # A gated qk is compressed anew at every time: a product over all of dim.
         footprint = 0 if isinstance(attention.qk, Constant) else dim * rank
@@ -160,7 +157,3 @@ def compress(schedule: Schedule, basis: Tensor) -> Schedule:
 def compressed(matrix: Tensor, basis: Tensor) -> Tensor:
     """``B^T matrix B`` for each system and head."""
     return basis.mT.unsqueeze(-3) @ (matrix @ basis.unsqueeze(-3))
-
-
-def _rows(schedule: Schedule, basis: Tensor) -> Schedule:
-    return Constant(basis.mT.unsqueeze(-3) @ schedule.matrix_at(0.0))

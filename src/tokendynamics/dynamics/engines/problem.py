@@ -62,7 +62,8 @@ class Problem:
     @property
     def has_jacobian(self) -> bool:
         """Whether the derivative of the field is known as a formula."""
-        return self.field.geometry.closed_form
+        positions = self.field.attention.positions
+        return self.field.geometry.closed_form and (positions is None or positions.closed_form)
 
 
 @dataclass
