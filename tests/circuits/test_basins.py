@@ -8,7 +8,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy.stats import binomtest
 from torch import Tensor
 
 from tokendynamics.circuits.landscape.basins import find_basins, random_starts
@@ -20,7 +19,6 @@ from tokendynamics.circuits.landscape.softmax_positions import SoftmaxPositions
 from tokendynamics.circuits.task import category_law
 from tokendynamics.numerics.arguments import ArrayLike
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
-from tokendynamics.numerics.intervals import wilson
 
 LAW = category_law(None, 5)
 
@@ -50,18 +48,6 @@ class Spring:
 
     def hessian(self, q: ArrayLike, v: ArrayLike) -> Tensor:
         return 2 * self._sign * torch.eye(7, dtype=torch.float64).expand(*torch.as_tensor(q).shape[:-2], 7, 7)
-
-
-@pytest.mark.parametrize(("count", "total"), [(0, 10), (3, 17), (28, 100), (100, 100)])
-def test_the_interval_is_that_of_wilson(count: int, total: int) -> None:
-    reference = binomtest(count, total).proportion_ci(0.95, method="wilson")
-    assert wilson(count, total) == pytest.approx((reference.low, reference.high), abs=1e-12)
-
-
-def test_an_interval_without_trials_is_refused() -> None:
-    for count, total in ((0, 0), (3, 2), (-1, 2)):
-        with pytest.raises(ArgumentValueError):
-            wilson(count, total)
 
 
 def test_starts_have_the_stated_spread_and_do_not_depend_on_their_number() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -13,12 +12,10 @@ from torch import Tensor
 from tokendynamics.circuits.constructions import mixture, solution_1, solution_2, solution_3
 from tokendynamics.circuits.evidence.instrument import Estimate, Instrument
 from tokendynamics.circuits.evidence.probe import probing
-from tokendynamics.circuits.evidence.resampling import Bootstrap, percentiles, random_weights
 from tokendynamics.circuits.evidence.trial import Trial
 from tokendynamics.circuits.functionals import random_functional
 from tokendynamics.circuits.task import PairTask
 from tokendynamics.circuits.transformer import LayerNorm, OneLayerTransformer
-from tokendynamics.numerics.seeding import generator
 
 
 def probed(model: OneLayerTransformer, task: PairTask, samples: int = 400) -> Instrument:
@@ -75,55 +72,9 @@ def test_the_norm_alone_makes_a_part_decodable() -> None:
     assert found.reading == "feed-forward"  # the attention itself holds none of it
 
 
-def test_bootstrap_intervals_are_as_wide_as_theory_says() -> None:
-    draws = torch.randn(4000, generator=generator(0), dtype=torch.float64) + 5.0
-    ones = torch.ones_like(draws)
-    found = Bootstrap.drawn(4000, 1000, 0.95, seed=1).ratio("mean", draws, ones)
-    assert found.value == pytest.approx(float(draws.mean()))
-    assert found.low is not None
-    assert found.high is not None
-    assert found.high - found.low == pytest.approx(2 * 1.96 * float(draws.std()) / math.sqrt(4000), rel=0.12)
-
-
-def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
-    samples = torch.randn(300, 200, 2, generator=generator(2), dtype=torch.float64) + torch.tensor([2.0, 4.0])
-    held = 0
-    for number, sample in enumerate(samples):
-        found = Bootstrap.drawn(200, 200, 0.9, seed=number).ratio("half", sample[:, 0], sample[:, 1])
-        assert found.low is not None
-        assert found.high is not None
-        held += found.low <= 0.5 <= found.high
-    # Four standard deviations of a binomial with 300 tries around 0.9, and bootstrap intervals are a little short.
-    assert 0.82 <= held / 300 <= 0.97
-
-
-def test_a_ratio_without_denominator_or_with_infinite_sums_has_no_numbers() -> None:
-    bootstrap = Bootstrap.drawn(50, 20, 0.9, seed=0)
-    ones, zeros = torch.ones(50).double(), torch.zeros(50).double()
-    assert bootstrap.ratio("none", ones, zeros) == Estimate("none", None)
-    assert bootstrap.ratio("none", ones * math.inf, ones) == Estimate("none", None)
-    assert bootstrap.ratio("none", ones, zeros).above(0.1) is None
-    rare = zeros.clone()
-    rare[0] = 1.0
-    found = bootstrap.ratio("rare", rare, rare)
-    assert (found.value, found.low, found.high) == (1.0, 1.0, 1.0)
-
-
-def test_random_weights_stand_around_the_law() -> None:
-    law = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
-    weights = random_weights(law, 4000, seed=0)
-    assert torch.allclose(weights.sum(dim=1), torch.ones(4000).double())
-    assert bool((weights > 0).all())
-    exponential = torch.distributions.Exponential(torch.ones(3).double())
-    torch.manual_seed(0)
-    other = exponential.sample((200_000,)) * law
-    assert torch.allclose(weights.mean(dim=0), (other / other.sum(dim=1, keepdim=True)).mean(dim=0), atol=0.015)
-
-
 def test_an_interval_that_straddles_the_threshold_settles_nothing() -> None:
     assert Estimate("share", 0.2, 0.15, 0.25).above(0.1) is True
     assert Estimate("share", 0.2, 0.05, 0.35).above(0.1) is None
     assert Estimate("share", 0.0, 0.0, 0.0).above(0.1) is False
     assert str(Estimate("share", -0.001, -0.002, 0.0)) == "share 0.00 [0.00, 0.00]"
     assert str(Estimate("share", None)) == "share undefined"
-    assert percentiles(torch.empty(0), 0.9) == (None, None)

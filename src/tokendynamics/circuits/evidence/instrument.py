@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Any
+
+from tokendynamics.provenance.plain import plain
 
 Found = bool | None
 """A part takes part in the logic (True), takes none (False), or the instrument cannot tell (None)."""
@@ -75,8 +76,7 @@ class Estimate:
 
     def as_json(self) -> dict[str, Any]:
         """Plain types; a number that is not finite becomes None."""
-        numbers = {"value": self.value, "low": self.low, "high": self.high}
-        return {"name": self.name} | {key: finite_or_none(number) for key, number in numbers.items()}
+        return plain(self)
 
 
 @dataclass(frozen=True)
@@ -133,8 +133,8 @@ class Instrument:
             "name": self.name,
             "title": self.title,
             "reading": self.reading,
-            "estimate": finite_or_none(self.estimate),
-            "interval": [finite_or_none(low), finite_or_none(high)],
+            "estimate": plain(self.estimate),
+            "interval": plain([low, high]),
             "estimates": [estimate.as_json() for estimate in self.estimates],
             "sentence": self.sentence,
             "details": plain(self.details),
@@ -157,19 +157,3 @@ def any_of(*answers: Found) -> Found:
     if any(answers):
         return True
     return None if None in answers else False
-
-
-def finite_or_none(number: float | None) -> float | None:
-    """The number, or None where there is no finite one."""
-    return number if number is not None and math.isfinite(number) else None
-
-
-def plain(value: Any) -> Any:
-    """Nested details as plain types, with None for numbers that are not finite."""
-    if isinstance(value, Estimate):
-        return value.as_json()
-    if isinstance(value, dict):
-        return {key: plain(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(entry) for entry in value]
-    return finite_or_none(value) if isinstance(value, float) else value

@@ -7,8 +7,7 @@ from torch import Tensor
 from tokendynamics.circuits.evidence.centring import QK_BLOCKS, block_name, double_centred, weights_of
 from tokendynamics.circuits.evidence.instrument import Estimate, Instrument, all_of, any_of
 from tokendynamics.circuits.evidence.replacements import AdditiveAttention, LinearUnits
-from tokendynamics.circuits.evidence.resampling import root
-from tokendynamics.circuits.evidence.trial import Trial, pairs
+from tokendynamics.circuits.evidence.trial import Trial, pairs, root
 from tokendynamics.circuits.task import PairTask
 from tokendynamics.circuits.transformer import Block, OneLayerTransformer
 
@@ -86,7 +85,7 @@ def _rise(trial: Trial, side: str, changed: Tensor) -> Estimate:
     previous, current, fed_previous, fed_current = _categories(trial)
     pair = (previous, fed_current) if side == "queries" else (fed_previous, current)
     reference = (pairs(trial.task.q_true, *pair) - trial.targets).square().sum(dim=1)
-    return trial.bootstrap.ratio(side, trial.rise(changed), reference, root)
+    return trial.ratio(side, trial.rise(changed), reference, root)
 
 
 def _categories(trial: Trial) -> tuple[Tensor, Tensor, Tensor, Tensor]:

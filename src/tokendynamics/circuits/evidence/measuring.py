@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tokendynamics.circuits.evidence.instrument import Instrument, finite_or_none
+from tokendynamics.circuits.evidence.instrument import Instrument
 from tokendynamics.circuits.evidence.interventions import ablation, patching
 from tokendynamics.circuits.evidence.probe import probing
 from tokendynamics.circuits.evidence.trial import Trial
@@ -18,6 +18,7 @@ from tokendynamics.circuits.transformer import OneLayerTransformer
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 from tokendynamics.numerics.memory import check_fits
 from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.provenance.plain import plain
 
 _BYTES = 32
 """Of each token of a sample: its category, its target, its answer and one that was changed."""
@@ -84,8 +85,8 @@ class Evidence:
             "verdict_by_threshold": [
                 {"threshold": share, "verdict": verdict} for share, verdict in self.by_threshold.items()
             ],
-            "loss": finite_or_none(self.loss),
-            "interaction_variance": finite_or_none(self.interaction_variance),
+            "loss": plain(self.loss),
+            "interaction_variance": plain(self.interaction_variance),
             "samples": self.samples,
             "seed": self.seed,
             "confidence": self.confidence,

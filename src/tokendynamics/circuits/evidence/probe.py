@@ -46,9 +46,7 @@ def probing(trial: Trial) -> Instrument:
         probes["after the norm"] = lambda x: norm(model.stream(x))
     additive = _residuals(trial, lambda x: torch.zeros(*x.shape, 0, dtype=torch.float64))
     left = additive * float(trial.has_logic)
-    estimates = [
-        trial.bootstrap.ratio(name, additive - _residuals(trial, features), left) for name, features in probes.items()
-    ]
+    estimates = [trial.ratio(name, additive - _residuals(trial, features), left) for name, features in probes.items()]
     before = estimates[0]
     holds, some = before.above(_HOLDS), before.above(_LACKS)
     attention: Found = True if holds else False if some is False else None

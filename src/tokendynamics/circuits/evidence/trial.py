@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from tokendynamics.circuits.evidence.instrument import Estimate
-from tokendynamics.circuits.evidence.resampling import Bootstrap, root
 from tokendynamics.circuits.task import PairTask
 from tokendynamics.circuits.transformer import OneLayerTransformer
+from tokendynamics.numerics.intervals import Bootstrap
 from tokendynamics.numerics.seeding import generator
 
 # Numbers held by the largest intermediate array of a chunk: 16 MB of float64, so that chunks stay in the cache.
@@ -77,19 +77,29 @@ class Trial:
     def loss(self) -> Estimate:
         """Mean squared error over tokens i ≥ 2."""
         errors = (self.outputs - self.targets).square().sum(dim=1)
-        return self.bootstrap.ratio("mean squared error", errors, torch.full_like(errors, self.targets.shape[1]))
+        return self.ratio("mean squared error", errors, torch.full_like(errors, self.targets.shape[1]))
 
     @property
     def missed(self) -> Estimate:
         """The loss over the variance of the interaction: 1 for the best prediction without any logic."""
         errors = (self.outputs - self.targets).square().sum(dim=1)
-        return self.bootstrap.ratio("missed", errors, self.energy)
+        return self.ratio("missed", errors, self.energy)
 
     @property
     def energy(self) -> Tensor:
         """Sum of the squared interaction, (sequence,); all zero where q_true has none."""
         energy = self.interaction.square().sum(dim=1)
         return energy if self.has_logic else torch.zeros_like(energy)
+
+    def ratio(
+        self,
+        name: str,
+        numerator: Tensor,
+        denominator: Tensor,
+        transform: Callable[[Tensor], Tensor] | None = None,
+    ) -> Estimate:
+        """Return the ratio of two sums over sequences, each (sequence,), with its interval; see `Bootstrap.ratio`."""
+        return Estimate(name, *self.bootstrap.ratio(numerator, denominator, transform))
 
     def run(self, compute: Callable[..., Tensor], *sequences: Tensor) -> Tensor:
         """Outputs of `compute` on sequences, chunk by chunk, tokens from 2 on."""
@@ -102,7 +112,7 @@ class Trial:
 
     def rise_share(self, name: str, changed: Tensor) -> Estimate:
         """√(rise of the loss / variance of the interaction): 1 when the whole interaction is gone and no more."""
-        return self.bootstrap.ratio(name, self.rise(changed), self.energy, root)
+        return self.ratio(name, self.rise(changed), self.energy, root)
 
     def lost(self, name: str, changed: Tensor) -> Estimate:
         """The share of the interaction that leaves the output: slope of (before − after) on the interaction.
@@ -124,7 +134,7 @@ class Trial:
         freed, pair = without_sums(values, previous, current), (previous - 1) * self.task.categories + current - 1
         counts = torch.bincount(pair.flatten()).clamp_min(1)
         means = torch.bincount(pair.flatten(), freed.flatten()) / counts
-        return self.bootstrap.ratio(name, means[pair].square().sum(dim=1), self.energy, root)
+        return self.ratio(name, means[pair].square().sum(dim=1), self.energy, root)
 
     def slopes(self, moved: Tensor, contrasts: Mapping[str, Tensor], *single: Tensor) -> list[Estimate]:
         """Slopes of `moved` on all `contrasts` at once, beside functions of each category in `single`, token by token.
@@ -138,8 +148,13 @@ class Trial:
             others = [other for key, other in freed.items() if key != name]
             own, answered = (without_projection(values, others) for values in (contrast, moved))
             energy = own.square().sum(dim=1) * float(self.has_logic)
-            found.append(self.bootstrap.ratio(name, (answered * own).sum(dim=1), energy))
+            found.append(self.ratio(name, (answered * own).sum(dim=1), energy))
         return found
+
+
+def root(values: Tensor) -> Tensor:
+    """Return the share of amplitude of a share of variance; a negative share (noise) counts as 0."""
+    return values.clamp_min(0.0).sqrt()
 
 
 def pairs(matrix: Tensor, previous: Tensor, current: Tensor) -> Tensor:

@@ -13,11 +13,12 @@ from tokendynamics.circuits.evidence.centring import (
     row_centred,
     weights_of,
 )
-from tokendynamics.circuits.evidence.instrument import Estimate, Found, Instrument, finite_or_none
-from tokendynamics.circuits.evidence.resampling import percentiles, random_weights
+from tokendynamics.circuits.evidence.instrument import Estimate, Found, Instrument
 from tokendynamics.circuits.task import PairTask
 from tokendynamics.circuits.transformer import Block, OneLayerTransformer
+from tokendynamics.numerics.intervals import bayesian_bootstrap, percentile_interval
 from tokendynamics.numerics.seeding import generator
+from tokendynamics.provenance.plain import plain
 
 # A block (or a head) counts as used from a tenth (a hundredth) of the whole on.
 _USED_BLOCK, _USED_HEAD = 0.1, 0.01
@@ -48,8 +49,8 @@ def variance_shares(
     """
     law, uniform = weights_of(task, "category"), weights_of(task, "position")
     drawn = {
-        "category": torch.cat([law[None], random_weights(law, resamples, seed)]),
-        "position": torch.cat([uniform[None], random_weights(uniform, resamples, seed + 1)]),
+        "category": torch.cat([law[None], bayesian_bootstrap(law, resamples, seed)]),
+        "position": torch.cat([uniform[None], bayesian_bootstrap(uniform, resamples, seed + 1)]),
     }
     variances = torch.stack([_variances(model, weights) for weights in _each(drawn)])  # (resample, head, block)
     written = torch.stack([_written(model, weights) for weights in _each(drawn)])  # (resample, head)
@@ -136,7 +137,7 @@ def _shares(parts: Tensor) -> Tensor:
 
 
 def _estimate(name: str, shares: Tensor, confidence: float) -> Estimate:
-    return Estimate(name, finite_or_none(float(shares[0])), *percentiles(shares[1:], confidence))
+    return Estimate(name, plain(float(shares[0])), *percentile_interval(shares[1:], confidence))
 
 
 def _route(by_category: bool, by_position: bool, estimates: tuple[Estimate, ...]) -> str:
@@ -179,14 +180,14 @@ def correlation(model: OneLayerTransformer, task: PairTask, resamples: int, conf
     held_blocks = block[held]
     per_head = _centred(held_blocks, wanted, law, law).abs()
     best = int(per_head.argmax())
-    senders = random_weights(law, resamples, seed)
-    receivers = random_weights(law, resamples, seed + 1)
+    senders = bayesian_bootstrap(law, resamples, seed)
+    receivers = bayesian_bootstrap(law, resamples, seed + 1)
     chosen = held_blocks[best]
     estimates = tuple(
         Estimate(
             name,
             abs(float(measure(chosen, wanted, law, law))),
-            *_without_sign(*percentiles(measure(chosen, wanted, receivers, senders), confidence)),
+            *_without_sign(*percentile_interval(measure(chosen, wanted, receivers, senders), confidence)),
         )
         for name, measure in {"centred": _centred, "interaction": _double, "raw": _raw}.items()
     )

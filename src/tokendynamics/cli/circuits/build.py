@@ -79,8 +79,8 @@ def build_command(
     model = build_solution(solution, task, options)
     comparison = compare(model, given or task.sample(1, seed).tolist(), seed)
 
-    from tokendynamics.circuits.evidence.instrument import plain
     from tokendynamics.cli.circuits.folder import matrices_of, record_of, write_results
+    from tokendynamics.provenance.plain import plain
     from tokendynamics.report.circuits_reports import built_report
 
     parameters = {"solution": solution, **task_parameters(task, q_true or functional, law), **given_options(options)}

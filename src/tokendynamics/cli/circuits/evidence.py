@@ -75,10 +75,10 @@ def evidence_command(
     Path patching and ablation decide; variance shares, correlation and probing are always shown beside them.
     """
     from tokendynamics.circuits.evidence import check_measurable, evidence
-    from tokendynamics.circuits.evidence.instrument import plain
     from tokendynamics.cli.circuits.folder import record_of, write_results
     from tokendynamics.cli.output import Output
     from tokendynamics.numerics.threads import limited_threads
+    from tokendynamics.provenance.plain import plain
     from tokendynamics.report.circuits_reports import evidence_report
 
     output, started = Output(as_json=as_json), datetime.now(UTC)

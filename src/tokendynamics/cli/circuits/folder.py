@@ -137,7 +137,7 @@ def write_results(
 
 def as_json(value: Any, indent: int | None = None) -> str:
     """JSON text; NaN and infinity are null."""
-    from tokendynamics.circuits.evidence.instrument import plain
+    from tokendynamics.provenance.plain import plain
 
     return json.dumps(plain(value), ensure_ascii=False, allow_nan=False, indent=indent)
 

@@ -52,10 +52,10 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on standard output.")
 def landscape_command(threads: int, out: Path | None, as_json: bool, **given: Any) -> None:
     """Say where the exact expected loss of the paper's section WHICH has stationary points, and where descent ends."""
-    from tokendynamics.circuits.evidence.instrument import plain
     from tokendynamics.cli.circuits.folder import record_of, write_results
     from tokendynamics.cli.output import Output
     from tokendynamics.numerics.threads import limited_threads
+    from tokendynamics.provenance.plain import plain
     from tokendynamics.report.circuits_reports import landscape_report
 
     output, started = Output(as_json=as_json), datetime.now(UTC)

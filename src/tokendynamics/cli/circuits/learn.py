@@ -79,11 +79,11 @@ def learn_command(
     ARCHITECTURE is solution-1, solution-2, solution-3 (tailored) or combined. q_true is the same for every seed;
     weights and batches differ. Without options N = 6 and M = 16.
     """
-    from tokendynamics.circuits.evidence.instrument import plain
     from tokendynamics.cli.circuits.folder import record_of, write_results
     from tokendynamics.cli.output import Output
     from tokendynamics.numerics.memory import check_fits
     from tokendynamics.numerics.threads import limited_threads
+    from tokendynamics.provenance.plain import plain
     from tokendynamics.report.circuits_reports import learning_report
 
     output, started = Output(as_json=as_json), datetime.now(UTC)
