@@ -53,15 +53,15 @@ class FactoredMatrix:
         return FactoredMatrix(self.right, self.left)
 
     def dense(self) -> Float[Tensor, "*batch dim dim"]:
-        """The product itself, dim² numbers a matrix."""
+        """Return the product itself, dim² numbers a matrix."""
         return self.left @ self.right.mT
 
     def apply(self, x: Float[Tensor, "*batch token dim"]) -> Float[Tensor, "*batch token dim"]:
-        """The matrix acting on each token as a column vector: row i of the result is ``matrix @ x_i``."""
+        """Apply the matrix to each token as a column vector: row i of the result is ``matrix @ x_i``."""
         return (x @ self.right) @ self.left.mT
 
     def summed(self) -> FactoredMatrix:
-        """Sum over the last batch axis (the heads), as one matrix with the factors side by side.
+        """Return the sum over the last batch axis (the heads), as one matrix with the factors side by side.
 
         Shape (head, dim, rank) becomes (dim, head · rank).
         """
@@ -70,7 +70,7 @@ class FactoredMatrix:
 
 
 def qk_circuit(W_Q: ArrayLike, W_K: ArrayLike, *, scale: float = 1.0) -> FactoredMatrix:
-    """``qk = scale · W_Q W_K^T`` of row-vector projections ``q = x W_Q``, ``k = x W_K``.
+    """Return ``qk = scale · W_Q W_K^T`` of row-vector projections ``q = x W_Q``, ``k = x W_K``.
 
     Args:
         W_Q: Shape (…, dim, d_head), real floating.
@@ -90,7 +90,7 @@ def qk_circuit(W_Q: ArrayLike, W_K: ArrayLike, *, scale: float = 1.0) -> Factore
 
 
 def ov_circuit(W_V: ArrayLike, W_O: ArrayLike) -> FactoredMatrix:
-    """``ov = (W_V W_O)^T`` of row-vector projections ``v = x W_V``, ``out = v W_O``.
+    """Return ``ov = (W_V W_O)^T`` of row-vector projections ``v = x W_V``, ``out = v W_O``.
 
     Args:
         W_V: Shape (…, dim, d_head), real floating.

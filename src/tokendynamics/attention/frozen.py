@@ -21,23 +21,23 @@ class Frozen(Protocol):
     """The circuits of all heads at one moment."""
 
     def queries(self, x: Tensor) -> Tensor:
-        """Rows ``x_i^T left``, to be paired with `keys`: their inner products are the logits."""
+        """Return the rows ``x_i^T left``, to be paired with `keys`: their inner products are the logits."""
         ...
 
     def keys(self, x: Tensor) -> Tensor:
-        """Rows of the senders; the head axis may be 1."""
+        """Return the rows of the senders; the head axis may be 1."""
         ...
 
     def values(self, x: Tensor) -> Tensor:
-        """What is averaged over senders; the head axis may be 1."""
+        """Return what is averaged over senders; the head axis may be 1."""
         ...
 
     def output(self, mixed: Tensor) -> Tensor:
-        """From averaged `values` to ``B_h Σ_j w_ij x_j``, shape (*system, head, token, dim)."""
+        """Return ``B_h Σ_j w_ij x_j`` from averaged `values`, shape (*system, head, token, dim)."""
         ...
 
     def dense(self) -> Tensor:
-        """The matrices themselves, (*system, head, dim, dim)."""
+        """Return the matrices themselves, (*system, head, dim, dim)."""
         ...
 
 
@@ -156,7 +156,7 @@ class Factored:
 
 
 def per_head(x: Tensor, matrices: Tensor) -> Tensor:
-    """``x_h @ B_h``: (*system, head or 1, token, n) and (*system, head, n, m) to (*system, head, token, m).
+    """Return ``x_h @ B_h``: (*system, head or 1, token, n) and (*system, head, n, m) to (*system, head, token, m).
 
     Matrices shared by the systems are multiplied in one product per head over all tokens of all systems; a
     broadcast product would copy them for every system.

@@ -11,17 +11,17 @@ SHORT = 128
 
 
 def softmax_weights(query: Tensor, key: Tensor, causal: bool) -> Tensor:
-    """``softmax_j(q_i · k_j)``, (*system, head, token, token), for (*system, head, token, rank) and head or 1 keys."""
+    """Return ``softmax_j(q_i · k_j)``, (*system, head, token, token), of (*system, head or 1, token, rank)."""
     return masked_weights(logits(query, key), causal, "softmax")
 
 
 def linear_weights(query: Tensor, key: Tensor, causal: bool) -> Tensor:
-    """The logits themselves, 0 for senders after the receiver if `causal`."""
+    """Return the logits themselves, 0 for senders after the receiver if `causal`."""
     return masked_weights(logits(query, key), causal, "linear")
 
 
 def masked_weights(logits: Tensor, causal: bool, weights: str, first_receiver: int = 0) -> Tensor:
-    """Softmax over the senders, or the logits themselves; senders after the receiver get 0 if `causal`.
+    """Return the softmax over the senders, or the logits; senders after the receiver get 0 if `causal`.
 
     Args:
         logits: (…, receiver, sender), for receivers from `first_receiver` on.
@@ -37,17 +37,17 @@ def masked_weights(logits: Tensor, causal: bool, weights: str, first_receiver: i
 
 
 def logits(query: Tensor, key: Tensor) -> Tensor:
-    """``q_i · k_j``, (*system, head, token, token)."""
+    """Return ``q_i · k_j``, (*system, head, token, token)."""
     return _shared_by_heads(query, key.mT)
 
 
 def average(weights: Tensor, value: Tensor) -> Tensor:
-    """``Σ_j w_ij v_j``, (*system, head, token, width)."""
+    """Return ``Σ_j w_ij v_j``, (*system, head, token, width)."""
     return _shared_by_heads(weights, value)
 
 
 def fused_average(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> Tensor:
-    """``Σ_j softmax_j(q_i · k_j) v_j`` in memory linear in the tokens."""
+    """Return ``Σ_j softmax_j(q_i · k_j) v_j`` in memory linear in the tokens."""
     # Four axes and one width: with three axes or unequal widths PyTorch falls back to a path that forms the weights.
     system, heads, tokens = query.shape[:-3], query.shape[-3], query.shape[-2]
     width = max(query.shape[-1], value.shape[-1])
@@ -62,7 +62,7 @@ def fused_average(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> Te
 
 
 def linear_average(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> Tensor:
-    """``Σ_j (q_i · k_j) v_j``; without a mask through a rank × width product, which is linear in the tokens."""
+    """Return ``Σ_j (q_i · k_j) v_j``; without a mask through a rank × width product, which is linear in the tokens."""
     return average(linear_weights(query, key, causal), value) if causal else query @ (key.mT @ value)
 
 

@@ -17,7 +17,7 @@ from tokendynamics.numerics.arguments import ArrayLike, as_square, as_tensor
 
 
 def from_asymptotic(Q: ArrayLike, K: ArrayLike, V: ArrayLike, W: ArrayLike) -> tuple[FactoredMatrix, FactoredMatrix]:
-    """(qk, ov) of one head of `asymptotic` (4)–(7), whose tokens are columns: ``P = Q^T K``, ``U = W V``.
+    """Return (qk, ov) of one head of `asymptotic` (4)–(7), whose tokens are columns: ``P = Q^T K``, ``U = W V``.
 
     Args:
         Q: Shape (…, d_k, dim).
@@ -39,7 +39,7 @@ def from_asymptotic(Q: ArrayLike, K: ArrayLike, V: ArrayLike, W: ArrayLike) -> t
 
 
 def from_logical(q: ArrayLike, k: ArrayLike, v: ArrayLike) -> tuple[FactoredMatrix, FactoredMatrix]:
-    """(qk, ov) of `logical` section 2, whose tokens are columns: logits ``X_j^T k^T q X_i`` of receiver i, sender j.
+    """Return (qk, ov) of `logical` section 2 (columns): logits ``X_j^T k^T q X_i`` of receiver i, sender j.
 
     Args:
         q: Shape (…, d_k, dim).
@@ -61,7 +61,7 @@ def from_logical(q: ArrayLike, k: ArrayLike, v: ArrayLike) -> tuple[FactoredMatr
 def from_positional(
     Q: ArrayLike, K: ArrayLike, V: ArrayLike, *, scale: float = 1.0
 ) -> tuple[FactoredMatrix, FactoredMatrix]:
-    """(qk, ov) of `positional` (1)–(2), whose tokens are rows: ``W = Q K^T``, ``ov = V^T``.
+    """Return (qk, ov) of `positional` (1)–(2), whose tokens are rows: ``W = Q K^T``, ``ov = V^T``.
 
     Args:
         Q: Shape (…, dim, d_k).

@@ -11,7 +11,7 @@ from tokendynamics.numerics.errors import ArgumentValueError, expected
 
 
 def remark_5_1_projection(y: ArrayLike, vectors: ArrayLike, ov: ArrayLike) -> Any:
-    """``Π_y X = ov^(−1) (I − ov y y^T ov^T) X``, tangent to the ellipsoid ``y^T M y = 1`` with ``M = ov^T ov``.
+    """Return ``Π_y X = ov^(−1) (I − ov y y^T ov^T) X``, tangent to ``y^T M y = 1`` with ``M = ov^T ov``.
 
     Unlike the orthogonal projection of the metric (`Ellipsoid.tangent`) it moves the vector through ov^(−1), so that
     after ``z = ov y`` a flow with the values ov becomes one on the sphere with the identity for values. Source:

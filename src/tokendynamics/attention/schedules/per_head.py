@@ -91,7 +91,7 @@ class PerHead:
 
 
 def side_by_side(heads: Sequence[Schedule], argument: str) -> Schedule:
-    """One schedule of all heads: constant or gated matrices where that is all there is, else `PerHead`."""
+    """Return one schedule of all heads: constant or gated where that is all there is, else `PerHead`."""
     together = PerHead(heads, argument)
     if together.constant:
         return Constant(together.matrix_at(0.0))

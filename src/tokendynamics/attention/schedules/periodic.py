@@ -56,7 +56,7 @@ class Periodic:
         return self.piece(0).shape
 
     def piece(self, index: int) -> Constant:
-        """The constant circuits of one piece."""
+        """Return the constant circuits of one piece."""
         return Constant(mapped(self.matrices, lambda tensor: tensor[index]))
 
     def __repr__(self) -> str:
@@ -82,7 +82,7 @@ class Periodic:
         return sorted(time for time in found if start < time < end)
 
     def corners(self, start: float, end: float) -> list[float]:
-        """None: it jumps, see `breaks`."""
+        """Return none: it jumps, see `breaks`."""
         return []
 
     def within(self, start: float, end: float) -> Constant:
@@ -113,7 +113,7 @@ class Periodic:
         return above * self.pieces * unit // (below * length)
 
     def _begin(self, number: int) -> float:
-        """The first float at which piece `number`, counted from time 0, holds: engines step onto it."""
+        """Return the first float at which piece `number`, counted from time 0, holds: engines step onto it."""
         exact = Fraction(self.period) * number / self.pieces
         nearest = float(exact)
         return nearest if Fraction(nearest) >= exact else math.nextafter(nearest, math.inf)

@@ -20,7 +20,7 @@ ScheduleLike: TypeAlias = ArrayLike | FactoredMatrix | Schedule | Callable[[floa
 
 
 def as_schedule(value: ScheduleLike, argument: str) -> Schedule:
-    """What a user passes where circuits are expected, as a schedule; a list may hold one for each head.
+    """Read what a user passes where circuits are expected as a schedule; a list may hold one for each head.
 
     Raises:
         ArgumentTypeError: Not a matrix, a schedule or a callable; or integer or complex numbers.

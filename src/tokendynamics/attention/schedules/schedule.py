@@ -37,35 +37,35 @@ class Schedule(Protocol):
     def uniformly_continuous(self) -> bool | None: ...  # noqa: D102
 
     def at(self, t: Time) -> Frozen:
-        """The circuits at time t."""
+        """Return the circuits at time t."""
         ...
 
     def matrix_at(self, t: float) -> Tensor:
-        """The dense matrices at time t, of `shape`."""
+        """Return the dense matrices at time t, of `shape`."""
         ...
 
     def breaks(self, start: float, end: float) -> list[float]:
-        """Times strictly between start and end where the matrices jump."""
+        """Return the times strictly between start and end where the matrices jump."""
         ...
 
     def corners(self, start: float, end: float) -> list[float]:
-        """Times strictly between start and end where the matrices have a kink, if these are few enough to step onto."""
+        """Return the times strictly between start and end of kinks, if these are few enough to step onto."""
         ...
 
     def within(self, start: float, end: float) -> Schedule:
-        """A schedule that agrees on the open interval, which holds no break, and is continuous on the closed one."""
+        """Return a schedule that agrees on the open interval, without a break, and is continuous on the closed one."""
         ...
 
     def flattened(self) -> Schedule:
-        """The schedule with all its system axes made one."""
+        """Return the schedule with all its system axes made one."""
         ...
 
     def select(self, systems: Tensor) -> Schedule:
-        """The schedule of some systems, by index along the first axis."""
+        """Return the schedule of some systems, by index along the first axis."""
         ...
 
     def to(self, *, dtype: torch.dtype, device: torch.device) -> Schedule:
-        """The same in another precision or place."""
+        """Return the same in another precision or place."""
         ...
 
 
@@ -77,7 +77,7 @@ class Continuous:
         return []
 
     def corners(self, start: float, end: float) -> list[float]:
-        """None, unless a schedule says otherwise."""
+        """Return none, unless a schedule says otherwise."""
         return []
 
     def within(self, start: float, end: float) -> Any:

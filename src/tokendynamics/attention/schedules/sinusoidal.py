@@ -90,7 +90,7 @@ class Sinusoidal(Continuous):
         return RowScaled((self.amplitude * (wave.abs() if self.absolute else wave)).to(self.matrix), self.matrix)
 
     def corners(self, start: float, end: float) -> list[float]:
-        """Zeros of the sines where their absolute value is taken, unless they are too many to step onto each."""
+        """Return the zeros of the sines under an absolute value, unless they are too many to step onto each."""
         gates = torch.broadcast_tensors(self.frequency, self.phase)
         frequency, phase = (gate.detach().double().flatten() for gate in gates)
         turns = (end - start) * float(frequency.abs().sum())
