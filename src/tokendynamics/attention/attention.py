@@ -105,7 +105,7 @@ class Attention:
 
     @typed_arguments
     def logits(self, x: ArrayLike, t: float = 0.0) -> Any:
-        """``s_ij = x_i^T qk x_j`` for all pairs, positions included and before any mask.
+        """Return ``s_ij = x_i^T qk x_j`` for all pairs, positions included and before any mask.
 
         Args:
             x: States (…, token, dim).
@@ -124,7 +124,7 @@ class Attention:
 
     @typed_arguments
     def pattern(self, x: ArrayLike, t: float = 0.0) -> Any:
-        """The attention pattern: rows of softmax over the senders, or masked raw logits if weights are linear.
+        """Return the attention pattern: rows of softmax over the senders, or masked raw logits if weights are linear.
 
         Args:
             x: States (…, token, dim).
@@ -140,7 +140,7 @@ class Attention:
         return like(weigh(query, key, self.causal), x)
 
     def mix(self, x: Tensor, t: Time, *, identity_values: bool = False) -> Tensor:
-        """``Σ_h Σ_j w^h_ij ov_h x_j`` for checked states; with `identity_values` as if every ov were the identity.
+        """Return ``Σ_h Σ_j w^h_ij ov_h x_j`` of checked states; with `identity_values` as if every ov were I.
 
         Memory is linear in the number of tokens with softmax weights.
         """
@@ -157,18 +157,18 @@ class Attention:
         return ov.output(average(weights, ov.values(placed))).sum(dim=-3)
 
     def queries_and_keys(self, x: Tensor, t: Time) -> tuple[Tensor, Tensor]:
-        """Rows whose inner products are the logits, (*system, head, token, rank); the head axis of keys may be 1."""
+        """Return rows whose inner products are the logits, (*system, head, token, rank); keys may have one head."""
         placed = self.placed(x)
         qk: Frozen = self.qk.at(t)
         query, key = qk.queries(placed), qk.keys(placed)
         return (query, key) if self.positions is None else self.positions.extended(query, key, placed, t)
 
     def placed(self, x: Tensor) -> Tensor:
-        """What attention reads: x, or x + p with absolute positions."""
+        """Return what attention reads: x, or x + p with absolute positions."""
         return x if self.positions is None else self.positions.read(x)
 
     def fitting(self, x: ArrayLike, argument: str = "x") -> Tensor:
-        """`x` as states whose dim and system axes fit, or a refusal that prints both shapes."""
+        """Return `x` as states whose dim and system axes fit, or refuse it and print both shapes."""
         states = as_states(x, argument)
         if states.shape[-1] != self.dim:
             wanted = f"shape (…, token, {self.dim}) to fit qk, (…, head, dim, dim) = {tuple(self.qk.shape)}"
@@ -180,7 +180,7 @@ class Attention:
         return states
 
     def with_schedules(self, qk: ScheduleLike, ov: ScheduleLike, positions: Positions | None) -> Attention:
-        """The same options over other matrices."""
+        """Return the same options over other matrices."""
         return Attention(
             qk,
             ov,
@@ -191,30 +191,30 @@ class Attention:
         )
 
     def within(self, start: float, end: float) -> Attention:
-        """The attention on an interval without breaks; see `Schedule.within`."""
+        """Return the attention on an interval without breaks; see `Schedule.within`."""
         if self.constant:
             return self
         return self._each(lambda schedule: schedule.within(start, end))
 
     def breaks(self, start: float, end: float) -> list[float]:
-        """Times strictly between start and end where a matrix jumps, in order."""
+        """Return the times strictly between start and end where a matrix jumps, in order."""
         return sorted({time for schedule in self.schedules for time in schedule.breaks(start, end)})
 
     def flattened(self) -> Attention:
-        """The attention with its system axes, if it has several, made one."""
+        """Return the attention with its system axes, if it has several, made one."""
         return self._each(lambda schedule: schedule.flattened()) if len(self.system_shape) > 1 else self
 
     def joints(self, start: float, end: float) -> list[float]:
-        """Times strictly between start and end that an explicit method must step onto: jumps and kinks, in order."""
+        """Return the jumps and kinks strictly between start and end, onto which explicit methods step, in order."""
         corners = {time for schedule in self.schedules for time in schedule.corners(start, end)}
         return sorted(corners.union(self.breaks(start, end)))
 
     def select(self, systems: Tensor) -> Attention:
-        """The attention of some systems, by index along the first axis."""
+        """Return the attention of some systems, by index along the first axis."""
         return self._each(lambda schedule: schedule.select(systems)) if self.system_shape else self
 
     def to(self, *, dtype: torch.dtype, device: torch.device) -> Attention:
-        """The same in another precision or place."""
+        """Return the same in another precision or place."""
         positions = self.positions and self.positions.to(dtype=dtype, device=device)
         qk, ov = (schedule.to(dtype=dtype, device=device) for schedule in (self.qk, self.ov))
         return self.with_schedules(qk, ov, positions)

@@ -109,7 +109,7 @@ class AbsolutePositions(Positions):
     @classmethod
     @typed_arguments
     def sinusoidal(cls, tokens: int, dim: int, base: float = 10000.0) -> AbsolutePositions:
-        """Sines and cosines: ``p_ij = sin(i · base^(−j/dim))`` for even j, ``cos(i · base^(−(j−1)/dim))`` for odd j.
+        """Return ``p_ij = sin(i · base^(−j/dim))`` for even j and ``cos(i · base^(−(j−1)/dim))`` for odd j.
 
         i = 1 … tokens, and the feature index j counts from 0. Source: the formula above `positional` (5).
         """
@@ -133,7 +133,7 @@ class AbsolutePositions(Positions):
         """See `Positions`."""
 
     def read(self, x: Tensor) -> Tensor:
-        """``x + p``.
+        """Return ``x + p``.
 
         Raises:
             ArgumentValueError: More tokens than the table has rows.
@@ -228,7 +228,7 @@ class RotaryPositions(Positions):
         return _side_by_side(query, turned_query) * self.scale, _side_by_side(key, turned_key)
 
     def turned(self, x: Tensor, t: Time) -> tuple[Tensor, Tensor]:
-        """Queries and keys (*system, head, token, rank), each turned by its own position."""
+        """Return queries and keys (*system, head, token, rank), each turned by its own position."""
         tokens = x.unsqueeze(-3)
         query = per_head(tokens, self.query.at(t).dense())
         key = per_head(tokens, self.key.at(t).dense())
@@ -238,7 +238,7 @@ class RotaryPositions(Positions):
         return _turn(query, cosine, sine), _turn(key, cosine, sine)
 
     def with_schedules(self, query: ScheduleLike, key: ScheduleLike) -> RotaryPositions:
-        """The same base and scale over other matrices."""
+        """Return the same base and scale over other matrices."""
         return RotaryPositions(query, key, self.base, self.scale, frequencies=self.frequencies)
 
     def each(self, change: Callable[[Schedule], Schedule]) -> RotaryPositions:

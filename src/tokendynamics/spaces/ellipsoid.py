@@ -47,7 +47,7 @@ class Ellipsoid(Space):
         return Quadric(self.metric)
 
     def project(self, x: ArrayLike) -> Any:
-        """``π_M(x) = x / |x|_M`` (`asymptotic` (2)).
+        """Return ``π_M(x) = x / |x|_M`` (`asymptotic` (2)).
 
         Raises:
             ArgumentValueError: A zero token (its index is printed).
@@ -56,13 +56,13 @@ class Ellipsoid(Space):
         return like(retract(states, self._metric_for(states), "x"), x)
 
     def tangent(self, y: ArrayLike, vectors: ArrayLike) -> Any:
-        """``v − (y^T M v) y`` at points y of the ellipsoid (`asymptotic` (3))."""
+        """Return ``v − (y^T M v) y`` at points y of the ellipsoid (`asymptotic` (3))."""
         states, given = as_states(y, "y"), as_states(vectors, "vectors")
         check_same_shape(given, states, "vectors", "y")
         return like(tangent_part(states, given.to(states), self._metric_for(states)), vectors)
 
     def distance(self, x: ArrayLike, y: ArrayLike) -> Any:
-        """The angle ``2 atan2(|x − y|_M, |x + y|_M)`` of the metric M, shape (…, token), in radians."""
+        """Return the angle ``2 atan2(|x − y|_M, |x + y|_M)`` of the metric M, shape (…, token), in radians."""
         first, second = as_states(x), as_states(y, "y")
         check_same_shape(second, first, "y", "x")
         metric = self._metric_for(first)
@@ -72,7 +72,7 @@ class Ellipsoid(Space):
         return like(2 * torch.atan2(*lengths), x)
 
     def defect(self, y: ArrayLike) -> float:
-        """The largest ``|y^T M y − 1|`` over all tokens."""
+        """Return the largest ``|y^T M y − 1|`` over all tokens."""
         states = as_states(y, "y")
         if states.numel() == 0:
             return 0.0
@@ -80,7 +80,7 @@ class Ellipsoid(Space):
 
     @typed_arguments
     def sample(self, tokens: int, dim: int, systems: tuple[int, ...] = (), *, seed: int) -> Tensor:
-        """Tokens uniform for the metric M: images under M^(−1/2) of uniform points of the sphere.
+        """Draw tokens uniform for the metric M: images under M^(−1/2) of uniform points of the sphere.
 
         Returns:
             Shape (*systems, token, dim), float64.

@@ -25,17 +25,17 @@ class Free(Space):
     geometry: Geometry = Flat()
 
     def project(self, x: ArrayLike) -> Any:
-        """`x` itself: nothing constrains a token."""
+        """Return `x` itself: nothing constrains a token."""
         return like(as_states(x), x)
 
     def tangent(self, y: ArrayLike, vectors: ArrayLike) -> Any:
-        """`vectors` themselves: every direction is tangent."""
+        """Return `vectors` themselves: every direction is tangent."""
         points, given = as_states(y, "y"), as_states(vectors, "vectors")
         check_same_shape(given, points, "vectors", "y")
         return like(given, vectors)
 
     def defect(self, y: ArrayLike) -> float:
-        """0: there is no constraint to violate."""
+        """Return 0: there is no constraint to violate."""
         as_states(y, "y")
         return 0.0
 

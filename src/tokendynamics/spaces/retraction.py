@@ -13,14 +13,14 @@ def inner(
     second: Float[Tensor, "*batch token dim"],
     metric: Float[Tensor, "*system dim dim"] | None,
 ) -> Float[Tensor, "*batch token 1"]:
-    """``x_i^T M y_i`` for each token; the plain inner product where metric is None."""
+    """Return ``x_i^T M y_i`` for each token; the plain inner product where metric is None."""
     return (first * (second if metric is None else second @ metric)).sum(dim=-1, keepdim=True)
 
 
 def retract(
     x: Float[Tensor, "*batch token dim"], metric: Float[Tensor, "*system dim dim"] | None, argument: str
 ) -> Float[Tensor, "*batch token dim"]:
-    """``x / |x|_M``, safe for tokens of any size.
+    """Return ``x / |x|_M``, safe for tokens of any size.
 
     Raises:
         ArgumentValueError: A zero token; its index is printed.
@@ -46,7 +46,7 @@ def refuse_zero(x: Float[Tensor, "*batch token dim"], argument: str) -> None:
 def normalized(
     x: Float[Tensor, "*batch token dim"], metric: Float[Tensor, "*system dim dim"] | None
 ) -> Float[Tensor, "*batch token dim"]:
-    """``x / |x|_M`` without the check: a zero token gives NaN."""
+    """Return ``x / |x|_M`` without the check: a zero token gives NaN."""
     scaled = x / x.abs().amax(dim=-1, keepdim=True)
     once = scaled / inner(scaled, scaled, metric).sqrt()
     # The second pass removes the rounding of the first: the constraint then holds to the last digit or two.
@@ -58,5 +58,5 @@ def tangent_part(
     vectors: Float[Tensor, "*batch token dim"],
     metric: Float[Tensor, "*system dim dim"] | None,
 ) -> Float[Tensor, "*batch token dim"]:
-    """``v − (y^T M v) y``."""
+    """Return ``v − (y^T M v) y``."""
     return vectors - inner(y, vectors, metric) * y

@@ -24,7 +24,7 @@ _TIMES = (0.0, 0.137, 0.71, 1.93, 4.41, 9.7, 23.3, 58.1, 137.9)
 
 
 def observed(schedule: Schedule) -> tuple[list[Tensor], bool]:
-    """The matrices of a schedule, float64, and whether these are all that it ever takes."""
+    """Return the matrices of a schedule, float64, and whether these are all that it ever takes."""
     if schedule.constant:
         return [schedule.matrix_at(0.0).double()], True
     if isinstance(schedule, Periodic):
@@ -42,17 +42,17 @@ def _looked_at(schedule: Schedule) -> str:
 
 
 def fact(name: str, holds: bool, text: str) -> Hypothesis:
-    """A hypothesis without a size, such as the mask."""
+    """Return a hypothesis without a size, such as the mask."""
     return Hypothesis(name, holds, None, 0.0, text)
 
 
 def assumed(name: str, text: str) -> Hypothesis:
-    """A hypothesis that cannot be measured."""
+    """Return a hypothesis that cannot be measured."""
     return Hypothesis(name, None, None, 0.0, text)
 
 
 def at_most(name: str, value: float | Tensor, tolerance: float | Tensor, what: str) -> Hypothesis:
-    """A deviation, one or (…,) for each system, that has to vanish up to the tolerance; `what` says what it is."""
+    """Require that a deviation, one or (…,), vanish up to the tolerance; `what` says what it is."""
     values, limits = _beside(value, tolerance)
     worst = int((limits - values).argmin())
     came, allowed = float(values.flatten()[worst]), float(limits.flatten()[worst])
@@ -62,7 +62,7 @@ def at_most(name: str, value: float | Tensor, tolerance: float | Tensor, what: s
 
 
 def above(name: str, value: float | Tensor, tolerance: float | Tensor, what: str) -> Hypothesis:
-    """A quantity, one or (…,) for each system, that has to exceed 0 by more than the tolerance."""
+    """Require that a quantity, one or (…,) for each system, exceed 0 by more than the tolerance."""
     values, limits = _beside(value, tolerance)
     worst = int((values - limits).argmin())
     came, required = float(values.flatten()[worst]), float(limits.flatten()[worst])
@@ -81,44 +81,44 @@ def _where_they_differ(holds: Tensor) -> np.ndarray | None:
 
 
 def one_head(flow: Flow) -> Hypothesis:
-    """A single head."""
+    """Tell whether there is a single head."""
     return fact("one head", flow.heads == 1, f"the flow has {flow.heads} head{'s' * (flow.heads > 1)}")
 
 
 def full_mask(flow: Flow) -> Hypothesis:
-    """Every token sees every token."""
+    """Tell whether every token sees every token."""
     return fact("full mask", not flow.attention.causal, _mask(flow))
 
 
 def causal_mask(flow: Flow) -> Hypothesis:
-    """Token i sees only tokens j ≤ i."""
+    """Tell whether token i sees only tokens j ≤ i."""
     return fact("causal mask", flow.attention.causal, _mask(flow))
 
 
 def softmax_weights(flow: Flow) -> Hypothesis:
-    """Weights are a softmax of the logits, hence positive."""
+    """Tell whether weights are a softmax of the logits, hence positive."""
     return fact("softmax weights", flow.attention.weights == "softmax", f"weights are {flow.attention.weights}")
 
 
 def no_positions(flow: Flow) -> Hypothesis:
-    """Attention reads the states and nothing else."""
+    """Tell whether attention reads the states and nothing else."""
     positions = flow.attention.positions
     came = "there are none" if positions is None else f"the flow has {type(positions).__name__}"
     return fact("no positions", positions is None, came)
 
 
 def projection_is(flow: Flow, projection: str) -> Hypothesis:
-    """The projection onto the tangent space is that of the statement."""
+    """Tell whether the projection onto the tangent space is that of the statement."""
     return fact(f"{projection} projection", flow.projection == projection, f"the projection is {flow.projection}")
 
 
 def on_ellipsoid(flow: Flow) -> Hypothesis:
-    """Tokens live on an ellipsoid, the sphere among them."""
+    """Tell whether tokens live on an ellipsoid, the sphere among them."""
     return fact("tokens on an ellipsoid", flow.geometry.quadratic, f"the space is {flow.space.name}")
 
 
 def on_sphere(flow: Flow) -> Hypothesis:
-    """Tokens live on the unit sphere, or on an ellipsoid whose metric is the identity."""
+    """Measure whether tokens live on the unit sphere, or on an ellipsoid whose metric is the identity."""
     metric = metric_of(flow)
     if not flow.geometry.quadratic or flow.geometry.metric is None:
         return fact("tokens on the sphere", flow.geometry.quadratic, f"the space is {flow.space.name}")
@@ -127,25 +127,25 @@ def on_sphere(flow: Flow) -> Hypothesis:
 
 
 def in_free_space(flow: Flow) -> Hypothesis:
-    """Tokens are not constrained."""
+    """Tell whether tokens are not constrained."""
     return fact(
         "free space", flow.geometry.closed_form and not flow.geometry.constrained, f"the space is {flow.space.name}"
     )
 
 
 def dim_at_least_two(flow: Flow) -> Hypothesis:
-    """The sphere is connected; in dim 1 it is two points, and nothing moves."""
+    """Tell whether the sphere is connected; in dim 1 it is two points, and nothing moves."""
     return fact("dim at least 2", flow.dim >= 2, f"dim is {flow.dim}")
 
 
 def metric_of(flow: Flow) -> Tensor:
-    """M of the flow's space, float64, the identity on the sphere (and in free space)."""
+    """Return M of the flow's space, float64, the identity on the sphere (and in free space)."""
     metric = flow.geometry.metric
     return torch.eye(flow.dim, dtype=torch.float64) if metric is None else metric.detach().double().cpu()
 
 
 def constant(schedule: Schedule, name: str) -> Hypothesis:
-    """Matrices that do not depend on time; a callable that agrees at a few times is assumed to be constant."""
+    """Measure that matrices do not depend on time; assumed of a callable that agrees at a few times."""
     matrices, complete = observed(schedule)
     changes = torch.stack([(matrix - matrices[0]).abs().amax(dim=(-3, -2, -1)) for matrix in matrices]).amax(dim=0)
     claim = f"{name} constant in time"
@@ -156,7 +156,7 @@ def constant(schedule: Schedule, name: str) -> Hypothesis:
 
 
 def identity_values(flow: Flow) -> Hypothesis:
-    """The value matrix of every head is the identity at all times, or is cancelled by the projection."""
+    """Measure that every value matrix is the identity at all times, or is cancelled by the projection."""
     claim = "ov is the identity"
     if flow.projection == "remark_5_1":
         return fact(claim, True, "the projection of Remark 5.1 cancels ov")
@@ -169,14 +169,14 @@ def identity_values(flow: Flow) -> Hypothesis:
 
 
 def symmetric(matrix: Tensor, name: str, tolerance: float | Tensor = ROUNDING) -> Hypothesis:
-    """A symmetric matrix (…, dim, dim); the deviation is relative to its largest entry."""
+    """Measure that a matrix (…, dim, dim) is symmetric; the deviation is relative to its largest entry."""
     scale = matrix.abs().amax(dim=(-2, -1)).clamp_min(torch.finfo(matrix.dtype).tiny)
     deviation = (matrix - matrix.mT).abs().amax(dim=(-2, -1)) / scale
     return at_most(f"{name} symmetric", deviation, tolerance, f"the relative asymmetry of {name}")
 
 
 def definite(matrix: Tensor, name: str, sign: int = 1, tolerance: float | Tensor = ROUNDING) -> Hypothesis:
-    """A symmetric part that is positive (sign 1) or negative (sign −1) definite, its size relative to the largest."""
+    """Measure that a symmetric part is positive (sign 1) or negative (−1) definite, relative to its size."""
     values = sign * torch.linalg.eigvalsh((matrix + matrix.mT) / 2)
     largest = values.abs().amax(dim=-1).clamp_min(torch.finfo(matrix.dtype).tiny)
     lowest = values.amin(dim=-1) / largest
@@ -186,21 +186,21 @@ def definite(matrix: Tensor, name: str, sign: int = 1, tolerance: float | Tensor
 
 
 def equal(first: Tensor, second: Tensor, claim: str, what: str, tolerance: float = ROUNDING) -> Hypothesis:
-    """Two matrices that have to agree, relative to the largest entry of the second."""
+    """Measure that two matrices agree, relative to the largest entry of the second."""
     scale = second.abs().amax(dim=(-2, -1)).clamp_min(torch.finfo(second.dtype).tiny)
     deviation = (first - second).abs().amax(dim=(-2, -1)) / scale
     return at_most(claim, deviation, tolerance, what)
 
 
 def bounded(schedule: Schedule, name: str) -> Hypothesis:
-    """Matrices that stay bounded for all times."""
+    """Tell whether matrices stay bounded for all times."""
     if schedule.bounded is None:
         return assumed(f"{name} bounded", f"{name} is a function of time whose bound cannot be measured")
     return fact(f"{name} bounded", schedule.bounded, f"{name} is {type(schedule).__name__}")
 
 
 def uniformly_continuous(schedule: Schedule, name: str) -> Hypothesis:
-    """Matrices that are uniformly continuous in time: not so where they jump."""
+    """Tell whether matrices are uniformly continuous in time: not so where they jump."""
     claim = f"{name} uniformly continuous"
     if isinstance(schedule, Periodic):
         matrices, _ = observed(schedule)
@@ -212,7 +212,7 @@ def uniformly_continuous(schedule: Schedule, name: str) -> Hypothesis:
 
 
 def open_half_space(start: Tensor) -> Hypothesis:
-    """All tokens of each system in an open half space through the origin: the margin of the deepest one."""
+    """Measure whether an open half space through 0 holds all tokens of a system: the margin of the deepest."""
     # A token at zero, where a free flow may start, is in no open half space.
     at_zero = (start == 0).all(dim=-1)
     somewhere = torch.where(at_zero.unsqueeze(-1), 1.0, start)

@@ -13,7 +13,7 @@ from tokendynamics.spaces import Ellipsoid
 
 
 def flow_of_systems(flow: Flow, where: np.ndarray) -> Flow:
-    """The flow of the systems in `where`, (…,), whose axes become one; itself where all systems share its matrices."""
+    """Return the flow of the systems in `where`, (…,), as one axis; itself where all share its matrices."""
     index, metric = torch.as_tensor(np.flatnonzero(where)), flow.geometry.metric
     own_metric = metric is not None and metric.ndim > 2
     if not (flow.attention.system_shape or own_metric):
@@ -23,12 +23,12 @@ def flow_of_systems(flow: Flow, where: np.ndarray) -> Flow:
 
 
 def states_of_systems(states: Tensor, where: np.ndarray, axes: int = 2) -> Tensor:
-    """The states of the systems in `where`: (…, *axes) as (system, *axes)."""
+    """Return the states of the systems in `where`: (…, *axes) as (system, *axes)."""
     return states.reshape(-1, *states.shape[states.ndim - axes :])[torch.as_tensor(np.flatnonzero(where))]
 
 
 def run_of_systems(trajectory: Trajectory, where: np.ndarray) -> Trajectory:
-    """The runs of the systems in `where`, (…,), along one axis; itself where these are all."""
+    """Return the runs of the systems in `where`, (…,), along one axis; itself where these are all."""
     if bool(np.all(where)):
         return trajectory
     chosen = np.flatnonzero(where)
