@@ -35,7 +35,7 @@ def audit(
     offsets: Sequence[int] = OFFSETS,
     progress: bool | Progress = False,
 ) -> xr.Dataset:
-    """Signs, spectra and regime of every layer, from the weights alone.
+    """Measure signs, spectra and regime of every layer, from the weights alone.
 
     With W = Σ_h W_Q W_K^T and A = W (V^T)^{-1}, the inertia of W_sym and A_sym and the spectrum of V say which regime
     the layer's attention would have as a free flow. Layers are read one at a time; a model is never built.

@@ -9,7 +9,7 @@ from tokendynamics.diagnosis.verdict import COLLAPSED, NEUTRAL
 
 
 def conventions_of(audit: xr.Dataset, trace: xr.Dataset) -> tuple[Convention, ...]:
-    """The conventions recorded in two datasets, in words.
+    """Return the conventions recorded in two datasets, in words.
 
     Args:
         audit: From `tokendynamics.diagnosis.audit`.

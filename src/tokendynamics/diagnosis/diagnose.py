@@ -117,7 +117,7 @@ def diagnose(
 
 
 def describe(ckpt: Checkpoint) -> dict[str, Any]:
-    """Name, source and architecture of a checkpoint as plain values."""
+    """Return name, source and architecture of a checkpoint as plain values."""
     return {
         "name": ckpt.name,
         "source": ckpt.source.name if ckpt.source else None,

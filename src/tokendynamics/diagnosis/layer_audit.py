@@ -37,7 +37,7 @@ def audit_layer(
     singular: Singular,
     offsets: tuple[int, ...],
 ) -> dict[str, Any]:
-    """Every number of one layer by variable name; see `tokendynamics.diagnosis.audit.audit` for each.
+    """Return every number of one layer by variable name; see `tokendynamics.diagnosis.audit.audit` for each.
 
     Args:
         read: Reads the layer's factors. They are read here, and not passed, so that they can be let go of as soon as
@@ -96,7 +96,7 @@ def _head_numbers(weights: AttentionWeights, head: int, offsets: tuple[int, ...]
 
 
 def _sum_of_circuits(weights: AttentionWeights) -> Float[Tensor, "dim dim"]:
-    """W = Σ_h W_Q W_K^T in float64, one head at a time."""
+    """Return W = Σ_h W_Q W_K^T in float64, one head at a time."""
     dim = weights.query.shape[-2]
     whole = torch.zeros(dim, dim, dtype=torch.float64)
     for query, group in zip(weights.query, weights.groups.tolist(), strict=True):
@@ -105,7 +105,7 @@ def _sum_of_circuits(weights: AttentionWeights) -> Float[Tensor, "dim dim"]:
 
 
 def _value_parts(weights: AttentionWeights, value: ValueMap) -> tuple[Tensor, Tensor | None, Tensor]:
-    """What the value map is made of: W_V, W_O where it takes part, and the KV head of each head."""
+    """Return what the value map is made of: W_V, W_O where it takes part, and the KV head of each head."""
     heads, dim, d_head = len(weights.groups), *weights.value.shape[1:]
     if value == "V" and heads * d_head != dim:
         came = f"W_V of {heads} heads × {d_head} = {heads * d_head} columns for dim {dim}, which is not square"
@@ -118,7 +118,7 @@ def _value_map(
     output: Float[Tensor, "head d_head dim"] | None,
     groups: Int[Tensor, " head"],
 ) -> Float[Tensor, "dim dim"] | FactoredMatrix:
-    """V dense where it can have full rank; otherwise as factors with one block of columns per KV head."""
+    """Return V dense where it can have full rank; otherwise as factors with one block of columns per KV head."""
     kv_heads, dim, d_head = value.shape
     left = value.movedim(0, 1).flatten(1).double()
     if output is not None:

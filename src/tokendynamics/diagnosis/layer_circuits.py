@@ -37,7 +37,7 @@ class LayerCircuits:
 
 
 def _reader(weights: AttentionWeights, on_sphere: bool) -> Callable[[Tensor], Tensor]:
-    """What turns a factor that acts on normed tokens into one that acts on the flow's."""
+    """Return what turns a factor that acts on normed tokens into one that acts on the flow's."""
 
     def read(factor: Float[Tensor, "head dim d_head"]) -> Float[Tensor, "head dim d_head"]:
         if not on_sphere or weights.norm_gain is None:
@@ -49,7 +49,7 @@ def _reader(weights: AttentionWeights, on_sphere: bool) -> Callable[[Tensor], Te
 
 
 def _rotary(query: Tensor, key: Tensor, weights: AttentionWeights, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and frequencies with the pairs (f, f + d_head/2) made neighbours."""
+    """Return queries, keys and frequencies with the pairs (f, f + d_head/2) made neighbours."""
     half = query.shape[-1] // 2
     order = torch.arange(2 * half, device=query.device).view(2, half).T.reshape(-1)
     scaling = weights.rotary_scaling

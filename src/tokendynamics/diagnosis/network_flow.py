@@ -29,7 +29,7 @@ def flow_of(
     space: Space | None = None,
     dtype: torch.dtype = torch.float64,
 ) -> Flow:
-    """The attention of a network as a flow in which each layer lasts one unit of time.
+    """Return the attention of a network as a flow in which each layer lasts one unit of time.
 
     The QK and OV circuits are piecewise constant and periodic: the first of `layers` holds on [0, 1), the next on
     [1, 2), and after the last one the first comes again (`asymptotic` section 7.5). Feed-forward parts and biases are

@@ -23,7 +23,7 @@ def token_paths(
     sink_ratio: float = SINK_RATIO,
     truncate: bool = False,
 ) -> xr.Dataset:
-    """Directions of a prompt's tokens, layer by layer, in the two dimensions in which they vary most.
+    """Return the directions of a prompt's tokens, layer by layer, in the two dimensions in which they vary most.
 
     The unit rows of all layers together are centred and projected on their first two principal axes: one plane for
     the whole depth, so that what moves in the picture moves in the model. Sinks take no part and have no position.
@@ -70,7 +70,7 @@ def token_paths(
 def _principal_plane(
     units: Float[Tensor, "layer token dim"], sinks: Bool[Tensor, "layer token"]
 ) -> tuple[Float[Tensor, "layer token 2"], float]:
-    """Coordinates in the plane of the two largest principal axes, and the share of the variance it holds."""
+    """Return coordinates in the plane of the two largest principal axes, and the share of the variance it holds."""
     counted = units[~sinks]
     centre = counted.mean(dim=0)
     spread, axes = torch.linalg.eigh((counted - centre).mT @ (counted - centre))

@@ -87,7 +87,7 @@ def measure_prompt(
 
 
 def slower_observables(extra: Sequence[str], cluster_angle: float) -> dict[str, Observable]:
-    """The observables that are computed state by state, by name.
+    """Return the observables that are computed state by state, by name.
 
     Args:
         extra: Names among "clusters" and "hemisphere_margin".
@@ -126,11 +126,11 @@ class _Places:
     sites: list[int]
 
     def of(self, site: str) -> list[int]:
-        """Which states are at a site, in the order of the layers."""
+        """Return which states are at a site, in the order of the layers."""
         return [place for place, number in enumerate(self.sites) if SITES[number] == site]
 
     def grid(self, values: Tensor) -> np.ndarray:
-        """Shape (state, …) as (layer, site, …), NaN where a site does not exist."""
+        """Lay out (state, …) as (layer, site, …), NaN where a site does not exist."""
         grid = np.full((max(self.layers) + 1, len(SITES), *values.shape[1:]), np.nan)
         grid[self.layers, self.sites] = values.numpy()
         return grid
@@ -142,7 +142,7 @@ def _places(depth: int, *, with_final_norm: bool) -> _Places:
 
 
 def tokens_left_out(found: Bool[Tensor, "layer token"], sinks: str | Sequence[int]) -> Bool[Tensor, "layer token"]:
-    """The tokens that "removed" leaves out at each layer, given the sinks found there.
+    """Return the tokens that "removed" leaves out at each layer, given the sinks found there.
 
     Args:
         found: Sinks by their norm.
@@ -187,7 +187,7 @@ def _sink_numbers(
 def _component_change(
     cosines: Float[Tensor, "state token token"], counted: Bool[Tensor, " token"], places: _Places
 ) -> np.ndarray:
-    """Change of the mean pair cosine by each part, shape (layer, component); rows of layer 0 are zero."""
+    """Measure the change of the mean pair cosine by each part, (layer, component); rows of layer 0 are zero."""
     change = np.zeros((max(places.layers) + 1, len(COMPONENTS)))
     if int(counted.sum()) < 2:
         return np.full_like(change, np.nan)

@@ -23,7 +23,7 @@ WRITER = "tokendynamics diagnose"
 
 
 def data_file_names(format: Format = "zarr") -> tuple[str, ...]:
-    """Names of the files that `save_diagnosis` writes.
+    """Return the names of the files that `save_diagnosis` writes.
 
     >>> data_file_names("netcdf")
     ('audit.nc', 'trace.nc', 'paths.nc', 'diagnosis.json')
@@ -74,7 +74,7 @@ def write_data(diagnosis: Diagnosis, made: Path, format: Format) -> None:
 
 
 def summary(diagnosis: Diagnosis) -> dict[str, Any]:
-    """The diagnosis as plain JSON values; an undefined number is null.
+    """Return the diagnosis as plain JSON values; an undefined number is null.
 
     The full arrays are in the data files; here are the per-layer means and standard deviations over
     prompts and the audit's layer table.
@@ -108,7 +108,7 @@ def _write_table(table: xr.Dataset, path: Path, format: Format) -> None:
 
 
 def _writable(table: xr.Dataset) -> xr.Dataset:
-    """Text as variable-length strings, which both formats read back."""
+    """Return text as variable-length strings, which both formats read back."""
     return table.assign_coords(
         {name: coord.astype(object) for name, coord in table.coords.items() if coord.dtype.kind == "U"}
     ).assign({name: variable.astype(object) for name, variable in table.items() if variable.dtype.kind == "U"})

@@ -20,7 +20,7 @@ compare the same tokens; one that is a sink in fewer layers is left out only in 
 
 
 def find_sinks(token_norms: Float[Tensor, "*layer token"], ratio: float = SINK_RATIO) -> Bool[Tensor, "*layer token"]:
-    """Where a token's norm exceeds `ratio` times the median norm of the tokens of its prompt.
+    """Tell where a token's norm exceeds `ratio` times the median norm of the tokens of its prompt.
 
     Args:
         token_norms: Shape (…, token).
@@ -39,7 +39,7 @@ def find_sinks(token_norms: Float[Tensor, "*layer token"], ratio: float = SINK_R
 
 
 def tokens_to_remove(sinks: Bool[Tensor, "layer token"]) -> Bool[Tensor, "layer token"]:
-    """The tokens left out at each layer: its own sinks, and at every layer the persistent ones.
+    """Return the tokens left out at each layer: its own sinks, and at every layer the persistent ones.
 
     >>> import torch
     >>> tokens_to_remove(torch.tensor([[False, False], [True, False], [True, True]])).tolist()

@@ -98,7 +98,7 @@ def trace(
 
 
 def _bytes_needed(ckpt: Checkpoint, tokens: int) -> int:
-    """Of one prompt, at least: each state as the network passed it on, and the cosines of its tokens in float64."""
+    """Count the bytes of one prompt, at least: its states as passed on, and their cosines in float64."""
     facts = ckpt.architecture
     states = 2 * facts.layers + 1
     return states * tokens * (facts.dim * ckpt.dtype.itemsize + 8 * tokens)
@@ -110,7 +110,7 @@ def _check_above(argument: str, value: float, least: float) -> None:
 
 
 def _between_prompts(rows: list[PromptTrace], handling: str) -> np.ndarray:
-    """Mean cosine between tokens of different prompts, shape (layer, site); NaN for one prompt.
+    """Return the mean cosine between tokens of different prompts, shape (layer, site); NaN for one prompt.
 
     From the sums S_p of unit rows: (|Σ_p S_p|² − Σ_p |S_p|²) / ((Σ_p n_p)² − Σ_p n_p²).
     """

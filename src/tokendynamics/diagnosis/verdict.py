@@ -23,7 +23,7 @@ NOTICEABLE = 0.1
 
 
 def judge(audit: xr.Dataset, trace: xr.Dataset) -> Verdict:
-    """Sentences and layer badges from the two datasets, all numbers being means over the prompts.
+    """Judge in sentences and layer badges from the two datasets, all numbers being means over the prompts.
 
     Args:
         audit: From `tokendynamics.diagnosis.audit`.
@@ -40,7 +40,7 @@ def judge(audit: xr.Dataset, trace: xr.Dataset) -> Verdict:
 
 
 def mean_over_prompts(trace: xr.Dataset) -> xr.Dataset:
-    """The numbers of a trace averaged over its prompts; undefined ones do not count.
+    """Return the numbers of a trace averaged over its prompts; undefined ones do not count.
 
     Args:
         trace: From `tokendynamics.diagnosis.trace`.
@@ -49,7 +49,7 @@ def mean_over_prompts(trace: xr.Dataset) -> xr.Dataset:
 
 
 def spread_over_prompts(trace: xr.Dataset) -> xr.Dataset:
-    """Standard deviation over prompts (with n in the denominator) of every number that has one per prompt.
+    """Return the standard deviation over prompts (n in the denominator) of every number that has one per prompt.
 
     Args:
         trace: From `tokendynamics.diagnosis.trace`.
@@ -59,7 +59,7 @@ def spread_over_prompts(trace: xr.Dataset) -> xr.Dataset:
 
 
 def layer_effects(averaged: xr.Dataset) -> tuple[LayerEffect, ...]:
-    """What attention and feed-forward part of each layer 1 … L do together to the mean pair cosine.
+    """Return what attention and feed-forward part of each layer 1 … L do together to the mean pair cosine.
 
     Args:
         averaged: A trace averaged over its prompts.
@@ -115,7 +115,7 @@ def _movement(first: float, last: float, changes: np.ndarray) -> str:
 
 
 def _jump(changes: np.ndarray) -> str:
-    """Whether three layers or fewer of a deep model make most of the rise, in words."""
+    """Say whether three layers or fewer of a deep model make most of the rise."""
     order = np.argsort(changes)[::-1]
     enough = int(np.searchsorted(np.cumsum(changes[order]), changes.sum() / 2)) + 1
     if len(changes) < 6 or enough > 3:
@@ -126,7 +126,7 @@ def _jump(changes: np.ndarray) -> str:
 
 
 def _sinks(trace: xr.Dataset) -> Finding:
-    """The sink sentence follows the first prompt that has one; the counts run over all prompts."""
+    """Describe the sinks of the first prompt that has one; the counts run over all prompts."""
     with_sinks = [prompt for prompt in range(trace.sizes["prompt"]) if trace.sink_count[prompt].values.any()]
     if not with_sinks:
         text = "No token is a sink: none stands out by its norm, and raw and unit-row figures can be read alike."
@@ -237,7 +237,7 @@ def _pseudo(audit: xr.Dataset) -> str:
 
 
 def _expects_growth(audit: xr.Dataset) -> np.ndarray:
-    """Per layer, whether the observed criterion finds Re λ(V) > 0 beyond rounding."""
+    """Tell, for each layer, whether the observed criterion finds Re λ(V) > 0 beyond rounding."""
     return np.array([words.startswith("diverges") for words in audit.regime_by_spectrum.values.tolist()])
 
 
@@ -283,17 +283,17 @@ def _extremes(averaged: xr.Dataset) -> Finding | None:
 
 
 def _ends(values: xr.DataArray) -> tuple[float, float]:
-    """Value at layer 0 and after the last block."""
+    """Return the value at layer 0 and after the last block."""
     after_block = values.sel(site="feed_forward") if "site" in values.dims else values
     return float(after_block.values[0]), float(after_block.values[-1])
 
 
 def _signed(number: float) -> str:
-    """Two decimals with a real minus sign."""
+    """Write two decimals with a real minus sign."""
     return f"{number:+.2f}".replace("-", "−")
 
 
 def _ranges(layers: np.ndarray) -> str:
-    """``[3, 4, 5, 9]`` as ``3–5, 9``."""
+    """Return ``[3, 4, 5, 9]`` as ``3–5, 9``."""
     runs = np.split(layers, np.flatnonzero(np.diff(layers) > 1) + 1)
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs)

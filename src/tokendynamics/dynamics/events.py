@@ -28,7 +28,7 @@ class Event(Protocol):
         ...
 
     def value(self, field: Field, x: Tensor, t: Tensor) -> Tensor:
-        """One number for each system, shape (system,), of states (system, token, dim) at times (system,)."""
+        """Return one number for each system, shape (system,), of states (system, token, dim) at times (system,)."""
         ...
 
 

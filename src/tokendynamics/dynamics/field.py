@@ -39,7 +39,7 @@ class Field:
     identity_values: bool = False
 
     def velocity(self, x: Tensor, t: Time) -> Tensor:
-        """The field at the projection of x, one product form for all tokens: accurate to rounding of |ov x|."""
+        """Return the field at the projection of x, one product form for all tokens: accurate to rounding of |ov x|."""
         if x.ndim == 3 and len(x) > 1 and x.numel() > _PIECE_ENTRIES:
             return torch.cat([self._piece(part).velocity(x[part], _time_of(t, part)) for part in _pieces(x)])
         if self.geometry.closed_form and small_systems.suits(self.attention, x):
@@ -49,7 +49,7 @@ class Field:
         return self.geometry.tangent_part(y, self._mixed(y, t))
 
     def velocity_from_differences(self, x: Tensor, t: Time) -> Tensor:
-        """``Σ_j w_ij (y_j − y_i)``, tangent: accurate to rounding of the velocity itself, however slow.
+        """Return ``Σ_j w_ij (y_j − y_i)``, tangent: accurate to rounding of the velocity itself, however slow.
 
         Only where ov is a multiple of the identity (`multiples`). The usual form sums to y_i first and loses what
         moves slower than 1e-16. The differences are those of x itself, ``(x_j − x_i) / |x_j|_M``, which agree with
@@ -67,7 +67,7 @@ class Field:
         return torch.cat(pieces, dim=-2)
 
     def refined_velocity(self, x: Tensor, t: Time) -> Tensor:
-        """`velocity`, with slow tokens taken from differences where that is possible."""
+        """Return `velocity`, with slow tokens taken from differences where that is possible."""
         velocity = self.velocity(x, t)
         if not self.has_differences or self.multiples is None:
             return velocity
@@ -76,20 +76,20 @@ class Field:
         return torch.where(slow, self.velocity_from_differences(x, t), velocity) if bool(slow.any()) else velocity
 
     def layer(self, x: Tensor, k: int, tau: float) -> Tensor:
-        """``π_M(x + τ Σ_h w^h(x) x ov_h^T)`` with the schedules at time k (`asymptotic` (6))."""
+        """Return ``π_M(x + τ Σ_h w^h(x) x ov_h^T)`` with the schedules at time k (`asymptotic` (6))."""
         moved = x + tau * self._mixed(x, float(k))
         return self.exactly_projected(moved)
 
     def exactly_projected(self, x: Tensor) -> Tensor:
-        """`project` to the last digit, for states that are handed out."""
+        """Return `project` to the last digit, for states that are handed out."""
         return self.geometry.exactly_projected(x)
 
     def projected_over_time(self, states: Tensor) -> Tensor:
-        """`exactly_projected` for states (system, time, token, dim)."""
+        """Return `exactly_projected` for states (system, time, token, dim)."""
         return self.geometry.over_time().exactly_projected(states)
 
     def project(self, x: Tensor) -> Tensor:
-        """The points of the space; a token that has none gives NaN, which an engine reports as a status."""
+        """Return the points of the space; a token that has none gives NaN, which an engine reports as a status."""
         return self.geometry.project(x)
 
     @property
@@ -118,15 +118,15 @@ class Field:
         return self.attention.constant
 
     def within(self, start: float, end: float) -> Field:
-        """The field on an interval without jumps; see `Schedule.within`."""
+        """Return the field on an interval without jumps; see `Schedule.within`."""
         return self if self.constant else replace(self, attention=self.attention.within(start, end))
 
     def flattened(self) -> Field:
-        """The field for systems along one axis."""
+        """Return the field for systems along one axis."""
         return replace(self, attention=self.attention.flattened(), geometry=self.geometry.flattened())
 
     def select(self, systems: Tensor) -> Field:
-        """The field of some systems."""
+        """Return the field of some systems."""
         return replace(self, attention=self.attention.select(systems), geometry=self.geometry.select(systems))
 
     def _piece(self, systems: slice) -> Field:

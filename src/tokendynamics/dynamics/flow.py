@@ -84,7 +84,7 @@ class Flow:
 
     @typed_arguments
     def velocity(self, x: ArrayLike, t: float = 0.0) -> Any:
-        """The vector field at x, taken at the projection of x on a constrained space.
+        """Return the vector field at x, taken at the projection of x on a constrained space.
 
         Where ov is a multiple of the identity, tokens nearly at rest are computed from the differences
         ``Σ_j w_ij (y_j − y_i)``: the velocity is then right to its own last digits, however small it is.
@@ -106,7 +106,7 @@ class Flow:
 
     @typed_arguments
     def step(self, x: ArrayLike, k: int = 0, tau: float = 1.0) -> Any:
-        """One discrete layer, ``y ← π_M(y + τ Σ_h w^h(y) y ov_h^T)`` (`asymptotic` (6)).
+        """Return one discrete layer, ``y ← π_M(y + τ Σ_h w^h(y) y ov_h^T)`` (`asymptotic` (6)).
 
         The map is a first-order approximation of the flow: halving τ divides the error of one step by four.
 
@@ -129,7 +129,7 @@ class Flow:
         return like(moved, x)
 
     def fitting(self, x: ArrayLike, argument: str = "x") -> Tensor:
-        """`x` as states that fit the attention and the metric, or a refusal that prints both shapes.
+        """Return `x` as states that fit attention and metric, or refuse it and print both shapes.
 
         One state (token, dim) holds for all systems of the matrices and of the metric.
         """
@@ -143,7 +143,7 @@ class Flow:
         return states
 
     def field(self, like_states: Tensor) -> Field:
-        """The field for states of the dtype and device of `like_states`."""
+        """Return the field for states of the dtype and device of `like_states`."""
         place = {"dtype": like_states.dtype, "device": like_states.device}
         return Field(
             attention=self.attention.to(**place),

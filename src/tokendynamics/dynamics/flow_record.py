@@ -21,7 +21,7 @@ OWN = "the caller's own"
 
 
 def flow_to_record(flow: Flow) -> tuple[dict[str, Any], Arrays]:
-    """A description in words and numbers, and the matrices by name.
+    """Return a description in words and numbers, and the matrices by name.
 
     A schedule that is a user's function is described as "callable", a space or positions of the user's own as such:
     none of these comes back.
@@ -53,7 +53,7 @@ def flow_to_record(flow: Flow) -> tuple[dict[str, Any], Arrays]:
 
 
 def flow_from_record(words: dict[str, Any], arrays: Arrays) -> Flow | None:
-    """The flow again; None if its space, positions or one of its schedules was a user's own."""
+    """Return the flow again; None if its space, positions or one of its schedules was a user's own."""
     qk, ov = (_schedule_from_record(words[name], name, arrays) for name in ("qk", "ov"))
     place = words["positions"]
     positions: AbsolutePositions | RotaryPositions | None = None

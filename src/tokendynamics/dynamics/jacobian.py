@@ -23,7 +23,7 @@ _PIECE_ENTRIES = 2**22
 
 
 def jacobian(field: Field, x: Tensor, t: Time) -> Tensor:
-    """All derivatives ``∂F_ia / ∂x_kb``.
+    """Return all derivatives ``∂F_ia / ∂x_kb``.
 
     Args:
         field: The vector field.
@@ -50,7 +50,7 @@ def jacobian(field: Field, x: Tensor, t: Time) -> Tensor:
 
 
 def jacobian_vector(field: Field, x: Tensor, t: Time, direction: Tensor) -> Tensor:
-    """The derivative of the field along `direction`, in memory linear in the number of tokens.
+    """Return the derivative of the field along `direction`, in memory linear in the number of tokens.
 
     Args:
         field: The vector field.
@@ -72,7 +72,7 @@ def jacobian_vector(field: Field, x: Tensor, t: Time, direction: Tensor) -> Tens
 
 
 def _pull_and_slope(field: Field, y: Tensor, t: Time) -> tuple[Tensor, Tensor]:
-    """``p_i`` and ``∂p_i / ∂y_k``, (…, token, dim) and (…, token, dim, token, dim)."""
+    """Return ``p_i`` and ``∂p_i / ∂y_k``, (…, token, dim) and (…, token, dim, token, dim)."""
     attention = field.attention
     query, key = attention.queries_and_keys(y, t)
     query_slope, key_slope = _linear_maps(attention, y, t)
@@ -97,7 +97,7 @@ def _pull_and_slope(field: Field, y: Tensor, t: Time) -> tuple[Tensor, Tensor]:
 
 
 def _pull_along(field: Field, y: Tensor, t: Time, direction: Tensor) -> tuple[Tensor, Tensor]:
-    """``p_i`` and its derivative along `direction`, both (…, token, dim)."""
+    """Return ``p_i`` and its derivative along `direction`, both (…, token, dim)."""
     attention, ov = field.attention, field.attention.ov.at(t)
     query, key = attention.queries_and_keys(y, t)
     query_change, key_change = _without_table(attention).queries_and_keys(direction, t)
@@ -128,14 +128,14 @@ def _weights_change(attention: Attention, weights: Tensor, logits_change: Tensor
 
 
 def _linear_maps(attention: Attention, y: Tensor, t: Time) -> tuple[Tensor, Tensor]:
-    """Queries and keys of every token as linear maps of its state, (dim, …, head, token, rank)."""
+    """Return queries and keys of every token as linear maps of its state, (dim, …, head, token, rank)."""
     dim = y.shape[-1]
     units = torch.eye(dim, dtype=y.dtype, device=y.device).reshape(dim, *[1] * (y.ndim - 1), dim)
     return _without_table(attention).queries_and_keys(units.expand(dim, *y.shape), t)
 
 
 def _without_table(attention: Attention) -> Attention:
-    """Its linear part: a table of absolute positions only shifts."""
+    """Return its linear part: a table of absolute positions only shifts."""
     positions = attention.positions
     linear = positions and positions.linear_part()
     return attention if linear is positions else attention.with_schedules(attention.qk, attention.ov, linear)

@@ -19,7 +19,7 @@ _STEPS, _COUNTABLE = 30_000, 2.0**52
 
 
 def read_times(times: ArrayLike, at_least: int = 2) -> tuple[float, ...]:
-    """Increasing times; whole numbers are fine."""
+    """Read increasing times; whole numbers are fine."""
     moments = as_tensor(_reals(without_labels(times)), "times", ndim_at_least=1, axes="(time,)").to(torch.float64)
     if moments.ndim != 1 or len(moments) < at_least:
         wanted = f"at least {'two times' if at_least == 2 else 'one time'}, shape (time,)"
@@ -33,7 +33,7 @@ def read_times(times: ArrayLike, at_least: int = 2) -> tuple[float, ...]:
 
 
 def budget(max_steps: int | None) -> int:
-    """A number of attempted steps; None for the usual one."""
+    """Read a number of attempted steps; None for the usual one."""
     if max_steps is None:
         return _STEPS
     if max_steps < 1:
@@ -42,7 +42,7 @@ def budget(max_steps: int | None) -> int:
 
 
 def _reals(times: ArrayLike) -> ArrayLike:
-    """Whole numbers as reals: times may count layers."""
+    """Read whole numbers as reals: times may count layers."""
     if isinstance(times, np.ndarray) and not isinstance(times, np.ma.MaskedArray) and times.dtype.kind in "iu":
         return times.astype(np.float64)
     if isinstance(times, Tensor) and not times.is_meta and times.dtype in _WHOLE:
@@ -80,7 +80,7 @@ def check_steps(engine: str, times: Sequence[float], step: float | None, max_ste
 
 
 def checked_events(events: Sequence[Event], start: Tensor) -> tuple[Event, ...]:
-    """Events that fit the start."""
+    """Refuse events that do not fit the start."""
     if isinstance(events, Event) or not isinstance(events, Sequence):
         raise ArgumentTypeError(expected("events", "a list of events", type(events).__name__))
     for event in events:
@@ -93,13 +93,13 @@ def checked_events(events: Sequence[Event], start: Tensor) -> tuple[Event, ...]:
 
 
 def split_events(events: Sequence[Event]) -> tuple[tuple[Event, ...], tuple[Event, ...]]:
-    """Those that end a run, and those that are recorded; an event of one's own ends it unless it says otherwise."""
+    """Split into those that end a run and those recorded; one's own event ends it unless it says otherwise."""
     noted = tuple(event for event in events if getattr(event, "then", "end") == "record")
     return tuple(event for event in events if getattr(event, "then", "end") != "record"), noted
 
 
 def with_overflow_guard(events: Sequence[Event], flow: Flow, dtype: torch.dtype) -> tuple[Event, ...]:
-    """The events, and where tokens can grow without end one that ends a system before its numbers overflow."""
+    """Return the events, and where tokens can grow without end one that ends a system before its numbers overflow."""
     guard: list[Event] = []
     if not flow.geometry.bounded:
         guard.append(NormAbove(1e100 if dtype == torch.float64 else 1e15))

@@ -29,7 +29,7 @@ class Recorded:
 
 
 def recorded(events: Sequence[Event], outcome: Outcome, leading: tuple[int, ...]) -> Recorded | None:
-    """The crossings of an outcome up to the end of each system's run; None where nothing was to be recorded."""
+    """Return the crossings of an outcome up to the end of each system's run; None where nothing was to be recorded."""
     if not events:
         return None
     systems, _, *shape = outcome.states.shape

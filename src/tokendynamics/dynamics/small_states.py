@@ -12,7 +12,7 @@ NEAR = 100.0
 
 
 def warning_of_small_states(problem: Problem, outcome: Outcome) -> str | None:
-    """What to say of tokens near atol at an output time; None where there are none.
+    """Say what is to be said of tokens near atol at an output time; None where there are none.
 
     On a sphere or ellipsoid tokens have norm 1 in the metric in which errors are measured. A token at zero exactly has
     nothing to lose, and with absolute positions it is token and position together that move.
@@ -32,7 +32,7 @@ def warning_of_small_states(problem: Problem, outcome: Outcome) -> str | None:
 
 
 def _norms(x: Tensor) -> Tensor:
-    """Norms that do not underflow, infinite for zero tokens."""
+    """Return norms that do not underflow, infinite for zero tokens."""
     largest = x.abs().amax(dim=-1)
     norms = largest * (x / largest.unsqueeze(-1)).norm(dim=-1)
     return torch.where(largest > 0, norms, torch.inf)

@@ -18,14 +18,14 @@ _SYSTEMS, _TOKENS, _DIM = 64, 24, 8
 
 
 def suits(attention: Attention, x: Tensor) -> bool:
-    """Whether states (system, token, dim) are many enough and small enough."""
+    """Tell whether states (system, token, dim) are many enough and small enough."""
     if x.ndim != 3 or len(x) < _SYSTEMS or x.shape[1] > _TOKENS or x.shape[2] > _DIM or x.device.type != "cpu":
         return False
     return attention.weights == "softmax" and not (attention.positions and attention.positions.changes_logits)
 
 
 def velocity(attention: Attention, geometry: Geometry, x: Tensor, t: Time, identity_values: bool) -> Tensor:
-    """What `Field.velocity` gives, before the factor of the weights; shapes (system, token, dim)."""
+    """Return what `Field.velocity` gives, before the factor of the weights; shapes (system, token, dim)."""
     y = x.movedim(0, -1).transpose(0, 1).contiguous()
     metric = geometry.metric
     if geometry.constrained:
@@ -40,7 +40,7 @@ def velocity(attention: Attention, geometry: Geometry, x: Tensor, t: Time, ident
 
 
 def _transformed(matrix: Tensor, y: Tensor) -> Tensor:
-    """``B_h y`` for each head: (head, dim, dim) or (system, head, dim, dim) and (dim, token, system)."""
+    """Return ``B_h y`` for each head: (head, dim, dim) or (system, head, dim, dim) and (dim, token, system)."""
     if matrix.ndim == 3:
         return (matrix.reshape(-1, len(y)) @ y.flatten(1)).view(len(matrix), *y.shape)
     per_system = matrix.permute(1, 3, 2, 0).contiguous()
@@ -48,7 +48,7 @@ def _transformed(matrix: Tensor, y: Tensor) -> Tensor:
 
 
 def _summed_outputs(matrix: Tensor, mixed: Tensor) -> Tensor:
-    """``Σ_h ov_h m_h`` of (head, dim, token, system)."""
+    """Return ``Σ_h ov_h m_h`` of (head, dim, token, system)."""
     heads, dim = mixed.shape[:2]
     if matrix.ndim == 3:
         side_by_side = matrix.transpose(0, 1).reshape(dim, heads * dim)
@@ -58,7 +58,7 @@ def _summed_outputs(matrix: Tensor, mixed: Tensor) -> Tensor:
 
 
 def _averages(queries: Tensor, y: Tensor, causal: bool) -> Tensor:
-    """``Σ_j softmax_j(q_i · y_j) y_j``, (head, dim, token, system)."""
+    """Return ``Σ_j softmax_j(q_i · y_j) y_j``, (head, dim, token, system)."""
     logits = sum_of_products(queries.unsqueeze(3).unbind(1), y.unsqueeze(1).unbind(0))
     if causal:
         tokens = y.shape[1]
@@ -71,7 +71,7 @@ def _averages(queries: Tensor, y: Tensor, causal: bool) -> Tensor:
 
 
 def sum_of_products(left: tuple[Tensor, ...], right: tuple[Tensor, ...]) -> Tensor:
-    """``Σ_c left_c · right_c`` elementwise with broadcasting, one pass per term."""
+    """Return ``Σ_c left_c · right_c`` elementwise with broadcasting, one pass per term."""
     total = left[0] * right[0]
     for one, other in zip(left[1:], right[1:], strict=True):
         total = torch.addcmul(total, one, other)
@@ -79,7 +79,7 @@ def sum_of_products(left: tuple[Tensor, ...], right: tuple[Tensor, ...]) -> Tens
 
 
 def _inner(first: Tensor, second: Tensor, metric: Tensor | None) -> Tensor:
-    """``x_i^T M y_i``, (1, token, system), of (dim, token, system)."""
+    """Return ``x_i^T M y_i``, (1, token, system), of (dim, token, system)."""
     if metric is not None:
         matrix = metric if metric.ndim == 3 else metric.unsqueeze(0)
         second = _transformed(matrix.unsqueeze(1) if metric.ndim == 3 else matrix, second)[0]

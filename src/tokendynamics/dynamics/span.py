@@ -102,7 +102,7 @@ class SpanReduction:
 
     @classmethod
     def of(cls, problem: Problem) -> SpanReduction | None:
-        """The reduction, or None where it does not hold or is not worth it."""
+        """Return the reduction, or None where it does not hold or is not worth it."""
         field, (tokens, dim) = problem.field, problem.start.shape[1:]
         positions = field.attention.positions
         # A user's event may read coordinates.
@@ -124,7 +124,7 @@ class SpanReduction:
         return cls(replace(problem, field=reduced, start=start, footprint=footprint), problem, basis)
 
     def lifted(self, outcome: Outcome) -> Outcome:
-        """The outcome in the original coordinates."""
+        """Return the outcome in the original coordinates."""
         outcome.states = self.original.field.projected_over_time(outcome.states @ self.basis.mT.unsqueeze(1))
         outcome.crossings = [
             (
@@ -143,7 +143,7 @@ class SpanReduction:
 
 
 def compress(schedule: Schedule, basis: Tensor) -> Schedule:
-    """``B^T qk B`` as a schedule; constant where the schedule is."""
+    """Return ``B^T qk B`` as a schedule; constant where the schedule is."""
     if isinstance(schedule, Constant):
         matrix = schedule.matrix
         if isinstance(matrix, FactoredMatrix):
@@ -155,5 +155,5 @@ def compress(schedule: Schedule, basis: Tensor) -> Schedule:
 
 
 def compressed(matrix: Tensor, basis: Tensor) -> Tensor:
-    """``B^T matrix B`` for each system and head."""
+    """Return ``B^T matrix B`` for each system and head."""
     return basis.mT.unsqueeze(-3) @ (matrix @ basis.unsqueeze(-3))

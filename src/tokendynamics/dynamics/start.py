@@ -40,7 +40,7 @@ class Start:
         return tuple(self.states.shape[:-2])
 
     def placed(self, flow: Flow) -> Tensor:
-        """(system, token, dim) on the space; states of an earlier run are on it already and stay what they are."""
+        """Return the start on the space, (system, token, dim); states of an earlier run are on it and stay the same."""
         flat = self.states.reshape(-1, *self.states.shape[-2:])
         rounding = 8 * torch.finfo(flat.dtype).eps
         if self.before is not None and flow.space.defect(self.states.detach()) <= rounding:
@@ -48,7 +48,7 @@ class Start:
         return flow.field(flat).flattened().exactly_projected(flat)
 
     def moments(self, times: ArrayLike) -> tuple[tuple[float, ...], int]:
-        """Times from the start on, and how many at the front were not asked for.
+        """Return times from the start on, and how many at the front were not asked for.
 
         Raises:
             ArgumentValueError: Times that do not increase, or lie before the end of the run that goes on.
@@ -72,7 +72,7 @@ class Start:
         return None if bool(on.all()) else on.nonzero().squeeze(-1)
 
     def merged(self, part: Outcome | None, blank: Outcome) -> Outcome:
-        """The outcome of all systems from that of the moving ones."""
+        """Return the outcome of all systems from that of the moving ones."""
         moving, before = self.moving, self.before
         if moving is None or before is None:
             raise AssertionError
@@ -95,7 +95,7 @@ class Start:
 def read_start(
     flow: Flow, x0: ArrayLike | Trajectory, device: str | torch.device | None, dtype: torch.dtype | str | None
 ) -> Start:
-    """The states in the precision and place asked for.
+    """Return the states in the precision and place asked for.
 
     Raises:
         ArgumentTypeError: Not a flow, or another precision.

@@ -46,7 +46,7 @@ def check_variables(dataset: xr.Dataset, path: Path) -> None:
 
 
 def _needed(described: Path) -> int:
-    """Bytes of one array, or of one of its chunks if that is more."""
+    """Count the bytes of one array, or of one of its chunks if that is more."""
     name, entry = described.parent.name, read_json(described, "path")
     try:
         codecs = [codec["id"] for codec in (entry["compressor"], *(entry["filters"] or ())) if codec is not None]

@@ -26,13 +26,13 @@ _PREFIX = "flow_"
 
 
 def record(options: dict[str, Any]) -> dict[str, Any]:
-    """The options of a run with the versions and the machine's kind."""
+    """Return the options of a run with the versions and the machine's kind."""
     versions = {name: version(name) for name in ("torch", "numpy", "scipy")}
     return {**options, "tokendynamics": __version__, "python": platform.python_version(), **versions}
 
 
 def to_dataset(trajectory: Trajectory) -> xr.Dataset:
-    """Dims system, time, token, feature; every parameter as an attribute; the flow's matrices as variables."""
+    """Make a dataset of system, time, token, feature: parameters as attributes, the flow's matrices as variables."""
     tensor = trajectory.tensor.detach().cpu()
     systems = math.prod(tensor.shape[:-3])
     states = tensor.reshape(systems, *tensor.shape[-3:])
@@ -67,7 +67,7 @@ def to_dataset(trajectory: Trajectory) -> xr.Dataset:
 
 
 def from_dataset(dataset: xr.Dataset) -> dict[str, Any]:
-    """The fields of a `Trajectory`.
+    """Return the fields of a `Trajectory`.
 
     Raises:
         ArgumentValueError: The dataset is not one of a trajectory.
@@ -104,7 +104,7 @@ def _recorded(dataset: xr.Dataset, leading: tuple[int, ...]) -> Recorded | None:
 
 
 def _observables(states: torch.Tensor) -> dict[str, Any]:
-    """Norms always; the rest where it is defined (directions need tokens that are not zero)."""
+    """Return norms always, the rest where it is defined (directions need tokens that are not zero)."""
     system_time = ("system", "time")
     found: dict[str, Any] = {"norm": ((*system_time, "token"), norms(states).numpy())}
     if math.prod(states.shape[:2]) * states.shape[2] ** 2 <= 2**24:

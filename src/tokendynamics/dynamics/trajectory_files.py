@@ -74,7 +74,7 @@ def read(path: str | Path) -> xr.Dataset:
 
 
 def _foreign(target: Path) -> Path | None:
-    """The first thing at `target` that is no part of a trajectory; None if all is, or nothing is there."""
+    """Return the first thing at `target` that is no part of a trajectory; None if all is, or nothing is there."""
     if not target.exists():
         return None
     try:
@@ -97,7 +97,7 @@ def _opened(target: Path) -> xr.Dataset:
 
 
 def _of_store(path: Path, variables: set[str]) -> bool:
-    """Whether a path in a store is what Zarr's version 2 calls its files: attributes, and chunks by their indices."""
+    """Tell whether a path is what Zarr's version 2 calls its files: attributes, and chunks by their indices."""
     if len(path.parts) == 1:
         return path.name in (".zgroup", ".zattrs", ".zmetadata")
     known = re.fullmatch(r"\.zarray|\.zattrs|\d+(\.\d+)*", path.name) is not None

@@ -92,7 +92,7 @@ def animate(
 
 
 def picked(saved: int, frames_per_second: float, seconds: float | None) -> list[int]:
-    """Which saved states are shown.
+    """Return which saved states are shown.
 
     >>> picked(9, 5, 1.0)
     [0, 2, 4, 6, 8]
@@ -126,7 +126,7 @@ def _frames(figure: Figure, scene: Scene, shown: list[int]) -> Iterator[np.ndarr
 
 
 def _stamps(recording: Recording) -> list[str]:
-    """What is written on each frame: the time with as many digits as tell neighbours apart."""
+    """Return what is written on each frame: the time with as many digits as tell neighbours apart."""
     count = recording.states.shape[0]
     if recording.times is None:
         return [f"state {index + 1} of {count}" for index in range(count)]

@@ -9,7 +9,7 @@ from tokendynamics.numerics.errors import ArgumentValueError, expected
 
 
 def known_suffix(path: str | Path, known: Sequence[str]) -> str:
-    """The suffix of `path` in lower case, without its dot.
+    """Return the suffix of `path` in lower case, without its dot.
 
     Raises:
         ArgumentValueError: It is none of `known`, or `path` is a folder.

@@ -138,7 +138,7 @@ def _name_blocks(
 
 
 def _ticks(blocks: Mapping[str, int] | None, total: int) -> tuple[list[float], list[str]]:
-    """Where names stand, and the names: of the blocks, or numbers that are not too dense."""
+    """Return where names stand, and the names: of the blocks, or numbers that are not too dense."""
     if blocks is None:
         step = max(1, -(-total // 10))
         numbers = [1, *range(step, total + 1, step)] if step > 1 else list(range(1, total + 1))
@@ -156,5 +156,5 @@ def _write(axes: Axes, values: np.ndarray, limit: float, cells: Cells) -> None:
 
 
 def _number(value: float) -> str:
-    """At most three digits; a zero has no sign."""
+    """Write at most three digits; a zero has no sign."""
     return f"{value + 0.0:.3g}".replace("-", "−")

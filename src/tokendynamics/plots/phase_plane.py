@@ -26,7 +26,7 @@ class VelocityField(Protocol):
     """What is needed of a flow: `tokendynamics.dynamics.Flow` has it."""
 
     def velocity(self, x: Any, t: float = 0.0) -> Any:
-        """Velocities of states (…, token, dim) at time `t`."""
+        """Return the velocities of states (…, token, dim) at time `t`."""
         ...
 
 
@@ -125,7 +125,7 @@ def _arrows(
 
 
 def _middles(low: float, high: float) -> np.ndarray:
-    """The middles of the cells of a grid."""
+    """Return the middles of the cells of a grid."""
     return low + (high - low) * (np.arange(_GRID) + 0.5) / _GRID
 
 

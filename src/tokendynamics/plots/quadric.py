@@ -8,7 +8,7 @@ _MERIDIANS, _PARALLELS, _POINTS = 12, 5, 121
 
 
 def wire(metric: np.ndarray) -> list[np.ndarray]:
-    """Meridians and parallels of y^T M y = 1 in three dimensions, each of shape (point, 3).
+    """Return meridians and parallels of y^T M y = 1 in three dimensions, each of shape (point, 3).
 
     They are those of the unit sphere carried over by M^(−1/2), and every point is scaled back onto the surface, so
     that |y^T M y − 1| is at the level of rounding.
@@ -28,7 +28,7 @@ def wire(metric: np.ndarray) -> list[np.ndarray]:
 
 
 def outline(metric: np.ndarray, paper: np.ndarray) -> np.ndarray:
-    """The edge of the shadow of y^T M y = 1 under the orthonormal rows of `paper`, shape (point, 2).
+    """Return the edge of the shadow of y^T M y = 1 under the orthonormal rows of `paper`, shape (point, 2).
 
     The shadow of the ellipsoid is the ellipse z^T (C M^(−1) C^T)^(−1) z = 1 with C = `paper`, in any dimension.
 

@@ -139,7 +139,7 @@ def read_times(times: ArrayLike, count: int) -> np.ndarray:
 
 
 def to_numpy(tensor: Tensor) -> np.ndarray:
-    """A float64 array of the same numbers, from any device and with or without a gradient."""
+    """Return a float64 array of the same numbers, from any device and with or without a gradient."""
     return tensor.detach().cpu().double().numpy()
 
 

@@ -155,7 +155,7 @@ class Scene:
 
 
 def front_parts(points: np.ndarray, front: np.ndarray) -> np.ndarray:
-    """The pieces of a path (point, 2) with an end in front, in one array with a NaN row after each piece.
+    """Return the pieces of a path (point, 2) with an end in front, in one array with a NaN row after each piece.
 
     >>> front_parts(np.array([[0.0, 0], [1, 0], [2, 0], [3, 0]]), np.array([True, False, False, False])).tolist()
     [[0.0, 0.0], [1.0, 0.0], [nan, nan]]
@@ -170,7 +170,7 @@ def front_parts(points: np.ndarray, front: np.ndarray) -> np.ndarray:
 
 
 def nice(size: float) -> float:
-    """The largest of 1, 2, 5 times a power of ten that is not above `size`; 1 for no size at all.
+    """Return the largest of 1, 2, 5 times a power of ten that is not above `size`; 1 for no size at all.
 
     >>> nice(0.7), nice(3.0), nice(0.0)
     (0.5, 2.0, 1.0)

@@ -141,7 +141,7 @@ def panels(
 
 
 def panel_for(axes: Axes | None, width: float, height: float | None = None) -> tuple[Figure, Axes]:
-    """The given panel and its figure, or those of a new figure with one panel."""
+    """Return the given panel and its figure, or those of a new figure with one panel."""
     if axes is None:
         figure, (panel,) = panels(width=width, height=height)
         return figure, panel

@@ -71,7 +71,7 @@ def write_mp4(frames: Iterator[np.ndarray], path: Path, frames_per_second: float
 
 
 def find_ffmpeg() -> str:
-    """The ffmpeg to use: the one on the PATH, or that of the package imageio-ffmpeg.
+    """Return the ffmpeg to use: the one on the PATH, or that of the package imageio-ffmpeg.
 
     Raises:
         ArgumentValueError: There is neither.

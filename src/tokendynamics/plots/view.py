@@ -27,18 +27,18 @@ class View:
     labels: tuple[str, str] | None
 
     def place(self, points: np.ndarray) -> np.ndarray:
-        """Points (…, dim) on the paper, shape (…, 2)."""
+        """Return points (…, dim) on the paper, shape (…, 2)."""
         return points @ self.paper.T
 
     def in_front(self, points: np.ndarray, metric: np.ndarray | None) -> np.ndarray:
-        """Which points of the convex surface are not hidden by it: the outward normal M y faces the reader."""
+        """Tell which points of the convex surface are not hidden by it: the outward normal M y faces the reader."""
         if self.towards is None or metric is None:
             return np.ones(points.shape[:-1], dtype=bool)
         return np.asarray(points @ (metric @ self.towards) >= 0)
 
 
 def choose_view(recording: Recording, direction: tuple[float, float] | None) -> View:
-    """The view of a run: `direction` is (azimuth, elevation) in degrees and only makes sense in three dimensions.
+    """Return the view of a run: `direction`, (azimuth, elevation) in degrees, makes sense in three dimensions only.
 
     Without a direction the view stands over the mean of all tokens, 30 degrees aside and 22 degrees up, so that
     most of the motion is in front.

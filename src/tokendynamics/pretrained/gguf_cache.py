@@ -23,12 +23,12 @@ _SETTLED_SECONDS = 2.0
 
 
 def cache_root(cache: Path | str | None) -> Path:
-    """The folder of the caller's choice, of TOKENDYNAMICS_CACHE, or else the user's cache folder."""
+    """Return the folder of the caller's choice, of TOKENDYNAMICS_CACHE, or else the user's cache folder."""
     return Path(cache or os.environ.get("TOKENDYNAMICS_CACHE") or platformdirs.user_cache_dir("tokendynamics"))
 
 
 def entry_of(path: Path, root: Path) -> Path:
-    """The folder of the conversion of `path`, by the whole content of the file: it survives a reinstallation.
+    """Return the folder of the conversion of `path`, by the whole content of the file: it survives a reinstallation.
 
     Raises:
         CheckpointError: Not a GGUF file.
@@ -42,7 +42,7 @@ def entry_of(path: Path, root: Path) -> Path:
 
 
 def intact(entry: Path, root: Path) -> bool:
-    """Whether a conversion is there with every file as it was written."""
+    """Tell whether a conversion is there with every file as it was written."""
     written = written_in(entry)
     if written is None or written.by != WRITER or "config.json" not in written.files:
         return False
@@ -53,7 +53,7 @@ def intact(entry: Path, root: Path) -> bool:
 
 
 def remembered_digest(path: Path, root: Path) -> str:
-    """SHA-256 of a file, read again only where its size, its times or its place on the disk have changed."""
+    """Return the SHA-256 of a file, read again only where its size, times or place on the disk have changed."""
     stamp = _stamp(path)
     note = root / "digests" / f"{sha256(os.fsencode(path.resolve())).hexdigest()[:32]}.json"
     recover(note)

@@ -14,7 +14,7 @@ _SMALL_FILES = ["*.json", "*.txt", "*.model", "*.jinja"]
 
 
 def is_hub_id(text: str) -> bool:
-    """Whether `text` has the form ``org/name``.
+    """Tell whether `text` has the form ``org/name``.
 
     >>> is_hub_id("openai-community/gpt2"), is_hub_id("gpt2"), is_hub_id("./runs/gpt2")
     (True, False, False)

@@ -138,7 +138,7 @@ def _name_and_seed(text: str) -> tuple[str, int]:
 
 
 def _expanded(text: str) -> Path:
-    """The path that a user means, `~` included."""
+    """Return the path that a user means, `~` included."""
     path = as_path(text, "model")
     try:
         return path.expanduser()

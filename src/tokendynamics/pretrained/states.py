@@ -61,7 +61,7 @@ def collect_states(network: nn.Module, sites: Sites, ids: Tensor) -> SiteStates:
 
 
 def _joined(states: list[Tensor]) -> Tensor:
-    """One tensor of all of them; the list is emptied, so that each state is in memory twice for a moment only."""
+    """Join all in one tensor; the list is emptied, so that each state is in memory twice for a moment only."""
     joined = torch.stack(states)
     states.clear()
     return joined

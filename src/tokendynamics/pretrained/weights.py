@@ -86,7 +86,7 @@ def _stored_names(stored: Shapes, shapes: Shapes, adapter: Adapter, origin: str)
 
 
 def _prefix(stored: Shapes, shapes: Shapes, adapter: Adapter) -> str:
-    """The prefix under which most of the tensors are found (a file may lack one of them)."""
+    """Return the prefix under which most of the tensors are found (a file may lack one of them)."""
     return max(
         adapter.prefixes,
         key=lambda prefix: sum(_stored_name(prefix + name, stored, adapter) in stored for name in shapes),

@@ -8,7 +8,7 @@ NAMES = ("prose", "code", "dialogue", "list", "german")
 
 
 def default_texts() -> dict[str, str]:
-    """The texts by name, written for this project.
+    """Return the texts by name, written for this project.
 
     >>> list(default_texts())
     ['prose', 'code', 'dialogue', 'list', 'german']

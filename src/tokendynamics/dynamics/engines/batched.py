@@ -149,7 +149,7 @@ class _Block:
         return torch.where(torch.isfinite(step), step, guess).clamp_max(length)
 
     def _in_tolerances(self, field: Field, part: Tensor, *states: Tensor) -> Tensor:
-        """The size (system,) of a change of states, in units of what the tolerances allow there.
+        """Return the size (system,) of a change of states, in units of what the tolerances allow there.
 
         On a quadric lengths are those of its metric, in which every state has length 1: what is accurate
         does not hang on the coordinates.
@@ -226,7 +226,7 @@ class _Block:
     def _share_at(
         self, event: Event, moving: _Moving, attempt: Attempt, after: Tensor, t: Tensor, accepted: Tensor
     ) -> Tensor:
-        """The share of the step at which each system meets the event; infinite where it does not."""
+        """Return the share of the step at which each system meets the event; infinite where it does not."""
         shares = torch.full_like(t, torch.inf)
         hit = (accepted & (event.value(moving.field, after, t) <= 0)).nonzero().squeeze(-1)
         if len(hit):
@@ -304,5 +304,5 @@ class _Block:
 
 
 def field_time(field: Field, t: Tensor) -> Tensor | float:
-    """The times as the field wants them: a field that does not depend on time takes any number."""
+    """Return the times as the field wants them: a field that does not depend on time takes any number."""
     return 0.0 if field.constant else t

@@ -21,7 +21,7 @@ hundredth or a thousandth of what is left, and the last one is one unit long."""
 
 
 def of_stuck(field: Field, y: Tensor, slope: Tensor, t: Tensor, finite: Tensor) -> dict[Status, Tensor]:
-    """Which systems whose step is too short for their time ended how.
+    """Say which systems whose step is too short for their time ended how.
 
     Args:
         field: The vector field.
@@ -35,7 +35,7 @@ def of_stuck(field: Field, y: Tensor, slope: Tensor, t: Tensor, finite: Tensor) 
 
 
 def of_broken(field: Field, tried: Sequence[tuple[Tensor, Tensor]]) -> dict[Status, Tensor]:
-    """Which systems whose new state is not finite ended how: what counts is the first slope that is not finite.
+    """Say which systems of a state that is not finite ended how: the first slope that is not finite counts.
 
     Args:
         field: The vector field.
@@ -49,7 +49,7 @@ def of_broken(field: Field, tried: Sequence[tuple[Tensor, Tensor]]) -> dict[Stat
 
 
 def overflowing(field: Field, x: Tensor) -> Tensor:
-    """Whether states (system, token, dim) are so large, or no longer finite, that the field may overflow by their size.
+    """Tell whether states (system, token, dim) are so large, or not finite, that the field may overflow by it.
 
     It is at most cubic in x: below the fourth root of the largest number it is not x that makes it overflow.
     """

@@ -58,7 +58,7 @@ class Lockstep:
         self.states[t] = self.y
 
     def finished(self, stages: int, handed_out: Callable[[Tensor], Tensor] = lambda y: y) -> Outcome:
-        """The outcome; what was not reached holds the last state, and whoever is left was interrupted.
+        """Return the outcome; what was not reached holds the last state, and whoever is left was interrupted.
 
         Args:
             stages: Right-hand sides of a step.

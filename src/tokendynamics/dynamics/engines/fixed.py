@@ -61,7 +61,7 @@ def _interval(
 def _step(
     field: Field, method: Coefficients, y: Tensor, t: float, h: float
 ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-    """The new states, and the states at which the field was evaluated with their slopes."""
+    """Return the new states, and the states at which the field was evaluated with their slopes."""
     tried: list[tuple[Tensor, Tensor]] = []
     for row, node in zip(method.stages, method.nodes, strict=True):
         state = y + h * _combined(row, tried)

@@ -13,7 +13,7 @@ _HALVINGS = 52
 
 
 def first_event(event: Event, field: Field, attempt: Attempt, t: Tensor, h: Tensor) -> Tensor:
-    """The share of the step, (system,), at which the event's value crosses zero, by bisection.
+    """Return the share of the step, (system,), at which the event's value crosses zero, by bisection.
 
     The value is above zero at the start of the step and at most zero at its end.
     """

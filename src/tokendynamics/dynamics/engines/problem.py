@@ -92,7 +92,7 @@ class Outcome:
 
     @classmethod
     def blank(cls, problem: Problem) -> Outcome:
-        """All systems at their start."""
+        """Return all systems at their start."""
         systems, (first, count) = len(problem.start), (problem.times[0], len(problem.times))
         states = problem.start.detach().unsqueeze(1).repeat(1, count, 1, 1)
         counts = {

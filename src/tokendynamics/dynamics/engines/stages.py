@@ -66,14 +66,14 @@ class Attempt:
     dense: Tensor
 
     def rows(self, index: Tensor) -> Attempt:
-        """The attempt of some systems, in increasing order."""
+        """Return the attempt of some systems, in increasing order."""
         if len(index) == len(self.y):
             return self
         start, y, error = (part[index] for part in (self.start, self.y, self.error))
         return Attempt(start, y, error, self.slopes[:, index], self.h[index], self.dense)
 
     def at(self, share: Tensor) -> Tensor:
-        """States at the shares θ in [0, 1] of the step, one for each system, by the continuous extension."""
+        """Return states at the shares θ in [0, 1] of the step, one for each system, by the continuous extension."""
         powers = share.unsqueeze(-1) ** torch.arange(1, self.dense.shape[-1] + 1, device=share.device)
         parts = (self.h.unsqueeze(-1) * powers).to(self.y.dtype) @ self.dense.mT
         return self.start + torch.einsum("ns,sntd->ntd", parts, self.slopes)

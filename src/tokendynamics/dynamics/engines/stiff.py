@@ -158,7 +158,7 @@ class _System:
         return status
 
     def _crossing(self, event: Event, path: DenseOutput, low: float, high: float) -> float:
-        """The time at which the event's value, above zero at `low`, is no longer so, to the last digit."""
+        """Return the time at which the event's value, above zero at `low`, is no longer so, to the last digit."""
         while low < (middle := low + (high - low) / 2) < high:
             low, high = (low, middle) if self._value(event, middle, path(middle)) <= 0 else (middle, high)
         return high
@@ -179,7 +179,7 @@ class _System:
 
 
 def _extents(field: Field, tokens: int, dim: int) -> np.ndarray:
-    """How far the space reaches in each coordinate of the flat state: the unit of the absolute tolerance.
+    """Return how far the space reaches in each coordinate of the flat state: the unit of the absolute tolerance.
 
     The ellipsoid reaches ``√(M^(−1))_cc`` along axis c, the sphere 1; free space has no unit of its own.
     """

@@ -42,7 +42,7 @@ class Equations:
     counts: dict[str, int] = dataclasses.field(default_factory=lambda: {"right_hand_sides": 0, "jacobians": 0})
 
     def velocity(self, t: float, y: np.ndarray) -> np.ndarray:
-        """The field, from differences where ov is a multiple of the identity: slow motion is then exact.
+        """Return the field, from differences where ov is a multiple of the identity: slow motion is then exact.
 
         Raises:
             StuckError: A velocity that is not finite.
@@ -56,12 +56,12 @@ class Equations:
         return flat
 
     def jacobian(self, t: float, y: np.ndarray) -> np.ndarray:
-        """The dense derivative, (token · dim, token · dim)."""
+        """Return the dense derivative, (token · dim, token · dim)."""
         self.counts["jacobians"] += 1
         return jacobian(self.field, self.states(y), t).reshape(y.size, y.size).numpy()
 
     def jacobian_operator(self, t: float, y: np.ndarray) -> LinearOperator:
-        """The derivative as products with directions."""
+        """Return the derivative as products with directions."""
         self.counts["jacobians"] += 1
         x = self.states(y.copy())
 
@@ -71,14 +71,14 @@ class Equations:
         return LinearOperator((y.size, y.size), matvec=product, dtype=np.float64)  # pyright: ignore[reportCallIssue]
 
     def states(self, y: np.ndarray) -> Tensor:
-        """(1, token, dim)."""
+        """Return (1, token, dim)."""
         return torch.from_numpy(np.ascontiguousarray(y)).view(1, *self.shape)
 
 
 def solver_for(
     equations: Equations, y: np.ndarray, start: float, end: float, rtol: float, atol: np.ndarray
 ) -> OdeSolver:
-    """A solver ready to step from `start` to `end`: LSODA for small systems, BDF with GMRES beyond `LARGEST_DENSE`.
+    """Return a solver from `start` to `end`: LSODA for small systems, BDF with GMRES beyond `LARGEST_DENSE`.
 
     LSODA takes Adams methods up to order 12 where nothing is stiff and backward differences where something is.
     """

@@ -35,7 +35,7 @@ def _describe(config: Any) -> dict[str, Any]:
 
 
 def _biased(config: Any) -> tuple[str, ...]:
-    """The projections that carry a bias: Qwen2's always do, LLaMA's only if the configuration says so."""
+    """Return the projections that carry a bias: Qwen2's always do, LLaMA's only if the configuration says so."""
     if config.model_type == "qwen2":
         return ("query", "key", "value")
     return ("query", "key", "value", "output") if getattr(config, "attention_bias", False) else ()
