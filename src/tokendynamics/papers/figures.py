@@ -60,7 +60,7 @@ class PaperFigure:
         return replace(record, quick=dict(self.quick)) if quick else record
 
     def arguments(self, *, quick: bool = False) -> dict[str, Any]:
-        """Sizes, seeds and tolerances that `reproduce` computes with, those left at their defaults too."""
+        """Return sizes, seeds and tolerances that `reproduce` computes with, those left at their defaults too."""
         parameters = inspect.signature(self.module.reproduce).parameters.values()
         named = {one.name: one.default for one in parameters if one.kind is one.KEYWORD_ONLY}
         # A figure that learns takes the size of its task as further keywords.

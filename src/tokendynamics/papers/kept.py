@@ -38,7 +38,7 @@ def keep(name: str, record: Record, folder: str | Path) -> None:
 
 
 def kept(folder: str | Path) -> dict[str, Record]:
-    """The records of a folder by the name of their figure, in the order of the papers.
+    """Return the records of a folder by the name of their figure, in the order of the papers.
 
     Raises:
         ArgumentValueError: A record that cannot be read.

@@ -68,7 +68,7 @@ class Quantity:
 
 
 def measured(name: str, ours: float) -> Quantity:
-    """A quantity of which nothing is expected: it says how much the others are worth.
+    """Return a quantity of which nothing is expected: it says how much the others are worth.
 
     >>> measured("share of undecided draws", 0.25).verdict
     'measured'
@@ -112,7 +112,7 @@ class Record:
         return self.of_verdict("no")
 
     def of_verdict(self, *verdicts: Verdict) -> tuple[Quantity, ...]:
-        """The quantities of one verdict or of some."""
+        """Return the quantities of one verdict or of some."""
         return tuple(quantity for quantity in self.quantities if quantity.verdict in verdicts)
 
     @property
@@ -134,11 +134,11 @@ class Record:
         return f"{self.paper}, {self.figure}. {self.statement} Invented: {self.invented}"
 
     def __getitem__(self, name: str) -> Quantity:
-        """The quantity of that name."""
+        """Return the quantity of that name."""
         return next(quantity for quantity in self.quantities if quantity.name == name)
 
     def as_json(self) -> dict[str, Any]:
-        """Everything but `results`, for `json.dumps`: None for NaN and a text for infinity, which JSON lacks."""
+        """Return everything but `results`, for `json.dumps`: None for NaN, a text for infinity, which JSON lacks."""
         rows = [{column: _finite(getattr(quantity, column)) for column in _COLUMNS} for quantity in self.quantities]
         return {
             "paper": self.paper,
@@ -156,7 +156,7 @@ class Record:
 
     @classmethod
     def from_json(cls, written: Mapping[str, Any]) -> Record:
-        """A record as `as_json` wrote it; it has no `results`, so it can be read and compared but not drawn.
+        """Return a record as `as_json` wrote it; it has no `results`, so it can be read and compared but not drawn.
 
         Raises:
             KeyError: Something is missing.
@@ -174,7 +174,7 @@ _COLUMNS = ("name", "source", "relation", "expected", "ours", "tolerance", "verd
 
 
 def _number(value: Any, column: str) -> Any:
-    """What `_finite` wrote for a number, as that number."""
+    """Return what `_finite` wrote for a number, as that number."""
     if column not in ("expected", "ours", "tolerance"):
         return value
     return math.nan if value is None else float(value)
@@ -199,7 +199,7 @@ def timed(reproduce: Callable[Arguments, Record]) -> Callable[Arguments, Record]
 
 
 def environment() -> dict[str, str]:
-    """Versions of what computes, and the machine."""
+    """Return the versions of what computes, and the machine."""
     return {
         "tokendynamics": __version__,
         "python": platform.python_version(),

@@ -21,7 +21,7 @@ _PIXELS_PER_INCH = 110
 
 
 def summary(records: Mapping[str, Record], widths: Mapping[str, float] | None = None) -> str:
-    """A page with the counts, what does not come out and why, what is not decided, and a section for each record.
+    """Write a page: counts, what does not come out and why, what is not decided, a section for each record.
 
     Args:
         records: By name, which is also that of the PNG beside the page.
@@ -97,7 +97,7 @@ def _section(name: str, record: Record, width: float | None) -> list[str]:
 
 
 def _cell(text: str) -> str:
-    """A bar inside a cell of a table would end it."""
+    """Escape bars, which inside a cell of a table would end it."""
     return text.replace("|", "\\|")
 
 

@@ -26,7 +26,7 @@ _HALF = "the printed axis shows 2V, without the factor 1/2 of (10)"
 
 @timed
 def reproduce(*, seed: int = 1) -> Record:
-    """Ten tokens on the ellipsoid of the printed P, to t = 200 (the paper draws t ≤ 10)."""
+    """Run ten tokens on the ellipsoid of the printed P, to t = 200 (the paper draws t ≤ 10)."""
     qk = torch.tensor(P, dtype=torch.float64)
     space = Ellipsoid(qk)
     flow = Flow(Attention(qk, torch.eye(3, dtype=torch.float64)), space)
@@ -70,7 +70,7 @@ def reproduce(*, seed: int = 1) -> Record:
 
 
 def draw(record: Record) -> Figure:
-    """The tokens, and V beside 2V, which is what the printed axis shows."""
+    """Draw the tokens, and V beside 2V, which is what the printed axis shows."""
     run, potential = record.results["run"], record.results["potential"]
     figure, (left, right) = plots.panels(
         2, width=plots.DOUBLE, height=3.2, titles=["tokens on the ellipsoid of P", "potential of (10)"]

@@ -15,7 +15,7 @@ PERIOD = 0.5
 
 @timed
 def reproduce() -> Record:
-    """Both norms over two periods, from the printed matrices alone."""
+    """Compute both norms over two periods, from the printed matrices alone."""
     times = np.linspace(0, 2 * PERIOD, 4001)
     schedule = two_heads()
     norms = torch.stack([schedule.matrix_at(float(t)).norm(dim=(-2, -1)) for t in times], dim=-1).numpy()
@@ -48,6 +48,6 @@ def reproduce() -> Record:
 
 
 def draw(record: Record) -> Figure:
-    """Both norms over two periods."""
+    """Draw both norms over two periods."""
     times, norms = record.results["times"], record.results["norms"]
     return plots.over_time(times, norms, "Frobenius norm", names=["$P_1$", "$P_2$"])

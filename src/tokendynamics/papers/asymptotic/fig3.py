@@ -22,7 +22,7 @@ TOKENS, HORIZON = 10, 40.0
 
 @timed
 def reproduce(*, seed: int = 3) -> Record:
-    """Ten tokens with y·v > 0 under the two printed heads, to t = 40."""
+    """Run ten tokens with y·v > 0 under the two printed heads, to t = 40."""
     identity = torch.eye(3, dtype=torch.float64)
     flow = Flow(Attention(two_heads(), torch.stack([identity, identity])), Sphere())
     start = Sphere().sample_hemisphere(TOKENS, V, seed=seed)
@@ -51,7 +51,7 @@ def reproduce(*, seed: int = 3) -> Record:
 
 
 def draw(record: Record) -> Figure:
-    """The tokens, (13), and the diameter on a logarithmic axis."""
+    """Draw the tokens, (13), and the diameter on a logarithmic axis."""
     run = record.results["run"]
     titles = ["tokens on the sphere", "Lyapunov function (13)", "diameter"]
     figure, (left, middle, right) = plots.panels(3, width=plots.DOUBLE, height=2.4, titles=titles)

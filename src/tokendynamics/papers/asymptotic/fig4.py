@@ -26,7 +26,7 @@ EIGENVECTOR = (0.57806, -0.10208, 0.80958)
 
 @timed
 def reproduce(*, seed: int = 4) -> Record:
-    """Two tokens placed so that V_2 rises first, eight drawn on the side of v, to t = 20."""
+    """Run two tokens placed so that V_2 rises first, eight drawn on the side of v, to t = 20."""
     ov = torch.tensor(U, dtype=torch.float64)
     eigenvalues, vectors = torch.linalg.eigh(ov)
     top, lowest = _signed(vectors[:, 2]), -_signed(vectors[:, 0])
@@ -66,7 +66,7 @@ def reproduce(*, seed: int = 4) -> Record:
 
 
 def rising_pair(top: Tensor, lowest: Tensor) -> Tensor:
-    """y_1 = 0.1 v + √0.99 q and y_2 = 0.9 v − √0.19 q, (2, dim): token 1 first pulls token 2 away from v.
+    """Return y_1 = 0.1 v + √0.99 q and y_2 = 0.9 v − √0.19 q, (2, dim): token 1 first pulls token 2 from v.
 
     Args:
         top: v, the unit eigenvector of the highest eigenvalue.
@@ -76,7 +76,7 @@ def rising_pair(top: Tensor, lowest: Tensor) -> Tensor:
 
 
 def draw(record: Record) -> Figure:
-    """The tokens, and V_1 and V_2 over time."""
+    """Draw the tokens, and V_1 and V_2 over time."""
     run, deficits = record.results["run"], record.results["deficits"]
     titles = ["tokens on the sphere", "distance from v"]
     figure, (left, right) = plots.panels(2, width=plots.DOUBLE, height=3.2, titles=titles)
@@ -87,5 +87,5 @@ def draw(record: Record) -> Figure:
 
 
 def _signed(vector: Tensor) -> Tensor:
-    """The eigenvector whose first entry is positive."""
+    """Return the eigenvector whose first entry is positive."""
     return vector * vector[0].sign()

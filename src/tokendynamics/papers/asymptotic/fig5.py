@@ -32,7 +32,7 @@ _AT_ONCE = 10
 
 
 def paper_flow(dim: int, seed: int) -> Flow:
-    """Two causal heads diag(|2 sin(wt + φ)|) P', P' uniform on ]−0.5, 0.5[, w on ]0, 1[, φ on ]0, 2π[ (section 7.4)."""
+    """Draw two causal heads diag(|2 sin(wt + φ)|) P', P' in ]−0.5, 0.5[, w in ]0, 1[, φ in ]0, 2π[ (section 7.4)."""
     random = generator(seed)
     matrices = torch.rand(2, dim, dim, dtype=torch.float64, generator=random) - 0.5
     frequency, phase = torch.rand(2, 2, dim, dtype=torch.float64, generator=random)
@@ -51,7 +51,7 @@ def reproduce(
     rtol: float = 1e-6,
     progress: bool | Progress = False,
 ) -> Record:
-    """E of (25) along many starts to t = 150.
+    """Run many starts to t = 150 and measure E of (25).
 
     The kinks of |sin| (about 160 per unit of time) hold the order of any method down, and each is a 500th of the
     matrix: at these tolerances Dormand–Prince is still the cheapest, and E is right to about 1e-5.
@@ -102,13 +102,13 @@ def reproduce(
 
 
 def consensus_along(flow: Flow, start: Tensor, times: np.ndarray, rtol: float) -> np.ndarray:
-    """E of (25) at `times` from each start (system, token, dim), (system, time); the states are not kept."""
+    """Return E of (25) at `times` from each start (system, token, dim), (system, time); states are not kept."""
     run = simulate(flow, start, times, rtol=rtol, atol=rtol / 100, engine="batched")
     return observables.consensus(run.tensor).numpy()
 
 
 def draw(record: Record) -> Figure:
-    """E of every start, as printed and on a logarithmic axis."""
+    """Draw E of every start, as printed and on a logarithmic axis."""
     times, consensus = record.results["times"], record.results["consensus"]
     titles = ["as printed", "logarithmic"]
     figure, (left, right) = plots.panels(2, width=plots.DOUBLE, height=2.6, titles=titles)

@@ -18,6 +18,6 @@ SLOW = (6 * math.pi, 6 * math.pi, 4 * math.pi)
 
 
 def two_heads() -> Sinusoidal:
-    """P_1(t) = D_1(t) P'_1 and P_2(t) = D_2(t) P'_2 (section 7.2)."""
+    """Return P_1(t) = D_1(t) P'_1 and P_2(t) = D_2(t) P'_2 (section 7.2)."""
     matrices = torch.tensor([P1, P2], dtype=torch.float64)
     return Sinusoidal(matrices, 2.0, [FAST, SLOW], [PHASE, PHASE])

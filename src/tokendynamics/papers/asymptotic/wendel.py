@@ -22,7 +22,7 @@ _TOO_FEW = "the formulas differ by {gap:.3g}, less than the tolerance {tolerance
 
 @timed
 def reproduce(*, draws: int = 600, seed: int = 42) -> Record:
-    """The share of `draws` uniform draws with a common open hemisphere, beside both formulas.
+    """Measure the share of `draws` uniform draws with a common open hemisphere, beside both formulas.
 
     The tolerance is four standard deviations of that share. Where it is not below the difference of the two formulas
     these draws cannot tell which is right.
@@ -56,7 +56,7 @@ def reproduce(*, draws: int = 600, seed: int = 42) -> Record:
 
 
 def draw(record: Record) -> Figure:
-    """Both formulas and the shares, for every number of tokens."""
+    """Draw both formulas and the shares, for every number of tokens."""
     dims = sorted({dim for _, dim, *_ in record.results["rows"]})
     titles = [f"dim {dim}" for dim in dims]
     figure, panels = plots.panels(len(dims), width=plots.DOUBLE, height=2.4, titles=titles)

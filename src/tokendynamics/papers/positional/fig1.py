@@ -36,7 +36,7 @@ _TRANSPOSED = "with the paper's own definition of A three of the six distances g
 
 @timed
 def reproduce() -> Record:
-    """Both panels under both readings of A = W V^(−T)."""
+    """Run both panels under both readings of A = W V^(−T)."""
     left_matrices, right_matrices = (matrix(LEFT_A), matrix(LEFT_W)), (matrix(RIGHT_A), matrix(RIGHT_W))
     quantities = [
         *printed_eigenvalues("A_sym, left", left_matrices[0], (5.12809, 0.0959758), 1e-5),
@@ -69,25 +69,25 @@ def reproduce() -> Record:
 
 
 def distances(run: Trajectory) -> np.ndarray:
-    """The distances of all pairs, (time, pair)."""
+    """Return the distances of all pairs, (time, pair)."""
     first, second = np.triu_indices(run.tensor.shape[-2], k=1)
     return observables.pairwise_distances(run.tensor).numpy()[:, first, second]
 
 
 def growing(run: Trajectory) -> int:
-    """How many distances are, at the end, visibly above the start."""
+    """Return how many distances are, at the end, visibly above the start."""
     apart = distances(run)
     return int((apart[-1] > (1 + _VISIBLE) * apart[0]).sum())
 
 
 def falling(run: Trajectory) -> int:
-    """How many distances are, at the end, visibly below the start."""
+    """Return how many distances are, at the end, visibly below the start."""
     apart = distances(run)
     return int((apart[-1] < (1 - _VISIBLE) * apart[0]).sum())
 
 
 def draw(record: Record) -> Figure:
-    """Two rows, one for each reading."""
+    """Draw two rows, one for each reading."""
     signs = ("A_sym ≻ 0", "A_sym ≺ 0")
     titles = [f"{sign}, {reading}" for reading in READINGS for sign in signs]
     figure, panels = plots.panels(2, 2, width=plots.DOUBLE, height=5.2, titles=titles)

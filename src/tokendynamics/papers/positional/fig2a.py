@@ -23,7 +23,7 @@ TOKENS = 4
 
 @timed
 def reproduce(*, systems: int = 24, seed: int = 20) -> Record:
-    """The largest norm over time, from `systems` standard normal starts, to t = 10,000."""
+    """Measure the largest norm over time, from `systems` standard normal starts, to t = 10,000."""
     contraction, qk = matrix(A), matrix(W)
     marks = np.array([time for time, _ in MEDIANS])
     times = np.union1d(np.concatenate([[0.0], np.geomspace(1e-2, 1e4, 181)]), marks)
@@ -56,7 +56,7 @@ def reproduce(*, systems: int = 24, seed: int = 20) -> Record:
 
 
 def draw(record: Record) -> Figure:
-    """One start in the plane, and the largest norm of every start."""
+    """Draw one start in the plane, and the largest norm of every start."""
     run, norms = record.results["run"], record.results["norms"]
     titles = ["tokens of the first start", "largest norm"]
     figure, (left, right) = plots.panels(2, width=plots.DOUBLE, height=3.0, titles=titles)

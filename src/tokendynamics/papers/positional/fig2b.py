@@ -24,7 +24,7 @@ _DRAWN = 4.0
 
 @timed
 def reproduce(*, seed: int = 1) -> Record:
-    """Twelve tokens under A = 2W to t = 12, and under the printed V = 2I to a quarter of that."""
+    """Run twelve tokens under A = 2W to t = 12, and under the printed V = 2I to a quarter of that."""
     qk = matrix(W)
     start = Free().sample(TOKENS, 2, seed=seed)
     times = np.linspace(0, HORIZON, 241)
@@ -56,13 +56,13 @@ def reproduce(*, seed: int = 1) -> Record:
 
 
 def outside(points: Tensor, start: Tensor) -> float:
-    """The largest distance of `points` (…, dim) beyond a face of the convex hull of `start` (token, dim)."""
+    """Return the largest distance of `points` (…, dim) beyond a face of the convex hull of `start` (token, dim)."""
     faces = torch.from_numpy(ConvexHull(start.numpy()).equations)
     return float((points @ faces[:, :-1].T + faces[:, -1]).max())
 
 
 def draw(record: Record) -> Figure:
-    """The tokens, the same divided by e^(t/2), and their norms."""
+    """Draw the tokens, the same divided by e^(t/2), and their norms."""
     run, scaled = record.results["run"], record.results["scaled"]
     shown = run.times <= _DRAWN
     titles = [f"tokens to t = {_DRAWN:g}", "over $e^{t/2}$", "norms"]

@@ -31,7 +31,7 @@ _DRAWN = 1.5
 
 @timed
 def reproduce() -> Record:
-    """Four tokens without and with the rotary term."""
+    """Run four tokens without and with the rotary term."""
     query, key = matrix(Q), matrix(K)
     plain = query_key_flow(query, key, VALUE)
     turned = query_key_flow(query, key, VALUE, (matrix(QBAR), matrix(KBAR)))
@@ -62,7 +62,7 @@ def reproduce() -> Record:
 
 
 def draw(record: Record) -> Figure:
-    """Tokens in the plane above, norms below."""
+    """Draw tokens in the plane above, norms below."""
     titles = ["no rotary term", f"rotary term, to t = {_DRAWN:g}", "", ""]
     figure, panels = plots.panels(2, 2, width=plots.DOUBLE, height=5.4, titles=titles)
     for column, (name, limit) in enumerate((("left", LEFT_HORIZON), ("right", _DRAWN))):

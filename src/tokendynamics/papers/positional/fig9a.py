@@ -34,7 +34,7 @@ _GENERIC = "most starts leave: the claim holds for some starts only"
 
 @timed
 def reproduce(*, draws: int = 24, seed: int = 9) -> Record:
-    """One start of each kind, and the share of random starts that leave.
+    """Measure one start of each kind, and the share of random starts that leave.
 
     Args:
         draws: Random starts of four standard normal tokens, to t = 400.
@@ -77,7 +77,7 @@ def reproduce(*, draws: int = 24, seed: int = 9) -> Record:
 
 
 def leaving(flow: Flow, draws: int, seed: int) -> float:
-    """The share of standard normal starts of four tokens whose largest norm passes 10 by t = 400."""
+    """Return the share of standard normal starts of four tokens whose largest norm passes 10 by t = 400."""
     start = Free().sample(4, 2, (draws,), seed=seed)
     events = [NormAbove(_BOUND)]
     run = simulate(flow, start, [0.0, HORIZON], rtol=1e-6, atol=1e-9, engine="batched", max_steps=_STEPS, events=events)
@@ -85,7 +85,7 @@ def leaving(flow: Flow, draws: int, seed: int) -> float:
 
 
 def draw(record: Record) -> Figure:
-    """A start that converges, one that only seems to, and one that grows: tokens above, norms below."""
+    """Draw a start that converges, one that only seems to, and one that grows: tokens above, norms below."""
     names = ("converging", "turning", "growing")
     figure, panels = plots.panels(3, 2, width=plots.DOUBLE, height=4.9, titles=[*names, "", "", ""])
     for column, name in enumerate(names):

@@ -25,7 +25,7 @@ _DRAWN = 1.5
 
 @timed
 def reproduce() -> Record:
-    """Four tokens to t = 4."""
+    """Run four tokens to t = 4."""
     flow = query_key_flow(matrix(Q), matrix(K), VALUE, (matrix(QBAR), matrix(KBAR)))
     times = np.linspace(0, HORIZON, 401)
     run = run_free(flow, FOUR_TOKENS, times)
@@ -51,7 +51,7 @@ def reproduce() -> Record:
 
 
 def draw(record: Record) -> Figure:
-    """The tokens in the plane, and their norms."""
+    """Draw the tokens in the plane, and their norms."""
     run = record.results["run"]
     titles = [f"tokens to t = {_DRAWN:g}", "norms"]
     figure, (left, right) = plots.panels(2, width=plots.DOUBLE, height=3.0, titles=titles)

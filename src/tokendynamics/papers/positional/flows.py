@@ -26,12 +26,12 @@ FOUR_TOKENS = ((1.0, 0.5), (-0.8, 1.2), (0.6, -1.1), (-1.3, -0.4))
 
 
 def matrix(rows: Rows) -> Tensor:
-    """Printed rows as a float64 tensor."""
+    """Return printed rows as a float64 tensor."""
     return torch.tensor(rows, dtype=torch.float64)
 
 
 def contraction_flow(contraction: Tensor, qk: Tensor, reading: Reading = AS_DEFINED) -> Flow:
-    """The flow (2) with W = qk and the V for which A = W V^(−T), so that ov = V^T = A^(−1) W.
+    """Return the flow (2) with W = qk and the V for which A = W V^(−T), so that ov = V^T = A^(−1) W.
 
     Args:
         contraction: A, (…, dim, dim).
@@ -43,7 +43,7 @@ def contraction_flow(contraction: Tensor, qk: Tensor, reading: Reading = AS_DEFI
 
 
 def query_key_flow(query: Tensor, key: Tensor, value: float, rotary: tuple[Tensor, Tensor] | None = None) -> Flow:
-    """The flow with V = value · I and W = Q K^T, or (8) with W_li of (7).
+    """Return the flow with V = value · I and W = Q K^T, or (8) with W_li of (7).
 
     Without rotary positions Q K^T is not divided by √D_k: so the printed eigenvalues are meant. With them all of (7)
     is, as it stands.
@@ -60,17 +60,17 @@ def query_key_flow(query: Tensor, key: Tensor, value: float, rotary: tuple[Tenso
 
 
 def run_free(flow: Flow, start: Any, times: Any, engine: Literal["batched", "stiff"] = "batched") -> Trajectory:
-    """A run tight enough to compare ten digits."""
+    """Return a run tight enough to compare ten digits."""
     return simulate(flow, start, times, rtol=1e-10, atol=1e-12, engine=engine)
 
 
 def largest_norms(run: Trajectory) -> np.ndarray:
-    """The norm of the largest token at each time, (…, time)."""
+    """Return the norm of the largest token at each time, (…, time)."""
     return torch.linalg.vector_norm(run.tensor, dim=-1).amax(dim=-1).numpy()
 
 
 def printed_eigenvalues(name: str, found: Tensor, printed: Sequence[float], digits: float) -> tuple[Quantity, ...]:
-    """The eigenvalues of the symmetric part of a matrix, ascending, beside the printed ones."""
+    """Return the eigenvalues of the symmetric part of a matrix, ascending, beside the printed ones."""
     values = torch.linalg.eigvalsh((found + found.mT) / 2)
     return tuple(
         Quantity(f"eigenvalue {k + 1} of {name}", number, float(value), digits)

@@ -20,7 +20,7 @@ _FALSE = "for A that is not symmetric Theorem 3.1 does not hold"
 
 @timed
 def reproduce(*, draws: int = 1500, seed: int = 32) -> Record:
-    """d/dt q_A(x_i − x_j) in random states of random flows with A_sym ≻ 0, and with A itself symmetric."""
+    """Measure d/dt q_A(x_i − x_j) in random states of random flows with A_sym ≻ 0, and with A symmetric."""
     random = generator(seed)
     contraction = positive_definite(draws, DIM, random)
     qk = torch.randn(draws, DIM, DIM, dtype=torch.float64, generator=random)
@@ -49,7 +49,7 @@ def reproduce(*, draws: int = 1500, seed: int = 32) -> Record:
 
 
 def lowest_rates(contraction: torch.Tensor, qk: torch.Tensor, states: torch.Tensor) -> np.ndarray:
-    """The lowest d/dt q_A(x_i − x_j) of all pairs, over the largest |·| of any, (draw,)."""
+    """Return the lowest d/dt q_A(x_i − x_j) of all pairs, over the largest |·| of any, (draw,)."""
     velocity = contraction_flow(contraction.unsqueeze(1), qk.unsqueeze(1)).velocity(states)
     rates = observables.pair_quadratic_form_rate(contraction, states, velocity)
     first, second = np.triu_indices(states.shape[-2], k=1)
@@ -58,7 +58,7 @@ def lowest_rates(contraction: torch.Tensor, qk: torch.Tensor, states: torch.Tens
 
 
 def draw(record: Record) -> Figure:
-    """How the lowest rates are distributed, for both kinds of A."""
+    """Draw how the lowest rates are distributed, for both kinds of A."""
     rates = record.results["rates"]
     levels = np.linspace(-1, 1, 201)
     below = [np.mean(values[:, None] <= levels, axis=0) for values in rates.values()]

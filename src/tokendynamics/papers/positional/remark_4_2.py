@@ -21,7 +21,7 @@ _UNSETTLED = "counting the undecided both ways the change is between {low:+.3g} 
 
 @timed
 def reproduce(*, draws: int = 200, seed: int = 420) -> Record:
-    """The same flows under the condition of Remark 3.5 without and with a random rotary term.
+    """Measure the same flows under the condition of Remark 3.5 without and with a random rotary term.
 
     Flows that grow under a rotary term are stiff (their logits grow with the square of the norm) and some are still
     undecided when they have spent their steps. They are counted both ways: what is said must hold for each.
@@ -61,7 +61,7 @@ _SAID = {"yes": "so", "no": "not so", "cannot tell": "not decided by these draws
 
 
 def compared(dim: int, without: np.ndarray, turned: np.ndarray) -> list[Quantity]:
-    """The shares of all draws, counting the undecided both ways, and what they say of the claim.
+    """Return the shares of all draws, counting the undecided both ways, and what they say of the claim.
 
     Args:
         dim: Features of a token, for the names.
@@ -81,7 +81,7 @@ def compared(dim: int, without: np.ndarray, turned: np.ndarray) -> list[Quantity
 
 
 def change(name: str, outcome: Outcome, before: np.ndarray, after: np.ndarray) -> Quantity:
-    """Whether the share of `outcome` is higher in `after` than in `before`, draw by draw, by two standard errors.
+    """Tell whether the share of `outcome` is higher in `after` than in `before`, draw by draw, by two standard errors.
 
     The lowest possible rise has all undecided ones of `before` end so, and none of `after`; the highest the reverse.
     If the first is beyond two standard errors above 0 the share rises, if the second is as far below 0 it does not,
@@ -99,7 +99,7 @@ def change(name: str, outcome: Outcome, before: np.ndarray, after: np.ndarray) -
 
 
 def draw(record: Record) -> Figure:
-    """The shares of the four outcomes without and with the rotary term."""
+    """Draw the shares of the four outcomes without and with the rotary term."""
     figure, panels = plots.panels(2, width=plots.DOUBLE, height=2.2, titles=["dim 2", "dim 4"])
     for panel, dim in zip(panels, (2, 4), strict=True):
         bars = dict(zip(("without", "with rotary term"), map(shares, record.results["words"][dim]), strict=True))
