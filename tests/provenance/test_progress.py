@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 import tokendynamics as td
+from tokendynamics.numerics.errors import ArgumentTypeError
 from tokendynamics.provenance.progress import bar, reporting, silent, tracked
 
 
@@ -62,3 +64,16 @@ def test_a_bar_is_closed_when_its_work_fails() -> None:
         raise KeyboardInterrupt
     with bar(console) as report:  # a second display would be refused while the first were open
         report(2, 2, "work")
+
+
+@pytest.mark.parametrize("given", [lambda share: None, int, lambda: None, lambda done, total, what, more: None])
+def test_a_function_of_other_arguments_is_refused_before_the_work(given: Any) -> None:
+    words = r"progress: expected True, False or a function \(done, total, what\)"
+    with pytest.raises(ArgumentTypeError, match=words), reporting(given):
+        pytest.fail("the work has begun")
+
+
+def test_a_function_that_takes_more_of_its_own_is_fine() -> None:
+    for given in (print, lambda *arguments: None, lambda done, total, what, more=None: None):
+        with reporting(given) as report:
+            assert report is given

@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from tokendynamics.attention.mixing import logits
 from tokendynamics.dynamics.engines.problem import Problem
+from tokendynamics.dynamics.engines.table import ENGINES, OPTIONS, users
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 
 LONG = 1e4
@@ -14,28 +15,18 @@ LONG = 1e4
 _LARGEST_STIFF, _SYSTEMS, _JUMPS = 1024, 64, 50
 
 
-USERS = {
-    "rtol": ("batched", "stiff"),
-    "atol": ("batched", "stiff"),
-    "step": ("fixed",),
-    "tau": ("layers",),
-    "method": ("batched", "fixed"),
-}
-"""Options that only some engines use; the others refuse them."""
-
-
 def choose(engine: str, problem: Problem, given: Collection[str] = ()) -> str:
     """The engine to use, by name.
 
     Args:
         engine: What was asked for.
         problem: What is to be run.
-        given: Options of `USERS` that the caller set.
+        given: The `OPTIONS` that the caller set.
 
     Raises:
         ArgumentValueError: An unknown engine, or one that cannot do what is asked or does not use an option given.
     """
-    names = ("auto", "batched", "stiff", "layers", "fixed")
+    names = ("auto", *ENGINES)
     if engine not in names:
         raise ArgumentValueError(expected("engine", f"one of {', '.join(names)}", repr(engine)))
     asked = engine
@@ -47,18 +38,18 @@ def choose(engine: str, problem: Problem, given: Collection[str] = ()) -> str:
         chosen = repr(engine)
     if engine == "fixed" and problem.step is None:
         raise ArgumentValueError(expected("step", "a positive time for engine='fixed'", None))
-    for option, users in USERS.items():
-        if option in given and engine not in users:
+    for option in OPTIONS:
+        if option in given and option not in ENGINES[engine].options:
             automatic = ("auto",) if option != "tau" and asked != "auto" else ()
-            names = " or ".join(repr(name) for name in (*users, *automatic))
+            names = " or ".join(repr(name) for name in (*users(option), *automatic))
             wanted = f"{names} where {option} is given"
             raise ArgumentValueError(expected("engine", wanted, chosen, f"or leave {option} out"))
-    if engine == "stiff" and problem.wants_gradients:
+    if not ENGINES[engine].differentiable and problem.wants_gradients:
         wanted = "'fixed' (by step=), 'layers' or 'batched' where gradients are wanted"
-        raise ArgumentValueError(expected("engine", wanted, "'stiff'", "or detach x0 and the matrices"))
-    if engine == "stiff" and not problem.has_jacobian:
+        raise ArgumentValueError(expected("engine", wanted, repr(engine), "or detach x0 and the matrices"))
+    if ENGINES[engine].needs_jacobian and not problem.has_jacobian:
         wanted = "'batched', 'fixed' or 'layers' for a space or positions of your own"
-        raise ArgumentValueError(expected("engine", wanted, "'stiff'", "their Jacobian is not known"))
+        raise ArgumentValueError(expected("engine", wanted, repr(engine), "their Jacobian is not known"))
     if engine == "batched" and not problem.tableau.error:
         advice = "give step= for a fixed step, or take dopri5 or bosh3"
         raise ArgumentValueError(expected("method", "one with an error estimate", problem.tableau.name, advice))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tokendynamics.attention.attention import Attention
 from tokendynamics.attention.mixing import masked_weights
-from tokendynamics.attention.schedules import Constant, Time
+from tokendynamics.attention.schedules import Time
 from tokendynamics.dynamics import small_systems
 from tokendynamics.spaces.geometry import Geometry
 from tokendynamics.spaces.retraction import inner
@@ -104,8 +104,7 @@ class Field:
             return None
         if self.identity_values:
             return torch.ones(self.attention.heads, dtype=torch.float64)
-        ov = self.attention.ov
-        return ov.multiple if isinstance(ov, Constant) else None
+        return getattr(self.attention.ov, "multiple", None)
 
     @property
     def per_system(self) -> bool:

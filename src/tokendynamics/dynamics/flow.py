@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from tokendynamics.attention.attention import Attention
-from tokendynamics.attention.schedules import Constant
 from tokendynamics.dynamics.field import Field
 from tokendynamics.numerics.arguments import ArrayLike, as_choice, as_finite, as_states, like
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected, shown
@@ -174,7 +173,7 @@ def _check_metric(geometry: Geometry, attention: Attention) -> None:
 
 
 def _check_remark_5_1(attention: Attention, geometry: Geometry, space: str) -> None:
-    if attention.heads != 1 or not isinstance(attention.ov, Constant) or not geometry.quadratic:
+    if attention.heads != 1 or not attention.ov.constant or not geometry.quadratic:
         came = f"{attention.heads} heads, ov {type(attention.ov).__name__}, {space}"
         wanted = "one head with a constant ov on an ellipsoid for 'remark_5_1'"
         raise ArgumentValueError(expected("projection", wanted, came))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from tokendynamics.dynamics.choice import choose
-from tokendynamics.dynamics.engines import batched, fixed, layers, stiff
 from tokendynamics.dynamics.engines.problem import Outcome, Problem
+from tokendynamics.dynamics.engines.table import ENGINES
 from tokendynamics.dynamics.engines.tableau import TABLEAUS
 from tokendynamics.dynamics.events import Event
 from tokendynamics.dynamics.flow import Flow
@@ -29,12 +29,6 @@ from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.provenance.progress import Progress, reporting
 
 Engine = Literal["auto", "batched", "stiff", "layers", "fixed"]
-_ENGINES: dict[str, Callable[[Problem], Outcome]] = {
-    "batched": batched.run,
-    "stiff": stiff.run,
-    "layers": layers.run,
-    "fixed": fixed.run,
-}
 
 
 @typed_arguments
@@ -129,7 +123,7 @@ def simulate(
         chosen = choose(engine, problem, given)
         check_steps(chosen, moments, problem.step, max_steps)
         outcome = _run_moving(chosen, problem, start)
-        if chosen in ("batched", "stiff") and (warning := warning_of_small_states(problem, outcome)) is not None:
+        if ENGINES[chosen].controls_error and (warning := warning_of_small_states(problem, outcome)) is not None:
             outcome.notes.append(warning)
         problem.report(1.0)
     used = {
@@ -163,10 +157,9 @@ def _run_moving(engine: str, problem: Problem, start: Start) -> Outcome:
 
 
 def _run(engine: str, problem: Problem) -> Outcome:
-    reduction = SpanReduction.of(problem) if engine in ("batched", "stiff") else None
-    if reduction is None:
-        return _ENGINES[engine](problem)
-    return reduction.lifted(_ENGINES[engine](reduction.problem))
+    run = ENGINES[engine].run
+    reduction = SpanReduction.of(problem) if ENGINES[engine].controls_error else None
+    return run(problem) if reduction is None else reduction.lifted(run(reduction.problem))
 
 
 def _trajectory(

@@ -119,7 +119,7 @@ class SpanReduction:
         attention = field.attention.with_schedules(compress(field.attention.qk, basis), Constant(ov), placed)
         reduced = replace(field, attention=attention, geometry=geometry)
         # A gated qk is compressed anew at every time: a product over all of dim.
-        footprint = 0 if isinstance(attention.qk, Constant) else dim * rank
+        footprint = 0 if attention.qk.constant else dim * rank
         start = problem.start @ basis
         return cls(replace(problem, field=reduced, start=start, footprint=footprint), problem, basis)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from tokendynamics.numerics.arguments import as_flag
+from tokendynamics.numerics.errors import ArgumentTypeError, expected, shown
 from tokendynamics.numerics.printable import printable
 
 if TYPE_CHECKING:
@@ -41,19 +43,34 @@ def reporting(progress: bool | Progress) -> Iterator[Progress]:
     """Yield what an argument `progress` asks for: nothing, a bar on standard error, or the caller's own function.
 
     Raises:
-        ArgumentTypeError: Neither a truth value nor a function.
+        ArgumentTypeError: Neither a truth value nor a function of three arguments.
 
     >>> with reporting(print) as report:
     ...     report(1, 3, "counting")
     1 3 counting
     """
     if callable(progress):
+        _check_takes_three(progress)
         yield progress
     elif as_flag(progress, "progress"):
         with bar() as report:
             yield report
     else:
         yield silent
+
+
+def _check_takes_three(progress: Progress) -> None:
+    """Refuse a function before the work begins that would fail in the midst of it."""
+    try:
+        if not isinstance(progress, type):
+            inspect.signature(progress).bind(0.0, 1.0, "")
+            return
+    except ValueError:
+        return  # Written in C, without a signature.
+    except TypeError:
+        pass
+    wanted = "True, False or a function (done, total, what)"
+    raise ArgumentTypeError(expected("progress", wanted, shown(progress)))
 
 
 def tracked(items: Collection[T], report: Progress, what: str) -> Iterator[T]:

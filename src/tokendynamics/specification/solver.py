@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tokendynamics.dynamics.choice import USERS
+from tokendynamics.dynamics.engines.table import OPTIONS, users
 from tokendynamics.dynamics.engines.tableau import TABLEAUS
 from tokendynamics.dynamics.options import check_steps
 from tokendynamics.numerics.arguments import as_device
@@ -38,11 +38,11 @@ def _check_step(file: SpecificationFile) -> None:
     solver = file.tables.solver
     if solver.engine == "fixed" and solver.step is None:
         raise file.error(("solver",), "engine 'fixed' needs 'step', the length of a step")
-    for option, users in USERS.items():
+    for option in OPTIONS:
         engine = solver.engine or "auto"
-        fits = engine in users or (engine == "auto" and option != "tau")
+        fits = engine in users(option) or (engine == "auto" and option != "tau")
         if getattr(solver, option) is not None and not fits:
-            names = " or ".join(map(repr, users))
+            names = " or ".join(map(repr, users(option)))
             raise file.error(("solver", option), f"engine {engine!r} has no {option!r}; take engine {names}")
     adaptive = solver.step is None and solver.engine in (None, "auto", "batched")
     if adaptive and solver.method is not None and not TABLEAUS[solver.method].error:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tokendynamics.attention import Periodic, Schedule
+from tokendynamics.attention import Schedule
 from tokendynamics.attention.frozen import Frozen
 from tokendynamics.attention.schedules import Time
 from tokendynamics.dynamics import Flow
@@ -84,7 +84,7 @@ def over_horizon(flow: Flow, times: np.ndarray) -> Flow:
     """Return the flow whose sampled circuits are looked at between the first and the last of these times."""
     attention, moments = flow.attention, _moments(np.asarray(times, dtype=float))
     qk, ov = (
-        schedule if schedule.constant or isinstance(schedule, Periodic) else OnHorizon(schedule, moments)
+        schedule if schedule.constant or hasattr(schedule, "pieces") else OnHorizon(schedule, moments)
         for schedule in (attention.qk, attention.ov)
     )
     if qk is attention.qk and ov is attention.ov:

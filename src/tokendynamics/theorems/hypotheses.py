@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tokendynamics.attention import Periodic, Schedule
+from tokendynamics.attention import Schedule
 from tokendynamics.dynamics import Flow
 from tokendynamics.observables import hemisphere
 from tokendynamics.observables.half_space import RESOLUTION
@@ -27,8 +27,9 @@ def observed(schedule: Schedule) -> tuple[list[Tensor], bool]:
     """Return the matrices of a schedule, float64, and whether these are all that it ever takes."""
     if schedule.constant:
         return [schedule.matrix_at(0.0).double()], True
-    if isinstance(schedule, Periodic):
-        return [schedule.piece(index).matrix_at(0.0).double() for index in range(schedule.pieces)], True
+    pieces = getattr(schedule, "pieces", None)
+    if pieces is not None:
+        return [piece.matrix_at(0.0).double() for piece in pieces], True
     return [schedule.matrix_at(time).double() for time in _moments(schedule)], False
 
 
@@ -202,7 +203,7 @@ def bounded(schedule: Schedule, name: str) -> Hypothesis:
 def uniformly_continuous(schedule: Schedule, name: str) -> Hypothesis:
     """Tell whether matrices are uniformly continuous in time: not so where they jump."""
     claim = f"{name} uniformly continuous"
-    if isinstance(schedule, Periodic):
+    if getattr(schedule, "pieces", None) is not None:
         matrices, _ = observed(schedule)
         jump = max(float((a - b).abs().max()) for a, b in zip(matrices, matrices[1:] + matrices[:1], strict=True))
         return at_most(claim, jump, 0.0, f"the largest jump of {name}, piecewise constant in time,")

@@ -48,19 +48,24 @@ class Periodic:
             raise ArgumentValueError(expected("period", "a positive finite time", period))
         self.period = float(period)
         self.matrices = matrices if isinstance(matrices, FactoredMatrix) else _pieces(matrices)
-        self.pieces = len(self.matrices.left if isinstance(self.matrices, FactoredMatrix) else self.matrices)
+        self._count = len(self.matrices.left if isinstance(self.matrices, FactoredMatrix) else self.matrices)
 
     @property
     def shape(self) -> tuple[int, ...]:
         """See `Schedule`."""
         return self.piece(0).shape
 
+    @property
+    def pieces(self) -> tuple[Constant, ...]:
+        """See `Schedule`."""
+        return tuple(self.piece(index) for index in range(self._count))
+
     def piece(self, index: int) -> Constant:
         """Return the constant circuits of one piece."""
         return Constant(mapped(self.matrices, lambda tensor: tensor[index]))
 
     def __repr__(self) -> str:
-        return f"Periodic({self.pieces} pieces of {tuple(self.shape)}, period {self.period:g})"
+        return f"Periodic({self._count} pieces of {tuple(self.shape)}, period {self.period:g})"
 
     def at(self, t: Time) -> Frozen:
         """See `Schedule`."""
@@ -103,18 +108,18 @@ class Periodic:
         return Periodic(mapped(self.matrices, lambda tensor: tensor.to(dtype=dtype, device=device)), self.period)
 
     def _index(self, t: float) -> int:
-        return self._pieces_until(t) % self.pieces
+        return self._pieces_until(t) % self._count
 
     def _pieces_until(self, t: float) -> int:
         """``floor(t · pieces / period)`` exactly: floats are fractions, and a quotient of floats is rounded."""
         if not math.isfinite(t):
             raise ArgumentValueError(expected("t", "a finite time", t))
         (above, below), (length, unit) = float(t).as_integer_ratio(), self.period.as_integer_ratio()
-        return above * self.pieces * unit // (below * length)
+        return above * self._count * unit // (below * length)
 
     def _begin(self, number: int) -> float:
         """Return the first float at which piece `number`, counted from time 0, holds: engines step onto it."""
-        exact = Fraction(self.period) * number / self.pieces
+        exact = Fraction(self.period) * number / self._count
         nearest = float(exact)
         return nearest if Fraction(nearest) >= exact else math.nextafter(nearest, math.inf)
 

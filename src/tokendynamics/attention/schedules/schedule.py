@@ -22,6 +22,10 @@ class Schedule(Protocol):
         constant: Whether nothing depends on time.
         bounded: Whether the matrices stay bounded for all times; None where that cannot be known (a callable).
         uniformly_continuous: Likewise.
+
+    A schedule may also have `multiple`, (*system, head): numbers c_h such that every matrix is c_h times the identity
+    at all times, or None; and `pieces`: the constant schedules that it takes one after the other and over again. Then
+    forms of the field and of the theorems that use this are taken.
     """
 
     @property
