@@ -66,7 +66,7 @@ class CircuitsReport:
 
 
 def render_circuits(report: CircuitsReport) -> str:
-    """The page as HTML that needs nothing else: no request, no script to be read, all foreign text escaped.
+    """Return the page as HTML that needs nothing else: no request, no script to be read, all foreign text escaped.
 
     Args:
         report: From one of the functions in `tokendynamics.report.circuits`.

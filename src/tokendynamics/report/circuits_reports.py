@@ -102,7 +102,7 @@ Meant = Literal["exact", "approximate", "wrong"]
 def built_report(
     comparison: Comparison, manifest: Mapping[str, Any], files: Sequence[str], *, meant: Meant
 ) -> CircuitsReport:
-    """The page of a hand-built transformer.
+    """Return the page of a hand-built transformer.
 
     Args:
         comparison: What it answers.
@@ -143,7 +143,7 @@ def built_report(
 def evidence_report(
     model: OneLayerTransformer, found: Evidence, manifest: Mapping[str, Any], files: Sequence[str]
 ) -> CircuitsReport:
-    """The page of one transformer and the five instruments.
+    """Return the page of one transformer and the five instruments.
 
     Args:
         model: The transformer.
@@ -171,7 +171,7 @@ def learning_report(
     manifest: Mapping[str, Any],
     files: Sequence[str],
 ) -> CircuitsReport:
-    """The page of models of one design that learned from several seeds; the one with the median loss is shown.
+    """Return the page of models of one design that learned from several seeds; the one with the median loss is shown.
 
     Args:
         records: At least one, of one architecture, flavour and task but for the seeds.
@@ -208,13 +208,13 @@ def _broken(shown: LearningRecord) -> str:
 
 
 def median_record(records: Sequence[LearningRecord]) -> LearningRecord:
-    """The run with the (lower) median of the final losses; runs that became not finite come last."""
+    """Return the run with the (lower) median of the final losses; runs that became not finite come last."""
     ordered = sorted(records, key=lambda record: (not np.isfinite(record.final_loss), record.final_loss))
     return ordered[(len(ordered) - 1) // 2]
 
 
 def best_head(found: Evidence) -> int:
-    """The head whose category block is most like q_true, from 0."""
+    """Return the head whose category block is most like q_true, from 0."""
     heads = found.instrument("correlation").details.get("heads", [])
     return max(heads, key=lambda head: head["centred"])["head"] if heads else 0
 
@@ -320,7 +320,7 @@ def _task_facts(task: PairTask) -> tuple[tuple[str, str], ...]:
 
 
 def _size(law: Tensor, positions: int) -> str:
-    """N with the law, and M."""
+    """Return N with the law, and M."""
     drawn = "equally likely"
     if not bool((law - law[0]).abs().max() < 1e-15):
         drawn = f"with probabilities {', '.join(number(float(p)) for p in law)}"
@@ -342,7 +342,7 @@ def _recipe_facts(record: LearningRecord) -> tuple[tuple[str, str], ...]:
 
 
 def landscape_report(found: LandscapeSurvey, manifest: Mapping[str, Any], files: Sequence[str]) -> CircuitsReport:
-    """The page of one loss landscape.
+    """Return the page of one loss landscape.
 
     Args:
         found: What was found.
@@ -386,5 +386,5 @@ def _points_section(found: LandscapeSurvey) -> Section:
 
 
 def _one_each(points: Sequence[StationaryPoint]) -> list[StationaryPoint]:
-    """The first member of each family, at most four."""
+    """Return the first member of each family, at most four."""
     return list({point.family[0]: point for point in reversed(points)}.values())[::-1][:4]

@@ -54,7 +54,7 @@ class Spread:
 
 
 def steps(trace: xr.Dataset) -> list[Step]:
-    """The states that were measured for at least one prompt, in order of depth."""
+    """Return the states that were measured for at least one prompt, in order of depth."""
     measured = trace["norm_median"].notnull().any(["prompt", "sinks"]).transpose("layer", "site").values
     found = [
         Step(int(layer), str(site))
@@ -75,20 +75,20 @@ def spread(values: np.ndarray) -> Spread:
 
 
 def along(trace: xr.Dataset, variable: str, sinks: str, where: list[Step]) -> list[Spread]:
-    """The spread over prompts of `variable` at each step, with the sinks ``"kept"`` or ``"removed"``."""
+    """Return the spread over prompts of `variable` at each step, with the sinks ``"kept"`` or ``"removed"``."""
     values = trace[variable].sel(sinks=sinks).transpose("layer", "site", "prompt")
     return at_steps(values, where)
 
 
 def at_steps(values: xr.DataArray, where: list[Step]) -> list[Spread]:
-    """The spread of `values` (layer, site, …) at each step."""
+    """Return the spread of `values` (layer, site, …) at each step."""
     layers = {int(layer): index for index, layer in enumerate(values["layer"].values)}
     sites = {str(site): index for index, site in enumerate(values["site"].values)}
     return [spread(np.atleast_1d(values.values[layers[step.layer], sites[step.site]])) for step in where]
 
 
 def depth_axis(last: int) -> alt.X:
-    """The x axis of every figure over depth, so that all of them line up on the page."""
+    """Return the x axis of every figure over depth, so that all of them line up on the page."""
     return alt.X(
         "x:Q",
         scale=alt.Scale(domain=[-0.6, last + 1.0], nice=False),
@@ -97,13 +97,13 @@ def depth_axis(last: int) -> alt.X:
 
 
 def ticks(last: int) -> list[int]:
-    """Whole layers to label, at most about fifteen."""
+    """Choose whole layers to label, at most about fifteen."""
     every = next(step for step in (1, 2, 5, 10, 20, 50, 100, 1000) if last / step <= 15)
     return list(range(0, last + 1, every))
 
 
 def hover(columns: list[tuple[float, float, str]], last: int, height: int, name: str = "hover") -> alt.Chart:
-    """Invisible columns from x to x2 that carry the text shown when the pointer rests on them."""
+    """Lay invisible columns from x to x2 that carry the text shown when the pointer rests on them."""
     rows = [{"x": x, "x2": x2, "text": text} for x, x2, text in columns]
     return (
         alt.Chart(alt.Data(values=rows), name=name)
@@ -113,7 +113,7 @@ def hover(columns: list[tuple[float, float, str]], last: int, height: int, name:
 
 
 def nothing_to_draw(height: int) -> alt.Chart:
-    """What stands in a chart of a pairwise measure when no prompt has a pair of tokens."""
+    """Return what stands in a chart of a pairwise measure when no prompt has a pair of tokens."""
     why = f"{UNDEFINED}: needs two tokens that are no sinks"
     blank = alt.Chart(alt.Data(values=[{}]))
     return blank.mark_text(color=MUTED, fontSize=14, x=WIDTH / 2, y=height / 2 - 14, text=why)

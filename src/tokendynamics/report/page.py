@@ -34,7 +34,7 @@ _EFFECTS: dict[LayerEffect, str] = {"contracts": "›‹", "neutral": "·", "exp
 
 
 def render_report(diagnosis: Diagnosis) -> str:
-    """The whole report as one HTML page that needs nothing else.
+    """Return the whole report as one HTML page that needs nothing else.
 
     Every figure is an SVG with title and description and a table of its numbers; nothing is fetched, and all text
     that came from a user, a tokenizer or a checkpoint is escaped, with control characters made visible.

@@ -35,7 +35,7 @@ _DARK = {
 
 
 def dark_rules() -> str:
-    """CSS rules that give every drawn colour its dark twin; meant for a dark media query."""
+    """Return CSS rules that give every drawn colour its dark twin; meant for a dark media query."""
     return "\n".join(
         f'svg [{attribute}="{light}"] {{ {attribute}: {dark}; }}'
         for light, dark in _DARK.items()
@@ -44,7 +44,7 @@ def dark_rules() -> str:
 
 
 def chart_config() -> dict[str, Any]:
-    """The Vega-Lite `config` of every chart: quiet axes, a transparent background, no frame."""
+    """Return the Vega-Lite `config` of every chart: quiet axes, a transparent background, no frame."""
     axis = {
         "labelColor": MUTED,
         "titleColor": INK,

@@ -7,7 +7,7 @@ import hashlib
 
 
 def content_security_policy(script: str, style: str) -> str:
-    """Policy for a page whose only script and style elements hold exactly these texts.
+    """Return the policy for a page whose only script and style elements hold exactly these texts.
 
     >>> content_security_policy("", "").split("; ")[0]
     "default-src 'none'"

@@ -10,7 +10,7 @@ from tokendynamics.report.text import UNDEFINED, number
 
 
 def moment(started: Any) -> str:
-    """An ISO time as people write it; anything else as it is.
+    """Return an ISO time as people write it; anything else as it is.
 
     >>> moment("2026-11-21T23:35:52+00:00")
     '21 November 2026, 23:35 UTC'
@@ -23,7 +23,7 @@ def moment(started: Any) -> str:
 
 
 def duration(seconds: Any) -> str:
-    """Seconds as people write them."""
+    """Write seconds as people do."""
     return f"{number(float(seconds))} s" if isinstance(seconds, int | float) else f"{UNDEFINED} time"
 
 
@@ -40,7 +40,7 @@ def _listed(value: Any) -> str:
 
 
 def written(value: Any) -> str:
-    """A manifest entry in words; mappings and lists are joined, reals rounded."""
+    """Return a manifest entry in words; mappings and lists are joined, reals rounded."""
     if value is None:
         return ""
     if isinstance(value, Mapping):

@@ -101,7 +101,7 @@ def _slim(element: ElementTree.Element, tooltips: bool) -> None:
 
 
 def _as_circle(element: ElementTree.Element) -> None:
-    """Vega writes a circle as two arcs; the element for it takes a third of the bytes."""
+    """Write a circle, which Vega makes of two arcs, as its element: it takes a third of the bytes."""
     arcs = _ARCS.fullmatch(element.get("d", ""))
     if arcs:
         element.tag = f"{{{_SVG}}}circle"
@@ -110,7 +110,7 @@ def _as_circle(element: ElementTree.Element) -> None:
 
 
 def _hoist(group: ElementTree.Element) -> None:
-    """Moves what all children of a group say alike to the group: its colours and lines are inherited."""
+    """Move what all children of a group say alike to the group: its colours and lines are inherited."""
     children = list(group)
     if len(children) < 2:
         return

@@ -13,7 +13,7 @@ from tokendynamics.report.text import plural, sentence, subscripts, visible
 
 
 def environment() -> Environment:
-    """Templates that escape whatever is put into them."""
+    """Return templates that escape whatever is put into them."""
     made = Environment(
         loader=PackageLoader("tokendynamics.report", "template"),
         autoescape=True,
@@ -27,16 +27,16 @@ def environment() -> Environment:
 
 
 def _finalize(value: Any) -> Any:
-    """Every text that enters the page passes here; markup of our own is left as it is."""
+    """Make every text that enters the page visible; markup of our own is left as it is."""
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def resource(name: str) -> str:
-    """The text of one of the project's own files."""
+    """Return the text of one of the project's own files."""
     return files("tokendynamics.report").joinpath("template", name).read_text(encoding="utf-8").strip()
 
 
 def style(*names: str) -> str:
-    """The style sheets of those names, and the dark twins of the drawings' colours."""
+    """Return the style sheets of those names, and the dark twins of the drawings' colours."""
     sheets = "\n".join(resource(name) for name in names)
     return f"{sheets}\n@media screen and (prefers-color-scheme: dark) {{\n{dark_rules()}\n}}"

@@ -16,7 +16,7 @@ _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def visible(text: str) -> str:
-    r"""`printable` text of several lines, as it stands on a page.
+    r"""Return `printable` text of several lines, as it stands on a page.
 
     >>> visible("a\x00b\u202ec")
     'a␀b‹U+202E›c'
@@ -25,7 +25,7 @@ def visible(text: str) -> str:
 
 
 def token_label(text: str) -> str:
-    r"""A token as a short label: nothing invisible, no spaces around it, never empty.
+    r"""Return a token as a short label: nothing invisible, no spaces around it, never empty.
 
     >>> token_label(" museum"), token_label("\n"), token_label("  ")
     ('museum', '␊', '␣␣')
@@ -66,7 +66,7 @@ def count(value: int) -> str:
 
 
 def signed(value: float | int | None, digits: int = 3) -> str:
-    """Like `number`, with a plus sign for positive values.
+    """Write as `number` does, with a plus sign for positive values.
 
     >>> signed(0.5), signed(-0.5), signed(0.0)
     ('+0.5', '−0.5', '0')
@@ -76,7 +76,7 @@ def signed(value: float | int | None, digits: int = 3) -> str:
 
 
 def plural(many: int, noun: str) -> str:
-    """A count with its noun.
+    """Return a count with its noun.
 
     >>> plural(1, "prompt"), plural(5, "prompt")
     ('1 prompt', '5 prompts')
@@ -85,7 +85,7 @@ def plural(many: int, noun: str) -> str:
 
 
 def sentence(text: str, *, capital: bool = True) -> str:
-    """The text as a sentence: a capital letter first unless it opens with a symbol, and a full stop.
+    """Return the text as a sentence: a capital letter first unless it opens with a symbol, and a full stop.
 
     >>> sentence("neutral within a band"), sentence("qk_eigenvalues are scaled")
     ('Neutral within a band.', 'qk_eigenvalues are scaled.')
@@ -96,7 +96,7 @@ def sentence(text: str, *, capital: bool = True) -> str:
 
 
 def subscripts(text: str) -> Markup:
-    """Escaped text in which W_Q, d_head and the like have real subscripts.
+    """Return escaped text in which W_Q, d_head and the like have real subscripts.
 
     >>> subscripts("W_Q W_Kᵀ < 1")
     Markup('W<sub>Q</sub> W<sub>K</sub>ᵀ &lt; 1')

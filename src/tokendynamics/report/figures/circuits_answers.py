@@ -13,7 +13,7 @@ from tokendynamics.report.text import number, plural
 
 
 def answers_table(answers: tuple[Answer, ...]) -> Table:
-    """Every token of the given sequences: category, target, output and error."""
+    """List every token of the given sequences: category, target, output and error."""
     rows = [
         cells([index, place, int(category), float(target), float(output), float(output - target)])
         for index, answer in enumerate(answers, start=1)
@@ -26,7 +26,7 @@ def answers_table(answers: tuple[Answer, ...]) -> Table:
 
 
 def answers_figure(comparison: Comparison) -> Figure:
-    """Targets as rings, outputs as discs: exact where each disc fills its ring."""
+    """Draw targets as rings, outputs as discs: exact where each disc fills its ring."""
     answers = comparison.answers[:4]
     question = "What does it answer, token by token?"
     charts = [_chart(answer) for answer in answers]

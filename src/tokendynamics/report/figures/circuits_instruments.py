@@ -15,7 +15,7 @@ _WIDTH, _ROW, _LEFT, _RIGHT, _TOP = 830.0, 21.0, 268.0, 110.0, 34.0
 
 
 def instruments_table(found: Evidence) -> Table:
-    """Each instrument with its role, its reading, its headline number and what it says."""
+    """List each instrument with its role, its reading, its headline number and what it says."""
     rows = tuple(
         (
             Cell(f"{index}. {instrument.name}"),
@@ -34,7 +34,7 @@ def instruments_table(found: Evidence) -> Table:
 
 
 def thresholds_table(found: Evidence) -> Table:
-    """The verdict at other shares from which a part counts."""
+    """Return the verdict at other shares from which a part counts."""
     columns = ("A part counts from", *(f"{share * 100:g} %" for share in found.by_threshold))
     row = (Cell("Verdict"), *(Cell(verdict) for verdict in found.by_threshold.values()))
     return Table(
@@ -46,7 +46,7 @@ def thresholds_table(found: Evidence) -> Table:
 
 
 def instruments_figure(found: Evidence) -> Figure:
-    """All numbers of all instruments with their intervals on one axis."""
+    """Draw all numbers of all instruments with their intervals on one axis."""
     drawn = [
         (instrument, estimate)
         for instrument in found.instruments
@@ -109,7 +109,7 @@ def _draw(root: Parent, x: Callable[[float], float], estimate: Estimate, y: floa
 
 
 def _domain(estimates: list[Estimate]) -> tuple[float, float]:
-    """Shares lie in 0..1; a rise of the loss can exceed it, and then 2 is enough to see that it is large."""
+    """Choose the axis: shares lie in 0..1; a rise of the loss can exceed it, and 2 then shows that it is large."""
     ends = [end for e in estimates for end in (e.value, e.low, e.high) if end is not None]
     return (-0.25 if ends and min(ends) < -0.03 else 0.0), (min(2.0, max(1.0, *ends)) if ends else 1.0)
 

@@ -24,7 +24,7 @@ _LEAST = 1e-12
 
 
 def points_table(points: Sequence[tuple[StationaryPoint, Classification]]) -> Table:
-    """Each family with its loss, gradient, curvatures and kind."""
+    """List each family with its loss, gradient, curvatures and kind."""
     rows = tuple(
         (
             Cell(point.family),
@@ -50,12 +50,12 @@ def points_table(points: Sequence[tuple[StationaryPoint, Classification]]) -> Ta
 
 
 def _rough(value: float) -> Cell:
-    """Two digits: most of these are rounding."""
+    """Write two digits: most of these are rounding."""
     return Cell(number(value, 2), f"{value:.6g}")
 
 
 def points_matrices(points: Sequence[StationaryPoint], *, positions_attend: bool) -> Matrices:
-    """Attention and value map of some members.
+    """Draw attention and value map of some members.
 
     Args:
         points: At least one.
@@ -81,7 +81,7 @@ def points_matrices(points: Sequence[StationaryPoint], *, positions_attend: bool
 
 
 def basins_figure(found: Basins) -> Figure:
-    """The share of random starts that ended in each kind of point."""
+    """Draw the share of random starts that ended in each kind of point."""
     shares = found.shares
     root, height = empty(_WIDTH), 30 + _ROW * len(shares)
     for percent in (0, 25, 50, 75, 100):
@@ -109,7 +109,7 @@ def basins_figure(found: Basins) -> Figure:
 
 
 def endings_figure(found: Basins, marks: Mapping[str, tuple[float, float]]) -> Figure:
-    """The loss of every run at its end, sorted.
+    """Draw the loss of every run at its end, sorted.
 
     Args:
         found: The runs.
@@ -141,7 +141,7 @@ def endings_figure(found: Basins, marks: Mapping[str, tuple[float, float]]) -> F
 
 
 def _endings(runs: Sequence[BasinRun], marks: Sequence[float]) -> Drawing:
-    """Losses over their rank, and lines at `marks`."""
+    """Draw losses over their rank, and lines at `marks`."""
     rows = [
         {"rank": rank, "loss": max(run.loss, _LEAST), "colour": _COLOURS.get(run.kind, MUTED)}
         for rank, run in enumerate(runs, start=1)
@@ -174,7 +174,7 @@ def _runs_table(found: Basins) -> Table:
 
 
 def stall_table(found: LandscapeSurvey) -> Table:
-    """How long gradient flow waits, by depth."""
+    """Draw how long gradient flow waits, by depth."""
     rows = tuple(
         cells([one.depth, found.per_token(one.loss), one.gradient, one.time, one.status]) for one in found.stalls
     )

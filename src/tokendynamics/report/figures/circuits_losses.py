@@ -20,7 +20,7 @@ _HEIGHT = 340
 
 
 def loss_curves(records: Sequence[LearningRecord]) -> Figure:
-    """Loss on fresh sequences over outer steps, log scale.
+    """Draw the loss on fresh sequences over outer steps, log scale.
 
     Args:
         records: Runs of one model that differ by their seed.
@@ -110,7 +110,7 @@ def _summary(curves: list[list[float | None]]) -> list[dict[str, float]]:
 
 
 def _positive(losses: Sequence[float]) -> list[float | None]:
-    """A log axis has no place for zero, nor for what is not finite."""
+    """Drop zero, and what is not finite: a log axis has no place for them."""
     return [loss if math.isfinite(loss) and loss > 0 else None for loss in losses]
 
 

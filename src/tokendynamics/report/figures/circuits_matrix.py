@@ -96,7 +96,7 @@ def matrices(panels: Sequence[Panel], *, ident: str, question: str, caption: str
 
 
 def centred_at_zero(values: np.ndarray) -> float:
-    """The value that the strongest colour stands for: the largest size of all finite entries, 1 if all are zero.
+    """Return the value that the strongest colour stands for: the largest size of all finite entries, 1 if all are zero.
 
     >>> centred_at_zero(np.array([[0.5, -2.0]]))
     2.0
@@ -107,7 +107,7 @@ def centred_at_zero(values: np.ndarray) -> float:
 
 
 def _cell_of(row: Sequence[Panel]) -> float:
-    """The largest cell with which the panels of a row fit on the page."""
+    """Return the largest cell with which the panels of a row fit on the page."""
     room = WIDTH - sum(_LEFT + _GAP for _ in row)
     wide = sum(panel.values.shape[1] for panel in row)
     cell = min(_LARGEST_CELL, room / wide, _TALLEST / max(panel.values.shape[0] for panel in row))
@@ -123,7 +123,7 @@ def _width(panel: Panel, cell: float) -> float:
 
 
 def _across(panel: Panel, cell: float) -> float:
-    """Width of a cell: that of a single column is no less than what the eye can hold on to."""
+    """Return the width of a cell: that of a single column is no less than what the eye can hold on to."""
     return max(cell, 18.0) if panel.values.shape[1] == 1 else cell
 
 
@@ -148,7 +148,7 @@ def _draw(group: Parent, panel: Panel, cell: float, table: str) -> None:
 
 
 def _fill(body: Parent, strengths: np.ndarray, sides: tuple[float, float]) -> None:
-    """One path for each colour: a matrix of 3600 entries stays small."""
+    """Return one path for each colour: a matrix of 3600 entries stays small."""
     paths: dict[tuple[str, int], list[str]] = defaultdict(list)
     for (row, column), strength in np.ndenumerate(strengths):
         if not np.isfinite(strength):
@@ -182,7 +182,7 @@ def _write_numbers(body: Parent, values: np.ndarray, largest: float, sides: tupl
 
 
 def _short(value: float, largest: float) -> str:
-    """At most four characters and a sign, or nothing where that says less than the colour.
+    """Write at most four characters and a sign, or nothing where that says less than the colour.
 
     >>> [_short(value, 1.0) for value in (-0.004, 0.006, 0.25, -1.0)], _short(-12345.0, 2e4)
     (['−.004', '.006', '.25', '−1'], '−1e4')
@@ -198,7 +198,7 @@ def _short(value: float, largest: float) -> str:
 
 
 def _dash_negatives(body: Parent, strengths: np.ndarray, sides: tuple[float, float]) -> None:
-    """In grey the two hues look alike: a dash marks what is clearly negative."""
+    """Dash what is clearly negative: in grey the two hues look alike."""
     wide, high = sides
     for colour, chosen in ((INK, (strengths < -0.1) & (strengths >= -0.55)), (PAPER, strengths < -0.55)):
         pieces = [f"M{(c + 0.3) * wide:.1f} {(r + 0.5) * high:.1f}h{0.4 * wide:.1f}" for r, c in np.argwhere(chosen)]
@@ -219,7 +219,7 @@ def _edges(side: Side) -> list[int]:
 
 
 def _note(panel: Panel) -> str:
-    """What rows and columns are, and a word on the matrix."""
+    """Return what rows and columns are, and a word on the matrix."""
     sides = [f"{name}: {side.title}" for name, side in (("rows", panel.rows), ("columns", panel.columns)) if side.title]
     return " · ".join([*sides, *([panel.note] if panel.note else [])])
 
@@ -238,18 +238,18 @@ def _label_sides(group: Parent, panel: Panel, cell: float) -> None:
 
 
 def _turned(group: Parent, label: str, x: float, y: float) -> None:
-    """Text that reads upwards, centred at a place."""
+    """Write text that reads upwards, centred at a place."""
     turned = add(group, "g", transform=f"translate({x:g},{y:g}) rotate(-90)")
     text(turned, label, 0, 0, size=11, fill=MUTED, anchor="middle")
 
 
 def _fitting(name: str, room: float) -> str:
-    """A name, or its first letters where it does not fit."""
+    """Return a name, or its first letters where it does not fit."""
     return name if 5.8 * len(name) <= room or len(name) < 6 else f"{name[:3]}."
 
 
 def _numbered(size: int, cell: float) -> range:
-    """Which entries of a block carry their number: every one, or every fifth or tenth."""
+    """Tell which entries of a block carry their number: every one, or every fifth or tenth."""
     if size == 1:
         return range(0)
     every = next((step for step in (1, 2, 5, 10, 20, 50) if step * cell >= 13), 100)
@@ -278,7 +278,7 @@ def _description(panel: Panel) -> str:
 
 
 def _by_block(panel: Panel) -> str:
-    """Where the largest entry lies."""
+    """Tell where the largest entry lies."""
     row, column = np.unravel_index(np.nanargmax(np.abs(panel.values)), panel.values.shape)
     names = [name for name in (panel.rows.names[row], panel.columns.names[column]) if name]
     return f"largest at {' and '.join(names)}" if names else "largest at its one entry"

@@ -16,7 +16,7 @@ _COLOURS = (
 
 
 def attention_weights(model: OneLayerTransformer) -> Matrices:
-    """The paper's ``k^t q``, the transpose of qk, and v of every head."""
+    """Return the paper's ``k^t q``, the transpose of qk, and v of every head."""
     panels = []
     for head, (qk, v) in enumerate(zip(model.qk, model.ov, strict=True), start=1):
         of_head = f", head {head}" if len(model.ov) > 1 else ""
@@ -35,7 +35,7 @@ def attention_weights(model: OneLayerTransformer) -> Matrices:
 
 
 def feed_forward_weights(model: OneLayerTransformer) -> Matrices:
-    """B with the bias and C of each hidden unit beside it."""
+    """Draw B with the bias and C of each hidden unit beside it."""
     hidden = Side("hidden unit", (("", model.B.shape[0]),))
     one = Side("", (("", 1),))
     panels = [
@@ -55,7 +55,7 @@ def feed_forward_weights(model: OneLayerTransformer) -> Matrices:
 
 
 def functional_beside_block(model: OneLayerTransformer, task: PairTask, head: int = 0) -> Matrices:
-    """q_true and the category block of ``k^t q``, as they are and with columns centred over the senders.
+    """Draw q_true and the category block of ``k^t q``, as they are and with columns centred over the senders.
 
     Args:
         model: The transformer.
@@ -91,7 +91,7 @@ def functional_beside_block(model: OneLayerTransformer, task: PairTask, head: in
 
 
 def correlations(block: torch.Tensor, task: PairTask) -> tuple[str, str]:
-    """Law-weighted correlation with q_true as it is, and with columns centred, in words; a sign is kept."""
+    """Say the law-weighted correlation with q_true as it is, and with columns centred; a sign is kept."""
     weights = task.law[:, None] * task.law
     raw = [one - (weights * one).sum() for one in (block, task.q_true)]
     centred = [row_centred(one.mT, task.law).mT for one in (block, task.q_true)]

@@ -16,19 +16,19 @@ Parent: TypeAlias = ElementTree.Element
 
 
 def empty(width: float) -> Parent:
-    """A drawing without anything in it."""
+    """Return a drawing without anything in it."""
     return ElementTree.Element(f"{{{_SVG}}}svg", {"width": f"{width:g}", "font-family": "system-ui, sans-serif"})
 
 
 def add(parent: Parent, tag: str, **attributes: str) -> Parent:
-    """A child of that tag."""
+    """Return a child of that tag."""
     return ElementTree.SubElement(parent, f"{{{_SVG}}}{tag}", attributes)
 
 
 def text(
     parent: Parent, words: str, x: float, y: float, *, size: float, fill: str = INK, anchor: str = "", weight: str = ""
 ) -> None:
-    """Words at a place; `anchor` is "middle", "end" or the start."""
+    """Write words at a place; `anchor` is "middle", "end" or the start."""
     attributes = {"x": f"{x:.6g}", "y": f"{y:.6g}", "font-size": f"{size:g}px", "fill": fill}
     if anchor:
         attributes["text-anchor"] = anchor
@@ -38,14 +38,14 @@ def text(
 
 
 def line(parent: Parent, x1: float, y1: float, x2: float, y2: float, stroke: str, width: float, dash: str = "") -> None:
-    """A straight line."""
+    """Return a straight line."""
     attributes = {"x1": x1, "y1": y1, "x2": x2, "y2": y2, "stroke-width": width}
     attributes = {name: f"{value:.6g}" for name, value in attributes.items()} | {"stroke": stroke}
     add(parent, "line", **attributes, **({"stroke-dasharray": dash} if dash else {}))
 
 
 def described(root: Parent, *, ident: str, width: float, height: float, title: str, description: str) -> Markup:
-    """The finished drawing as markup, with title and description for those who do not see it."""
+    """Return the finished drawing as markup, with title and description for those who do not see it."""
     root.attrib |= {
         "height": f"{height:g}",
         "viewBox": f"0 0 {width:g} {height:g}",

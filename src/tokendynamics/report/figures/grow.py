@@ -19,7 +19,7 @@ HEIGHT = 270
 
 
 def grow(trace: xr.Dataset) -> Figure:
-    """Median and quartiles of the tokens' norms, and the largest sink's norm, at each state of the model."""
+    """Draw median and quartiles of the tokens' norms, and the largest sink's norm, at each state of the model."""
     where = steps(trace)
     bands = {
         name: along(trace, f"norm_{name}", "removed", where) for name in ("lower_quartile", "median", "upper_quartile")
@@ -81,7 +81,7 @@ def _chart(where: list[Step], bands: dict[str, list[Spread]], sinks: dict[int, _
 
 
 def _positive(rows: list[dict]) -> list[dict]:
-    """A log axis has no place for zero."""
+    """Drop zero: a log axis has no place for it."""
     return [{k: None if k != "x" and isinstance(v, float) and v <= 0 else v for k, v in row.items()} for row in rows]
 
 
@@ -94,7 +94,7 @@ def _log_axis(values: list[float | None]):
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Powers of ten between `low` and `high`; also 2 and 5 times them where fewer than two decades are shown.
+    """Return powers of ten between `low` and `high`; also 2 and 5 times them where fewer than two decades show.
 
     >>> log_ticks(3.0, 2000.0)
     [10.0, 100.0, 1000.0]

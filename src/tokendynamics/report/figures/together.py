@@ -89,7 +89,7 @@ _MEASURES = (
 
 
 def together(trace: xr.Dataset) -> list[Figure]:
-    """One figure per measure, the default first."""
+    """Return one figure per measure, the default first."""
     where = steps(trace)
     return [_figure(trace, measure, where) for measure in _MEASURES if measure.variable in trace]
 

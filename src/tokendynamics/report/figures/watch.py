@@ -31,7 +31,7 @@ class Player:
 
 
 def watch(paths: xr.Dataset) -> Figure:
-    """Still pictures of one prompt's tokens at a few depths, with every number of these depths in the table."""
+    """Draw one prompt's tokens at a few depths, with every number of these depths in the table."""
     shown = paths.isel(token=slice(0, MOST_TOKENS))
     stills = _stills([int(layer) for layer in shown["layer"].values])
     return Figure(
@@ -50,7 +50,7 @@ def watch(paths: xr.Dataset) -> Figure:
 
 
 def player(paths: xr.Dataset) -> Player:
-    """The whole path of each token, rounded to what a screen can show."""
+    """Return the whole path of each token, rounded to what a screen can show."""
     shown = paths.isel(token=slice(0, MOST_TOKENS)).transpose("layer", "token", "axis")
     position, norm, sink = (shown[name].values for name in ("position", "norm", "is_sink"))
     frames = [
@@ -85,7 +85,7 @@ def _chart(paths: xr.Dataset, stills: list[int]) -> Drawing:
 
 
 def _domains(paths: xr.Dataset, aspect: float) -> tuple[list[float], list[float]]:
-    """One domain for all panels, with the same length for one unit along both axes."""
+    """Return one domain for all panels, with the same length for one unit along both axes."""
     values = paths["position"].transpose("axis", ...).values.reshape(2, -1)
     finite = values[:, np.isfinite(values).all(axis=0)]
     if finite.size == 0:
@@ -126,7 +126,7 @@ def _panel(layer: xr.Dataset, name: str, width: float, domains: tuple[list[float
 
 
 def _cross(domains: tuple[list[float], list[float]], x: alt.X, y: alt.Y) -> Drawing:
-    """Lines through the origin, the point that unit vectors reach only where they cancel."""
+    """Draw lines through the origin, the point that unit vectors reach only where they cancel."""
     lines = []
     if domains[0][0] < 0 < domains[0][1]:
         lines.append(alt.Chart(alt.Data(values=[{"x": 0}])).mark_rule(color=GRID).encode(x=x))

@@ -26,7 +26,7 @@ _SHOWN_SIGN = 0.05
 
 
 def weights(audit: xr.Dataset) -> list[Figure]:
-    """Heat maps of the QK and OV balance; for rotary models also of the QK balance at a distance."""
+    """Draw heat maps of the QK and OV balance; for rotary models also of the QK balance at a distance."""
     figures = [
         _by_head(
             audit,
@@ -50,7 +50,7 @@ def weights(audit: xr.Dataset) -> list[Figure]:
 
 
 def regimes(audit: xr.Dataset, dim: int) -> Table:
-    """The table of layers: signs, conditioning, and the regime under both criteria."""
+    """List the layers: signs, conditioning, and the regime under both criteria."""
     rows = tuple(_layer_row(audit.sel(layer=layer), int(layer), dim) for layer in audit["layer"].values)
     columns = (
         "Layer",
@@ -73,7 +73,7 @@ def regimes(audit: xr.Dataset, dim: int) -> Table:
 
 
 def summary(audit: xr.Dataset, dim: int) -> list[tuple[str, str]]:
-    """How many layers are in which regime, under each criterion, in words."""
+    """Return how many layers are in which regime, under each criterion, in words."""
     layers = [audit.sel(layer=layer) for layer in audit["layer"].values]
     conjecture = Counter(_conjecture(layer, dim) for layer in layers)
     observed = Counter(_observed(layer) for layer in layers)
@@ -93,7 +93,7 @@ def _conjecture(layer: xr.Dataset, dim: int) -> str:
 
 
 def _observed(layer: xr.Dataset) -> str:
-    """The criterion's claim; its reason, the largest Re λ(V), has a column of its own."""
+    """Return the criterion's claim; its reason, the largest Re λ(V), has a column of its own."""
     return str(layer["regime_by_spectrum"].item()).partition(":")[0]
 
 

@@ -32,7 +32,7 @@ class _Layer:
 
 
 def who(trace: xr.Dataset) -> Figure:
-    """Signed bars per layer; the bars of a layer add up to its total."""
+    """Draw signed bars per layer; the bars of a layer add up to its total."""
     layers = _layers(trace)
     return Figure(
         ident="who-components",
@@ -50,7 +50,7 @@ def who(trace: xr.Dataset) -> Figure:
 
 
 def _layers(trace: xr.Dataset) -> list[_Layer]:
-    """Means over prompts: unlike medians, the means of the parts add up to the mean of the total."""
+    """Return means over prompts: unlike medians, the means of the parts add up to the mean of the total."""
     change = trace["component_change"].transpose("layer", "component", "prompt")
     measured = {(step.layer, step.site) for step in steps(trace)}
     found = []
