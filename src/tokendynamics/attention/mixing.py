@@ -67,7 +67,7 @@ def linear_average(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> T
 
 
 def _shared_by_heads(left: Tensor, right: Tensor) -> Tensor:
-    """``left_h @ right_h`` where right may have one head for all: then the heads' rows stand in one product."""
+    """Return ``left_h @ right_h`` where right may have one head for all: then the heads' rows stand in one product."""
     heads, rows = left.shape[-3:-1]
     if right.shape[-3] == heads:
         return left @ right

@@ -16,7 +16,7 @@ _LARGEST_STIFF, _SYSTEMS, _JUMPS = 1024, 64, 50
 
 
 def choose(engine: str, problem: Problem, given: Collection[str] = ()) -> str:
-    """The engine to use, by name.
+    """Return the engine to use, by name.
 
     Args:
         engine: What was asked for.
@@ -73,7 +73,7 @@ def _suits_stiff(problem: Problem) -> bool:
 
 
 def _rate(problem: Problem) -> float:
-    """How fast velocities can change at the start: the speed of ov, times what a softmax as sharp as this one adds."""
+    """Return how fast velocities can change at the start: the speed of ov, times what the softmax adds."""
     field, start = problem.field, problem.start
     ov = field.attention.ov.matrix_at(problem.times[0])
     size = float(ov.norm(dim=(-2, -1)).sum(-1).max()) if not field.identity_values else field.attention.heads

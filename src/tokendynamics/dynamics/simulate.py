@@ -146,7 +146,7 @@ def _positive(value: float | None, argument: str, usual: float) -> float:
 
 
 def _run_moving(engine: str, problem: Problem, start: Start) -> Outcome:
-    """The outcome of all systems, of which some may have ended in the run before."""
+    """Return the outcome of all systems, of which some may have ended in the run before."""
     moving = start.moving
     if moving is None:
         return _run(engine, problem)

@@ -100,7 +100,7 @@ def _made(target: Path) -> tuple[Path, int | None]:
 
 
 def _places(target: Path) -> list[tuple[Path, str]]:
-    """Where staging folders of `target` may be and how their names begin."""
+    """Tell where staging folders of `target` may be and how their names begin."""
     name = target.name
     if len(os.fsencode(name)) > _LONGEST_NAME:
         name = hashlib.sha256(os.fsencode(name)).hexdigest()[:32]

@@ -127,5 +127,5 @@ def _checked_metric(metric: Tensor) -> Tensor:
 
 
 def _system(marked: Tensor) -> str:
-    """Which system is the first one marked; nothing where there is but one metric."""
+    """Tell which system is the first one marked; nothing where there is but one metric."""
     return f" in system {tuple(int(i) for i in marked.nonzero()[0])}" if marked.ndim else ""

@@ -140,7 +140,7 @@ def _signs_of_pivots(
 def _clear_of_zero(
     factors: Float[Tensor, "batch dim dim"], pivots: Int[Tensor, "batch dim"], threshold: Float[Tensor, " batch"]
 ) -> Bool[Tensor, " batch"]:
-    """Whether the smallest |λ| lies far above the threshold, by inverse iteration on random probes.
+    """Tell whether the smallest |λ| lies far above the threshold, by inverse iteration on random probes.
 
     The estimate of ‖B^{-1}‖ is a lower bound; that four Gaussian probes all miss it by the margin of 100 after two
     steps has a probability below 1e-12. The probes are seeded: the same matrix gives the same answer.

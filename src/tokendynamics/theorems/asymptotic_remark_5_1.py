@@ -95,7 +95,7 @@ def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
 
 
 def _regular(ov: Tensor) -> Tensor:
-    """Whether ov can be solved for, (…,)."""
+    """Tell whether ov can be solved for, (…,)."""
     singular = torch.linalg.svdvals(ov)
     return singular[..., -1] > measured.ROUNDING * singular[..., 0]
 

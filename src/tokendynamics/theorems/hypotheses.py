@@ -77,7 +77,7 @@ def _beside(value: float | Tensor, tolerance: float | Tensor) -> list[Tensor]:
 
 
 def _where_they_differ(holds: Tensor) -> np.ndarray | None:
-    """Whether it holds at each system, or None where all are alike."""
+    """Tell whether it holds at each system, or None where all are alike."""
     return holds.cpu().numpy() if bool(holds.any()) and not bool(holds.all()) else None
 
 

@@ -85,7 +85,7 @@ def _contraction_rates(flow: Flow) -> Tensor:
 
 
 def _all_equal(start: Tensor) -> Tensor:
-    """Whether all tokens of a start (…, token, dim) are one point up to rounding, (…,)."""
+    """Tell whether all tokens of a start (…, token, dim) are one point up to rounding, (…,)."""
     spread = (start - start[..., :1, :]).abs().amax(dim=(-2, -1))
     return spread <= measured.ROUNDING * start.abs().amax(dim=(-2, -1))
 

@@ -111,7 +111,7 @@ class Periodic:
         return self._pieces_until(t) % self._count
 
     def _pieces_until(self, t: float) -> int:
-        """``floor(t · pieces / period)`` exactly: floats are fractions, and a quotient of floats is rounded."""
+        """Return ``floor(t · pieces / period)`` exactly: floats are fractions, and a quotient of floats is rounded."""
         if not math.isfinite(t):
             raise ArgumentValueError(expected("t", "a finite time", t))
         (above, below), (length, unit) = float(t).as_integer_ratio(), self.period.as_integer_ratio()

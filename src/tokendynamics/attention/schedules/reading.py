@@ -41,5 +41,5 @@ def as_schedule(value: ScheduleLike, argument: str) -> Schedule:
 
 
 def _stands_for_itself(entry: Any) -> bool:
-    """Whether an entry of a list is a head's circuits, not numbers."""
+    """Tell whether an entry of a list is a head's circuits, not numbers."""
     return isinstance(entry, Schedule | FactoredMatrix) or (not isinstance(entry, Tensor) and callable(entry))

@@ -136,7 +136,7 @@ class Sinusoidal(Continuous):
 
 
 def _common_shape(gates: Sequence[Tensor], matrix: Tensor) -> tuple[int, ...]:
-    """(*system, head, dim) of all gates and the matrix together."""
+    """Return (*system, head, dim) of all gates and the matrix together."""
     try:
         return torch.broadcast_shapes(*(gate.shape for gate in gates), matrix.shape[:-1])
     except RuntimeError:
