@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tokendynamics._version import __version__
 
 if TYPE_CHECKING:
-    from tokendynamics import circuits, observables, plots, spectra
+    from tokendynamics import circuits, observables, plots, specification, spectra
     from tokendynamics.attention import AbsolutePositions, Attention, Periodic, RotaryPositions, Sinusoidal
     from tokendynamics.diagnosis import Diagnosis, audit, diagnose, flow_of, trace
     from tokendynamics.dynamics import Flow, Trajectory, events, simulate
@@ -46,6 +46,7 @@ _HOME = {
     "check": "tokendynamics.theorems",
     "certify": "tokendynamics.theorems",
     "plots": "tokendynamics.plots",
+    "specification": "tokendynamics.specification",
 }
 
 __all__ = [
@@ -73,6 +74,7 @@ __all__ = [
     "observables",
     "plots",
     "simulate",
+    "specification",
     "spectra",
     "trace",
 ]

@@ -13,7 +13,7 @@ from cli.hostile_specifications import SPECIFICATIONS, written
 from cli.refusals import assert_refused
 from tokendynamics.numerics.errors import ArgumentValueError
 from tokendynamics.specification.build import build
-from tokendynamics.specification.read import parse_specification
+from tokendynamics.specification.file import parse
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_a_file_that_cannot_be_used_is_one_line(name: str, folder: Path, capsys:
 
 
 def test_the_valid_file_behind_the_corpus_is_valid(folder: Path) -> None:
-    assert build(parse_specification(written(), "spec.toml")).start.shape == (3, 2)
+    assert build(parse(written(), "spec.toml")).start.shape == (3, 2)
 
 
 def test_what_is_no_regular_file_is_refused_at_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,7 +75,7 @@ def test_a_damaged_file_builds_or_is_refused_by_name(at: int, removed: int, inse
     text = written()[:at] + inserted + written()[at + removed :]
     message = "spec.toml builds"
     try:
-        build(parse_specification(text, "spec.toml"))
+        build(parse(text, "spec.toml"))
     except ArgumentValueError as error:
         message = str(error)
     assert message.startswith("spec.toml")

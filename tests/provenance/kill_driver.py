@@ -69,7 +69,7 @@ def prepare() -> None:
     import tokendynamics.plots
     import tokendynamics.pretrained.gguf_conversion
     import tokendynamics.report.circuits_reports
-    import tokendynamics.specification.saving  # noqa: F401
+    import tokendynamics.specification.simulation  # noqa: F401
 
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
     from pretrained.gguf_files import write_gguf

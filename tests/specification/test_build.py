@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from tokendynamics.specification.build import Problem, build
-from tokendynamics.specification.errors import SpecificationError
+from tokendynamics.specification.build import Setup, build
 from tokendynamics.specification.examples import example_names, example_text
-from tokendynamics.specification.read import parse_specification
+from tokendynamics.specification.file import parse
+from tokendynamics.specification.section import SpecificationError
 
 BASE = """\
 [attention]
@@ -28,8 +28,8 @@ end = 3
 """
 
 
-def built(text: str) -> Problem:
-    return build(parse_specification(text, "a.toml"))
+def built(text: str) -> Setup:
+    return build(parse(text, "a.toml"))
 
 
 def changed(*pairs: tuple[str, str]) -> str:
@@ -40,7 +40,7 @@ def changed(*pairs: tuple[str, str]) -> str:
     return text
 
 
-def example(name: str) -> Problem:
+def example(name: str) -> Setup:
     return built(example_text(name))
 
 
@@ -50,11 +50,11 @@ def close(left: Any, right: Any, tolerance: float = 1e-12) -> bool:
 
 def test_every_example_builds_and_moves() -> None:
     for name in example_names():
-        problem = example(name)
-        velocity = problem.flow.velocity(problem.start)
+        setup = example(name)
+        velocity = setup.flow.velocity(setup.start)
         assert torch.isfinite(velocity).all()
-        assert problem.flow.space.defect(problem.start) < 1e-14
-        assert np.all(np.diff(problem.times) > 0)
+        assert setup.flow.space.defect(setup.start) < 1e-14
+        assert np.all(np.diff(setup.times) > 0)
 
 
 def test_figure_2_has_the_norms_measured_from_the_printed_matrices() -> None:
@@ -68,11 +68,11 @@ def test_figure_2_has_the_norms_measured_from_the_printed_matrices() -> None:
 
 
 def test_figure_4_has_the_printed_spectrum_and_a_start_on_one_side() -> None:
-    problem = example("fig4")
-    values, vectors = torch.linalg.eigh(problem.flow.attention.ov.matrix_at(0.0)[0])
+    setup = example("fig4")
+    values, vectors = torch.linalg.eigh(setup.flow.attention.ov.matrix_at(0.0)[0])
     assert close(values, [-1.41849, -0.02148, 0.43888], 1e-5)
     assert close(vectors[:, 2].abs(), [0.57806, 0.10208, 0.80958], 1e-5)
-    assert (problem.start @ torch.tensor([0.57806, -0.10208, 0.80958], dtype=torch.float64) > 0).all()
+    assert (setup.start @ torch.tensor([0.57806, -0.10208, 0.80958], dtype=torch.float64) > 0).all()
 
 
 def test_the_contraction_form_of_figure_2a_comes_back() -> None:
@@ -133,10 +133,10 @@ def test_angles_are_points_of_the_circle() -> None:
 def test_drawn_starts_lie_on_the_ellipsoid(law: str, more: str) -> None:
     start = f'law = "{law}"\n{more}systems = 3\ntokens = 40\nseed = 2'
     metric = '"ellipsoid"\nmetric = [[4.0, 0.0], [0.0, 1.0]]'
-    problem = built(changed(("tokens = [[3.0, 4.0], [0.0, 1.0]]", start), ('"free"', metric)))
-    assert problem.start.shape == (3, 40, 2)
-    assert problem.flow.space.defect(problem.start) < 1e-14
-    assert (law == "hemisphere") == bool((problem.start[..., 1] > 0).all())
+    setup = built(changed(("tokens = [[3.0, 4.0], [0.0, 1.0]]", start), ('"free"', metric)))
+    assert setup.start.shape == (3, 40, 2)
+    assert setup.flow.space.defect(setup.start) < 1e-14
+    assert (law == "hemisphere") == bool((setup.start[..., 1] > 0).all())
 
 
 def test_a_box_on_free_space_is_the_box() -> None:
@@ -156,10 +156,10 @@ def test_times_are_linear_logarithmic_or_given() -> None:
 def test_events_and_options_reach_the_simulation() -> None:
     tables = "[events]\nconsensus = { below = 0.5, reference = 1 }\nnorm_above = 9\nat_rest = 1e-9\n"
     tables += '[solver]\nrtol = 1e-3\ndtype = "float32"\nthreads = 1\n[time]'
-    problem = built(changed(("[time]", tables)))
-    assert [type(event).__name__ for event in problem.events] == ["Consensus", "NormAbove", "AtRest"]
-    assert (problem.events[0].below, problem.events[0].reference) == (0.5, 1)
-    assert problem.options == {"rtol": 1e-3, "dtype": torch.float32}
+    setup = built(changed(("[time]", tables)))
+    assert [type(event).__name__ for event in setup.events] == ["Consensus", "NormAbove", "AtRest"]
+    assert (setup.events[0].below, setup.events[0].reference) == (0.5, 1)
+    assert setup.options == {"rtol": 1e-3, "dtype": torch.float32}
 
 
 def test_positions_are_read() -> None:
@@ -231,7 +231,7 @@ def test_options_that_the_engine_does_not_use_are_refused(solver, message):
         f"[time]\ntimes = [0.0, 1.0]\n[solver]\n{solver}\n"
     )
     with pytest.raises(SpecificationError, match=re.escape(message)):
-        build(parse_specification(text, "a.toml"))
+        build(parse(text, "a.toml"))
 
 
 @pytest.mark.parametrize("then", ["end", "record"])
@@ -240,5 +240,5 @@ def test_events_end_a_run_or_are_recorded(then):
         "[attention]\nqk = 'identity'\n[space]\nkind = 'free'\n[start]\ntokens = [[1.0, 0.0]]\n"
         f"[time]\ntimes = [0.0, 1.0]\n[events]\nthen = '{then}'\nnorm_above = 2.0\nat_rest = 1e-3\nconsensus = {{}}\n"
     )
-    problem = build(parse_specification(text, "a.toml"))
-    assert [event.then for event in problem.events] == [then] * 3
+    setup = build(parse(text, "a.toml"))
+    assert [event.then for event in setup.events] == [then] * 3

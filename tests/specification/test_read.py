@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tokendynamics.numerics.errors import ArgumentValueError
-from tokendynamics.specification.errors import SpecificationError
 from tokendynamics.specification.examples import example_names, example_text
+from tokendynamics.specification.file import parse, read
 from tokendynamics.specification.matrices import SinusoidalMatrix
-from tokendynamics.specification.read import parse_specification, read_specification
+from tokendynamics.specification.section import SpecificationError
 
 VALID = """\
 title = "two tokens"
@@ -53,7 +53,7 @@ def with_change(old: str, new: str) -> str:
 
 
 def test_a_valid_file_is_read_with_its_defaults() -> None:
-    tables = parse_specification(VALID, "a.toml").tables
+    tables = parse(VALID, "a.toml").tables
     assert tables.attention.qk == [[1.0, 0.5], [0.0, 2.0]]
     assert tables.attention.weights == "softmax"
     assert tables.solver.model_dump(exclude_none=True) == {}
@@ -61,7 +61,7 @@ def test_a_valid_file_is_read_with_its_defaults() -> None:
 
 def test_units_become_radians_and_radians_per_unit_of_time() -> None:
     text = with_change("qk = [\n    [1.0, 0.5],\n    [0.0, 2.0],\n]\n", "").replace("[space]", HEADS + "\n[space]")
-    first, second = parse_specification(text, "a.toml").tables.attention.qk
+    first, second = parse(text, "a.toml").tables.attention.qk
     assert isinstance(first, SinusoidalMatrix)
     assert isinstance(second, SinusoidalMatrix)
     assert first.frequency == [2 * math.pi, 2.0]
@@ -129,7 +129,7 @@ def test_units_become_radians_and_radians_per_unit_of_time() -> None:
 )
 def test_what_is_wrong_is_named_with_its_line(old: str, new: str, line: int, words: str) -> None:
     with pytest.raises(SpecificationError) as refused:
-        parse_specification(with_change(old, new), "a.toml")
+        parse(with_change(old, new), "a.toml")
     message = str(refused.value)
     assert message.startswith(f"a.toml line {line}: "), message
     assert words in message
@@ -139,29 +139,29 @@ def test_what_is_wrong_is_named_with_its_line(old: str, new: str, line: int, wor
 def test_of_several_errors_the_first_in_the_file_is_named() -> None:
     text = with_change("end = 3", "ned = 3").replace("qk =", "kq =")
     with pytest.raises(SpecificationError, match=r"line 4: attention\.kq"):
-        parse_specification(text, "a.toml")
+        parse(text, "a.toml")
 
 
 def test_a_syntax_error_has_line_and_column() -> None:
     with pytest.raises(SpecificationError, match=r"^a\.toml: line 17, column 9: expected newline"):
-        parse_specification(with_change("end = 3", "end = 3 4"), "a.toml")
+        parse(with_change("end = 3", "end = 3 4"), "a.toml")
 
 
 def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_bytes(b'title = "\xff"')
     with pytest.raises(SpecificationError, match=r"a\.toml: not UTF-8 text"):
-        read_specification(tmp_path / "a.toml")
+        read(tmp_path / "a.toml")
 
 
 def test_a_byte_order_mark_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_bytes(b"\xef\xbb\xbf" + VALID.encode())
-    assert read_specification(tmp_path / "a.toml").tables.title == "two tokens"
+    assert read(tmp_path / "a.toml").tables.title == "two tokens"
 
 
 def test_every_example_is_valid_and_says_what_it_is() -> None:
     for name in example_names():
         text = example_text(name)
-        assert parse_specification(text, name).tables.attention is not None
+        assert parse(text, name).tables.attention is not None
         assert text.startswith(("title = ", "# "))
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tokendynamics.specification.errors import SpecificationError
-from tokendynamics.specification.read import parse_specification
+from tokendynamics.specification.file import parse
+from tokendynamics.specification.section import SpecificationError
 
 FILE = """[attention]
 qk = "identity"
@@ -20,9 +20,9 @@ times = [0.0, 1.0]
 
 def test_a_misspelt_kind_is_named_with_its_line():
     with pytest.raises(SpecificationError, match=r"line 4: space.kin: unknown key; did you mean 'kind'\?"):
-        parse_specification(FILE, "file.toml")
+        parse(FILE, "file.toml")
 
 
 def test_a_kind_that_is_not_there_is_missing():
     with pytest.raises(SpecificationError, match="space: missing key 'kind'"):
-        parse_specification(FILE.replace('kin = "sphere"\n', ""), "file.toml")
+        parse(FILE.replace('kin = "sphere"\n', ""), "file.toml")

@@ -31,18 +31,11 @@ def check_command(spec: Path, threads: int | None, as_json: bool) -> None:
 
     Hypotheses are measured on the circuits and the start; nothing is integrated and nothing is written.
     """
-    from tokendynamics.numerics.threads import limited_threads
-    from tokendynamics.specification.build import build
-    from tokendynamics.specification.figures import chosen_figures
-    from tokendynamics.specification.read import read_specification
-    from tokendynamics.specification.theory import checked
+    from tokendynamics.specification.file import read
+    from tokendynamics.specification.simulation import check
 
-    file = read_specification(spec)
-    problem = build(file)
-    # What simulate would refuse is refused here, too.
-    chosen_figures(file, problem)
-    with limited_threads(threads or file.tables.solver.threads):
-        found = checked(file, problem)
+    file = read(spec)
+    found = check(file, threads=threads)
     if as_json:
         from tokendynamics.provenance.plain import plain
 

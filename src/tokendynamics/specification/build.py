@@ -11,28 +11,36 @@ from torch import Tensor
 
 from tokendynamics.attention import AbsolutePositions, Attention, RotaryPositions
 from tokendynamics.dynamics import Flow
-from tokendynamics.dynamics.events import AtRest, Consensus, NormAbove
-from tokendynamics.spaces import Ellipsoid, Free, Sphere
+from tokendynamics.numerics.memory import in_bytes, installed_memory
+from tokendynamics.numerics.seeding import generator
+from tokendynamics.spaces import Ellipsoid, Free, Space, Sphere
 from tokendynamics.specification.circuits import build_circuits, declared_dim, dense, heads_of, matrix_of
-from tokendynamics.specification.lines import KeyPath
-from tokendynamics.specification.read import SpecificationFile
-from tokendynamics.specification.size import check_size
-from tokendynamics.specification.solver import solver_options
-from tokendynamics.specification.start import build_start, tokens_of
+from tokendynamics.specification.file import SpecificationFile
+from tokendynamics.specification.options import build_events, build_times, solver_options
 from tokendynamics.specification.tables import (
     AbsoluteTable,
+    BoxStart,
     EllipsoidTable,
     FreeTable,
     GivenAngles,
     GivenTimes,
     GivenTokens,
     HemisphereStart,
-    SpacedTimes,
+    NormalStart,
+    UniformStart,
 )
+from tokendynamics.specification.toml import KeyPath
+
+_NUMBER = 8
+_COPIES = 4
+"""Of states and matrices at the least, while a run is under way."""
+_TIME = 64
+"""Bytes of a saved time beside its states: a Python number, an array's entry, and whether it was reached."""
+StartTable = GivenTokens | GivenAngles | UniformStart | HemisphereStart | BoxStart | NormalStart
 
 
 @dataclass(frozen=True)
-class Problem:
+class Setup:
     """What a file asks for.
 
     Attributes:
@@ -50,7 +58,7 @@ class Problem:
     options: dict[str, Any]
 
 
-def build(file: SpecificationFile) -> Problem:
+def build(file: SpecificationFile) -> Setup:
     """Make the flow and its start.
 
     Raises:
@@ -58,9 +66,9 @@ def build(file: SpecificationFile) -> Problem:
             token that cannot be projected, times that do not increase; with the line of the key.
     """
     dim = _dim(file)
-    check_size(file, dim)
+    _check_size(file, dim)
     space = _space(file, dim)
-    start = build_start(file, space, dim)
+    start = _start(file, space, dim)
     qk, ov = build_circuits(file, dim)
     table = file.tables.attention
     positions = _positions(file, dim)
@@ -71,12 +79,12 @@ def build(file: SpecificationFile) -> Problem:
     projection = "orthogonal" if isinstance(file.tables.space, FreeTable) else file.tables.space.projection
     with file.blaming(("space", "projection")):
         flow = Flow(attention, space, projection=projection)
-    times = _times(file)
-    return Problem(flow, start, times, _events(file), solver_options(file, times))
+    times = build_times(file)
+    return Setup(flow, start, times, build_events(file, tokens_of(file.tables.start)), solver_options(file, times))
 
 
 def _dim(file: SpecificationFile) -> int:
-    """The dim that the start says, or else the first matrix that has a size."""
+    """Return the dim that the start says, or else the first matrix that has a size."""
     start = file.tables.start
     match start:
         case GivenTokens():
@@ -126,36 +134,92 @@ def _positions(file: SpecificationFile, dim: int) -> AbsolutePositions | RotaryP
         return AbsolutePositions(given)
 
 
-def _times(file: SpecificationFile) -> np.ndarray:
-    table = file.tables.time
-    if isinstance(table, GivenTimes):
-        times = np.array(table.times)
-        later = np.diff(times) > 0
-        if not later.all():
-            index = int(np.argmin(later)) + 1
-            came = f"{times[index]} after {times[index - 1]}"
-            raise file.error(("time", "times", index), f"expected increasing times, got {came}")
-        return times
-    return _spaced(table)
+def tokens_of(start: StartTable) -> int:
+    """Number of tokens of a system."""
+    match start:
+        case GivenTokens():
+            return len(start.tokens[0]) if isinstance(start.tokens[0][0], list) else len(start.tokens)
+        case GivenAngles():
+            return len(start.angles)
+    return start.tokens
 
 
-def _spaced(table: SpacedTimes) -> np.ndarray:
-    if table.first is None:
-        return np.linspace(0.0, table.end, table.points)
-    return np.concatenate([[0.0], np.geomspace(table.first, table.end, table.points - 1)])
+def _start(file: SpecificationFile, space: Space, dim: int) -> Tensor:
+    """Return the tokens, projected onto the space: (token, dim), or (system, token, dim), float64.
+
+    Raises:
+        SpecificationError: Shapes that do not fit, a token that is zero, a law the space does not have.
+    """
+    start = file.tables.start
+    if isinstance(start, GivenTokens):
+        path = ("start", "tokens")
+    else:
+        path = ("start", "angles") if isinstance(start, GivenAngles) else ("start", "law")
+    with file.blaming(path):
+        return space.project(_tokens(file, start, space, dim))
 
 
-def _events(file: SpecificationFile) -> tuple[Any, ...]:
-    table = file.tables.events
-    events: list[Any] = []
-    if table.consensus is not None:
-        reference, tokens = table.consensus.reference, tokens_of(file.tables.start)
-        if reference >= tokens:
-            path = ("events", "consensus", "reference")
-            raise file.error(path, f"expected a token from 0 to {tokens - 1}, got {reference}")
-        events.append(Consensus(below=table.consensus.below, reference=reference, then=table.then))
-    if table.norm_above is not None:
-        events.append(NormAbove(table.norm_above, then=table.then))
-    if table.at_rest is not None:
-        events.append(AtRest(table.at_rest, then=table.then))
-    return tuple(events)
+def _tokens(file: SpecificationFile, start: StartTable, space: Space, dim: int) -> Tensor:
+    match start:
+        case GivenTokens():
+            return _given(file, start)
+        case GivenAngles():
+            angles = torch.tensor(start.angles, dtype=torch.float64)
+            return torch.stack([angles.cos(), angles.sin()], dim=-1)
+    if start.dim is not None and start.dim != dim:
+        raise file.error(("start", "dim"), f"expected {dim}, the length of direction, got {start.dim}")
+    systems = () if start.systems is None else (start.systems,)
+    match start:
+        case UniformStart():
+            if isinstance(space, Free):
+                raise file.error(("start", "law"), "expected 'normal' or 'box': free space has no uniform law")
+            return space.sample(start.tokens, dim, systems, seed=start.seed)
+        case HemisphereStart():
+            return space.sample_hemisphere(start.tokens, start.direction, systems, seed=start.seed)
+        case NormalStart():
+            shape = (*systems, start.tokens, dim)
+            return start.scale * torch.randn(shape, dtype=torch.float64, generator=generator(start.seed))
+    if start.low >= start.high:
+        raise file.error(("start", "low"), f"expected low < high, got {start.low} and {start.high}")
+    uniform = torch.rand((*systems, start.tokens, dim), dtype=torch.float64, generator=generator(start.seed))
+    return start.low + (start.high - start.low) * uniform
+
+
+def _given(file: SpecificationFile, start: GivenTokens) -> Tensor:
+    shapes = {(len(rows), len(rows[0])) for rows in start.tokens if isinstance(rows[0], list)}
+    if len(shapes) > 1:
+        raise file.error(("start", "tokens"), f"expected systems of one shape, got {sorted(shapes)}")
+    return torch.tensor(start.tokens, dtype=torch.float64)
+
+
+def _check_size(file: SpecificationFile, dim: int) -> None:
+    """Refuse a file whose start, matrices or saved states are larger than the memory of this machine.
+
+    Raises:
+        SpecificationError: With the line of what needs most, the counts, and both sizes.
+    """
+    start, time, table = file.tables.start, file.tables.time, file.tables.attention
+    tokens, systems = tokens_of(start), _systems(file)
+    points = len(time.times) if isinstance(time, GivenTimes) else time.points
+    heads = max(len(heads_of(circuit, ())) for circuit in (table.qk, table.ov))
+    states = _NUMBER * systems * tokens * dim
+    needed: dict[KeyPath, int] = {
+        ("start",): _COPIES * states,
+        ("attention",): _COPIES * _NUMBER * heads * dim**2,
+        ("time",): points * (states + _TIME),
+    }
+    total, installed = sum(needed.values()), installed_memory()
+    if total > installed:
+        counts = f"{systems:.6g} systems × {tokens:.6g} tokens × {dim:.6g} features, {heads} heads, {points:.6g} times"
+        wanted = f"what fits into the {in_bytes(installed)} of memory of this machine"
+        largest = max(needed, key=lambda path: needed[path])
+        raise file.error(largest, f"expected {wanted}, got {counts}: {in_bytes(total)} needed at least")
+
+
+def _systems(file: SpecificationFile) -> int:
+    start = file.tables.start
+    if isinstance(start, GivenAngles):
+        return 1
+    if isinstance(start, GivenTokens):
+        return len(start.tokens) if isinstance(start.tokens[0][0], list) else 1
+    return start.systems or 1

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tokendynamics.attention import Periodic, Sinusoidal
 from tokendynamics.numerics.seeding import generator
-from tokendynamics.specification.lines import KeyPath
+from tokendynamics.specification.file import SpecificationFile
 from tokendynamics.specification.matrices import (
     DiagonalMatrix,
     DrawnMatrix,
@@ -21,7 +21,7 @@ from tokendynamics.specification.matrices import (
     ScaledIdentity,
     SinusoidalMatrix,
 )
-from tokendynamics.specification.read import SpecificationFile
+from tokendynamics.specification.toml import KeyPath
 
 CircuitSchedule = Tensor | Sinusoidal | Periodic
 

@@ -10,47 +10,46 @@ from tokendynamics import observables, plots
 from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.plots import Figure
 from tokendynamics.plots.over_time import Log
-from tokendynamics.specification.build import Problem
-from tokendynamics.specification.read import SpecificationFile
-from tokendynamics.specification.tables import FigureName
+from tokendynamics.specification.build import Setup
+from tokendynamics.specification.file import SpecificationFile
+from tokendynamics.specification.tables import FigureName, FreeTable
 
 _MOST_TOKENS_FOR_DISTANCES = 200
 
 
-def default_figures(problem: Problem) -> list[FigureName]:
-    """What is drawn where the file names no figure: the tokens, and one functional that says what became of them."""
-    return ["tokens", "norms"] if problem.flow.space.name == "free" else ["tokens", "consensus"]
+def figure_names(file: SpecificationFile) -> tuple[FigureName, ...]:
+    """Return the figures that a file asks for; if none, the tokens and one functional that says what became of them."""
+    if file.tables.output.figures is not None:
+        return tuple(file.tables.output.figures)
+    return ("tokens", "norms" if isinstance(file.tables.space, FreeTable) else "consensus")
 
 
-def chosen_figures(file: SpecificationFile, problem: Problem) -> list[FigureName]:
-    """The figures that the file asks for, or the usual ones.
+def check_figures(file: SpecificationFile, setup: Setup) -> None:
+    """Refuse what cannot be drawn, before anything is integrated.
 
     Raises:
-        SpecificationError: A system that there is none of, or a figure that cannot be drawn of this problem.
+        SpecificationError: A system that there is none of, or a figure that cannot be drawn of this setup.
     """
     table = file.tables.output
-    systems = problem.start.shape[0] if problem.start.ndim == 3 else 1
+    systems = setup.start.shape[0] if setup.start.ndim == 3 else 1
     if table.system >= systems:
         raise file.error(("output", "system"), f"expected a system from 0 to {systems - 1}, got {table.system}")
-    if table.figures is None:
-        return default_figures(problem)
-    for index, name in enumerate(table.figures):
-        if found := objection(name, problem, table.system):
+    for index, name in enumerate(table.figures or ()):
+        if found := _objection(name, setup, table.system):
             raise file.error(("output", "figures", index), f"{name!r}: {found}")
-    return list(table.figures)
 
 
-def objection(name: FigureName, problem: Problem, system: int) -> str | None:
-    """Why a figure cannot be drawn of a problem, to be said before it is integrated; None where it can."""
-    tokens, dim = problem.start.shape[-2:]
+def _objection(name: FigureName, setup: Setup, system: int) -> str | None:
+    """Why a figure cannot be drawn of a setup, to be said before it is integrated; None where it can."""
+    tokens, dim = setup.start.shape[-2:]
     match name:
         case "phase_plane" if dim < 2:
             return f"expected tokens of dim 2 or more, got {dim}"
         case "distances" if not 2 <= tokens <= _MOST_TOKENS_FOR_DISTANCES:
             return f"expected 2 to {_MOST_TOKENS_FOR_DISTANCES} tokens, got {tokens}"
-        case "potential" if problem.flow.heads != 1:
-            return f"expected one head, got {problem.flow.heads}"
-        case "hemisphere" if float(observables.hemisphere(_one(problem.start, system)).margin) <= 0:
+        case "potential" if setup.flow.heads != 1:
+            return f"expected one head, got {setup.flow.heads}"
+        case "hemisphere" if float(observables.hemisphere(_one(setup.start, system)).margin) <= 0:
             return "expected tokens that start in an open half space, got tokens around the origin"
     return None
 
@@ -132,7 +131,7 @@ def _circuits(run: _Run) -> Figure:
 
 
 def _one(states: torch.Tensor, system: int, axes: int = 2) -> torch.Tensor:
-    """The tensor of one system, where it has a system axis in front of the last `axes`."""
+    """Return the tensor of one system, where it has a system axis in front of the last `axes`."""
     return states[system] if states.ndim > axes else states
 
 

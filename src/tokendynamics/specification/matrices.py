@@ -7,9 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Discriminator, Field, NonNegativeInt, PositiveFloat, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
-from tokendynamics.specification.errors import did_you_mean
-from tokendynamics.specification.section import Section
-from tokendynamics.specification.units import Angle, Frequency
+from tokendynamics.specification.section import Angle, Frequency, Section, did_you_mean
 
 
 def _rectangular(rows: list[list[float]]) -> list[list[float]]:

@@ -8,8 +8,7 @@ from pydantic import Discriminator, Field, NonNegativeInt, PositiveFloat, Positi
 from pydantic_core import PydanticCustomError
 
 from tokendynamics.specification.matrices import Circuit, ConstantMatrix, Rows
-from tokendynamics.specification.section import Section
-from tokendynamics.specification.units import Angle
+from tokendynamics.specification.section import Angle, Section
 
 
 class AttentionTable(Section):

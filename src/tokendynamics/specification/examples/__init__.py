@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.resources import files
 
 from tokendynamics.numerics.errors import ArgumentValueError
-from tokendynamics.specification.errors import did_you_mean
+from tokendynamics.specification.section import did_you_mean
 
 
 def example_names() -> list[str]:

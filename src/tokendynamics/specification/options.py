@@ -1,4 +1,4 @@
-"""The options of a simulation that a file sets, and whether they go together."""
+"""From the tables of a file to the times and the options of `simulate`, and whether they go together."""
 
 from __future__ import annotations
 
@@ -9,13 +9,60 @@ import torch
 
 from tokendynamics.dynamics.engines.table import OPTIONS, users
 from tokendynamics.dynamics.engines.tableau import TABLEAUS
+from tokendynamics.dynamics.events import AtRest, Consensus, Event, NormAbove
 from tokendynamics.dynamics.options import check_steps
 from tokendynamics.numerics.arguments import as_device
-from tokendynamics.specification.read import SpecificationFile
+from tokendynamics.specification.file import SpecificationFile
+from tokendynamics.specification.tables import GivenTimes, SpacedTimes
+
+
+def build_times(file: SpecificationFile) -> np.ndarray:
+    """Return the saved times, increasing.
+
+    Raises:
+        SpecificationError: Times that do not increase.
+    """
+    table = file.tables.time
+    if isinstance(table, GivenTimes):
+        times = np.array(table.times)
+        later = np.diff(times) > 0
+        if not later.all():
+            index = int(np.argmin(later)) + 1
+            came = f"{times[index]} after {times[index - 1]}"
+            raise file.error(("time", "times", index), f"expected increasing times, got {came}")
+        return times
+    return _spaced(table)
+
+
+def _spaced(table: SpacedTimes) -> np.ndarray:
+    if table.first is None:
+        return np.linspace(0.0, table.end, table.points)
+    return np.concatenate([[0.0], np.geomspace(table.first, table.end, table.points - 1)])
+
+
+def build_events(file: SpecificationFile, tokens: int) -> tuple[Event, ...]:
+    """Return what ends a system of so many `tokens` before the horizon, or is recorded.
+
+    Raises:
+        SpecificationError: A reference that is none of the tokens.
+    """
+    table = file.tables.events
+    events: list[Event] = []
+    if table.consensus is not None:
+        reference = table.consensus.reference
+        if reference >= tokens:
+            path = ("events", "consensus", "reference")
+            raise file.error(path, f"expected a token from 0 to {tokens - 1}, got {reference}")
+        events.append(Consensus(below=table.consensus.below, reference=reference, then=table.then))
+    if table.norm_above is not None:
+        events.append(NormAbove(table.norm_above, then=table.then))
+    if table.at_rest is not None:
+        events.append(AtRest(table.at_rest, then=table.then))
+    return tuple(events)
 
 
 def solver_options(file: SpecificationFile, times: np.ndarray) -> dict[str, Any]:
-    """The keyword arguments of `simulate` in ``[solver]``.
+    """Return the keyword arguments of `simulate` in ``[solver]``.
 
     Raises:
         SpecificationError: Options that do not go together, or a device that this machine does not have.
@@ -34,7 +81,7 @@ def solver_options(file: SpecificationFile, times: np.ndarray) -> dict[str, Any]
 
 
 def _check_step(file: SpecificationFile) -> None:
-    """A fixed step and the engine that takes one belong together; other engines choose their steps by an error."""
+    """Refuse a fixed step without the engine that takes one, and the other way: other engines choose their steps."""
     solver = file.tables.solver
     if solver.engine == "fixed" and solver.step is None:
         raise file.error(("solver",), "engine 'fixed' needs 'step', the length of a step")

@@ -13,11 +13,11 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from tokendynamics.numerics.arguments import as_path
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
-from tokendynamics.specification.errors import SpecificationError, did_you_mean
-from tokendynamics.specification.lines import KeyPath, key_lines, nearest_line, present_part
-from tokendynamics.specification.parsing import parse_toml, read_text
+from tokendynamics.specification.section import SpecificationError, did_you_mean
 from tokendynamics.specification.tables import Specification
+from tokendynamics.specification.toml import KeyPath, key_lines, nearest_line, parse_toml, present_part, read_text
 
 _LONGEST_VALUE = 60
 _OF_ARGUMENT: dict[str, KeyPath] = {"times": ("time",), "x0": ("start",), "metric": ("space", "metric")}
@@ -62,24 +62,25 @@ class SpecificationFile:
             raise self.error(path, rest if named or argument in _NAMES_NOTHING else str(error)) from error
 
 
-def read_specification(path: Path) -> SpecificationFile:
+def read(path: str | Path) -> SpecificationFile:
     """Read and check a file.
 
     Raises:
         SpecificationError: Not UTF-8, not TOML, or a key, value or unit that is wrong; the message has the line.
         OSError: The file cannot be read.
     """
-    text = read_text(path)
-    return parse_specification(text, path.name)
+    as_path(path, "SPEC")
+    place = Path(path)
+    return parse(read_text(place), place.name)
 
 
-def parse_specification(text: str, name: str) -> SpecificationFile:
-    r"""Check the text of a file; see `read_specification`.
+def parse(text: str, name: str) -> SpecificationFile:
+    r"""Check the text of a file; see `read`.
 
-    >>> parse_specification('[attention]\nqk = "identity"\ncasual = true', "a.toml")
+    >>> parse('[attention]\nqk = "identity"\ncasual = true', "a.toml")
     Traceback (most recent call last):
     ...
-    tokendynamics.specification.errors.SpecificationError: a.toml line 3: attention.casual: unknown key; did you
+    tokendynamics.specification.section.SpecificationError: a.toml line 3: attention.casual: unknown key; did you
     mean 'causal'? (valid: causal, normalization, ov, qk, weights)
     """
     values = parse_toml(text, name)
@@ -91,7 +92,7 @@ def parse_specification(text: str, name: str) -> SpecificationFile:
 
 
 def _first_in_file(error: ValidationError, name: str, lines: dict[KeyPath, int]) -> SpecificationError:
-    """The error that stands first; a key that is missing stands nowhere, so it comes after all that are wrong."""
+    """Return the error that stands first; a missing key stands nowhere, so it comes after all that are wrong."""
     described = [(details["type"] == "missing", *_described(details)) for details in error.errors()]
     _, path, message = min(described, key=lambda each: (each[0], nearest_line(lines, each[1])))
     return _located(name, lines, path, message)
