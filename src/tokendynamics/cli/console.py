@@ -24,7 +24,7 @@ class Console(rich.console.Console):
     """
 
     def render(self, renderable: Any, options: rich.console.ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Rich's segments with printable text."""
+        """Return Rich's segments with printable text."""
         for segment in super().render(renderable, options):
             text, style, control = segment
             yield segment if control else Segment(printable(text, keep="\n"), style)

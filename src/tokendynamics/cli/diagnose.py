@@ -155,7 +155,7 @@ def _write(found: Diagnosis, folder: Path, data_format: str, overwrite: bool) ->
 
 
 def _parse_layers(spec: str | None) -> list[int] | None:
-    """``"1-3,7"`` as ``[1, 2, 3, 7]``.
+    """Return ``"1-3,7"`` as ``[1, 2, 3, 7]``.
 
     >>> _parse_layers("1-3,7")
     [1, 2, 3, 7]

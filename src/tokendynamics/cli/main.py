@@ -75,7 +75,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _check_characters(arguments: list[str]) -> None:
-    """No shell can pass a null byte; a program that calls `main` can, and no file or name has one."""
+    """Refuse a null byte: no shell passes one, a program that calls `main` can, and no file or name has one."""
     for argument in arguments:
         if "\0" in argument:
             raise click.UsageError(f"expected arguments without null bytes, got {argument!r}")
@@ -94,7 +94,7 @@ def _report_usage(error: click.ClickException) -> int:
 
 
 def _report_abort(error: click.Abort) -> int:
-    """Click takes the end of a damaged file for the end of standard input, hence for an interruption."""
+    """Report what click takes for an interruption: the end of a damaged file, as if of standard input."""
     if isinstance(error.__cause__, EOFError):
         fail(f"a file ends before its content does ({error.__cause__})")
         return 1

@@ -11,7 +11,7 @@ _LARGEST = 2**63 - 1
 
 
 def whole(at_least: int = -_LARGEST, at_most: int = _LARGEST) -> Any:
-    """An integer within its bounds, and of 64 bits in any case.
+    """Return an integer within its bounds, and of 64 bits in any case.
 
     >>> whole(1).convert("3", None, None)
     3
@@ -30,7 +30,7 @@ class Share(click.FloatRange):
         super().__init__(0.0, 1.0, min_open=True, max_open=True)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """As `click.FloatRange`, without NaN."""
+        """Read as `click.FloatRange` does, without NaN."""
         number = super().convert(value, param, ctx)
         if math.isnan(number):
             self.fail("NaN is not in the range 0<x<1.", param, ctx)

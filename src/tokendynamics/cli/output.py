@@ -35,12 +35,12 @@ class Output:
         self._results = Console(highlight=False)
 
     def say(self, message: str) -> None:
-        """One line on standard error, at once."""
+        """Write one line on standard error, at once."""
         self._messages.print(Text(message), soft_wrap=True)
 
     @contextmanager
     def progress(self) -> Iterator[Progress]:
-        """A bar for each piece of work; a single line where standard error is no terminal."""
+        """Show a bar for each piece of work; a single line where standard error is no terminal."""
         if self._messages.is_terminal:
             with bar(self._messages) as report:
                 yield report
@@ -55,7 +55,7 @@ class Output:
         yield said
 
     def show(self, found: Diagnosis, report: Path) -> None:
-        """The verdict, the layers in a table, and where the report is."""
+        """Print the verdict, the layers in a table, and where the report is."""
         if self._as_json:
             print(json_line(summary(found) | {"report": str(report)}))
             return
@@ -105,5 +105,5 @@ def _number(value: xr.DataArray, form: str) -> str:
 
 
 def _spread_rows(last: int) -> list[int]:
-    """At most a dozen layers from 0 to the last."""
+    """Choose at most a dozen layers from 0 to the last."""
     return sorted({round(float(layer)) for layer in np.linspace(0, last, min(last + 1, _MOST_ROWS))})

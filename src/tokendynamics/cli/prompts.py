@@ -17,7 +17,7 @@ _STDIN = Path("-")
 
 
 def named_prompts(prompts: tuple[str, ...], files: tuple[Path, ...]) -> dict[str, str] | None:
-    """The prompts in order; None if there are none.
+    """Return the prompts in order; None if there are none.
 
     A file is called by its name, or by its path where two have one name.
 
@@ -53,7 +53,7 @@ def _text(path: Path) -> str:
 
 
 def _bytes(path: Path) -> bytes:
-    """The beginning of a file, one byte more than is allowed at most."""
+    """Return the beginning of a file, one byte more than is allowed at most."""
     if path == _STDIN:
         return _beginning(sys.stdin.buffer)
     if not path.is_file():

@@ -17,7 +17,7 @@ class Folder(click.Path):
         super().__init__(file_okay=False, path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The path."""
+        """Return the path."""
         if value == "":
             self.fail("expected the name of a folder, got an empty one; '.' is the current one", param, ctx)
         return super().convert(value, param, ctx)
@@ -44,6 +44,6 @@ def check_writable(out: Path | None) -> None:
 
 
 def overwrite_option(**settings: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The option --overwrite; `settings` are click's."""
+    """Return the option --overwrite; `settings` are click's."""
     help = "Replace files in the way that no earlier run of this command wrote."
     return click.option("--overwrite", is_flag=True, help=help, **settings)

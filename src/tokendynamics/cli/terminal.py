@@ -29,7 +29,7 @@ def fail(message: object) -> None:
 
 
 def json_line(value: Any) -> str:
-    r"""JSON on one line, in which no character is one that a terminal obeys.
+    r"""Return JSON on one line, in which no character is one that a terminal obeys.
 
     Args:
         value: Plain values, every number finite.

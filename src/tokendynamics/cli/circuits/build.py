@@ -105,7 +105,7 @@ def build_command(
 
 
 def _parsed(words: str) -> list[int]:
-    """``"1,3,2,2"`` as a list.
+    """Return ``"1,3,2,2"`` as a list.
 
     >>> _parsed("1, 3 2")
     [1, 3, 2]

@@ -121,7 +121,7 @@ def evidence_command(
 
 
 def _learned(model: str, say: Callable[[str], None]) -> LearningRecord:
-    """The learned model of a folder; of several the one with the median loss."""
+    """Return the learned model of a folder; of several the one with the median loss."""
     from tokendynamics.circuits.learning import LearningRecord
     from tokendynamics.report.circuits_reports import median_record
 
@@ -138,7 +138,7 @@ def _learned(model: str, say: Callable[[str], None]) -> LearningRecord:
 
 
 def _refuse_options(model: str, values: dict[str, Any]) -> None:
-    """A model that is no folder, or options of task and solution, which a learned model has of its own."""
+    """Refuse a model that is no folder, or options of task and solution, which a learned model has of its own."""
     if not Path(model).is_dir():
         wanted = f"the folder of a learned model or one of {', '.join(SOLUTIONS)}"
         raise ArgumentValueError(expected("MODEL", wanted, repr(model)))

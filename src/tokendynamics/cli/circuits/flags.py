@@ -14,7 +14,7 @@ _NOT_NAMED_ALIKE = {"task": "--positions"}
 
 
 def renamed(error: Refusal, names: Mapping[str, str]) -> Refusal:
-    """The same error with the argument before its colon renamed; the error itself where `names` does not have it.
+    """Return the error with the argument before its colon renamed; itself where `names` does not have it.
 
     >>> from tokendynamics.numerics.errors import ArgumentValueError
     >>> str(renamed(ArgumentValueError("law: expected more"), {"law": "--law"}))
@@ -25,7 +25,7 @@ def renamed(error: Refusal, names: Mapping[str, str]) -> Refusal:
 
 
 def flags_of(command: click.Command) -> dict[str, str]:
-    """What the user typed for each argument of the library: an option's names with its longest spelling.
+    """Return what the user typed for each argument of the library: an option's names with its longest spelling.
 
     >>> import click
     >>> flags_of(click.Command("one", params=[click.Option(["--x", "sequences"]), click.Argument(["model"])]))["x"]

@@ -29,7 +29,7 @@ _OVERWRITE = "tokendynamics.overwrite"
 def out_option(
     help: str, entries: Sequence[str], *, required: bool = False
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The options --out and --overwrite; a folder is refused at once where a foreign file is in the way.
+    """Add the options --out and --overwrite; a folder is refused at once where a foreign file is in the way.
 
     Args:
         help: Of --out.
@@ -77,7 +77,7 @@ def _check_no_runs(folder: Path, command: str) -> None:
 
 
 def record_of(parameters: Mapping[str, Any], *, seed: int | None, started: datetime) -> dict[str, Any]:
-    """The manifest of this call, with the versions of what was used."""
+    """Return the manifest of this call, with the versions of what was used."""
     import torch
 
     from tokendynamics.provenance.manifest import manifest
@@ -136,14 +136,14 @@ def write_results(
 
 
 def as_json(value: Any, indent: int | None = None) -> str:
-    """JSON text; NaN and infinity are null."""
+    """Return JSON text; NaN and infinity are null."""
     from tokendynamics.provenance.plain import plain
 
     return json.dumps(plain(value), ensure_ascii=False, allow_nan=False, indent=indent)
 
 
 def matrices_of(model: OneLayerTransformer) -> dict[str, Any]:
-    """The weights of a transformer by name, as arrays."""
+    """Return the weights of a transformer by name, as arrays."""
     weights = {
         "q_true": model.task.q_true,
         "law": model.task.law,

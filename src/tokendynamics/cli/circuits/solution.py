@@ -42,7 +42,7 @@ _FLAGS = {
 
 
 def solution_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options of the hand-built transformers."""
+    """Add the options of the hand-built transformers."""
     options = (
         click.option("--causal", is_flag=True, default=None, help="Mask the attention; the answers stay the same."),
         click.option("--form", help="Of solution 1: rows, uniform, indicators, printed; of 2 and 3: exact, printed."),
@@ -59,7 +59,7 @@ def solution_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def checked_name(name: str) -> str:
-    """The name if there is such a solution.
+    """Return the name if there is such a solution.
 
     Raises:
         ArgumentValueError: There is none.
@@ -70,12 +70,12 @@ def checked_name(name: str) -> str:
 
 
 def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that were typed."""
+    """Return those that were typed."""
     return {option: value for option, value in options.items() if value is not None}
 
 
 def build_solution(name: str, task: PairTask, options: Mapping[str, Any]) -> OneLayerTransformer:
-    """The transformer of that name.
+    """Return the transformer of that name.
 
     Args:
         name: One of `SOLUTIONS`.
@@ -99,7 +99,7 @@ def build_solution(name: str, task: PairTask, options: Mapping[str, Any]) -> One
 
 
 def default_functional(name: str, options: Mapping[str, Any]) -> str:
-    """What q_true is if nothing is said: the linear case computes that of its base, softmax-2 positive ones only."""
+    """Say what q_true is by default: the linear case computes that of its base, softmax-2 positive ones only."""
     if name != "linear":
         return "positive:0" if name == "softmax-2" else "random:0"
     return "digits" if options["base"] is None else f"digits:{options['base']!r}"

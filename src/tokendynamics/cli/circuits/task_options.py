@@ -22,7 +22,7 @@ _DIGITS = re.compile(r"digits(?::(.*))?")
 
 
 def task_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds --categories, --positions, --q-true and --law."""
+    """Add --categories, --positions, --q-true and --law."""
     options = (
         click.option("--categories", "-N", type=whole(), help="N, the number of categories."),
         click.option("--positions", "-M", type=whole(), help="M, the longest sequence."),
@@ -48,7 +48,7 @@ def task_of(
     *,
     defaults: tuple[int, int, str],
 ) -> PairTask:
-    """The task of the options.
+    """Return the task of the options.
 
     Args:
         categories: From --categories.
@@ -68,13 +68,13 @@ def task_of(
 
 
 def task_parameters(task: PairTask, q_true: str, law: str | None) -> dict[str, Any]:
-    """What a manifest says of the task."""
+    """Return what a manifest says of the task."""
     described = {"categories": task.categories, "positions": task.positions}
     return {**described, "q_true": q_true, "law": "uniform" if law is None else law}
 
 
 def functional_of(spec: str, categories: int | None, default: int, law: Any) -> Any:
-    """The matrix that --q-true describes; the law is what columns have their mean under."""
+    """Return the matrix that --q-true describes; the law is what columns have their mean under."""
     from tokendynamics.circuits.functionals import pair_numbers, positive_functional, random_functional
     from tokendynamics.circuits.task import PairTask
 
@@ -107,7 +107,7 @@ def _base(written: str | None, spec: str) -> float:
 
 
 def law_of(spec: str) -> Any:
-    """The law that --law describes: a name, or probabilities."""
+    """Return the law that --law describes: a name, or probabilities."""
     if "," not in spec:
         return spec
     try:
