@@ -14,7 +14,7 @@ from tokendynamics.numerics.seeding import generator
 
 def normal_point(landscape: Landscape, seed: int, *lead: int, scale: float = 1.0) -> tuple[Tensor, Tensor]:
     """Standard normal q and v, times a scale."""
-    size = sum(rows * columns for rows, columns in (landscape.q_shape, landscape.v_shape))
+    size = sum(rows * columns for rows, columns in (landscape.attention_shape, landscape.v_shape))
     draws = torch.randn(*lead, size, generator=generator(seed), dtype=torch.float64)
     return unflatten(landscape, scale * draws)
 
@@ -31,7 +31,7 @@ def hessian_by_autograd(landscape: Landscape, q: Tensor, v: Tensor) -> Tensor:
 
     def slope(point: Tensor) -> Tensor:
         gradient = landscape.gradient(*unflatten(landscape, point))
-        return flatten(gradient.q, gradient.v)
+        return flatten(gradient.attention, gradient.v)
 
     jacobian = torch.autograd.functional.jacobian(slope, flatten(q, v))
     assert isinstance(jacobian, Tensor)
@@ -41,7 +41,7 @@ def hessian_by_autograd(landscape: Landscape, q: Tensor, v: Tensor) -> Tensor:
 def slope_size(landscape: Landscape, q: Tensor, v: Tensor) -> float:
     """The largest entry of the gradient."""
     gradient = landscape.gradient(q, v)
-    return float(flatten(gradient.q, gradient.v).abs().max())
+    return float(flatten(gradient.attention, gradient.v).abs().max())
 
 
 def loss_by_enumeration(law: Tensor, weights: Tensor, v: Tensor) -> float:

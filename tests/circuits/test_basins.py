@@ -31,7 +31,7 @@ class Spring:
     """Loss |q|² + |v|² (or a constant less that) up to a radius, and not a number beyond."""
 
     name = "spring"
-    q_shape = (2, 2)
+    attention_shape = (2, 2)
     v_shape = (1, 3)
     law = torch.ones(1, dtype=torch.float64)
 
@@ -90,7 +90,7 @@ def test_shares_statuses_and_json_tell_the_same_story() -> None:
     assert found.above(0.1).count == lost
     stored = json.loads(json.dumps(found.as_json()))
     assert [run["kind"] for run in stored["runs"]] == kinds
-    assert stored["runs"][3]["q"] == found.runs[3].q.tolist()
+    assert stored["runs"][3]["attention"] == found.runs[3].attention.tolist()
     assert stored["shares"][0]["fraction"] == found.shares[0].fraction
 
 
@@ -102,7 +102,7 @@ def test_attention_on_categories_catches_no_start_above_zero_loss(causal: bool) 
     # A few descend towards the far ends of the zero-loss family, where v_ii outweighs v_{i,i−1} without bound.
     assert {run.kind for run in found.runs} <= {"global minimum", "at infinity"}
     assert found.share("global minimum").count >= 8
-    nothing = float(landscape.loss(found.runs[0].q, 0.0 * found.runs[0].v))
+    nothing = float(landscape.loss(found.runs[0].attention, 0.0 * found.runs[0].v))
     for run in found.runs:
         assert run.classification is not None
         assert run.classification.limit < 1e-9 * nothing
@@ -155,7 +155,7 @@ def test_a_run_that_leaves_the_numbers_keeps_its_state_and_says_why(method) -> N
         assert run.kind == "not finite"
         assert "not finite" in run.reason
         assert math.isfinite(run.loss)
-        assert bool(torch.isfinite(run.q).all())
+        assert bool(torch.isfinite(run.attention).all())
     assert found.share("not finite").count == 3
     assert found.as_json()["statuses"] == {"not finite": 3}
 
@@ -166,7 +166,7 @@ def test_a_start_without_a_loss_is_a_status_too() -> None:
     assert found.statuses == {"not finite": 2}
     assert all(math.isnan(run.loss) for run in found.runs)
     starts, _ = random_starts(Spring(), 2, seed=0)
-    assert torch.equal(found.runs[1].q, starts[1])
+    assert torch.equal(found.runs[1].attention, starts[1])
 
 
 @pytest.mark.usefixtures("unchecked")

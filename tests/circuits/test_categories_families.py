@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.optimize import least_squares
 from torch import Tensor
 
-from tokendynamics.circuits.landscape.categories_families import mean_predictor, nothing, zero_loss, zero_row_sums
+from tokendynamics.circuits.landscape.categories_families import mean_predictor, no_output, zero_loss, zero_row_sums
 from tokendynamics.circuits.landscape.categories_only import CategoriesOnly
 from tokendynamics.circuits.landscape.classification import classify
 from tokendynamics.circuits.landscape.landscape import StationaryPoint
@@ -32,14 +32,16 @@ def slope(landscape: CategoriesOnly, q: Tensor, v: Tensor) -> float:
     """|gradient| · |(q, v)| in units of the loss of no output."""
     gradient = landscape.gradient(q, v)
     size = max(1.0, float((q.square().sum() + v.square().sum()).sqrt()))
-    return float((gradient.q.square().sum() + gradient.v.square().sum()).sqrt()) * size / nothing(landscape).loss
+    return (
+        float((gradient.attention.square().sum() + gradient.v.square().sum()).sqrt()) * size / no_output(landscape).loss
+    )
 
 
 def assert_strict_saddle(landscape: CategoriesOnly, point: StationaryPoint) -> None:
-    curvatures = torch.linalg.eigvalsh(landscape.hessian(point.q, point.v))
-    assert float(landscape.loss(point.q, point.v)) == pytest.approx(point.loss, rel=1e-12)
+    curvatures = torch.linalg.eigvalsh(landscape.hessian(point.attention, point.v))
+    assert float(landscape.loss(point.attention, point.v)) == pytest.approx(point.loss, rel=1e-12)
     assert point.loss_per_column == pytest.approx(point.loss / (landscape.positions - 1), rel=1e-14)
-    assert slope(landscape, point.q, point.v) < 1e-12
+    assert slope(landscape, point.attention, point.v) < 1e-12
     assert float(curvatures[0]) < -1e-4 * float(curvatures[-1])
 
 
@@ -69,17 +71,17 @@ def test_the_family_of_solutions_has_no_loss(
     landscape = CategoriesOnly(*task(categories, seed), positions, causal=causal)
     point = zero_loss(landscape, scale, diagonal)
     assert point.loss == 0.0
-    assert float(landscape.loss(point.q, point.v)) < 1e-25 * nothing(landscape).loss
-    curvatures = torch.linalg.eigvalsh(landscape.hessian(point.q, point.v))
+    assert float(landscape.loss(point.attention, point.v)) < 1e-25 * no_output(landscape).loss
+    curvatures = torch.linalg.eigvalsh(landscape.hessian(point.attention, point.v))
     assert float(curvatures[0]) > -1e-12 * float(curvatures[-1])
 
 
 def test_the_sign_before_3_71_is_wrong() -> None:
     landscape = CategoriesOnly(*task(4, seed=1), positions=5)
     point = zero_loss(landscape, diagonal=0.5)
-    shift = point.q - landscape.q_true
-    torch.testing.assert_close(shift[0], -0.5 * point.q.diagonal(), rtol=1e-14, atol=1e-14)
-    assert float(landscape.loss(point.q, point.v)) < 1e-25
+    shift = point.attention - landscape.q_true
+    torch.testing.assert_close(shift[0], -0.5 * point.attention.diagonal(), rtol=1e-14, atol=1e-14)
+    assert float(landscape.loss(point.attention, point.v)) < 1e-25
     # With q = q* − a, as the line before it would have it, the same a does not solve the task.
     assert float(landscape.loss(landscape.q_true - shift, point.v)) > 0.1
 
@@ -102,9 +104,9 @@ def test_points_with_zero_row_sums_are_strict_saddles(categories: int, positions
     landscape = CategoriesOnly(*task(categories, seed), positions)
     for point in zero_row_sums(landscape, scale):
         assert float(point.v.sum(-1)[1:].abs().max()) < 1e-14 * scale * positions
-        curvatures = torch.linalg.eigvalsh(landscape.hessian(point.q, point.v))
-        assert float(landscape.loss(point.q, point.v)) == pytest.approx(point.loss, rel=1e-11)
-        assert slope(landscape, point.q, point.v) < 1e-11
+        curvatures = torch.linalg.eigvalsh(landscape.hessian(point.attention, point.v))
+        assert float(landscape.loss(point.attention, point.v)) == pytest.approx(point.loss, rel=1e-11)
+        assert slope(landscape, point.attention, point.v) < 1e-11
         assert float(curvatures[0]) < -1e-9 * float(curvatures[-1])
 
 
@@ -115,9 +117,9 @@ def test_the_paper_misses_points_that_exist_for_plain_tasks(seed: int) -> None:
     assert len(points) >= 1
     for point in points:
         assert_strict_saddle(landscape, point)
-        assert enumerated_slope(landscape, point.q, point.v) < 1e-13
+        assert enumerated_slope(landscape, point.attention, point.v) < 1e-13
         # (3.54) divides by the sum of the row of v: the error of the mean that it claims to vanish does not.
-        mean, own = landscape.law @ point.q, point.q.diagonal()
+        mean, own = landscape.law @ point.attention, point.attention.diagonal()
         others = point.v[1].sum() - point.v[1, 1]
         error = landscape.law @ landscape.q_true - others * mean - point.v[1, 1] * own
         assert float(error.abs().max()) > 1e-3
@@ -127,12 +129,16 @@ def test_the_column_means_of_these_points_are_free_in_a_hyperplane() -> None:
     landscape = CategoriesOnly(*task(4, seed=3), positions=5)
     for point in zero_row_sums(landscape):
         own = point.v[1, 1]
-        error = landscape.law @ landscape.q_true + own * (landscape.law @ point.q) - own * point.q.diagonal()
+        error = (
+            landscape.law @ landscape.q_true
+            + own * (landscape.law @ point.attention)
+            - own * point.attention.diagonal()
+        )
         weights = landscape.law * error
         shift = torch.tensor([1.0, -2.0, 0.5, 3.0], dtype=torch.float64)
         within = shift - weights * (weights @ shift) / (weights @ weights)
-        assert slope(landscape, point.q + within, point.v) < 1e-12
-        assert slope(landscape, point.q + weights, point.v) > 1e-3
+        assert slope(landscape, point.attention + within, point.v) < 1e-12
+        assert slope(landscape, point.attention + weights, point.v) > 1e-3
 
 
 def with_empty_diagonal(categories: int, positions: int, seed: int) -> CategoriesOnly:
@@ -161,7 +167,7 @@ def test_the_branch_of_3_59_has_m_minus_one(categories: int, positions: int) -> 
     assert_strict_saddle(landscape, point)
     printed = point.v.clone()
     printed.diagonal(offset=-1).copy_((1 - (categories - 1)) * point.v[1, 2].expand(positions - 1))
-    assert slope(landscape, point.q, printed) > 1e-3
+    assert slope(landscape, point.attention, printed) > 1e-3
 
 
 def test_without_the_coincidence_no_point_has_an_empty_diagonal() -> None:
@@ -178,7 +184,7 @@ def test_mean_predictors_are_strict_saddles(causal: bool) -> None:
         point = mean_predictor(landscape, -1.7, pairs)
         assert point.loss == pytest.approx(4 * landscape.interaction_variance, rel=1e-14)
         assert_strict_saddle(landscape, point)
-    assert_strict_saddle(landscape, nothing(landscape))
+    assert_strict_saddle(landscape, no_output(landscape))
 
 
 def test_a_target_that_ignores_the_previous_category_has_no_such_saddles() -> None:
@@ -211,14 +217,14 @@ def test_with_two_positions_one_such_point_exists_for_every_target(categories: i
         landscape = CategoriesOnly(*task(categories, seed), 2)
         (point,) = zero_row_sums(landscape, scale)
         assert point.v[1].tolist() == [scale, -scale]
-        assert enumerated_slope(landscape, point.q, point.v) < 1e-13 * max(scale, 1 / scale)
+        assert enumerated_slope(landscape, point.attention, point.v) < 1e-13 * max(scale, 1 / scale)
         own = landscape.q_true.diagonal()
         mean = landscape.law @ landscape.q_true
         # (3.54) claims that the mean is met; it is missed by p_t q*_tt.
-        error = mean - scale * (landscape.law @ point.q - point.q.diagonal())
+        error = mean - scale * (landscape.law @ point.attention - point.attention.diagonal())
         torch.testing.assert_close(error, landscape.law * own, rtol=1e-12, atol=1e-13)
-        assert float(landscape.loss(point.q, point.v)) == pytest.approx(point.loss, rel=1e-12)
-        assert classify(landscape, point.q, point.v).kind == "strict saddle"
+        assert float(landscape.loss(point.attention, point.v)) == pytest.approx(point.loss, rel=1e-12)
+        assert classify(landscape, point.attention, point.v).kind == "strict saddle"
 
 
 def test_with_two_positions_and_an_empty_diagonal_there_is_none() -> None:
@@ -236,7 +242,7 @@ def test_a_target_with_an_empty_diagonal_gives_saddles_only() -> None:
 def test_stationary_points_found_blindly_belong_to_the_families() -> None:
     landscape = CategoriesOnly(*task(3, seed=9), positions=4)
     predicted = [point.loss for point in zero_row_sums(landscape)]
-    known = [0.0, mean_predictor(landscape).loss, nothing(landscape).loss, *predicted]
+    known = [0.0, mean_predictor(landscape).loss, no_output(landscape).loss, *predicted]
 
     def split(point) -> tuple[Tensor, Tensor]:
         whole = torch.from_numpy(point)
@@ -244,7 +250,7 @@ def test_stationary_points_found_blindly_belong_to_the_families() -> None:
 
     def gradient(point):
         at = landscape.gradient(*split(point))
-        return torch.cat([at.q.flatten(), at.v.flatten()]).numpy()
+        return torch.cat([at.attention.flatten(), at.v.flatten()]).numpy()
 
     jacobian: Any = lambda point: landscape.hessian(*split(point)).numpy()  # noqa: E731 (stubs want a string)
     seen = set()

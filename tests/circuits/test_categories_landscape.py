@@ -51,7 +51,7 @@ def test_the_loss_and_its_slopes_are_those_of_the_stored_cases(causal: bool) -> 
     assert isinstance(landscape, Landscape)
     assert float(landscape.loss(GOLDEN["q"], GOLDEN["v"])) == pytest.approx(case["loss"], rel=1e-12)
     gradient = landscape.gradient(GOLDEN["q"], GOLDEN["v"])
-    for mine, stored in ((gradient.q, case["grad_q"]), (gradient.v, case["grad_v"])):
+    for mine, stored in ((gradient.attention, case["grad_q"]), (gradient.v, case["grad_v"])):
         stored = torch.tensor(stored, dtype=torch.float64)
         assert float((mine - stored).norm() / stored.norm()) < 1e-12
 
@@ -65,7 +65,7 @@ def test_the_loss_and_its_slopes_are_those_of_all_sequences(causal: bool) -> Non
     by_q, by_v = torch.autograd.grad(enumerated, (q, v))
     gradient = landscape.gradient(q.detach(), v.detach())
     assert float(landscape.loss(q.detach(), v.detach())) == pytest.approx(float(enumerated.detach()), rel=1e-13)
-    assert float((gradient.q - by_q).abs().max()) < 1e-13 * float(by_q.abs().max())
+    assert float((gradient.attention - by_q).abs().max()) < 1e-13 * float(by_q.abs().max())
     assert float((gradient.v - by_v).abs().max()) < 1e-13 * float(by_v.abs().max())
 
 
@@ -85,7 +85,7 @@ def test_slopes_and_curvatures_are_the_derivatives_of_the_loss(
     point = torch.cat([q.flatten(), v.flatten()]).requires_grad_()
     (slope,) = torch.autograd.grad(loss(point), point)
     gradient = landscape.gradient(q, v)
-    mine = torch.cat([gradient.q.flatten(), gradient.v.flatten()])
+    mine = torch.cat([gradient.attention.flatten(), gradient.v.flatten()])
     assert float((mine - slope).norm()) <= 1e-12 * float(slope.norm())
     curvature = torch.autograd.functional.hessian(loss, point.detach())
     assert isinstance(curvature, Tensor)
@@ -115,7 +115,7 @@ def test_leading_axes_are_systems_of_their_own() -> None:
     for a, b in itertools.product(range(3), range(2)):
         one = landscape.gradient(qs[a, 0], vs[b])
         torch.testing.assert_close(losses[a, b], landscape.loss(qs[a, 0], vs[b]), rtol=1e-14, atol=0)
-        torch.testing.assert_close(gradient.q[a, b], one.q, rtol=1e-13, atol=1e-13)
+        torch.testing.assert_close(gradient.attention[a, b], one.attention, rtol=1e-13, atol=1e-13)
         torch.testing.assert_close(gradient.v[a, b], one.v, rtol=1e-13, atol=1e-13)
         torch.testing.assert_close(hessian[a, b], landscape.hessian(qs[a, 0], vs[b]), rtol=1e-13, atol=1e-13)
 
@@ -172,5 +172,5 @@ def test_loss_and_gradient_at_once_agree_with_one_by_one(causal: bool) -> None:
     alone = landscape.gradient(q, v)
     assert isinstance(landscape, LossAndGradient)
     assert torch.equal(loss, landscape.loss(q, v))
-    assert torch.equal(gradient.q, alone.q)
+    assert torch.equal(gradient.attention, alone.attention)
     assert torch.equal(gradient.v, alone.v)

@@ -34,7 +34,7 @@ class Polynomial:
     """A loss of two numbers that a test can shape: q and v are 1 × 1."""
 
     name = "polynomial"
-    q_shape = (1, 1)
+    attention_shape = (1, 1)
     v_shape = (1, 1)
     law = torch.ones(1, dtype=torch.float64)
 
@@ -61,7 +61,7 @@ class Polynomial:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_every_family_is_recognised(seed: int) -> None:
     for point in families(LANDSCAPE, seed):
-        found = classify(LANDSCAPE, point.q, point.v)
+        found = classify(LANDSCAPE, point.attention, point.v)
         assert found.kind == ("global minimum" if point.family == "A" else "strict saddle")
         assert found.relative_loss == pytest.approx(point.loss_per_column, abs=1e-12)
         assert found.relative_gradient < 1e-12
@@ -83,15 +83,15 @@ def test_the_origin_is_a_strict_saddle() -> None:
 
 def test_the_zero_directions_of_the_solution_are_the_scaling_and_the_unused_column() -> None:
     point = solved(LANDSCAPE, 1.7)
-    found = classify(LANDSCAPE, point.q, point.v)
+    found = classify(LANDSCAPE, point.attention, point.v)
     assert (found.zero_directions, found.symmetric_directions, found.unexplained_directions) == (5, 5, 0)
     assert "scaling q against v" in found.symmetries
 
 
 def test_a_scaled_point_is_the_same_point() -> None:
     point = zero_column_sums(LANDSCAPE)
-    plain = classify(LANDSCAPE, point.q, point.v)
-    scaled = classify(LANDSCAPE, point.q * 1e4, point.v / 1e4)
+    plain = classify(LANDSCAPE, point.attention, point.v)
+    scaled = classify(LANDSCAPE, point.attention * 1e4, point.v / 1e4)
     assert plain.kind == scaled.kind == "strict saddle"
     assert scaled.lowest_curvature == pytest.approx(plain.lowest_curvature, rel=1e-9)
 
@@ -99,7 +99,7 @@ def test_a_scaled_point_is_the_same_point() -> None:
 @pytest.mark.parametrize("s", [0.3, 0.1, 0.01, 1e-3, 1e-4])
 def test_the_attractor_is_recognised_from_near_and_far(s: float) -> None:
     point = towards_infinity(LANDSCAPE, s)
-    found = classify(LANDSCAPE, point.q, point.v)
+    found = classify(LANDSCAPE, point.attention, point.v)
     assert found.kind == "at infinity"
     assert found.growth > 1.5
     assert found.limit == pytest.approx(3 * loss_at_infinity(LANDSCAPE), rel=1e-5)
@@ -107,7 +107,7 @@ def test_the_attractor_is_recognised_from_near_and_far(s: float) -> None:
 
 def test_on_the_other_side_of_the_wall_the_same_norms_are_not_called_infinity() -> None:
     point = towards_infinity(LANDSCAPE, 0.01, 0.01)
-    found = classify(LANDSCAPE, point.q, point.v)
+    found = classify(LANDSCAPE, point.attention, point.v)
     assert found.kind == "not stationary"
     assert found.growth < 0.5
     assert found.limit < 3 * loss_at_infinity(LANDSCAPE) - 1e-3
@@ -143,7 +143,7 @@ def test_descent_continued_from_a_finite_minimum_comes_back() -> None:
     q, v = torch.tensor([[0.3]]).double(), torch.tensor([[3.0]]).double()
     found = continue_descent(Polynomial(2), q, v)
     assert found.loss == pytest.approx(1.0, abs=1e-14)
-    assert found.q.abs().item() < 1e-7
+    assert found.attention.abs().item() < 1e-7
     assert found.v.item() == pytest.approx(1.0, abs=1e-7)
 
 
@@ -154,7 +154,7 @@ def test_symmetries_are_found_and_their_directions_change_nothing() -> None:
     # One direction of scaling, and the four entries of the first column; its constant is one of these.
     assert found.directions.shape == (25, 5)
     gradient = LANDSCAPE.gradient(q, v)
-    slope = torch.cat([gradient.q.flatten(), gradient.v.flatten()])
+    slope = torch.cat([gradient.attention.flatten(), gradient.v.flatten()])
     assert float((slope @ found.directions).abs().max()) < 1e-13 * float(slope.norm())
     softmax = SoftmaxPositions([0.4, 0.35, 0.25], 4)
     assert not scales_against(softmax)
@@ -190,7 +190,7 @@ def test_a_saddle_stays_one_however_large_its_free_entries_are(size: float, posi
         mean_predictor(landscape, 1.0, size * q),
         nothing_sent(landscape, w, size * q),
     ):
-        found = classify(landscape, point.q, point.v)
+        found = classify(landscape, point.attention, point.v)
         assert found.kind == "strict saddle"
         assert found.lowest_curvature * max(found.norm, 1.0) ** 2 < -1e-2 * found.loss
 
@@ -198,5 +198,5 @@ def test_a_saddle_stays_one_however_large_its_free_entries_are(size: float, posi
 def test_the_valley_of_q_zero_has_one_curvature_for_all_sizes_of_v() -> None:
     _, v = normal_point(LANDSCAPE, 7)
     near, far = no_attention(LANDSCAPE, v), no_attention(LANDSCAPE, 1e4 * v)
-    curvatures = [classify(LANDSCAPE, point.q, point.v).lowest_curvature for point in (near, far)]
+    curvatures = [classify(LANDSCAPE, point.attention, point.v).lowest_curvature for point in (near, far)]
     assert curvatures[1] == pytest.approx(curvatures[0], rel=1e-6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from tokendynamics.circuits.functionals import random_functional
 from tokendynamics.circuits.learning import LearningRecord, Settings, learn
 from tokendynamics.circuits.learning.architecture import initial_parameters
 from tokendynamics.circuits.learning.record import as_transformer
-from tokendynamics.circuits.learning.settings import STRENGTH, pull_towards, pull_weight
+from tokendynamics.circuits.learning.settings import STRENGTH, penalty_of, penalty_weight
 from tokendynamics.circuits.task import PairTask
 from tokendynamics.numerics.errors import ArgumentValueError
 
@@ -130,7 +131,7 @@ def test_a_loss_that_is_not_finite_keeps_the_state_before_and_says_why():
     assert record.as_json()["final_loss"] is None
 
 
-def test_the_pull_is_the_squared_distance_to_the_hand_built_circuits(task):
+def test_the_penalty_is_the_squared_distance_to_the_hand_built_circuits(task):
     built = {
         "towards-1": solution_1(task),
         "towards-2": solution_2(task, form="printed", K=100.0),
@@ -138,35 +139,35 @@ def test_the_pull_is_the_squared_distance_to_the_hand_built_circuits(task):
     }
     scale = {"towards-1": 1.0, "towards-2": 100.0, "towards-3": 100.0}
     for flavour, model in built.items():
-        pull = pull_towards(flavour, task)
-        assert pull is not None
-        torch.testing.assert_close(pull.qk, model.qk[0], rtol=0.0, atol=1e-14)
-        torch.testing.assert_close(pull.v, scale[flavour] * model.ov[0], rtol=1e-14, atol=0.0)
+        penalty = penalty_of(flavour, task)
+        assert penalty is not None
+        torch.testing.assert_close(penalty.qk, model.qk[0], rtol=0.0, atol=1e-14)
+        torch.testing.assert_close(penalty.v, scale[flavour] * model.ov[0], rtol=1e-14, atol=0.0)
         width = task.width
         draw = torch.Generator().manual_seed(0)
         parameters = {
             n: torch.randn(width, width, generator=draw, dtype=torch.float64, requires_grad=True) for n in "qkv"
         }
-        loss = pull.add(parameters, 0.5)
+        loss = penalty.add(parameters, 0.5)
         distance = sum(
-            (parameters["q"][:, i] @ parameters["k"][:, j] - pull.qk[i, j]).item() ** 2
-            + (parameters["v"][i, j] - pull.v[i, j]).item() ** 2
+            (parameters["q"][:, i] @ parameters["k"][:, j] - penalty.qk[i, j]).item() ** 2
+            + (parameters["v"][i, j] - penalty.v[i, j]).item() ** 2
             for i in range(width)
             for j in range(width)
         )
         assert loss == pytest.approx(0.5 * distance, rel=1e-12)
-        torch.testing.assert_close(parameters["v"].grad, (parameters["v"] - pull.v).detach())
+        torch.testing.assert_close(parameters["v"].grad, (parameters["v"] - penalty.v).detach())
 
 
 def test_the_pull_is_gone_before_the_final_loss_is_read(task):
     record = learn(task, "combined", "towards-3", batch=20, steps=10, inner=2)
-    assert record.pulls[0] == STRENGTH
-    assert record.pulls[-4:] == (0.0, 0.0, 0.0, 0.0)
-    assert list(record.pulls) == sorted(record.pulls, reverse=True)
-    assert pull_weight(29, 50) > 0.0
-    assert pull_weight(30, 50) == 0.0
+    assert record.penalty_weights[0] == STRENGTH
+    assert record.penalty_weights[-4:] == (0.0, 0.0, 0.0, 0.0)
+    assert list(record.penalty_weights) == sorted(record.penalty_weights, reverse=True)
+    assert penalty_weight(29, 50) > 0.0
+    assert penalty_weight(30, 50) == 0.0
     free = learn(task, "combined", batch=20, steps=10, inner=2)
-    assert set(free.pulls) == {0.0}
+    assert set(free.penalty_weights) == {0.0}
 
 
 @pytest.mark.parametrize(
@@ -178,7 +179,7 @@ def test_the_pull_is_gone_before_the_final_loss_is_read(task):
         ({"steps": 0}, "steps: expected at least 1, got 0"),
         ({"batch": 0}, "batch: expected at least 1, got 0"),
         ({"hidden": 0}, "hidden: expected at least 1, got 0"),
-        ({"flavour": "towards-2", "steps": 2}, "steps: expected at least 3 with a pull"),
+        ({"flavour": "towards-2", "steps": 2}, "steps: expected at least 3 with a penalty"),
         ({"task": PairTask([[1.0]], 1)}, "task: expected a task of at least 2 positions"),
     ],
 )
@@ -229,3 +230,15 @@ def test_tailored_models_at_six_categories():
     for record in solved:
         block = record.qk[:6, :6].mT
         assert abs(correlation(centred(block), centred(record.task.q_true))) >= 0.97
+
+
+def test_a_record_of_an_earlier_version_that_says_pulls_is_read(task, tmp_path):
+    record = learn(task, "combined", "towards-2", batch=5, steps=3, inner=1, hidden=2, seed=0)
+    record.save(tmp_path)
+    entries = json.loads((tmp_path / "record.json").read_text())
+    (tmp_path / "record.json").write_text(json.dumps({"pulls": entries.pop("penalty_weights"), **entries}))
+    assert (
+        LearningRecord.open(tmp_path).penalty_weights
+        == record.penalty_weights
+        == (0.01, pytest.approx(4.44e-3, rel=1e-2), 0.0)
+    )

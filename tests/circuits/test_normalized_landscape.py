@@ -48,9 +48,9 @@ def test_gradient_and_hessian_agree_with_differences() -> None:
     moves = step * torch.eye(18, dtype=torch.float64)
     ahead, behind = (landscape.loss(*unflatten(landscape, point + sign * moves)) for sign in (1.0, -1.0))
     gradient = landscape.gradient(q, v)
-    assert float((flatten(gradient.q, gradient.v) - (ahead - behind) / (2.0 * step)).abs().max()) < 1e-6
+    assert float((flatten(gradient.attention, gradient.v) - (ahead - behind) / (2.0 * step)).abs().max()) < 1e-6
     slopes = [landscape.gradient(*unflatten(landscape, point + sign * moves)) for sign in (1.0, -1.0)]
-    bends = (flatten(slopes[0].q, slopes[0].v) - flatten(slopes[1].q, slopes[1].v)) / (2.0 * step)
+    bends = (flatten(slopes[0].attention, slopes[0].v) - flatten(slopes[1].attention, slopes[1].v)) / (2.0 * step)
     hessian = landscape.hessian(q, v)
     assert float((hessian - bends).abs().max()) < 1e-5 * float(hessian.abs().max())
 
@@ -75,7 +75,7 @@ def test_size_and_common_offset_stop_to_matter() -> None:
     names = find_symmetries(landscape, q, v).names
     assert "constant on a column of v" in names
     gradient = landscape.gradient(q, v)
-    assert abs(float((gradient.q * q).sum())) < 1e-9 * float(gradient.q.norm())
+    assert abs(float((gradient.attention * q).sum())) < 1e-9 * float(gradient.attention.norm())
 
 
 def test_the_sign_matters_the_opposite_of_the_solution_is_the_worst_point() -> None:
@@ -94,7 +94,7 @@ def test_zero_output_stays_a_strict_saddle_between_walls_of_curvature_one_over_e
     plain = PositionsOnly([1 / 3] * 3, 3)
     point = no_attention(plain, normal_point(plain, 6)[1])
     found = [
-        classify(NormalizedPositions([1 / 3] * 3, 3, epsilon), point.q, point.v, curvature_tolerance=1e-12)
+        classify(NormalizedPositions([1 / 3] * 3, 3, epsilon), point.attention, point.v, curvature_tolerance=1e-12)
         for epsilon in (1e-4, 1e-6)
     ]
     assert [one.kind for one in found] == ["strict saddle", "strict saddle"]
@@ -107,8 +107,8 @@ def test_zero_output_stays_a_strict_saddle_between_walls_of_curvature_one_over_e
 def test_the_attractor_at_infinity_is_gone() -> None:
     plain, normalized = PositionsOnly([1 / 3] * 3, 3), NormalizedPositions([1 / 3] * 3, 3)
     point = towards_infinity(plain, 0.1)
-    stuck = continue_descent(plain, point.q, point.v)
-    freed = continue_descent(normalized, point.q, point.v)
+    stuck = continue_descent(plain, point.attention, point.v)
+    freed = continue_descent(normalized, point.attention, point.v)
     assert stuck.loss == pytest.approx(2 * loss_at_infinity(plain), rel=1e-3)
     assert freed.loss < 1e-6
 

@@ -57,7 +57,7 @@ def test_the_constructors_give_the_reference_points_with_their_losses_and_curvat
 ) -> None:
     landscape = PositionsOnly(golden("08")["p"], 4)
     q, v = (torch.tensor(reference[key], dtype=torch.float64) for key in ("q", "v"))
-    assert float((point.q - q).abs().max()) < 1e-13
+    assert float((point.attention - q).abs().max()) < 1e-13
     assert float((point.v - v).abs().max()) < 1e-13
     assert point.loss_per_column == pytest.approx(reference["loss_per_column_predicted"], abs=1e-12)
     assert float(landscape.loss(q, v)) == pytest.approx(reference["loss"], abs=1e-12)
@@ -73,10 +73,10 @@ def test_every_member_is_stationary_with_the_predicted_loss_and_all_but_the_solu
 ) -> None:
     landscape = PositionsOnly(law, positions)
     for point in families(landscape, seed):
-        size = 1.0 + float(flatten(point.q, point.v).abs().max()) ** 3
-        assert slope_size(landscape, point.q, point.v) < 1e-12 * size
-        assert float(landscape.loss(point.q, point.v)) == pytest.approx(point.loss, rel=1e-12, abs=1e-13)
-        lowest = float(torch.linalg.eigvalsh(landscape.hessian(point.q, point.v))[0])
+        size = 1.0 + float(flatten(point.attention, point.v).abs().max()) ** 3
+        assert slope_size(landscape, point.attention, point.v) < 1e-12 * size
+        assert float(landscape.loss(point.attention, point.v)) == pytest.approx(point.loss, rel=1e-12, abs=1e-13)
+        lowest = float(torch.linalg.eigvalsh(landscape.hessian(point.attention, point.v))[0])
         if point.family == "A":
             assert abs(lowest) < 1e-12
         else:
@@ -86,11 +86,11 @@ def test_every_member_is_stationary_with_the_predicted_loss_and_all_but_the_solu
 def test_the_claim_that_only_degenerate_zeros_remain_is_false_by_family_b() -> None:
     landscape = PositionsOnly([0.2] * 5, 6)
     point = zero_column_sums(landscape)
-    assert slope_size(landscape, point.q, point.v) < 1e-14
+    assert slope_size(landscape, point.attention, point.v) < 1e-14
     # Neither the solution nor one of the paper's zeros with v constant in every row or q constant in every column.
     assert point.loss_per_column == pytest.approx(1.0 - (5.0 / 6.0) * 0.8)
     assert float((point.v.diagonal() - point.v[:, [1, 2, 3, 4, 0]].diagonal()).abs().min()) == pytest.approx(1.0)
-    assert float((point.q[0, 1] - point.q[1, 1]).abs()) == pytest.approx(1.0)
+    assert float((point.attention[0, 1] - point.attention[1, 1]).abs()) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("law", [[0.5, 0.3, 0.2], [0.7, 0.3]])
@@ -102,7 +102,7 @@ def test_the_families_are_all_there_is(law: list[float], unchecked: None) -> Non
     def slope(point: object) -> tuple[object, object]:
         at = unflatten(landscape, torch.as_tensor(point))
         gradient = landscape.gradient(*at)
-        return flatten(gradient.q, gradient.v).numpy(), landscape.hessian(*at).numpy()
+        return flatten(gradient.attention, gradient.v).numpy(), landscape.hessian(*at).numpy()
 
     reached: list[float] = []
     for seed in range(20):
@@ -124,7 +124,7 @@ def test_the_curve_to_infinity_has_the_loss_of_its_formula(
 ) -> None:
     landscape = PositionsOnly(law, positions)
     point = towards_infinity(landscape, s, scale)
-    assert float(landscape.loss(point.q, point.v)) == pytest.approx(point.loss, rel=1e-10)
+    assert float(landscape.loss(point.attention, point.v)) == pytest.approx(point.loss, rel=1e-10)
     assert point.loss_per_column == pytest.approx(landscape.gini / positions * (1.0 - s * scale) ** 2)
 
 
@@ -133,9 +133,9 @@ def test_along_the_curve_the_loss_falls_to_t_over_m_and_the_gradient_vanishes_wh
     limit = 3 * loss_at_infinity(landscape)
     assert limit == pytest.approx(3 * 0.655 / 4)
     points = [towards_infinity(landscape, 10.0**-k) for k in range(1, 5)]
-    losses = [float(landscape.loss(point.q, point.v)) for point in points]
-    slopes = [slope_size(landscape, point.q, point.v) for point in points]
-    norms = [float(flatten(point.q, point.v).norm()) for point in points]
+    losses = [float(landscape.loss(point.attention, point.v)) for point in points]
+    slopes = [slope_size(landscape, point.attention, point.v) for point in points]
+    norms = [float(flatten(point.attention, point.v).norm()) for point in points]
     assert all(later < earlier for earlier, later in itertools.pairwise(losses))
     assert losses[-1] - limit == pytest.approx(limit * ((1.0 + 1e-8) ** 2 - 1.0), rel=1e-6)
     # One step further, rounding of the column sums (1e-16 against s = 1e-4) has a gradient of its own.
@@ -147,7 +147,7 @@ def test_the_curve_meets_the_solution_on_the_other_side_of_the_wall() -> None:
     landscape = PositionsOnly([0.4, 0.35, 0.25], 4)
     end = towards_infinity(landscape, 0.5, 2.0)
     aim = solved(landscape, 2.0)
-    assert float((end.q - aim.q).abs().max()) < 1e-15
+    assert float((end.attention - aim.attention).abs().max()) < 1e-15
     assert float((end.v - aim.v).abs().max()) < 1e-15
     assert loss_at_infinity(landscape) < min(point.loss_per_column for point in families(landscape)[1:])
 

@@ -34,7 +34,7 @@ def test_the_reference_loss_and_gradients_are_met_to_twelve_digits(law: str) -> 
     landscape = PositionsOnly(wanted["p"], case["M"])
     gradient = landscape.gradient(case["q"], case["v"])
     assert relative(landscape.loss(case["q"], case["v"]), wanted["loss"]) < 1e-12
-    assert relative(gradient.q, wanted["grad_q"]) < 1e-12
+    assert relative(gradient.attention, wanted["grad_q"]) < 1e-12
     assert relative(gradient.v, wanted["grad_v"]) < 1e-12
 
 
@@ -56,7 +56,7 @@ def test_gradient_and_hessian_are_the_derivatives_for_any_law(
     q, v = normal_point(landscape, seed, scale=scale)
     gradient = landscape.gradient(q, v)
     wanted_q, wanted_v = gradient_by_autograd(landscape, q, v)
-    assert relative(flatten(gradient.q, gradient.v), flatten(wanted_q, wanted_v)) < 1e-12
+    assert relative(flatten(gradient.attention, gradient.v), flatten(wanted_q, wanted_v)) < 1e-12
     assert relative(landscape.hessian(q, v), hessian_by_autograd(landscape, q, v)) < 1e-12
 
 
@@ -102,7 +102,7 @@ def test_the_first_column_of_q_has_no_influence() -> None:
     moved = q.clone()
     moved[:, 0] += 5.0
     assert torch.equal(landscape.loss(moved, v), landscape.loss(q, v))
-    assert bool((landscape.gradient(q, v).q[:, 0] == 0.0).all())
+    assert bool((landscape.gradient(q, v).attention[:, 0] == 0.0).all())
 
 
 def test_wrong_input_is_named(unchecked: None) -> None:
@@ -133,5 +133,5 @@ def test_loss_and_gradient_at_once_are_the_same_as_one_by_one(law: list[float], 
     alone = landscape.gradient(q, v)
     assert isinstance(landscape, LossAndGradient)
     assert torch.equal(loss, landscape.loss(q, v))
-    assert torch.equal(gradient.q, alone.q)
+    assert torch.equal(gradient.attention, alone.attention)
     assert torch.equal(gradient.v, alone.v)

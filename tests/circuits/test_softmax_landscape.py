@@ -38,7 +38,7 @@ def test_gradient_and_hessian_are_the_derivatives(law: list[float], positions: i
     landscape = SoftmaxPositions(law, positions)
     logits, v = normal_point(landscape, seed, scale=scale)
     gradient = landscape.gradient(logits, v)
-    flat = flatten(gradient.q, gradient.v)
+    flat = flatten(gradient.attention, gradient.v)
     assert float((flat - flatten(*gradient_by_autograd(landscape, logits, v))).abs().max()) < 1e-12 * float(flat.norm())
     hessian = landscape.hessian(logits, v)
     wanted = hessian_by_autograd(landscape, logits, v)
@@ -55,8 +55,8 @@ def test_at_every_finite_point_the_loss_falls_along_the_certificate(
     v = landscape.best_v(logits) if best else v
     certificate = landscape.descent(logits, v)
     q_slope, v_slope = gradient_by_autograd(landscape, logits, v)
-    along = float((q_slope * certificate.q).sum() + (v_slope * certificate.v).sum())
-    sizes = float((q_slope * certificate.q).abs().sum() + (v_slope * certificate.v).abs().sum())
+    along = float((q_slope * certificate.attention).sum() + (v_slope * certificate.v).sum())
+    sizes = float((q_slope * certificate.attention).abs().sum() + (v_slope * certificate.v).abs().sum())
     assert float(certificate.slope) < 0.0
     assert abs(along - float(certificate.slope)) <= 1e-10 * sizes
 
@@ -100,7 +100,7 @@ def test_the_mean_predictor_without_weight_on_the_previous_token_is_stationary_o
     gradient = landscape.linear.gradient(weights, landscape.law[:, None].expand(3, 3))
     assert float(gradient.v.abs().max()) < 1e-15
     # Equal within each column: nothing is gained by moving weight between senders, the previous token included.
-    assert float((gradient.q - gradient.q.mean(0)).abs().max()) < 1e-15
+    assert float((gradient.attention - gradient.attention.mean(0)).abs().max()) < 1e-15
     assert float(landscape.linear.loss(weights, landscape.law[:, None].expand(3, 3))) == pytest.approx(3 * 0.62)
 
 
@@ -144,6 +144,6 @@ def test_a_single_category_has_solutions_at_finite_logits_and_no_stall() -> None
     solution = torch.ones(1, 1).double()
     gradient = landscape.gradient(logits, solution)
     assert float(landscape.loss(logits, solution)) < 1e-30
-    assert float(gradient.q.norm() + gradient.v.norm()) < 1e-15
+    assert float(gradient.attention.norm() + gradient.v.norm()) < 1e-15
     with pytest.raises(ArgumentValueError, match="landscape: expected at least 2 categories, got 1"):
         stall(landscape, 5.0)

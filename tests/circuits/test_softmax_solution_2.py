@@ -105,7 +105,7 @@ def test_columns_have_one_mean_under_the_law_that_was_given_and_no_other() -> No
 def test_what_has_no_logarithm_is_refused(q_true: list[list[float]], came: str) -> None:
     with pytest.raises(ArgumentValueError, match=f"q_true: expected positive numbers, .*, got {came}"):
         softmax_solution_2(PairTask(q_true, 4))
-    with pytest.raises(ArgumentValueError, match="functional: expected positive numbers"):
+    with pytest.raises(ArgumentValueError, match="q_true: expected positive numbers"):
         equal_column_means(q_true)
 
 

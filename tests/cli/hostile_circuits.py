@@ -311,7 +311,7 @@ RECORDS: dict[str, Damage] = {
     },
     **{
         f"{key} is {value!r}": _entry(key, value)
-        for key in ("losses", "pulls")
+        for key in ("losses", "penalty_weights")
         for value in ("text", 3, None, [[1.0]], ["a"], {})
     },
     **{

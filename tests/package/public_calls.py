@@ -228,7 +228,7 @@ CIRCUITS: dict[str, Call] = {
     ),
     "pair_order": _call(constructions.pair_order, categories=(2, "integer")),
     "shift": _call(circuits.shift, positions=(2, "integer")),
-    "by_pair": _call(constructions.by_pair, functional=(torch.tensor(QK), "array")),
+    "by_pair": _call(constructions.by_pair, q_true=(torch.tensor(QK), "array")),
     "check_equivalence": _call(
         constructions.check_equivalence, task=_TASK, x=([1, 2, 1], "array"), K=(100.0, "number")
     ),
@@ -281,7 +281,7 @@ CIRCUITS: dict[str, Call] = {
     "classify": _call(
         landscape.classify,
         landscape=(ON_POSITIONS, "ours"),
-        q=(np.zeros((3, 3)), "array"),
+        attention=(np.zeros((3, 3)), "array"),
         v=(np.zeros((2, 2)), "array"),
         lowest=(0.0, "number"),
         expansions=(1, "integer"),
@@ -289,7 +289,7 @@ CIRCUITS: dict[str, Call] = {
     "continue_descent": _call(
         landscape.continue_descent,
         landscape=(ON_POSITIONS, "ours"),
-        q=(np.zeros((3, 3)), "array"),
+        attention=(np.zeros((3, 3)), "array"),
         v=(np.zeros((2, 2)), "array"),
         expansions=(1, "integer"),
         steps=(1, "integer"),
@@ -297,7 +297,7 @@ CIRCUITS: dict[str, Call] = {
     "find_symmetries": _call(
         landscape.find_symmetries,
         landscape=(ON_POSITIONS, "ours"),
-        q=(np.zeros((3, 3)), "array"),
+        attention=(np.zeros((3, 3)), "array"),
         v=(np.zeros((2, 2)), "array"),
     ),
     "stall": _call(

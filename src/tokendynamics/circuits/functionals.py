@@ -70,11 +70,11 @@ def positive_functional(categories: int, seed: int, law: ArrayLike | str | None 
 
 
 @typed_arguments
-def equal_column_means(functional: ArrayLike, law: ArrayLike | str | None = None) -> Tensor:
+def equal_column_means(q_true: ArrayLike, law: ArrayLike | str | None = None) -> Tensor:
     """Columns scaled so that ``E[q(X, b)] = Σ_a p_a q_ab = 1`` for each current category b.
 
     Args:
-        functional: (previous, current) = (N, N), positive.
+        q_true: (previous, current) = (N, N), positive.
         law: p; see `category_law`.
 
     Returns:
@@ -86,11 +86,11 @@ def equal_column_means(functional: ArrayLike, law: ArrayLike | str | None = None
     >>> equal_column_means([[1.0, 2.0], [3.0, 2.0]]).tolist()
     [[0.5, 1.0], [1.5, 1.0]]
     """
-    values = as_tensor(functional, "functional", ndim_at_least=2, axes="(previous, current)").double()
+    values = as_tensor(q_true, "q_true", ndim_at_least=2, axes="(previous, current)").double()
     if values.ndim != 2 or values.shape[0] != values.shape[1]:
-        raise ArgumentValueError(expected("functional", "an N × N matrix", f"shape {tuple(values.shape)}"))
+        raise ArgumentValueError(expected("q_true", "an N × N matrix", f"shape {tuple(values.shape)}"))
     if not bool((values > 0).all()):
-        raise ArgumentValueError(expected("functional", "positive numbers", f"{float(values.min()):g}"))
+        raise ArgumentValueError(expected("q_true", "positive numbers", f"{float(values.min()):g}"))
     return values / (category_law(law, values.shape[0]) @ values)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tokendynamics.attention import Attention
 from tokendynamics.circuits.constructions.selection import Selection, selecting
-from tokendynamics.circuits.constructions.solutions import readout, recognisers
+from tokendynamics.circuits.constructions.solutions import bias_and_output, recognisers
 from tokendynamics.circuits.task import PairTask
 from tokendynamics.circuits.transformer import OneLayerTransformer, on_categories, on_positions, shift
 from tokendynamics.numerics.arguments import as_number
@@ -49,7 +49,7 @@ def softmax_solution_1(task: PairTask, sharpness: float = 40.0, causal: bool = F
     [-2.0, 4.0, 3.0]
     """
     v = on_categories(task, 2.0 * torch.eye(task.categories, dtype=torch.float64))
-    bias, C = readout(task.q_true, "rows")
+    bias, C = bias_and_output(task.q_true, "rows")
     attention = _attending_to_previous(task, v, sharpness, causal)
     return OneLayerTransformer(attention, recognisers(task), bias, C, task, name="solution 1 with softmax")
 

@@ -72,7 +72,7 @@ def solution_1(task: PairTask, form: Form = "rows", causal: bool = False) -> One
     qk = on_positions(task, 2.0 * shift(task.positions).mT)
     v = on_categories(task, torch.eye(task.categories, dtype=torch.float64))
     attention = Attention(qk, v, causal=causal, weights="linear")
-    bias, C = readout(task.q_true, form)
+    bias, C = bias_and_output(task.q_true, form)
     return OneLayerTransformer(attention, recognisers(task), bias, C, task, name=_NAMES_1[form])
 
 
@@ -82,35 +82,35 @@ def recognisers(task: PairTask) -> Tensor:
     return torch.nn.functional.pad(2.0 * previous + current, (0, task.positions))
 
 
-def readout(functional: Tensor, form: Literal["rows", "uniform", "printed"]) -> tuple[Tensor, Tensor]:
+def bias_and_output(q_true: Tensor, form: Literal["rows", "uniform", "printed"]) -> tuple[Tensor, Tensor]:
     """The bias (N²,) and C (N²,) that go with `recognisers`; see `solution_1`.
 
     Raises:
         ArgumentValueError: A q_true so large that a C, which adds up a row of it, is not finite.
     """
-    bias, weights = _bias_and_weights(functional, form)
+    bias, weights = _bias_and_weights(q_true, form)
     if not bool(weights.isfinite().all()):
-        largest = float(functional.abs().max())
+        largest = float(q_true.abs().max())
         wanted = "values whose sums over a row are finite"
         raise ArgumentValueError(expected("q_true", wanted, f"values up to {largest:g}", "scale q_true down"))
     return bias, by_pair(weights)
 
 
-def _bias_and_weights(functional: Tensor, form: Literal["rows", "uniform", "printed"]) -> tuple[Tensor, Tensor]:
+def _bias_and_weights(q_true: Tensor, form: Literal["rows", "uniform", "printed"]) -> tuple[Tensor, Tensor]:
     """The bias (N²,), and C as a matrix (previous, current)."""
-    categories = functional.shape[0]
-    diagonal = functional.diagonal()
+    categories = q_true.shape[0]
+    diagonal = q_true.diagonal()
     bias = torch.full((categories**2,), -4.0, dtype=torch.float64)
     # A diagonal pair wakes all rows that begin with its category, each by 2.
-    corrected = diagonal - 2.0 * (functional - torch.diag(diagonal)).sum(dim=1)
+    corrected = diagonal - 2.0 * (q_true - torch.diag(diagonal)).sum(dim=1)
     if form == "printed":
-        return bias, functional
+        return bias, q_true
     if form == "rows":
         bias[:categories] = -8.0
-        return bias, functional - torch.diag(diagonal - corrected)
+        return bias, q_true - torch.diag(diagonal - corrected)
     # 9 − 4N is odd, so it is never zero.
     corrected = corrected / (9 - 4 * categories)
-    pairs = functional - 2.0 * corrected[:, None]
+    pairs = q_true - 2.0 * corrected[:, None]
     return bias, pairs.diagonal_scatter(corrected)
 
 
@@ -227,8 +227,8 @@ def pair_order(categories: int) -> Tensor:
 
 
 @typed_arguments
-def by_pair(functional: Tensor) -> Tensor:
-    """The entries of `functional` (previous, current) in the order of `pair_order`, shape (N²,)."""
-    functional = as_square(functional, "functional")
-    previous, current = (pair_order(functional.shape[0]) - 1).unbind(-1)
-    return functional[previous, current]
+def by_pair(q_true: Tensor) -> Tensor:
+    """The entries of `q_true` (previous, current) in the order of `pair_order`, shape (N²,)."""
+    q_true = as_square(q_true, "q_true")
+    previous, current = (pair_order(q_true.shape[0]) - 1).unbind(-1)
+    return q_true[previous, current]

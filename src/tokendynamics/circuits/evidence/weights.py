@@ -200,17 +200,17 @@ def correlation(model: OneLayerTransformer, task: PairTask, resamples: int, conf
     return Instrument("correlation", title, found, None, estimates, _likeness(estimates, chance), details)
 
 
-def _centred(block: Tensor, functional: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    return _alike(row_centred(block, columns), row_centred(functional, columns), rows, columns)
+def _centred(block: Tensor, q_true: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    return _alike(row_centred(block, columns), row_centred(q_true, columns), rows, columns)
 
 
-def _double(block: Tensor, functional: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    centred = double_centred(block, rows, columns), double_centred(functional, rows, columns)
+def _double(block: Tensor, q_true: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    centred = double_centred(block, rows, columns), double_centred(q_true, rows, columns)
     return _alike(*centred, rows, columns)
 
 
-def _raw(block: Tensor, functional: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    return _alike(_less_mean(block, rows, columns), _less_mean(functional, rows, columns), rows, columns)
+def _raw(block: Tensor, q_true: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    return _alike(_less_mean(block, rows, columns), _less_mean(q_true, rows, columns), rows, columns)
 
 
 def _less_mean(matrix: Tensor, rows: Tensor, columns: Tensor) -> Tensor:

@@ -58,7 +58,7 @@ class BasinRun:
 
     Attributes:
         start: The number of the start, from 0.
-        q: The last finite q.
+        attention: The last finite attention matrix.
         v: The last finite v.
         loss: The loss there.
         relative_gradient: ``|gradient| · max(|(q, v)|, 1)`` divided by the loss of no output (v = 0).
@@ -70,7 +70,7 @@ class BasinRun:
     """
 
     start: int
-    q: Tensor
+    attention: Tensor
     v: Tensor
     loss: float
     relative_gradient: float
@@ -85,7 +85,7 @@ class BasinRun:
         return "not finite" if self.classification is None else self.classification.kind
 
     def as_json(self) -> dict[str, object]:
-        """All fields as plain values; q and v as lists."""
+        """All fields as plain values; attention and v as lists."""
         return {
             "start": self.start,
             "kind": self.kind,
@@ -94,7 +94,7 @@ class BasinRun:
             "status": self.status,
             "reason": self.reason,
             "evaluations": self.evaluations,
-            "q": self.q.tolist(),
+            "attention": self.attention.tolist(),
             "v": self.v.tolist(),
             "classification": None if self.classification is None else self.classification.as_json(),
         }
@@ -219,10 +219,10 @@ def find_basins(
     5
     """
     _check(landscape, method, budget, horizon, tolerance)
-    q, v = random_starts(landscape, starts, seed=seed, scale=scale)
+    attention, v = random_starts(landscape, starts, seed=seed, scale=scale)
     with limited_threads(1), threadpool_limits(1, user_api="blas"), reporting(progress) as report:
         numbers = tracked(range(starts), report, f"{landscape.name}: {method}")
-        points = ((number, flatten(q[number], v[number]).numpy()) for number in numbers)
+        points = ((number, flatten(attention[number], v[number]).numpy()) for number in numbers)
         runs = [_followed(landscape, method, *point, budget, horizon, tolerance) for point in points]
     last_time = horizon if method == "gradient-flow" else None
     return Basins(landscape.name, method, scale, seed, budget, last_time, tuple(runs))
@@ -240,23 +240,23 @@ def _followed(
 
 
 def _run(landscape: Landscape, objective: Objective, number: int, ending: Ending) -> BasinRun:
-    q, v = objective.unflatten(ending.point)
+    attention, v = objective.unflatten(ending.point)
     finite = ending.status != "not finite"
     loss, relative_gradient = math.nan, math.nan
     if math.isfinite(objective.best_loss) or finite:
-        gradient = landscape.gradient(q, v)
-        loss = float(landscape.loss(q, v))
-        relative_gradient = objective.relative_gradient(ending.point, flatten(gradient.q, gradient.v).numpy())
+        gradient = landscape.gradient(attention, v)
+        loss = float(landscape.loss(attention, v))
+        relative_gradient = objective.relative_gradient(ending.point, flatten(gradient.attention, gradient.v).numpy())
     return BasinRun(
         start=number,
-        q=q,
+        attention=attention,
         v=v,
         loss=loss,
         relative_gradient=relative_gradient,
         status=ending.status,
         reason=ending.reason,
         evaluations=objective.evaluations,
-        classification=classify(landscape, q, v) if finite else None,
+        classification=classify(landscape, attention, v) if finite else None,
     )
 
 
@@ -283,14 +283,14 @@ def random_starts(
             linear layers are initialised.
 
     Returns:
-        q of shape (starts, *q_shape) and v of shape (starts, *v_shape), float64.
+        Attention of shape (starts, *attention_shape) and v of shape (starts, *v_shape), float64.
 
     Raises:
         ArgumentTypeError: A number of starts that is no integer.
         ArgumentValueError: No starts, a scale that is not positive or not finite, or another word.
 
     >>> from tokendynamics.circuits.landscape.positions_only import PositionsOnly
-    >>> q, v = random_starts(PositionsOnly([0.5, 0.5], positions=3), 10, seed=0)
+    >>> attention, v = random_starts(PositionsOnly([0.5, 0.5], positions=3), 10, seed=0)
     >>> tuple(q.shape), tuple(v.shape)
     ((10, 3, 3), (10, 2, 2))
     """
@@ -300,17 +300,19 @@ def random_starts(
         raise ArgumentValueError(expected("starts", "at least 1", starts))
     _check_scale(scale)
     scale = scale if isinstance(scale, str) else as_number(scale, "scale")
-    entries = math.prod(landscape.q_shape)
+    entries = math.prod(landscape.attention_shape)
     count = entries + math.prod(landscape.v_shape)
     check_fits(_BYTES * starts * count, "starts")
     if scale == "fan-in":
         draws = 2.0 * torch.rand(starts, count, generator=generator(seed), dtype=torch.float64) - 1.0
-        width = torch.tensor([landscape.q_shape[1]] * entries + [landscape.v_shape[1]] * (count - entries)).double()
+        width = torch.tensor(
+            [landscape.attention_shape[1]] * entries + [landscape.v_shape[1]] * (count - entries)
+        ).double()
         draws = draws / width.sqrt()
     else:
         draws = scale * torch.randn(starts, count, generator=generator(seed), dtype=torch.float64)
-    q, v = draws[:, :entries], draws[:, entries:]
-    return q.reshape(starts, *landscape.q_shape), v.reshape(starts, *landscape.v_shape)
+    attention, v = draws[:, :entries], draws[:, entries:]
+    return attention.reshape(starts, *landscape.attention_shape), v.reshape(starts, *landscape.v_shape)
 
 
 def _check_scale(scale: float | str) -> None:

@@ -39,10 +39,10 @@ def zero_loss(landscape: CategoriesOnly, scale: float = 1.0, diagonal: float = 0
 
     >>> landscape = CategoriesOnly([[1.0, 2.0], [0.0, -1.0]], None, positions=3)
     >>> point = zero_loss(landscape, scale=2.0, diagonal=1.0)
-    >>> point.q
+    >>> point.attention
     tensor([[ 0.2500,  1.2500],
             [-0.2500, -0.2500]], dtype=torch.float64)
-    >>> float(landscape.loss(point.q, point.v))
+    >>> float(landscape.loss(point.attention, point.v))
     0.0
     """
     _check_scale(scale)
@@ -50,14 +50,14 @@ def zero_loss(landscape: CategoriesOnly, scale: float = 1.0, diagonal: float = 0
         advice = "the sum v_ii + v_i,i−1 must not vanish, or no shift of q takes the diagonal term away"
         raise ArgumentValueError(expected("diagonal", "a finite number other than −1", diagonal, advice))
     own = landscape.q_true.diagonal()
-    q = (landscape.q_true - diagonal / (1.0 + diagonal) * own) / scale
-    if not bool(torch.isfinite(q).all()):
+    attention = (landscape.q_true - diagonal / (1.0 + diagonal) * own) / scale
+    if not bool(torch.isfinite(attention).all()):
         advice = "take a diagonal farther from −1 or a larger scale"
         raise ArgumentValueError(expected("diagonal", "values that keep q finite", f"{diagonal} and {scale}", advice))
     size = landscape.positions
     identity = torch.eye(size, dtype=torch.float64)
     v = scale * (torch.ones(size, size, dtype=torch.float64).tril(-1).triu(-1) + diagonal * identity)
-    return StationaryPoint("A", "zero loss", q, v, 0.0, 0.0)
+    return StationaryPoint("A", "zero loss", attention, v, 0.0, 0.0)
 
 
 def mean_predictor(landscape: CategoriesOnly, scale: float = 1.0, pairs: ArrayLike | None = None) -> StationaryPoint:
@@ -79,39 +79,39 @@ def mean_predictor(landscape: CategoriesOnly, scale: float = 1.0, pairs: ArrayLi
 
     >>> landscape = CategoriesOnly([[1.0, 2.0], [0.0, -1.0]], None, positions=3)
     >>> point = mean_predictor(landscape)
-    >>> point.loss == float(landscape.loss(point.q, point.v)) == 2 * landscape.interaction_variance
+    >>> point.loss == float(landscape.loss(point.attention, point.v)) == 2 * landscape.interaction_variance
     True
     """
     _check_scale(scale)
     check_interaction(landscape)
     mean = landscape.law @ landscape.q_true
-    q = (mean / scale).expand(landscape.q_shape).clone()
+    attention = (mean / scale).expand(landscape.attention_shape).clone()
     if pairs is not None:
-        q = _uncorrelated(landscape, _of_size(pairs, landscape), q)
+        attention = _uncorrelated(landscape, _of_size(pairs, landscape), attention)
     v = scale * torch.eye(landscape.positions, dtype=torch.float64)
     per_row = landscape.interaction_variance
-    return StationaryPoint("C", "mean predictor", q, v, (landscape.positions - 1) * per_row, per_row)
+    return StationaryPoint("C", "mean predictor", attention, v, (landscape.positions - 1) * per_row, per_row)
 
 
-def nothing(landscape: CategoriesOnly) -> StationaryPoint:
+def no_output(landscape: CategoriesOnly) -> StationaryPoint:
     """Q = v = 0: the prediction is 0 and the loss (M − 1) E Y²; a strict saddle unless q_true is zero.
 
     >>> landscape = CategoriesOnly([[1.0, 2.0], [0.0, -1.0]], None, positions=3)
-    >>> nothing(landscape).loss
+    >>> no_output(landscape).loss
     3.0
     """
-    law, target = landscape.law, landscape.q_true
-    per_row = float(law @ target**2 @ law)
-    q, v = torch.zeros_like(target), torch.zeros(landscape.v_shape, dtype=torch.float64)
-    return StationaryPoint("D", "q = v = 0", q, v, (landscape.positions - 1) * per_row, per_row)
+    law, q_true = landscape.law, landscape.q_true
+    per_row = float(law @ q_true**2 @ law)
+    attention, v = torch.zeros_like(q_true), torch.zeros(landscape.v_shape, dtype=torch.float64)
+    return StationaryPoint("D", "q = v = 0", attention, v, (landscape.positions - 1) * per_row, per_row)
 
 
 def check_interaction(landscape: CategoriesOnly) -> None:
-    """Refuse a target that depends on the receiver alone, up to rounding: these points are no saddles but solutions."""
-    target = landscape.q_true
-    rounding = _ROUNDING * target.shape[0] * float(target.abs().max())
+    """Refuse a q_true that depends on the receiver alone, up to rounding: these points are no saddles but solutions."""
+    q_true = landscape.q_true
+    rounding = _ROUNDING * q_true.shape[0] * float(q_true.abs().max())
     if landscape.interaction_variance <= rounding**2:
-        advice = "with such a target the loss is zero without looking at any other token"
+        advice = "with such a q_true the loss is zero without looking at any other token"
         raise ArgumentValueError(expected("q_true", "dependence on the previous category", "equal rows", advice))
 
 
@@ -122,19 +122,19 @@ def _check_scale(scale: float) -> None:
 
 def _of_size(pairs: ArrayLike, landscape: CategoriesOnly) -> Tensor:
     matrix = as_square(pairs, "pairs").double()
-    if matrix.shape != landscape.q_shape:
-        raise ArgumentValueError(expected("pairs", f"shape {landscape.q_shape}", f"{tuple(matrix.shape)}"))
+    if matrix.shape != landscape.attention_shape:
+        raise ArgumentValueError(expected("pairs", f"shape {landscape.attention_shape}", f"{tuple(matrix.shape)}"))
     return matrix
 
 
 def _uncorrelated(landscape: CategoriesOnly, pairs: Tensor, base: Tensor) -> Tensor:
     """`pairs` off the diagonal and `base` on it, with the mean covariance with q_true projected away."""
     free = 1.0 - torch.eye(len(landscape.law), dtype=torch.float64)
-    q = free * pairs + (1.0 - free) * base
+    attention = free * pairs + (1.0 - free) * base
     centred = landscape.q_true - landscape.law @ landscape.q_true
     direction = torch.outer(landscape.law, landscape.law) * centred
     movable = free * direction
-    return q - movable * ((direction * q).sum() / (movable**2).sum())
+    return attention - movable * ((direction * attention).sum() / (movable**2).sum())
 
 
 @dataclass(frozen=True)
@@ -159,12 +159,12 @@ def zero_row_sums(landscape: CategoriesOnly, scale: float = 1.0) -> list[Station
     where the ratio α : g is a root of one equation,
     g α V* = (w2 − 2(g−α)g) Σ_t p_t E_t(q*_tt − m*_t) + (g−α) u Σ_t (1 − p_t) E_t².
     Between them the points fill, for each root, the scale and N − 1 dimensions of column means m. For M = 2 there is
-    no α and no equation: one such point exists for every target whose diagonal does not vanish, with u = g and
+    no α and no equation: one such point exists for every q_true whose diagonal does not vanish, with u = g and
     E_t = p_t q*_tt.
 
     The branch that `logical` (3.59) looks at, Σ_{j≠i} v_ij = 0, is α = −Δv/(M−1) (not N − 1: v has M columns, which
     corrects (3.58) and (3.59)). With v_ii ≠ 0 and v_{i,i−1} ≠ 0 it is indeed empty, as 3.3.1 says. With v_ii = 0 it is
-    the root u = 0 of the equation above and needs Σ_t p_t m*_t(q*_tt − m*_t) = V*/(M−1) of the target; the loss per
+    the root u = 0 of the equation above and needs Σ_t p_t m*_t(q*_tt − m*_t) = V*/(M−1) of q_true; the loss per
     row is then E m*² + V*/(M−1). Without that coincidence the roots have u ≠ 0.
 
     All are strict saddles: adding k_t to column t of q leaves the loss as it is, whatever k, and a change of v_ii
@@ -175,16 +175,16 @@ def zero_row_sums(landscape: CategoriesOnly, scale: float = 1.0) -> list[Station
         scale: √(α² + g²), positive.
 
     Returns:
-        One point for each simple root in order of its loss; empty if the equation has none for this target. (Roots are
+        One point for each simple root in order of its loss; empty if the equation has none for this q_true. (Roots are
         found by a change of sign between 4096 angles: a double root, or two of them closer than that, are missed.)
 
     Raises:
-        ArgumentValueError: A causal landscape, a target without interaction, a scale that is not positive.
+        ArgumentValueError: A causal landscape, a q_true without interaction, a scale that is not positive.
 
     >>> landscape = CategoriesOnly([[1.0, 2.0], [0.0, -1.0]], None, positions=3)
     >>> for point in zero_row_sums(landscape):
-    ...     slope = landscape.gradient(point.q, point.v)
-    ...     print(f"{point.loss:.6f}", bool(slope.q.norm() + slope.v.norm() < 1e-14))
+    ...     slope = landscape.gradient(point.attention, point.v)
+    ...     print(f"{point.loss:.6f}", bool(slope.attention.norm() + slope.v.norm() < 1e-14))
     0.819540 True
     2.847127 True
     """
@@ -206,12 +206,12 @@ def _zero_rows(landscape: CategoriesOnly, angles: Tensor, scale: float = 1.0) ->
     previous, others = scale * angles.cos()[:, None], scale * angles.sin()[:, None]
     total = previous + (landscape.positions - 2) * others
     squares = previous**2 + (landscape.positions - 2) * others**2
-    mean, gap = _target(landscape)
+    mean, gap = _mean_and_gap(landscape)
     error = (squares * mean + total * previous * gap) / (squares + total**2 * (1.0 / landscape.law - 1.0))
     return _ZeroRows(previous, others, total, squares, error)
 
 
-def _target(landscape: CategoriesOnly) -> tuple[Tensor, Tensor]:
+def _mean_and_gap(landscape: CategoriesOnly) -> tuple[Tensor, Tensor]:
     """m*_t and q*_tt − m*_t."""
     mean = landscape.law @ landscape.q_true
     return mean, landscape.q_true.diagonal() - mean
@@ -220,7 +220,7 @@ def _target(landscape: CategoriesOnly) -> tuple[Tensor, Tensor]:
 def _equation(landscape: CategoriesOnly, angles: Tensor) -> Tensor:
     """Zero where the share of the previous token is stationary: (Cov − (g − α) Var) w2²/u at each angle."""
     rows = _zero_rows(landscape, angles)
-    law, gap = landscape.law, _target(landscape)[1]
+    law, gap = landscape.law, _mean_and_gap(landscape)[1]
     step = rows.previous - rows.others
     along = (law * rows.error * gap).sum(-1, keepdim=True)
     spread = ((1.0 - law) * rows.error**2).sum(-1, keepdim=True)
@@ -237,7 +237,7 @@ def _roots(landscape: CategoriesOnly) -> list[float]:
     def at(angle: float) -> float:
         return float(_equation(landscape, torch.tensor([angle], dtype=torch.float64)))
 
-    # Half a step off 0, where a target with a zero diagonal has a root that is a solution.
+    # Half a step off 0, where a q_true with a zero diagonal has a root that is a solution.
     angles = (torch.arange(_DIRECTIONS + 1, dtype=torch.float64) - 0.5) * (math.pi / _DIRECTIONS)
     signs = _equation(landscape, angles).sign()
     crossings = (signs[:-1] * signs[1:] < 0).nonzero().flatten().tolist()
@@ -250,21 +250,21 @@ def _zero_rows_point(landscape: CategoriesOnly, angle: float, scale: float) -> S
     law, error = landscape.law, rows.error[0]
     if float(error.abs().max()) <= _NO_ERROR * float(landscape.q_true.abs().max()):
         return None  # The error of the mean vanishes: this root belongs to the zero-loss family.
-    mean, _ = _target(landscape)
-    target = landscape.q_true - mean
+    mean, _ = _mean_and_gap(landscape)
+    about_mean = landscape.q_true - mean
     own = torch.eye(len(law), dtype=torch.float64) / law[:, None]
-    centred = (rows.previous * target + rows.sum_of_others * error * (1.0 - own)) / rows.squares
+    centred = (rows.previous * about_mean + rows.sum_of_others * error * (1.0 - own)) / rows.squares
     weights = law * error
-    q = centred - weights * ((weights @ centred.diagonal()) / (weights @ weights))
+    attention = centred - weights * ((weights @ centred.diagonal()) / (weights @ weights))
     per_row = _loss_per_row(landscape, rows, centred)
     v = _weights(landscape.positions, rows)
-    return StationaryPoint("B", "zero row sums", q, v, (landscape.positions - 1) * per_row, per_row)
+    return StationaryPoint("B", "zero row sums", attention, v, (landscape.positions - 1) * per_row, per_row)
 
 
 def _loss_per_row(landscape: CategoriesOnly, rows: _ZeroRows, centred: Tensor) -> float:
     """E Y² − E Y Ŷ: where the loss is stationary in the scale of v, E Ŷ² = E Y Ŷ."""
     law = landscape.law
-    mean, _ = _target(landscape)
+    mean, _ = _mean_and_gap(landscape)
     covariance = (torch.outer(law, law) * (landscape.q_true - mean) * centred).sum()
     square = (law * mean**2).sum() + landscape.interaction_variance
     product = rows.previous * covariance - rows.sum_of_others * (law * mean * centred.diagonal()).sum()

@@ -50,9 +50,9 @@ class CategoriesOnly:
         ArgumentValueError: A q_true that is not N × N or not finite, a law that does not fit, fewer than 2 positions.
 
     >>> landscape = CategoriesOnly([[1.0, 2.0], [0.0, -1.0]], None, positions=3)
-    >>> q = landscape.q_true
+    >>> attention = landscape.q_true
     >>> v = torch.eye(3, dtype=torch.float64).roll(1, 0).tril()
-    >>> float(landscape.loss(q, v)), float(landscape.loss(q, 0 * v))
+    >>> float(landscape.loss(attention, v)), float(landscape.loss(attention, 0 * v))
     (0.0, 3.0)
     """
 
@@ -78,7 +78,7 @@ class CategoriesOnly:
 
     @property
     def q_true(self) -> Tensor:
-        """The target, (N, N), [previous, current]."""
+        """(N, N), [previous, current]."""
         return self._q_true
 
     @property
@@ -97,8 +97,8 @@ class CategoriesOnly:
         return self._causal
 
     @property
-    def q_shape(self) -> tuple[int, int]:
-        """Shape of one q: (N, N), [category of the sender, category of the receiver]."""
+    def attention_shape(self) -> tuple[int, int]:
+        """Shape of one attention matrix: (N, N), [category of the sender, category of the receiver]."""
         return (len(self._law), len(self._law))
 
     @property
@@ -111,11 +111,11 @@ class CategoriesOnly:
         """Σ_t p_t Var q_true(·, t): what is left of the variance of Y once X_i is known."""
         return self._variance
 
-    def loss(self, q: ArrayLike, v: ArrayLike) -> Tensor:
+    def loss(self, attention: ArrayLike, v: ArrayLike) -> Tensor:
         """The expected squared error summed over the rows i = 2..M.
 
         Args:
-            q: Shape (…, N, N).
+            attention: Shape (…, N, N).
             v: Shape (…, M, M).
 
         Returns:
@@ -124,29 +124,29 @@ class CategoriesOnly:
         Raises:
             ArgumentTypeError, ArgumentValueError: Matrices that are not real, not finite or of another shape.
         """
-        return self._loss(self._moments(*checked_point(self, q, v)))
+        return self._loss(self._moments(*checked_point(self, attention, v)))
 
-    def gradient(self, q: ArrayLike, v: ArrayLike) -> Gradient:
+    def gradient(self, attention: ArrayLike, v: ArrayLike) -> Gradient:
         """The derivatives of `loss`; arguments and errors as there.
 
         ∂/∂v_ij = −2 Σ_t p_t E_it m_t − 2 δ_{j,i−1} C + 2 v_ij V for j ≠ i and ∂/∂v_ii = −2 Σ_t p_t E_it q_tt, with
         E the error of the mean, C the mean covariance and V the mean variance; ∂/∂q_rt = −2 p_t[p_r Σ_i u_i E_it +
         δ_rt Σ_i v_ii E_it] − 2 p_r p_t Σ_i v_{i,i−1} (q*_rt − m*_t) + 2 p_r p_t Σ_i w2_i (q_rt − m_t).
         """
-        return self._gradient(self._moments(*checked_point(self, q, v)))
+        return self._gradient(self._moments(*checked_point(self, attention, v)))
 
-    def loss_and_gradient(self, q: ArrayLike, v: ArrayLike) -> tuple[Tensor, Gradient]:
+    def loss_and_gradient(self, attention: ArrayLike, v: ArrayLike) -> tuple[Tensor, Gradient]:
         """Both at once, for less than the cost of one after the other."""
-        at = self._moments(*checked_point(self, q, v))
+        at = self._moments(*checked_point(self, attention, v))
         return self._loss(at), self._gradient(at)
 
-    def hessian(self, q: ArrayLike, v: ArrayLike) -> Tensor:
+    def hessian(self, attention: ArrayLike, v: ArrayLike) -> Tensor:
         """The second derivatives of `loss` over (q, v) flattened row by row; arguments and errors as there.
 
         Returns:
             Shape (…, n, n) with n = N² + M², in closed form. Rows and columns of entries without effect are zero.
         """
-        at = self._moments(*checked_point(self, q, v))
+        at = self._moments(*checked_point(self, attention, v))
         # by_v[i, j, t] and by_q[i, r, t]: derivatives of the predicted mean of row i given X_i = t.
         by_v = self._others[:, :, None] * at.mean[..., None, None, :]
         by_v = by_v + self._own[:, :, None] * at.diagonal[..., None, None, :]
@@ -192,22 +192,22 @@ class CategoriesOnly:
         weighted = (self._law * at.error).mT[..., None, :, :, None]
         through_others = weighted * self._law[:, None, None, None] * self._others
         through_own = weighted * identity[:, :, None, None] * self._own
-        target = torch.einsum("rt,ij->rtij", self._pairs * self._centred, self._previous)
+        fitted = torch.einsum("rt,ij->rtij", self._pairs * self._centred, self._previous)
         spread = torch.einsum("...rt,...ij->...rtij", self._pairs * at.centred, at.others)
-        return 2 * (product - through_others - through_own - target) + 4 * spread
+        return 2 * (product - through_others - through_own - fitted) + 4 * spread
 
     def _assembled(self, qq: Tensor, qv: Tensor, vv: Tensor) -> Tensor:
-        attention, rows = len(self._law) ** 2, self._positions * (self._positions - 1)
+        entries, rows = len(self._law) ** 2, self._positions * (self._positions - 1)
         lead = qv.shape[:-4]
-        qq = qq.reshape(*qq.shape[:-4], attention, attention).expand(*lead, attention, attention)
+        qq = qq.reshape(*qq.shape[:-4], entries, entries).expand(*lead, entries, entries)
         vv = vv.reshape(*vv.shape[:-4], rows, rows).expand(*lead, rows, rows)
-        qv = qv.reshape(*lead, attention, rows)
+        qv = qv.reshape(*lead, entries, rows)
         first = self._positions
-        result = qv.new_zeros(*lead, attention + first + rows, attention + first + rows)
-        result[..., :attention, :attention] = qq
-        result[..., :attention, attention + first :] = qv
-        result[..., attention + first :, :attention] = qv.mT
-        result[..., attention + first :, attention + first :] = vv
+        result = qv.new_zeros(*lead, entries + first + rows, entries + first + rows)
+        result[..., :entries, :entries] = qq
+        result[..., :entries, entries + first :] = qv
+        result[..., entries + first :, :entries] = qv.mT
+        result[..., entries + first :, entries + first :] = vv
         return result
 
     @property
@@ -218,10 +218,10 @@ class CategoriesOnly:
     def _own(self) -> Tensor:
         return torch.eye(self._positions, dtype=torch.float64)[1:]
 
-    def _moments(self, q: Tensor, v: Tensor) -> _Moments:
-        mean = self._law @ q
-        centred = q - mean[..., None, :]
-        diagonal = q.diagonal(dim1=-2, dim2=-1)
+    def _moments(self, attention: Tensor, v: Tensor) -> _Moments:
+        mean = self._law @ attention
+        centred = attention - mean[..., None, :]
+        diagonal = attention.diagonal(dim1=-2, dim2=-1)
         others = v[..., 1:, :] * self._others
         own = v.diagonal(dim1=-2, dim2=-1)[..., 1:]
         predicted = others.sum(-1, keepdim=True) * mean[..., None, :] + own[..., None] * diagonal[..., None, :]

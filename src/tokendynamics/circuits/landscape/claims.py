@@ -13,7 +13,7 @@ from tokendynamics.circuits.landscape.basins import Basins, Method, find_basins
 from tokendynamics.circuits.landscape.categories_families import (
     check_interaction,
     mean_predictor,
-    nothing,
+    no_output,
     zero_loss,
     zero_row_sums,
 )
@@ -87,16 +87,16 @@ class LandscapeSurvey:
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
-        place = self.landscape
-        own = isinstance(place, CategoriesOnly)
+        landscape = self.landscape
+        own = isinstance(landscape, CategoriesOnly)
         return {
             "section": self.section,
             "landscape": self.name,
-            "categories": len(place.law),
-            "positions": place.positions,
-            "law": place.law.tolist(),
-            "q_true": place.q_true.tolist() if own else None,
-            "causal": place.causal if own else None,
+            "categories": len(landscape.law),
+            "positions": landscape.positions,
+            "law": landscape.law.tolist(),
+            "q_true": landscape.q_true.tolist() if own else None,
+            "causal": landscape.causal if own else None,
             "claims": list(self.claims),
             "points": [_point_as_json(*pair) for pair in self.points],
             "stalls": [vars(one) | {"loss_per_token": self.per_token(one.loss)} for one in self.stalls],
@@ -261,7 +261,7 @@ def _softmax(landscape: SoftmaxPositions, found: Basins) -> LandscapeSurvey:
 def _categories(landscape: CategoriesOnly, found: Basins) -> LandscapeSurvey:
     solved, shifted, mean = zero_loss(landscape), zero_loss(landscape, 2.0, 0.5), mean_predictor(landscape)
     rows = [] if landscape.causal else zero_row_sums(landscape)
-    points = _classified(landscape, [solved, shifted, mean, nothing(landscape), *rows])
+    points = _classified(landscape, [solved, shifted, mean, no_output(landscape), *rows])
     claims = [f"{_said(found, 'global minimum')} of the starts reach the global minimum."]
     if rows:
         losses = ", ".join(f"{point.loss_per_column:.4g}" for point in rows)
@@ -282,7 +282,7 @@ def _categories(landscape: CategoriesOnly, found: Basins) -> LandscapeSurvey:
 
 
 def _classified(landscape: Landscape, points: Sequence[StationaryPoint]) -> Points:
-    return tuple((point, classify(landscape, point.q, point.v)) for point in points)
+    return tuple((point, classify(landscape, point.attention, point.v)) for point in points)
 
 
 def _said(found: Basins, kind: str) -> str:
@@ -296,7 +296,7 @@ def _point_as_json(point: StationaryPoint, found: Classification) -> dict[str, A
         "text": point.text,
         "loss": point.loss,
         "loss_per_token": point.loss_per_column,
-        "q": point.q.tolist(),
+        "attention": point.attention.tolist(),
         "v": point.v.tolist(),
         "classification": found.as_json(),
     }

@@ -67,7 +67,7 @@ class Classification:
 @typed_arguments
 def classify(
     landscape: Landscape,
-    q: ArrayLike,
+    attention: ArrayLike,
     v: ArrayLike,
     *,
     lowest: float = 0.0,
@@ -97,8 +97,8 @@ def classify(
 
     Args:
         landscape: Any landscape.
-        q: Shape of one q.
-        v: Shape of one v.
+        attention: One matrix, the paper's q.
+        v: One matrix.
         lowest: The least loss there is.
         loss_tolerance: See 1, as a part of the loss of no output.
         gradient_tolerance: Below this the relative gradient counts as zero.
@@ -116,16 +116,16 @@ def classify(
     >>> from tokendynamics.circuits.landscape.positions_only import PositionsOnly
     >>> landscape = PositionsOnly([0.5, 0.3, 0.2], positions=3)
     >>> point = zero_column_sums(landscape)
-    >>> classify(landscape, point.q, point.v).kind
+    >>> classify(landscape, point.attention, point.v).kind
     'strict saddle'
     """
-    here = _measure(landscape, q, v, curvature_tolerance)
+    here = _measure(landscape, attention, v, curvature_tolerance)
     if here.loss - as_finite(lowest, "lowest") <= loss_tolerance * here.scale:
         return here.result("global minimum", f"the loss is within {here.loss - lowest:.2g} of the least there is")
     stationary = here.relative_gradient <= gradient_tolerance
     if stationary and here.negative:
         return here.result("strict saddle", f"no gradient, and the lowest curvature is {here.lowest_curvature:.3g}")
-    further = continue_descent(landscape, here.q, here.v, expansions=expansions)
+    further = continue_descent(landscape, here.attention, here.v, expansions=expansions)
     if further.growth >= growth and further.drop <= drop_tolerance * here.scale:
         text = f"the norm grows {further.growth:.3g} times while the loss tends to {further.loss:.6g}"
         return here.result("at infinity", text, further)
@@ -140,7 +140,7 @@ def classify(
 
 @dataclass(frozen=True)
 class _Measured:
-    q: Tensor
+    attention: Tensor
     v: Tensor
     loss: float
     scale: float
@@ -164,31 +164,31 @@ class _Measured:
             zero_directions=self.zero_directions,
             symmetric_directions=self.symmetric.shape[-1],
             symmetries=self.names,
-            norm=float(flatten(self.q, self.v).norm()),
+            norm=float(flatten(self.attention, self.v).norm()),
             growth=1.0 if further is None else further.growth,
             limit=self.loss if further is None else further.loss,
         )
 
 
-def _measure(landscape: Landscape, q: ArrayLike, v: ArrayLike, curvature_tolerance: float) -> _Measured:
-    checked_q, checked_v = one_point(landscape, q, v)
-    found = find_symmetries(landscape, checked_q, checked_v)
+def _measure(landscape: Landscape, attention: ArrayLike, v: ArrayLike, curvature_tolerance: float) -> _Measured:
+    checked_attention, checked_v = one_point(landscape, attention, v)
+    found = find_symmetries(landscape, checked_attention, checked_v)
     if "scaling q against v" in found.names:
-        checked_q, checked_v = balanced(checked_q, checked_v)
-        found = find_symmetries(landscape, checked_q, checked_v)
-    gradient = landscape.gradient(checked_q, checked_v)
-    scale = float(landscape.loss(checked_q, torch.zeros_like(checked_v))) or 1.0
-    size = float(flatten(checked_q, checked_v).norm())
-    curvatures = torch.linalg.eigvalsh(landscape.hessian(checked_q, checked_v))
+        checked_attention, checked_v = balanced(checked_attention, checked_v)
+        found = find_symmetries(landscape, checked_attention, checked_v)
+    gradient = landscape.gradient(checked_attention, checked_v)
+    scale = float(landscape.loss(checked_attention, torch.zeros_like(checked_v))) or 1.0
+    size = float(flatten(checked_attention, checked_v).norm())
+    curvatures = torch.linalg.eigvalsh(landscape.hessian(checked_attention, checked_v))
     unit = scale / max(size, 1.0) ** 2
     zero = max(curvature_tolerance * unit, _ROUNDING * float(curvatures.abs().max()))
     return _Measured(
-        q=checked_q,
+        attention=checked_attention,
         v=checked_v,
-        loss=float(landscape.loss(checked_q, checked_v)),
+        loss=float(landscape.loss(checked_attention, checked_v)),
         scale=scale,
         # Near the origin the norm says nothing about how far the loss can fall: at least one unit of length counts.
-        relative_gradient=float(flatten(gradient.q, gradient.v).norm()) * max(size, 1.0) / scale,
+        relative_gradient=float(flatten(gradient.attention, gradient.v).norm()) * max(size, 1.0) / scale,
         lowest_curvature=float(curvatures[0]),
         highest_curvature=float(curvatures[-1]),
         zero_directions=int((curvatures.abs() <= zero).sum()),

@@ -24,14 +24,14 @@ class Continuation:
     """Where a continued descent came from and went to (both balanced where the loss allows it).
 
     Attributes:
-        q: The q it ended with.
+        attention: The attention it ended with.
         v: The v it ended with.
         loss: The loss it ended with.
         drop: By how much the loss fell.
         growth: The factor by which ``|(q, v)|`` grew.
     """
 
-    q: Tensor
+    attention: Tensor
     v: Tensor
     loss: float
     drop: float
@@ -40,7 +40,7 @@ class Continuation:
 
 @typed_arguments
 def continue_descent(
-    landscape: Landscape, q: ArrayLike, v: ArrayLike, *, expansions: int = 4, steps: int = 40
+    landscape: Landscape, attention: ArrayLike, v: ArrayLike, *, expansions: int = 4, steps: int = 40
 ) -> Continuation:
     """Newton's method to rest, then attempts to rest further out.
 
@@ -50,12 +50,12 @@ def continue_descent(
 
     Args:
         landscape: Any landscape.
-        q: Shape of one q.
-        v: Shape of one v.
+        attention: One matrix, the paper's q.
+        v: One matrix.
         expansions: How many attempts are made; the first that fails ends them.
         steps: The largest number of Newton steps in each.
     """
-    start = flatten(*one_point(landscape, q, v))
+    start = flatten(*one_point(landscape, attention, v))
     balance = scales_against(landscape)
     start = _balanced(landscape, start) if balance else start
     before = _loss(landscape, start)
@@ -88,7 +88,7 @@ def _newton(landscape: Landscape, point: Tensor) -> tuple[Tensor, float]:
     """The Newton step with all curvatures taken as positive, and the derivative of the loss along it."""
     at = unflatten(landscape, point)
     slopes = landscape.gradient(*at)
-    gradient = flatten(slopes.q, slopes.v)
+    gradient = flatten(slopes.attention, slopes.v)
     curvatures, axes = torch.linalg.eigh(landscape.hessian(*at))
     sizes = curvatures.abs()
     kept = sizes > _ROUNDING * sizes.max()

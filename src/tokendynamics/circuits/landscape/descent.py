@@ -48,8 +48,8 @@ class Objective:
         self.best = start.copy()
         self.best_loss = float("inf")
         self.evaluations = 0
-        q, v = self.unflatten(start)
-        loss = float(landscape.loss(q, torch.zeros_like(v)))
+        attention, v = self.unflatten(start)
+        loss = float(landscape.loss(attention, torch.zeros_like(v)))
         self.scale = loss if np.isfinite(loss) and loss > 0.0 else 1.0
 
     def __call__(self, point: np.ndarray) -> tuple[float, np.ndarray]:
@@ -57,9 +57,9 @@ class Objective:
         self.evaluations += 1
         if not np.isfinite(point).all():
             raise NotFiniteError("a step led to a point that is not finite")
-        q, v = self.unflatten(point)
-        value, gradient = self._evaluated(q, v)
-        loss, slope = float(value), flatten(gradient.q, gradient.v).numpy()
+        attention, v = self.unflatten(point)
+        value, gradient = self._evaluated(attention, v)
+        loss, slope = float(value), flatten(gradient.attention, gradient.v).numpy()
         if not (np.isfinite(loss) and np.isfinite(slope).all()):
             part = "gradient" if np.isfinite(loss) else "loss"
             raise NotFiniteError(f"the {part} is not finite at a point of norm {np.linalg.norm(point):.3g}")
@@ -67,10 +67,10 @@ class Objective:
             self.best, self.best_loss = point.copy(), loss
         return loss, slope
 
-    def _evaluated(self, q: Tensor, v: Tensor) -> tuple[Tensor, Gradient]:
+    def _evaluated(self, attention: Tensor, v: Tensor) -> tuple[Tensor, Gradient]:
         if isinstance(self._landscape, LossAndGradient):
-            return self._landscape.loss_and_gradient(q, v)
-        return self._landscape.loss(q, v), self._landscape.gradient(q, v)
+            return self._landscape.loss_and_gradient(attention, v)
+        return self._landscape.loss(attention, v), self._landscape.gradient(attention, v)
 
     def hessian(self, point: np.ndarray) -> np.ndarray:
         """The second derivatives at a point; raises `NotFiniteError` where they are not finite."""
@@ -141,7 +141,7 @@ def _options(objective: Objective, start: np.ndarray, steps: int, tolerance: flo
 
 def _finished(landscape: Landscape, objective: Objective, point: np.ndarray) -> np.ndarray:
     further = continue_descent(landscape, *objective.unflatten(point), expansions=0, steps=_NEWTON_STEPS)
-    return flatten(further.q, further.v).numpy()
+    return flatten(further.attention, further.v).numpy()
 
 
 def flow(

@@ -1,4 +1,4 @@
-"""What every loss landscape of two matrices, attention `q` and value map `v`, can be asked, and its points."""
+"""What every loss landscape of two matrices, attention (the paper's q) and value map v, can be asked."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Gradient:
     """True derivatives of a loss (−2 times those that `logical` prints in (3.6)–(3.18)).
 
     Attributes:
-        q: ∂loss/∂q, shape (…, *q_shape).
+        attention: ∂loss/∂q, shape (…, *attention_shape).
         v: ∂loss/∂v, shape (…, *v_shape).
     """
 
-    q: Tensor
+    attention: Tensor
     v: Tensor
 
 
@@ -30,16 +30,17 @@ class Gradient:
 class LossAndGradient(Protocol):
     """A landscape that computes what loss and gradient share only once; a descent then takes half as long."""
 
-    def loss_and_gradient(self, q: ArrayLike, v: ArrayLike) -> tuple[Tensor, Gradient]:
+    def loss_and_gradient(self, attention: ArrayLike, v: ArrayLike) -> tuple[Tensor, Gradient]:
         """The same as `loss` and `gradient` of a `Landscape`."""
         ...
 
 
 @runtime_checkable
 class Landscape(Protocol):
-    """An expected squared error as a function of attention `q` and value map `v`, without sampling.
+    """An expected squared error as a function of attention (the paper's q) and value map v, without sampling.
 
-    All methods take q of shape (…, *q_shape) and v of shape (…, *v_shape) and broadcast over leading axes.
+    All methods take attention of shape (…, *attention_shape) and v of shape (…, *v_shape), and broadcast over leading
+    axes.
     """
 
     @property
@@ -48,8 +49,8 @@ class Landscape(Protocol):
         ...
 
     @property
-    def q_shape(self) -> tuple[int, int]:
-        """Shape of one q."""
+    def attention_shape(self) -> tuple[int, int]:
+        """Shape of one attention matrix."""
         ...
 
     @property
@@ -62,15 +63,15 @@ class Landscape(Protocol):
         """Probabilities of the categories, shape (N,)."""
         ...
 
-    def loss(self, q: ArrayLike, v: ArrayLike) -> Tensor:
+    def loss(self, attention: ArrayLike, v: ArrayLike) -> Tensor:
         """The expected squared error, summed over the columns i = 2..M; shape (…,)."""
         ...
 
-    def gradient(self, q: ArrayLike, v: ArrayLike) -> Gradient:
+    def gradient(self, attention: ArrayLike, v: ArrayLike) -> Gradient:
         """The derivatives of `loss`."""
         ...
 
-    def hessian(self, q: ArrayLike, v: ArrayLike) -> Tensor:
+    def hessian(self, attention: ArrayLike, v: ArrayLike) -> Tensor:
         """The second derivatives over the flattened (q, v), each row by row: shape (…, n, n)."""
         ...
 
@@ -82,7 +83,7 @@ class StationaryPoint:
     Attributes:
         family: The letter of the family, such as ``"B"``.
         text: What its members have in common, in a few words.
-        q: Attention.
+        attention: Attention.
         v: Value map.
         loss: The predicted loss, summed over the columns i = 2..M.
         loss_per_column: `loss` divided by M − 1.
@@ -90,36 +91,36 @@ class StationaryPoint:
 
     family: str
     text: str
-    q: Tensor
+    attention: Tensor
     v: Tensor
     loss: float
     loss_per_column: float
 
 
-def checked_point(landscape: Landscape, q: ArrayLike, v: ArrayLike) -> tuple[Tensor, Tensor]:
+def checked_point(landscape: Landscape, attention: ArrayLike, v: ArrayLike) -> tuple[Tensor, Tensor]:
     """Both parts of a point in float64, with the same leading axes.
 
     Raises:
         ArgumentTypeError: Something that is no array of real floating-point numbers.
         ArgumentValueError: A NaN or infinity, a wrong shape, or leading axes that do not fit together.
     """
-    checked_q = _checked(q, "q", landscape.q_shape, landscape.name)
+    checked_attention = _checked(attention, "attention", landscape.attention_shape, landscape.name)
     checked_v = _checked(v, "v", landscape.v_shape, landscape.name)
     try:
-        lead = torch.broadcast_shapes(checked_q.shape[:-2], checked_v.shape[:-2])
+        lead = torch.broadcast_shapes(checked_attention.shape[:-2], checked_v.shape[:-2])
     except RuntimeError as error:
-        wanted = f"leading axes that fit those of q, shape {tuple(checked_q.shape)}"
+        wanted = f"leading axes that fit those of attention, shape {tuple(checked_attention.shape)}"
         raise ArgumentValueError(expected("v", wanted, f"shape {tuple(checked_v.shape)}")) from error
-    return checked_q.expand(*lead, *landscape.q_shape), checked_v.expand(*lead, *landscape.v_shape)
+    return checked_attention.expand(*lead, *landscape.attention_shape), checked_v.expand(*lead, *landscape.v_shape)
 
 
-def one_point(landscape: Landscape, q: ArrayLike, v: ArrayLike) -> tuple[Tensor, Tensor]:
+def one_point(landscape: Landscape, attention: ArrayLike, v: ArrayLike) -> tuple[Tensor, Tensor]:
     """As `checked_point`, for what is computed of one point only: leading axes are refused."""
-    checked_q, checked_v = checked_point(landscape, q, v)
-    if checked_q.ndim > 2:
-        came = f"leading axes {tuple(checked_q.shape[:-2])}"
-        raise ArgumentValueError(expected("q, v", "one point, without leading axes", came))
-    return checked_q, checked_v
+    checked_attention, checked_v = checked_point(landscape, attention, v)
+    if checked_attention.ndim > 2:
+        came = f"leading axes {tuple(checked_attention.shape[:-2])}"
+        raise ArgumentValueError(expected("attention, v", "one point, without leading axes", came))
+    return checked_attention, checked_v
 
 
 def checked_positions(positions: int) -> int:
@@ -147,16 +148,16 @@ def law_of_categories(law: ArrayLike) -> Tensor:
     return category_law(probabilities, probabilities.shape[-1])
 
 
-def flatten(q: Tensor, v: Tensor) -> Tensor:
+def flatten(attention: Tensor, v: Tensor) -> Tensor:
     """One vector for a point: q row by row, then v row by row; shape (…, n)."""
-    return torch.cat([q.flatten(-2), v.flatten(-2)], dim=-1)
+    return torch.cat([attention.flatten(-2), v.flatten(-2)], dim=-1)
 
 
 def unflatten(landscape: Landscape, point: Tensor) -> tuple[Tensor, Tensor]:
     """The inverse of `flatten`."""
-    entries = landscape.q_shape[0] * landscape.q_shape[1]
+    entries = landscape.attention_shape[0] * landscape.attention_shape[1]
     lead = point.shape[:-1]
-    return point[..., :entries].reshape(*lead, *landscape.q_shape), point[..., entries:].reshape(
+    return point[..., :entries].reshape(*lead, *landscape.attention_shape), point[..., entries:].reshape(
         *lead, *landscape.v_shape
     )
 

@@ -66,50 +66,49 @@ class NormalizedPositions:
         self.categories = self.law.shape[0]
         self.epsilon = _positive(epsilon)
         self.name = "positions only, LayerNorm"
-        self.q_shape = (self.positions, self.positions)
+        self.attention_shape = (self.positions, self.positions)
         self.v_shape = (self.categories, self.categories)
         self.sequences = _all_sequences(self.categories, self.positions)
         self.chances = self.law[self.sequences].prod(-1)
         self._targets = self._normalized(torch.eye(self.categories, dtype=torch.float64))
 
-    def loss(self, q: ArrayLike, v: ArrayLike) -> Tensor:
+    def loss(self, attention: ArrayLike, v: ArrayLike) -> Tensor:
         """The expected squared error summed over i = 2..M, shape (…,).
 
         Args:
-            q: Shape (…, M, M), entry [sender, receiver].
+            attention: Shape (…, M, M), entry [sender, receiver].
             v: Shape (…, N, N).
 
         Raises:
             ArgumentTypeError: No real floating-point numbers.
             ArgumentValueError: A wrong shape, or a NaN or infinity.
         """
-        checked_q, checked_v = checked_point(self, q, v)
-        lead = checked_q.shape[:-2]
-        rows_q, rows_v = checked_q.reshape(-1, *self.q_shape), checked_v.reshape(-1, *self.v_shape)
+        checked_attention, checked_v = checked_point(self, attention, v)
+        lead = checked_attention.shape[:-2]
+        rows_q, rows_v = checked_attention.reshape(-1, *self.attention_shape), checked_v.reshape(-1, *self.v_shape)
         at_once = max(1, _ENTRIES_AT_ONCE // (self.sequences.numel() * self.categories))
         parts = zip(rows_q.split(at_once), rows_v.split(at_once), strict=True)
         return torch.cat([self._loss(*part) for part in parts]).reshape(lead)
 
-    def gradient(self, q: ArrayLike, v: ArrayLike) -> Gradient:
+    def gradient(self, attention: ArrayLike, v: ArrayLike) -> Gradient:
         """The derivatives of `loss`, by automatic differentiation."""
-        checked_q, checked_v = (part.detach().clone().requires_grad_() for part in checked_point(self, q, v))
-        q_slope, v_slope = torch.autograd.grad(self.loss(checked_q, checked_v).sum(), (checked_q, checked_v))
-        return Gradient(q_slope, v_slope)
+        point = [part.detach().clone().requires_grad_() for part in checked_point(self, attention, v)]
+        return Gradient(*torch.autograd.grad(self.loss(*point).sum(), point))
 
-    def hessian(self, q: ArrayLike, v: ArrayLike) -> Tensor:
+    def hessian(self, attention: ArrayLike, v: ArrayLike) -> Tensor:
         """The second derivatives over (q row by row, v row by row), by automatic differentiation."""
-        points = flatten(*checked_point(self, q, v)).detach()
+        points = flatten(*checked_point(self, attention, v)).detach()
         lead, size = points.shape[:-1], points.shape[-1]
         rows = [torch.func.jacrev(torch.func.grad(self._loss_of_flat))(point) for point in points.reshape(-1, size)]
         return torch.stack(rows).reshape(*lead, size, size)
 
     def _loss_of_flat(self, point: Tensor) -> Tensor:
-        q, v = unflatten(self, point)
-        return self._loss(q[None], v[None])[0]
+        attention, v = unflatten(self, point)
+        return self._loss(attention[None], v[None])[0]
 
-    def _loss(self, q: Tensor, v: Tensor) -> Tensor:
+    def _loss(self, attention: Tensor, v: Tensor) -> Tensor:
         sent = v.mT[:, self.sequences]
-        outputs = torch.einsum("bsjn,bji->bsin", sent, q[:, :, 1:])
+        outputs = torch.einsum("bsjn,bji->bsin", sent, attention[:, :, 1:])
         errors = (self._targets[self.sequences[:, :-1]] - self._normalized(outputs)).square().sum((-1, -2))
         return errors @ self.chances
 

@@ -74,13 +74,13 @@ def zero_column_sums(landscape: PositionsOnly, scale: float = 1.0, w: ArrayLike 
     positions, law = landscape.positions, landscape.law
     offset = _vector(w, "w", landscape)
     offset = offset - scale * (1.0 - landscape.gini + landscape.gini / positions) - law.dot(offset)
-    q = _counted(previous_token(positions) - 1.0 / positions) / scale
+    attention = _counted(previous_token(positions) - 1.0 / positions) / scale
     v = scale * torch.eye(landscape.categories, dtype=torch.float64) + offset[:, None]
     loss = 1.0 - (1.0 - 1.0 / positions) * landscape.gini
-    return _point(landscape, "B", "columns of q sum to zero", q, v, loss)
+    return _point(landscape, "B", "columns of q sum to zero", attention, v, loss)
 
 
-def mean_predictor(landscape: PositionsOnly, scale: float = 1.0, q: ArrayLike | None = None) -> StationaryPoint:
+def mean_predictor(landscape: PositionsOnly, scale: float = 1.0, attention: ArrayLike | None = None) -> StationaryPoint:
     """Family C: every category gets the mean as its prediction, a strict saddle of loss T per column.
 
     ``v = κ p 1^T``, all columns of q sum to 1/κ, and ``Σ_i q_{i−1,i} = 0``.
@@ -88,18 +88,18 @@ def mean_predictor(landscape: PositionsOnly, scale: float = 1.0, q: ArrayLike | 
     Args:
         landscape: The landscape.
         scale: κ, not zero.
-        q: Any matrix (M, M), moved to meet the conditions: the previous-token entries by a constant, then the other
-            entries of each column by a constant. Zero unless given.
+        attention: Any matrix (M, M), moved to meet the conditions: the previous-token entries by a constant, then the
+            other entries of each column by a constant. Zero unless given.
 
     Raises:
         ArgumentValueError: A scale of zero, or a q of the wrong shape.
     """
     scale = _nonzero(scale, "scale")
     v = scale * landscape.law[:, None].expand(landscape.v_shape).clone()
-    return _point(landscape, "C", "mean predictor", _with_sums(landscape, q, 1.0 / scale), v, landscape.gini)
+    return _point(landscape, "C", "mean predictor", _with_sums(landscape, attention, 1.0 / scale), v, landscape.gini)
 
 
-def nothing_sent(landscape: PositionsOnly, w: ArrayLike, q: ArrayLike | None = None) -> StationaryPoint:
+def nothing_sent(landscape: PositionsOnly, w: ArrayLike, attention: ArrayLike | None = None) -> StationaryPoint:
     """Family D: ``v = w 1^T`` with ``p·w = 0``, columns of q that sum to zero, ``Σ_i q_{i−1,i} = 0``.
 
     The loss per column is 1, that of no output.
@@ -107,7 +107,7 @@ def nothing_sent(landscape: PositionsOnly, w: ArrayLike, q: ArrayLike | None = N
     Args:
         landscape: The landscape.
         w: Any vector of shape (N,); a multiple of 1 is added to meet the condition.
-        q: Any matrix (M, M), moved as in `mean_predictor`. Zero unless given.
+        attention: Any matrix (M, M), moved as in `mean_predictor`. Zero unless given.
 
     Raises:
         ArgumentValueError: A w or a q of the wrong shape.
@@ -115,7 +115,7 @@ def nothing_sent(landscape: PositionsOnly, w: ArrayLike, q: ArrayLike | None = N
     direction = _vector(w, "w", landscape)
     direction = direction - landscape.law.dot(direction)
     v = direction[:, None].expand(landscape.v_shape).clone()
-    return _point(landscape, "D", "one vector for all, sums zero", _with_sums(landscape, q, 0.0), v, 1.0)
+    return _point(landscape, "D", "one vector for all, sums zero", _with_sums(landscape, attention, 0.0), v, 1.0)
 
 
 def no_attention(landscape: PositionsOnly, v: ArrayLike | None = None) -> StationaryPoint:
@@ -128,29 +128,29 @@ def no_attention(landscape: PositionsOnly, v: ArrayLike | None = None) -> Statio
     Raises:
         ArgumentValueError: A v of the wrong shape.
     """
-    q, value = checked_point(
-        landscape, torch.zeros(landscape.q_shape), torch.zeros(landscape.v_shape) if v is None else v
+    attention, value = checked_point(
+        landscape, torch.zeros(landscape.attention_shape), torch.zeros(landscape.v_shape) if v is None else v
     )
     mean = landscape.law[:, None] * landscape.law
     covariance = torch.diag(landscape.law) - mean
     basis, _ = torch.linalg.qr(torch.stack([mean.flatten(), covariance.flatten()], dim=-1))
     flat = value.flatten()
     value = (flat - basis @ (basis.mT @ flat)).reshape(landscape.v_shape)
-    return _point(landscape, "D'", "no attention", q.clone(), value, 1.0)
+    return _point(landscape, "D'", "no attention", attention.clone(), value, 1.0)
 
 
-def no_values(landscape: PositionsOnly, q: ArrayLike | None = None) -> StationaryPoint:
+def no_values(landscape: PositionsOnly, attention: ArrayLike | None = None) -> StationaryPoint:
     """Family D'': ``v = 0`` with ``Σ_i s_i = 0`` and ``Σ_i q_{i−1,i} = 0``: loss 1 per column.
 
     Args:
         landscape: The landscape.
-        q: Any matrix (M, M); a constant is taken from the previous-token entries and another from all others to
-            meet the conditions. Zero unless given.
+        attention: Any matrix (M, M); a constant is taken from the previous-token entries and another from all others
+            to meet the conditions. Zero unless given.
 
     Raises:
         ArgumentValueError: A q of the wrong shape.
     """
-    moved = _own_to_zero(landscape, q)
+    moved = _own_to_zero(landscape, attention)
     others = _counted(1.0 - previous_token(landscape.positions))
     moved = moved - others * (moved[:, 1:].sum() / others.sum())
     return _point(landscape, "D''", "no values", moved, torch.zeros(landscape.v_shape).double(), 1.0)
@@ -167,17 +167,17 @@ def families(landscape: PositionsOnly, seed: int = 0) -> list[StationaryPoint]:
     ['A', 'B', 'C', 'D', "D'", "D''"]
     """
     draws = generator(seed)
-    q = torch.randn(landscape.q_shape, generator=draws, dtype=torch.float64)
+    attention = torch.randn(landscape.attention_shape, generator=draws, dtype=torch.float64)
     v = torch.randn(landscape.v_shape, generator=draws, dtype=torch.float64)
     w = torch.randn(landscape.categories, generator=draws, dtype=torch.float64)
     scale = 0.5 + float(torch.rand(1, generator=draws))
     return [
         solved(landscape, scale),
         zero_column_sums(landscape, scale, w),
-        mean_predictor(landscape, scale, q),
-        nothing_sent(landscape, w, q),
+        mean_predictor(landscape, scale, attention),
+        nothing_sent(landscape, w, attention),
         no_attention(landscape, v),
-        no_values(landscape, q),
+        no_values(landscape, attention),
     ]
 
 
@@ -204,10 +204,10 @@ def towards_infinity(landscape: PositionsOnly, s: float, scale: float | None = N
     s = _nonzero(s, "s")
     delta = -s if scale is None else _nonzero(scale, "scale")
     positions, law = landscape.positions, landscape.law
-    q = _counted((previous_token(positions) - 1.0 / positions) / delta + s / positions)
+    attention = _counted((previous_token(positions) - 1.0 / positions) / delta + s / positions)
     v = delta * torch.eye(landscape.categories, dtype=torch.float64) + ((1.0 / s - delta) * law)[:, None]
     loss = loss_at_infinity(landscape) * (1.0 - s * delta) ** 2
-    return _point(landscape, "∞", "on the way to infinity", q, v, loss)
+    return _point(landscape, "∞", "on the way to infinity", attention, v, loss)
 
 
 def loss_at_infinity(landscape: PositionsOnly) -> float:
@@ -215,24 +215,26 @@ def loss_at_infinity(landscape: PositionsOnly) -> float:
     return landscape.gini / landscape.positions
 
 
-def _point(landscape: PositionsOnly, family: str, text: str, q: Tensor, v: Tensor, loss: float) -> StationaryPoint:
-    return StationaryPoint(family, text, q, v, (landscape.positions - 1) * loss, loss)
+def _point(
+    landscape: PositionsOnly, family: str, text: str, attention: Tensor, v: Tensor, loss: float
+) -> StationaryPoint:
+    return StationaryPoint(family, text, attention, v, (landscape.positions - 1) * loss, loss)
 
 
-def _with_sums(landscape: PositionsOnly, q: ArrayLike | None, total: float) -> Tensor:
-    moved = _own_to_zero(landscape, q)
+def _with_sums(landscape: PositionsOnly, attention: ArrayLike | None, total: float) -> Tensor:
+    moved = _own_to_zero(landscape, attention)
     missing = (total - moved.sum(-2)) / (landscape.positions - 1)
     return moved + _counted(1.0 - previous_token(landscape.positions)) * missing
 
 
-def _own_to_zero(landscape: PositionsOnly, q: ArrayLike | None) -> Tensor:
-    start = torch.zeros(landscape.q_shape) if q is None else q
+def _own_to_zero(landscape: PositionsOnly, attention: ArrayLike | None) -> Tensor:
+    start = torch.zeros(landscape.attention_shape) if attention is None else attention
     checked, _ = checked_point(landscape, start, torch.zeros(landscape.v_shape))
     return checked - checked.diagonal(1).mean() * previous_token(landscape.positions)
 
 
-def _counted(q: Tensor) -> Tensor:
-    return torch.cat([torch.zeros_like(q[:, :1]), q[:, 1:]], dim=-1)
+def _counted(attention: Tensor) -> Tensor:
+    return torch.cat([torch.zeros_like(attention[:, :1]), attention[:, 1:]], dim=-1)
 
 
 def _vector(w: ArrayLike | None, argument: str, landscape: PositionsOnly) -> Tensor:

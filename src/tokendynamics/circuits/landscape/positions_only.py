@@ -55,48 +55,48 @@ class PositionsOnly:
         self.categories = self.law.shape[0]
         self.gini = float((self.law * (1.0 - self.law)).sum())
         self.name = "positions only"
-        self.q_shape = (self.positions, self.positions)
+        self.attention_shape = (self.positions, self.positions)
         self.v_shape = (self.categories, self.categories)
 
-    def loss(self, q: ArrayLike, v: ArrayLike) -> Tensor:
+    def loss(self, attention: ArrayLike, v: ArrayLike) -> Tensor:
         """The expected squared error summed over i = 2..M, shape (…,); corrects `logical` (3.3).
 
         Args:
-            q: Shape (…, M, M), entry [sender, receiver].
+            attention: Shape (…, M, M), entry [sender, receiver].
             v: Shape (…, N, N).
 
         Raises:
             ArgumentTypeError: No real floating-point numbers.
             ArgumentValueError: A wrong shape, or a NaN or infinity.
         """
-        return self._loss(*self._reduced(q, v))
+        return self._loss(*self._reduced(attention, v))
 
-    def gradient(self, q: ArrayLike, v: ArrayLike) -> Gradient:
+    def gradient(self, attention: ArrayLike, v: ArrayLike) -> Gradient:
         """The derivatives of `loss`: −2 times what `logical` prints in (3.7), (3.8) and (3.18), for any law.
 
         ``∂L/∂q_ji = −2[p^T v p + [j = i−1] tr(vΣ)] + 2 s_i |vp|² + 2 q_ji tr(v^T v Σ)`` and
         ``∂L/∂v = Σ_i −2[s_i p p^T + c_i Σ] + 2 s_i² v p p^T + 2 |q_i|² v Σ``.
         """
-        return self._gradient(*self._reduced(q, v))
+        return self._gradient(*self._reduced(attention, v))
 
-    def loss_and_gradient(self, q: ArrayLike, v: ArrayLike) -> tuple[Tensor, Gradient]:
+    def loss_and_gradient(self, attention: ArrayLike, v: ArrayLike) -> tuple[Tensor, Gradient]:
         """Both at once, for less than the cost of one after the other."""
-        reduced = self._reduced(q, v)
+        reduced = self._reduced(attention, v)
         return self._loss(*reduced), self._gradient(*reduced)
 
-    def hessian(self, q: ArrayLike, v: ArrayLike) -> Tensor:
+    def hessian(self, attention: ArrayLike, v: ArrayLike) -> Tensor:
         """The second derivatives over (q row by row, v row by row), shape (…, M² + N², M² + N²)."""
-        columns, values = self._reduced(q, v)
-        lead = columns.q.shape[:-2]
+        columns, values = self._reduced(attention, v)
+        lead = columns.attention.shape[:-2]
         size_q, size_v = self.positions**2, self.categories**2
-        qq = self._hessian_qq(values).expand(*lead, *2 * self.q_shape).reshape(*lead, size_q, size_q)
+        qq = self._hessian_qq(values).expand(*lead, *2 * self.attention_shape).reshape(*lead, size_q, size_q)
         vv = self._hessian_vv(columns).expand(*lead, *2 * self.v_shape).reshape(*lead, size_v, size_v)
         qv = self._hessian_qv(columns, values).reshape(*lead, size_q, size_v)
         return torch.cat([torch.cat([qq, qv], dim=-1), torch.cat([qv.mT, vv], dim=-1)], dim=-2)
 
-    def _reduced(self, q: ArrayLike, v: ArrayLike) -> tuple[_Columns, _Values]:
-        checked_q, checked_v = checked_point(self, q, v)
-        return _Columns.of(checked_q), _Values.of(checked_v, self.law)
+    def _reduced(self, attention: ArrayLike, v: ArrayLike) -> tuple[_Columns, _Values]:
+        checked_attention, checked_v = checked_point(self, attention, v)
+        return _Columns.of(checked_attention), _Values.of(checked_v, self.law)
 
     def _loss(self, columns: _Columns, values: _Values) -> Tensor:
         mean_error = (self.law - columns.mean_sum[..., None] * values.mean).square().sum(-1)
@@ -110,7 +110,7 @@ class PositionsOnly:
     def _gradient_q(self, columns: _Columns, values: _Values) -> Tensor:
         energy = values.energy[..., None]
         # Before the derivative of the own sender is put in its place, every sender counts as another one.
-        gradient = energy[..., None] * columns.q
+        gradient = energy[..., None] * columns.attention
         along_mean = (values.mean[..., None, :] * (self.law - columns.sums[..., None] * values.mean[..., None, :])).sum(
             -1
         )
@@ -136,14 +136,14 @@ class PositionsOnly:
 
     def _hessian_vv(self, columns: _Columns) -> Tensor:
         squared_sums = columns.sums.square().sum(-1)[..., None, None]
-        squared_entries = columns.q[..., :, 1:].square().sum((-1, -2))[..., None, None]
+        squared_entries = columns.attention[..., :, 1:].square().sum((-1, -2))[..., None, None]
         block = squared_sums * self.law[:, None] * self.law + squared_entries * self._covariance()
         return 2.0 * torch.einsum("...lm,kn->...klnm", block, torch.eye(self.categories, dtype=torch.float64))
 
     def _hessian_qv(self, columns: _Columns, values: _Values) -> Tensor:
         every = 2.0 * values.mean[..., None, :] * columns.sums[..., None] - self.law
         every = _behind_first(every.mT).mT[..., :, :, None] * self.law
-        block = 2.0 * torch.einsum("...ji,...kl->...jikl", columns.q, values.centred * self.law)
+        block = 2.0 * torch.einsum("...ji,...kl->...jikl", columns.attention, values.centred * self.law)
         block = block - _above_diagonal(torch.ones(self.positions - 1).double())[..., None, None] * self._covariance()
         block = torch.cat([torch.zeros_like(block[..., :, :1, :, :]), block[..., :, 1:, :, :]], dim=-3)
         return 2.0 * (block + every[..., None, :, :, :])
@@ -156,7 +156,7 @@ class PositionsOnly:
 class _Columns:
     """What the loss needs of q: its counted columns i = 2..M."""
 
-    q: Tensor
+    attention: Tensor
     sums: Tensor  # (…, M − 1): s_i
     own: Tensor  # (…, M − 1): c_i, what the previous token sends
     others: Tensor  # (…,): Σ_i Σ_{j≠i−1} q_ji²
@@ -166,14 +166,14 @@ class _Columns:
     own_scatter: Tensor
 
     @classmethod
-    def of(cls, q: Tensor) -> _Columns:
-        counted = q[..., :, 1:]
-        sums, own = counted.sum(-2), q.diagonal(1, -2, -1)
+    def of(cls, attention: Tensor) -> _Columns:
+        counted = attention[..., :, 1:]
+        sums, own = counted.sum(-2), attention.diagonal(1, -2, -1)
         others = (counted - _above_diagonal(own)[..., :, 1:]).square().sum((-1, -2))
         mean_sum, mean_own = sums.mean(-1), own.mean(-1)
         sum_scatter = (sums - mean_sum[..., None]).square().sum(-1)
         own_scatter = (own - mean_own[..., None]).square().sum(-1)
-        return cls(q, sums, own, others, mean_sum, mean_own, sum_scatter, own_scatter)
+        return cls(attention, sums, own, others, mean_sum, mean_own, sum_scatter, own_scatter)
 
 
 @dataclass(frozen=True)

@@ -24,12 +24,12 @@ class Descent:
     """A direction along which the loss falls, and how fast.
 
     Attributes:
-        q: Direction of the logits, shape (…, M, M).
+        attention: Direction of the logits, shape (…, M, M).
         v: Direction of v, shape (…, N, N).
         slope: The derivative of the loss along the direction, shape (…,): below zero at every finite point.
     """
 
-    q: Tensor
+    attention: Tensor
     v: Tensor
     slope: Tensor
 
@@ -66,58 +66,58 @@ class SoftmaxPositions:
         self.categories = self.linear.categories
         self.gini = self.linear.gini
         self.name = "positions only, softmax"
-        self.q_shape = self.linear.q_shape
+        self.attention_shape = self.linear.attention_shape
         self.v_shape = self.linear.v_shape
 
-    def weights(self, q: ArrayLike) -> Tensor:
+    def weights(self, attention: ArrayLike) -> Tensor:
         """What each sender gets of each receiver's attention, shape (…, M, M): the columns sum to one.
 
         Args:
-            q: Logits, shape (…, M, M), entry [sender, receiver].
+            attention: Logits, shape (…, M, M), entry [sender, receiver].
         """
-        logits, _ = checked_point(self, q, torch.zeros(self.v_shape))
+        logits, _ = checked_point(self, attention, torch.zeros(self.v_shape))
         return torch.softmax(logits, dim=-2)
 
-    def loss(self, q: ArrayLike, v: ArrayLike) -> Tensor:
+    def loss(self, attention: ArrayLike, v: ArrayLike) -> Tensor:
         """The expected squared error summed over i = 2..M, shape (…,); `logical` (3.3) with (3.35).
 
         Args:
-            q: Logits, shape (…, M, M), entry [sender, receiver].
+            attention: Logits, shape (…, M, M), entry [sender, receiver].
             v: Shape (…, N, N).
 
         Raises:
             ArgumentTypeError: No real floating-point numbers.
             ArgumentValueError: A wrong shape, or a NaN or infinity.
         """
-        return self.linear.loss(self.weights(q), v)
+        return self.linear.loss(self.weights(attention), v)
 
-    def gradient(self, q: ArrayLike, v: ArrayLike) -> Gradient:
+    def gradient(self, attention: ArrayLike, v: ArrayLike) -> Gradient:
         """The derivatives of `loss`: ``w_ji (g_ji − Σ_k w_ki g_ki)`` with g the derivatives for the weights w."""
-        weights = self.weights(q)
+        weights = self.weights(attention)
         linear = self.linear.gradient(weights, v)
-        return Gradient(weights * _about_mean(weights, linear.q), linear.v)
+        return Gradient(weights * _about_mean(weights, linear.attention), linear.v)
 
-    def hessian(self, q: ArrayLike, v: ArrayLike) -> Tensor:
+    def hessian(self, attention: ArrayLike, v: ArrayLike) -> Tensor:
         """The second derivatives over (logits row by row, v row by row), shape (…, M² + N², M² + N²)."""
-        weights = self.weights(q)
+        weights = self.weights(attention)
         entries, size = self.positions**2, self.positions
         linear = self.linear.hessian(weights, v)
         chain = self._chain(weights)
         qq = chain @ linear[..., :entries, :entries] @ chain
-        pull = weights * _about_mean(weights, self.linear.gradient(weights, v).q)
-        bend = torch.diag_embed(pull.mT) - weights.mT[..., :, :, None] * pull.mT[..., :, None, :]
-        bend = bend - pull.mT[..., :, :, None] * weights.mT[..., :, None, :]
+        force = weights * _about_mean(weights, self.linear.gradient(weights, v).attention)
+        bend = torch.diag_embed(force.mT) - weights.mT[..., :, :, None] * force.mT[..., :, None, :]
+        bend = bend - force.mT[..., :, :, None] * weights.mT[..., :, None, :]
         qq = qq + _by_column(bend, size)
         qv = chain @ linear[..., :entries, entries:]
         vv = linear[..., entries:, entries:].expand(*qq.shape[:-2], -1, -1)
         return torch.cat([torch.cat([qq, qv], dim=-1), torch.cat([qv.mT, vv], dim=-1)], dim=-2)
 
-    def best_v(self, q: ArrayLike) -> Tensor:
+    def best_v(self, attention: ArrayLike) -> Tensor:
         """The v of least loss for given logits, ``p 1^T + (Σ_i c_i / Σ_i |q_i|²)(I − p 1^T)``, shape (…, N, N)."""
-        own, squares = self._own_and_squares(self.weights(q))
+        own, squares = self._own_and_squares(self.weights(attention))
         return self._mean_predictor() + (own / squares)[..., None, None] * self._interaction()
 
-    def descent(self, q: ArrayLike, v: ArrayLike) -> Descent:
+    def descent(self, attention: ArrayLike, v: ArrayLike) -> Descent:
         """A direction of descent, which proves that for N ≥ 2 no finite point is stationary; sharpens `logical` 3.2.
 
         Write ``L(w, v) = F(w) + (M−1)|Ep|² + Q tr(E Σ E^T)`` with ``E = v − best_v``, ``C = Σ c_i``,
@@ -132,10 +132,10 @@ class SoftmaxPositions:
         any logits: slope 0.
 
         Args:
-            q: Logits, shape (…, M, M).
+            attention: Logits, shape (…, M, M).
             v: Shape (…, N, N).
         """
-        logits, value = checked_point(self, q, v)
+        logits, value = checked_point(self, attention, v)
         weights = torch.softmax(logits, dim=-2)
         own, squares = self._own_and_squares(weights)
         error = value - self.best_v(logits)

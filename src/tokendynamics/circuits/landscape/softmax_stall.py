@@ -75,12 +75,12 @@ def stall(
     """
     _check(landscape, depth, horizon)
     held = _receivers(landscape, columns)
-    logits = torch.zeros(landscape.q_shape, dtype=torch.float64)
+    logits = torch.zeros(landscape.attention_shape, dtype=torch.float64)
     logits[held - 1, held] = -float(depth)
     v = landscape.best_v(logits)
-    gradient = landscape.gradient(logits, v)
+    slope = float(landscape.gradient(logits, v).attention[:, held].norm())
     time, status = _time_to_leave(landscape, flatten(logits, v).numpy(), held, float(horizon))
-    return Stall(float(depth), float(landscape.loss(logits, v)), float(gradient.q[:, held].norm()), time, status)
+    return Stall(float(depth), float(landscape.loss(logits, v)), slope, time, status)
 
 
 def _time_to_leave(
@@ -88,7 +88,7 @@ def _time_to_leave(
 ) -> tuple[float, Literal["left", "still there", "step size underflow"]]:
     def field(_: float, point: np.ndarray) -> np.ndarray:
         gradient = landscape.gradient(*unflatten(landscape, torch.from_numpy(point)))
-        return -flatten(gradient.q, gradient.v).numpy()
+        return -flatten(gradient.attention, gradient.v).numpy()
 
     def jacobian(_: float, point: np.ndarray) -> np.ndarray:
         return -landscape.hessian(*unflatten(landscape, torch.from_numpy(point))).numpy()

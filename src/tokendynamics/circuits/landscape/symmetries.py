@@ -32,20 +32,20 @@ class Symmetries:
 
 
 @typed_arguments
-def find_symmetries(landscape: Landscape, q: ArrayLike, v: ArrayLike) -> Symmetries:
+def find_symmetries(landscape: Landscape, attention: ArrayLike, v: ArrayLike) -> Symmetries:
     """The symmetries that hold at a point in general position, tried by finite moves, and their directions at (q, v).
 
     Args:
         landscape: Any landscape.
-        q: Shape of one q.
-        v: Shape of one v.
+        attention: One matrix, the paper's q.
+        v: One matrix.
 
     >>> from tokendynamics.circuits.landscape.positions_only import PositionsOnly
     >>> found = find_symmetries(PositionsOnly([0.5, 0.5], 2), [[0.0, 1.0], [0.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]])
     >>> found.names
     ('scaling q against v', 'constant on a column of q', 'entries without influence')
     """
-    point = flatten(*one_point(landscape, q, v))
+    point = flatten(*one_point(landscape, attention, v))
     # Tried elsewhere, since at the point itself a move may change nothing by accident (any v where q = 0).
     general = _general_point(landscape)
     names, moves, directions = _candidates(landscape, general, point)
@@ -60,22 +60,22 @@ def scales_against(landscape: Landscape) -> bool:
     return "scaling q against v" in find_symmetries(landscape, *unflatten(landscape, _general_point(landscape))).names
 
 
-def balanced(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+def balanced(attention: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """The point ``(q/λ, λv)`` with ``|q| = |v|``; where one of them is zero the other gets norm 1.
 
-    >>> q, v = balanced(torch.tensor([[4.0]]), torch.tensor([[1.0]]))
+    >>> attention, v = balanced(torch.tensor([[4.0]]), torch.tensor([[1.0]]))
     >>> q.item(), v.item()
     (2.0, 2.0)
     """
-    q_norm, v_norm = float(q.norm()), float(v.norm())
+    q_norm, v_norm = float(attention.norm()), float(v.norm())
     if q_norm == 0.0 or v_norm == 0.0:
-        return q / (q_norm or 1.0), v / (v_norm or 1.0)
+        return attention / (q_norm or 1.0), v / (v_norm or 1.0)
     factor = (q_norm / v_norm) ** 0.5
-    return q / factor, v * factor
+    return attention / factor, v * factor
 
 
 def _general_point(landscape: Landscape) -> Tensor:
-    size = sum(rows * columns for rows, columns in (landscape.q_shape, landscape.v_shape))
+    size = sum(rows * columns for rows, columns in (landscape.attention_shape, landscape.v_shape))
     return torch.randn(size, generator=generator(0), dtype=torch.float64)
 
 
@@ -93,17 +93,17 @@ def _candidates(landscape: Landscape, general: Tensor, point: Tensor) -> tuple[l
 
 
 def _shifts(landscape: Landscape) -> list[tuple[str, Tensor]]:
-    q, v = torch.zeros(landscape.q_shape).double(), torch.zeros(landscape.v_shape).double()
+    attention, v = torch.zeros(landscape.attention_shape).double(), torch.zeros(landscape.v_shape).double()
     shifts = []
-    for column in range(landscape.q_shape[1]):
-        step = q.clone()
+    for column in range(landscape.attention_shape[1]):
+        step = attention.clone()
         step[:, column] = 1.0
         shifts.append(("constant on a column of q", flatten(step, v)))
     for column in range(landscape.v_shape[1]):
         step = v.clone()
         step[:, column] = 1.0
-        shifts.append(("constant on a column of v", flatten(q, step)))
-    entries = torch.eye(q.numel() + v.numel(), dtype=torch.float64)
+        shifts.append(("constant on a column of v", flatten(attention, step)))
+    entries = torch.eye(attention.numel() + v.numel(), dtype=torch.float64)
     return shifts + [("entries without influence", entry) for entry in entries]
 
 

@@ -41,8 +41,8 @@ class LearningRecord:
     Attributes:
         settings: Task, model and recipe.
         losses: Mean squared error on each outer step's fresh batch BEFORE the step: an error on unseen sequences.
-        pulls: Weight of the pull in each outer step.
-        final_loss: Mean squared error on further fresh sequences after the last step, without any pull.
+        penalty_weights: Weight of the penalty in each outer step.
+        final_loss: Mean squared error on further fresh sequences after the last step, without any penalty.
         status: "finished", or why the run stopped before; the last finite weights are then kept.
         evaluations: Losses and gradients computed.
         seconds: Wall-clock time of the steps.
@@ -51,7 +51,7 @@ class LearningRecord:
 
     settings: Settings
     losses: tuple[float, ...]
-    pulls: tuple[float, ...]
+    penalty_weights: tuple[float, ...]
     final_loss: float
     status: str
     evaluations: int
@@ -115,7 +115,7 @@ class LearningRecord:
         return {
             **self.settings.as_json(),
             "losses": finite[:-2],
-            "pulls": list(self.pulls),
+            "penalty_weights": list(self.penalty_weights),
             "final_loss": finite[-2],
             "relative_loss": finite[-1],
             "solved": self.solved,
@@ -217,10 +217,12 @@ class LearningRecord:
     def _from(cls, entries: Any, parameters: dict[str, Tensor]) -> LearningRecord:
         if not isinstance(entries, dict):
             raise ArgumentTypeError(expected(_RECORD, "an object", shown(entries)))
+        # Records of earlier versions say "pulls".
+        stored = "pulls" if "pulls" in entries else "penalty_weights"
         return cls(
             Settings.from_json(entries),
             tuple(_loss(loss, "losses") for loss in _listed(entries, "losses")),
-            tuple(as_finite(pull, "pulls") for pull in _listed(entries, "pulls")),
+            tuple(as_finite(weight, stored) for weight in _listed(entries, stored)),
             _loss(entries["final_loss"], "final_loss"),
             _status(entries["status"]),
             as_count(entries["evaluations"], "evaluations", at_least=0),

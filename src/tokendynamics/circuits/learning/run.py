@@ -18,7 +18,7 @@ from tokendynamics.circuits.learning.architecture import Architecture, design, i
 from tokendynamics.circuits.learning.closed_form import Sequences
 from tokendynamics.circuits.learning.objective import mean_squared_error
 from tokendynamics.circuits.learning.record import LearningRecord
-from tokendynamics.circuits.learning.settings import Flavour, Settings, pull_towards, pull_weight
+from tokendynamics.circuits.learning.settings import Flavour, Settings, penalty_of, penalty_weight
 from tokendynamics.circuits.task import PairTask
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 from tokendynamics.numerics.signatures import typed_arguments
@@ -61,8 +61,9 @@ def learn(
     Args:
         task: N, M, q_true, law. The paper: N = 10, M = 50, standard normal q_true.
         architecture: "solution-1", "solution-2", "solution-3" (tailored) or "combined".
-        flavour: For "combined": "towards-1", "towards-2" or "towards-3" pull the circuits to a hand-built solution by
-            1e-2 times the squared distance, annealed to zero after six tenths of the steps; "free" does not.
+        flavour: For "combined": "towards-1", "towards-2" or "towards-3" add a penalty, 1e-2 times the squared
+            distance of the circuits to a hand-built solution, annealed to zero after six tenths of the steps; "free"
+            has none.
         batch: Sequences per outer step.
         steps: Outer steps.
         inner: Iterations per outer step, at most.
@@ -118,7 +119,7 @@ def _run(settings: Settings, folder: Path | None, report: Progress) -> LearningR
     return LearningRecord(
         settings,
         tuple(unfinished.losses),
-        tuple(unfinished.pulls),
+        tuple(unfinished.penalty_weights),
         _test_loss(settings, unfinished.parameters),
         status,
         unfinished.evaluations,
@@ -147,7 +148,7 @@ def _outer_steps(
         # Copies: an interrupted step must not leave half of its own changes behind.
         unfinished.parameters, unfinished.optimizer = _copied(parameters), deepcopy(optimizer.state_dict())
         unfinished.losses.append(loss)
-        unfinished.pulls.append(_pull_weight(settings, step))
+        unfinished.penalty_weights.append(_penalty_weight(settings, step))
         unfinished.evaluations += evaluations
         unfinished.seconds += time.perf_counter() - began
         if folder is not None and time.monotonic() - saved > _SECONDS_BETWEEN_SAVES:
@@ -177,23 +178,23 @@ def _start(settings: Settings, former: Unfinished | None) -> tuple[dict[str, Ten
 def _outer_step(
     settings: Settings, parameters: dict[str, Tensor], optimizer: torch.optim.LBFGS, step: int
 ) -> tuple[float, int]:
-    """Loss on the fresh batch before the step, without the pull, and the number of evaluations."""
+    """Loss on the fresh batch before the step, without the penalty, and the number of evaluations."""
     batch = _sequences(settings, settings.batch, step).in_pieces()
-    pull, weight = pull_towards(settings.flavour, settings.task), _pull_weight(settings, step)
+    penalty, weight = penalty_of(settings.flavour, settings.task), _penalty_weight(settings, step)
     losses: list[float] = []
 
     def closure() -> float:
         optimizer.zero_grad()
         loss = mean_squared_error(settings.design, parameters, batch)
         losses.append(loss)
-        return loss if pull is None or weight == 0.0 else loss + pull.add(parameters, weight)
+        return loss if penalty is None or weight == 0.0 else loss + penalty.add(parameters, weight)
 
     optimizer.step(closure)
     return losses[0], len(losses)
 
 
-def _pull_weight(settings: Settings, step: int) -> float:
-    return 0.0 if settings.flavour == "free" else pull_weight(step, settings.steps)
+def _penalty_weight(settings: Settings, step: int) -> float:
+    return 0.0 if settings.flavour == "free" else penalty_weight(step, settings.steps)
 
 
 def _sequences(settings: Settings, count: int, number: int) -> Sequences:
@@ -222,7 +223,7 @@ class Unfinished:
         parameters: The weights after the last step.
         optimizer: L-BFGS's own state (curvature pairs, last gradient).
         losses: See `LearningRecord`.
-        pulls: See `LearningRecord`.
+        penalty_weights: See `LearningRecord`.
         evaluations: Losses and gradients so far.
         seconds: Time so far.
     """
@@ -230,7 +231,7 @@ class Unfinished:
     parameters: dict[str, Tensor]
     optimizer: dict[str, Any]
     losses: list[float] = field(default_factory=list)
-    pulls: list[float] = field(default_factory=list)
+    penalty_weights: list[float] = field(default_factory=list)
     evaluations: int = 0
     seconds: float = 0.0
 
@@ -254,6 +255,8 @@ def read_unfinished(folder: Path, settings: Settings) -> Unfinished | None:
     try:
         state = torch.load(folder / _FILE, weights_only=True)
         former = json.loads(state.pop("settings"))
+        if "pulls" in state:  # as earlier versions called them
+            state["penalty_weights"] = state.pop("pulls")
         unfinished = Unfinished(**state)
     except Exception as error:  # torch.load raises whatever the damage leads to
         came = f"one that is damaged in {folder}"

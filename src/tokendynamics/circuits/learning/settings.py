@@ -27,7 +27,7 @@ STRENGTH = 1e-2
 """Weight of the squared distance in the loss at the first step."""
 
 _RELEASED = 0.6
-"""Share of the steps after which the pull is zero: q_true, which it leaks, must not help the final loss."""
+"""Share of the steps after which the penalty is zero: q_true, which it leaks, must not help the final loss."""
 
 
 @typed_fields
@@ -48,7 +48,7 @@ class Settings:
     Raises:
         ArgumentTypeError: A number that is no integer.
         ArgumentValueError: An unknown architecture or flavour, a flavour of a tailored model, a number below 1, fewer
-            than 3 steps with a pull, or sequences too short to hold a pair.
+            than 3 steps with a penalty, or sequences too short to hold a pair.
     """
 
     task: PairTask
@@ -61,7 +61,7 @@ class Settings:
     seed: int
 
     def __post_init__(self) -> None:
-        pull_towards(self.flavour, self.task)
+        penalty_of(self.flavour, self.task)
         if self.flavour != "free" and self.design.pairs != "both":
             wanted = f"'free' for the architecture {self.architecture}, which is tailored already"
             raise ArgumentValueError(expected("flavour", wanted, repr(self.flavour)))
@@ -74,7 +74,7 @@ class Settings:
             raise ArgumentValueError(expected("steps", f"at most {_MOST_STEPS}", self.steps))
         self._check_size()
         if self.flavour != "free" and self.steps < 3:
-            wanted = "at least 3 with a pull, which must be gone before the last"
+            wanted = "at least 3 with a penalty, which must be gone before the last"
             raise ArgumentValueError(expected("steps", wanted, self.steps))
 
     def _check_size(self) -> None:
@@ -113,7 +113,7 @@ class Settings:
 
 
 @dataclass(frozen=True, eq=False)
-class Pull:
+class Penalty:
     """``weight · (‖qk − target‖² + ‖v − target‖²)`` for the combined model.
 
     Attributes:
@@ -125,24 +125,24 @@ class Pull:
     v: Tensor
 
     def add(self, parameters: dict[str, Tensor], weight: float) -> float:
-        """The pull's part of the loss; its gradient is added to those of q, k and v."""
+        """The penalty's part of the loss; its gradient is added to those of q, k and v."""
         distance = (circuit(parameters) - self.qk).square().sum() + (parameters["v"] - self.v).square().sum()
         loss = weight * distance
         loss.backward()
         return loss.item()
 
 
-def pull_weight(step: int, steps: int) -> float:
+def penalty_weight(step: int, steps: int) -> float:
     """Linear from `STRENGTH` to exactly zero after six tenths of the steps.
 
-    >>> [pull_weight(step, 10) for step in (0, 3, 6, 9)]
+    >>> [penalty_weight(step, 10) for step in (0, 3, 6, 9)]
     [0.01, 0.005, 0.0, 0.0]
     """
     return STRENGTH * max(0.0, 1.0 - step / (_RELEASED * steps))
 
 
-def pull_towards(flavour: str, task: PairTask) -> Pull | None:
-    """The pull of a flavour; None for "free".
+def penalty_of(flavour: str, task: PairTask) -> Penalty | None:
+    """The penalty of a flavour; None for "free".
 
     Raises:
         ArgumentValueError: An unknown flavour.
@@ -152,8 +152,8 @@ def pull_towards(flavour: str, task: PairTask) -> Pull | None:
     if flavour == "free":
         return None
     if flavour == "towards-2":
-        return Pull(on_categories(task, task.q_true).T, on_positions(task, shift(task.positions).T))
+        return Penalty(on_categories(task, task.q_true).T, on_positions(task, shift(task.positions).T))
     neighbours = on_positions(task, shift(task.positions)).T
     if flavour == "towards-1":
-        return Pull(2.0 * neighbours, on_categories(task, torch.eye(task.categories, dtype=torch.float64)))
-    return Pull(neighbours, on_categories(task, task.q_true.T))
+        return Penalty(2.0 * neighbours, on_categories(task, torch.eye(task.categories, dtype=torch.float64)))
+    return Penalty(neighbours, on_categories(task, task.q_true.T))

@@ -130,7 +130,7 @@ def _points(found: LandscapeSurvey) -> Any:
 
 def _stalls(found: LandscapeSurvey) -> Any:
     table = _table(
-        "Stalls: gradient flow from logits of −depth", ("depth", "loss per token", "pull", "time to leave"), ()
+        "Stalls: gradient flow from logits of −depth", ("depth", "loss per token", "gradient", "time to leave"), ()
     )
     for one in found.stalls:
         time = f"{one.time:.3g}" if one.status == "left" else one.status

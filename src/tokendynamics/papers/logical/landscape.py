@@ -163,7 +163,7 @@ def _softmax(softmax: SoftmaxPositions, stalls: Sequence[Stall], found: Basins) 
     weights.diagonal(1).zero_()
     v = softmax.law[:, None].expand(CATEGORIES, CATEGORIES).clone()
     gradient = softmax.linear.gradient(weights, v)
-    uneven = (gradient.q - gradient.q.mean(dim=0)).norm() + gradient.v.norm()
+    uneven = (gradient.attention - gradient.attention.mean(dim=0)).norm() + gradient.v.norm()
     last, first = stalls[-1], stalls[0]
     slope = math.log(last.time / stalls[-2].time) / (last.depth - stalls[-2].depth)
     leading = float(_leading(softmax, np.array([last.depth]))[0])

@@ -58,5 +58,5 @@ def by_positions(q_true: Tensor, q: Tensor, v: Tensor) -> Tensor:
 def true_over_printed(landscape: Landscape, q: Tensor, v: Tensor, printed: dict[str, Tensor]) -> dict[str, Tensor]:
     """The quotients of the true and the printed derivatives by "q" or "v", entries without influence left out."""
     gradient = landscape.gradient(q, v)
-    true = {"q": gradient.q, "v": gradient.v}
+    true = {"q": gradient.attention, "v": gradient.v}
     return {name: true[name][values != 0] / values[values != 0] for name, values in printed.items()}

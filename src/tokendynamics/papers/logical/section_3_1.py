@@ -24,7 +24,7 @@ _MISSED = (
 def gradients_3_1(landscape: PositionsOnly, seed: int) -> list[Quantity]:
     """The true derivatives over the printed ones, at a random point."""
     draws = generator(seed)
-    q = torch.randn(landscape.q_shape, generator=draws, dtype=torch.float64)
+    q = torch.randn(landscape.attention_shape, generator=draws, dtype=torch.float64)
     v = torch.randn(landscape.v_shape, generator=draws, dtype=torch.float64)
     printed = {"q": by_attention(q, v), "v": by_values(q, v)}
     quotients = true_over_printed(landscape, q, v, printed)
@@ -41,13 +41,13 @@ def gradients_3_1(landscape: PositionsOnly, seed: int) -> list[Quantity]:
 def stationary_3_1(landscape: PositionsOnly, seed: int) -> list[Quantity]:
     """The six families: zeros of the gradient, their losses, and which of them are saddles."""
     points = families(landscape, seed)
-    kinds = {point.family: classify(landscape, point.q, point.v) for point in points}
+    kinds = {point.family: classify(landscape, point.attention, point.v) for point in points}
     gradients, losses = [], []
     for point in points:
-        slope = landscape.gradient(point.q, point.v)
-        gradients.append(float(slope.q.norm() + slope.v.norm()))
-        losses.append(abs(float(landscape.loss(point.q, point.v)) - point.loss))
-    others = [point for point in points if point.family != "A" and float(point.q.norm() * point.v.norm()) > 0]
+        slope = landscape.gradient(point.attention, point.v)
+        gradients.append(float(slope.attention.norm() + slope.v.norm()))
+        losses.append(abs(float(landscape.loss(point.attention, point.v)) - point.loss))
+    others = [point for point in points if point.family != "A" and float(point.attention.norm() * point.v.norm()) > 0]
     saddles = [kinds[point.family].kind == "strict saddle" for point in points if point.family != "A"]
     second = next(point for point in points if point.family == "B")
     return [

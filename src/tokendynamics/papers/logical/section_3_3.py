@@ -34,7 +34,7 @@ def _gradient(seed: int) -> list[Quantity]:
     """(3.37) by enumeration of all texts of 3 categories and 4 positions."""
     small = CategoriesOnly(random_functional(3, seed), None, 4)
     draws = generator(seed)
-    q = torch.randn(small.q_shape, generator=draws, dtype=torch.float64)
+    q = torch.randn(small.attention_shape, generator=draws, dtype=torch.float64)
     v = torch.randn(small.v_shape, generator=draws, dtype=torch.float64)
     quotients = true_over_printed(small, q, v, {"v": by_positions(small.q_true, q, v)})["v"]
     farthest = float(quotients[(quotients - 4).abs().argmax()])
@@ -47,9 +47,9 @@ def _gradient(seed: int) -> list[Quantity]:
 def _solutions(landscape: CategoriesOnly) -> list[Quantity]:
     """The family with v_ii ≠ 0, with the sign of a(t) in (3.71) and with that of the line before it."""
     point = zero_loss(landscape, diagonal=_DIAGONAL)
-    a = point.q - landscape.q_true
+    a = point.attention - landscape.q_true
     printed = -_DIAGONAL / (1 + _DIAGONAL) * landscape.q_true.diagonal()
-    equation = (a[0] + _DIAGONAL * point.q.diagonal()).abs().max()
+    equation = (a[0] + _DIAGONAL * point.attention.diagonal()).abs().max()
     turned = float(landscape.loss(landscape.q_true - a, point.v))
     return [
         Quantity("(3.71): 0 = a(t) + v_ii q_tt, largest error", 0.0, float(equation), 1e-12),
@@ -67,9 +67,9 @@ def _solutions(landscape: CategoriesOnly) -> list[Quantity]:
 def _spurious(landscape: CategoriesOnly) -> list[Quantity]:
     """Stationary points that are no solutions and not all zero."""
     points = [*zero_row_sums(landscape), mean_predictor(landscape)]
-    slopes = [landscape.gradient(point.q, point.v) for point in points]
-    largest = max(float(slope.q.norm() + slope.v.norm()) for slope in slopes)
-    saddles = [classify(landscape, point.q, point.v).kind == "strict saddle" for point in points]
+    slopes = [landscape.gradient(point.attention, point.v) for point in points]
+    largest = max(float(slope.attention.norm() + slope.v.norm()) for slope in slopes)
+    saddles = [classify(landscape, point.attention, point.v).kind == "strict saddle" for point in points]
     least = min(point.loss_per_column for point in points)
     return [
         Quantity("3.3: kinds of zeros besides the solutions and q = v = 0", 0.0, float(len(points)), 0.0, reason=_ROWS),

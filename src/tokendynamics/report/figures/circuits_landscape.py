@@ -64,7 +64,7 @@ def points_matrices(points: Sequence[StationaryPoint], *, positions_attend: bool
     attends, carries = ("position", "category") if positions_attend else ("category", "position")
     panels = []
     for point in points:
-        q, v = point.q.numpy(), point.v.numpy()
+        q, v = point.attention.numpy(), point.v.numpy()
         sender, receiver = (Side(title, ((attends, len(q)),)) for title in ("sender", "receiver"))
         written, read = (Side(title, ((carries, len(v)),)) for title in ("written", "read"))
         panels += [
@@ -178,9 +178,9 @@ def stall_table(found: LandscapeSurvey) -> Table:
     rows = tuple(
         cells([one.depth, found.per_token(one.loss), one.gradient, one.time, one.status]) for one in found.stalls
     )
-    columns = ("Depth", "Loss per token", "Pull", "Time to leave", "End")
+    columns = ("Depth", "Loss per token", "Gradient", "Time to leave", "End")
     start = "logits of −depth for the previous tokens, 0 for the others"
-    return Table(f"Stalls: gradient flow from {start}; pull: size of the gradient on the former", columns, rows)
+    return Table(f"Stalls: gradient flow from {start}; gradient: its size on the former", columns, rows)
 
 
 def _x(share: float) -> float:

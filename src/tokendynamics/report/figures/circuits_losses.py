@@ -52,7 +52,7 @@ def loss_curves(records: Sequence[LearningRecord]) -> Figure:
             keys=keys,
         ),
         caption="Mean squared error over the tokens from the second on, on fresh sequences before each outer step of "
-        "L-BFGS and after the last one, without any pull; log scale. Solved: at most a hundredth of the variance of "
+        "L-BFGS and after the last one, without any penalty; log scale. Solved: at most a hundredth of the variance of "
         "the targets is left.",
         table=_table(records),
     )
