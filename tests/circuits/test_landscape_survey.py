@@ -77,7 +77,9 @@ def test_what_is_stored_is_enough_to_compute_the_losses_again(section: Any):
         "3.3": lambda: CategoriesOnly(stored["q_true"], law, positions, stored["causal"]),
     }[section]()
     for place in (*stored["points"], *stored["basins"]["runs"]):
-        assert float(landscape.loss(place["q"], place["v"])) == pytest.approx(place["loss"], rel=1e-9, abs=1e-12)
+        assert float(landscape.loss(place["attention"], place["v"])) == pytest.approx(
+            place["loss"], rel=1e-9, abs=1e-12
+        )
     for point in stored["points"]:
         assert point["loss_per_token"] == pytest.approx(point["loss"] / (positions - 1), rel=1e-14)
 

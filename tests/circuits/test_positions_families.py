@@ -160,5 +160,5 @@ def test_wrong_parameters_are_named() -> None:
         towards_infinity(landscape, 0.0)
     with pytest.raises(ArgumentValueError, match="w: expected 2 numbers, one for each category"):
         nothing_sent(landscape, [1.0, 2.0, 3.0])
-    with pytest.raises(ArgumentValueError, match="q: expected shape"):
+    with pytest.raises(ArgumentValueError, match="attention: expected shape"):
         no_values(landscape, [[1.0]])

@@ -108,11 +108,11 @@ def test_the_first_column_of_q_has_no_influence() -> None:
 def test_wrong_input_is_named(unchecked: None) -> None:
     landscape = PositionsOnly([0.5, 0.5], 3)
     q, v = normal_point(landscape, 0)
-    with pytest.raises(ArgumentValueError, match=r"q: expected shape \(…, 3, 3\).*got shape \(2, 2\)"):
+    with pytest.raises(ArgumentValueError, match=r"attention: expected shape \(…, 3, 3\).*got shape \(2, 2\)"):
         landscape.loss(v, v)
     with pytest.raises(ArgumentValueError, match="v: expected leading axes"):
         landscape.loss(q.expand(2, 3, 3), v.expand(5, 2, 2))
-    with pytest.raises(ArgumentValueError, match="q: expected finite numbers"):
+    with pytest.raises(ArgumentValueError, match="attention: expected finite numbers"):
         landscape.loss(q * float("nan"), v)
     with pytest.raises(ArgumentTypeError, match="v: expected real floating-point numbers"):
         landscape.loss(q, torch.ones(2, 2, dtype=torch.int64))

@@ -291,7 +291,7 @@ def random_starts(
 
     >>> from tokendynamics.circuits.landscape.positions_only import PositionsOnly
     >>> attention, v = random_starts(PositionsOnly([0.5, 0.5], positions=3), 10, seed=0)
-    >>> tuple(q.shape), tuple(v.shape)
+    >>> tuple(attention.shape), tuple(v.shape)
     ((10, 3, 3), (10, 2, 2))
     """
     if isinstance(starts, bool) or not isinstance(starts, int):

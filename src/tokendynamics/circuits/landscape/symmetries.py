@@ -64,7 +64,7 @@ def balanced(attention: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """The point ``(q/λ, λv)`` with ``|q| = |v|``; where one of them is zero the other gets norm 1.
 
     >>> attention, v = balanced(torch.tensor([[4.0]]), torch.tensor([[1.0]]))
-    >>> q.item(), v.item()
+    >>> attention.item(), v.item()
     (2.0, 2.0)
     """
     q_norm, v_norm = float(attention.norm()), float(v.norm())
