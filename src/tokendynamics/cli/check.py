@@ -65,7 +65,7 @@ def _print(found: list[Check], title: str) -> None:
 
 
 def _applies(one: Check) -> str:
-    """Yes, no, or to which of the systems."""
+    """Say yes, no, or to which of the systems."""
     from tokendynamics.theorems.systems import counted
 
     if one.applies:
@@ -74,7 +74,7 @@ def _applies(one: Check) -> str:
 
 
 def _account(one: Check) -> str:
-    """The prediction with what was assumed, and each hypothesis violated somewhere with its margin."""
+    """Return the prediction with what was assumed, and each hypothesis violated somewhere with its margin."""
     said = [] if one.prediction is None else [one.prediction.text]
     assumed = [f"assumed: {text}" for text in one.assumed] if said else []
     return "\n".join([*said, *assumed, *_violated(one)])

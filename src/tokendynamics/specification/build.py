@@ -135,7 +135,7 @@ def _positions(file: SpecificationFile, dim: int) -> AbsolutePositions | RotaryP
 
 
 def tokens_of(start: StartTable) -> int:
-    """Number of tokens of a system."""
+    """Return the number of tokens of a system."""
     match start:
         case GivenTokens():
             return len(start.tokens[0]) if isinstance(start.tokens[0][0], list) else len(start.tokens)

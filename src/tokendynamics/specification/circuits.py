@@ -27,7 +27,7 @@ CircuitSchedule = Tensor | Sinusoidal | Periodic
 
 
 def build_circuits(file: SpecificationFile, dim: int) -> tuple[CircuitSchedule, CircuitSchedule]:
-    """Circuits qk and ov of all heads; an entry that stands alone holds for every head.
+    """Build the circuits qk and ov of all heads; an entry that stands alone holds for every head.
 
     Raises:
         SpecificationError: Numbers of heads or shapes that do not fit (both are printed), or schedules that
@@ -44,14 +44,14 @@ def build_circuits(file: SpecificationFile, dim: int) -> tuple[CircuitSchedule, 
 
 
 def heads_of(circuit: Any, path: KeyPath) -> list[tuple[Any, KeyPath]]:
-    """The entry of each head, and where it stands in the file."""
+    """Return the entry of each head, and where it stands in the file."""
     if isinstance(circuit, list) and not (isinstance(circuit[0], list) and isinstance(circuit[0][0], float)):
         return [(entry, (*path, head)) for head, entry in enumerate(circuit)]
     return [(circuit, path)]
 
 
 def declared_dim(entry: Any) -> int | None:
-    """Rows of a matrix where the file says so; None for an identity or a drawn matrix."""
+    """Return the rows of a matrix where the file says so; None for an identity or a drawn matrix."""
     match entry:
         case Tensor() | list():
             return len(entry)
@@ -69,7 +69,7 @@ def declared_dim(entry: Any) -> int | None:
 
 
 def dense(file: SpecificationFile, entry: Any, path: KeyPath, dim: int) -> Tensor:
-    """A constant matrix of the file, (dim, dim), float64.
+    """Return a constant matrix of the file, (dim, dim), float64.
 
     Raises:
         SpecificationError: A shape that does not fit; both are printed.
@@ -81,7 +81,7 @@ def dense(file: SpecificationFile, entry: Any, path: KeyPath, dim: int) -> Tenso
 
 
 def draw(law: Law, *shape: int) -> Tensor:
-    """Independent numbers of a law, float64."""
+    """Draw independent numbers of a law, float64."""
     source = generator(law.seed)
     if law.law == "normal":
         return law.scale * torch.randn(*shape, dtype=torch.float64, generator=source)
@@ -89,7 +89,7 @@ def draw(law: Law, *shape: int) -> Tensor:
 
 
 def matrix_of(file: SpecificationFile, entry: Any, path: KeyPath, dim: int) -> Tensor:
-    """As `dense`, for matrices that need not be square, such as the Q̄ of rotary positions."""
+    """Return what `dense` does for matrices that need not be square, such as the Q̄ of rotary positions."""
     return _dense(file, entry, path, dim)
 
 
@@ -123,7 +123,7 @@ def _dense(file: SpecificationFile, entry: Any, path: KeyPath, dim: int) -> Tens
 def _resolved(
     file: SpecificationFile, entry: Any, path: KeyPath, qk: tuple[Any, KeyPath], dim: int
 ) -> tuple[Any, KeyPath]:
-    """The matrix ov where it was given by the contraction form A: ``ov = A^{-1} qk``."""
+    """Return the matrix ov where it was given by the contraction form A: ``ov = A^{-1} qk``."""
     if not isinstance(entry, FromContraction):
         return entry, path
     if isinstance(qk[0], SinusoidalMatrix | PeriodicMatrix):
@@ -165,7 +165,7 @@ def _sinusoidal(file: SpecificationFile, heads: list[tuple[Any, KeyPath]], dim: 
 
 
 def _gate(file: SpecificationFile, value: Any, path: KeyPath, dim: int) -> Tensor:
-    """One number per row of the matrix."""
+    """Return one number per row of the matrix."""
     if isinstance(value, Law):
         return draw(value, dim)
     numbers = torch.tensor(value, dtype=torch.float64)

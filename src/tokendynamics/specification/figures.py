@@ -40,7 +40,7 @@ def check_figures(file: SpecificationFile, setup: Setup) -> None:
 
 
 def _objection(name: FigureName, setup: Setup, system: int) -> str | None:
-    """Why a figure cannot be drawn of a setup, to be said before it is integrated; None where it can."""
+    """Say why a figure cannot be drawn of a setup, before it is integrated; None where it can."""
     tokens, dim = setup.start.shape[-2:]
     match name:
         case "phase_plane" if dim < 2:

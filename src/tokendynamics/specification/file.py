@@ -43,12 +43,12 @@ class SpecificationFile:
     lines: dict[KeyPath, int]
 
     def error(self, path: KeyPath, message: str) -> SpecificationError:
-        """An error about the key at `path`, with its line."""
+        """Return an error about the key at `path`, with its line."""
         return _located(self.name, self.lines, path, message)
 
     @contextmanager
     def blaming(self, path: KeyPath) -> Iterator[None]:
-        """Errors of the library about arguments that came from `path`, or from a key below it, get their line."""
+        """Give errors of the library about arguments from `path`, or from a key below it, their line."""
         try:
             yield
         except SpecificationError:
@@ -105,7 +105,7 @@ def _located(name: str, lines: dict[KeyPath, int], path: KeyPath, message: str) 
 
 
 def _described(details: ErrorDetails) -> tuple[KeyPath, str]:
-    """Where an error of pydantic is, and the message in our words."""
+    """Tell where an error of pydantic is, and the message in our words."""
     path, context, came = tuple(details["loc"]), details.get("ctx", {}), details["input"]
     match details["type"]:
         case "unknown_key":

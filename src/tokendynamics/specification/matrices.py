@@ -82,7 +82,7 @@ _FORMS: dict[str, type[Section]] = {
 
 
 def _form(value: Any, forms: dict[str, type[Section]]) -> str | None:
-    """The tag of the form that is meant, by the keys it has in common with what was written.
+    """Return the tag of the form that is meant, by the keys it has in common with what was written.
 
     Tags stand in angle brackets so that no key of a file can be mistaken for one.
     """
@@ -98,7 +98,7 @@ def _form(value: Any, forms: dict[str, type[Section]]) -> str | None:
 
 
 def _resemblance(keys: set[str], form: type[Section]) -> tuple[int, int]:
-    """Keys in common, then keys that are nearly the same."""
+    """Count keys in common, then keys that are nearly the same."""
     near = sum("did you mean" in did_you_mean(key, form.model_fields) for key in keys)
     return len(keys & set(form.model_fields)), near
 
@@ -183,7 +183,7 @@ Matrix = Annotated[
 
 
 def _one_or_heads(value: Any) -> str:
-    """A list of lists of numbers is one matrix; a list of anything else is one entry per head."""
+    """Split by head: a list of lists of numbers is one matrix, a list of anything else one entry per head."""
     if not isinstance(value, list):
         return "<one>"
     first = value[0] if value else None

@@ -123,7 +123,7 @@ DrawnStart = Annotated[UniformStart | HemisphereStart | BoxStart | NormalStart, 
 
 
 def _depth(value: Any) -> str:
-    """Whether nested lists are one system or several."""
+    """Tell whether nested lists are one system or several."""
     first = value[0] if isinstance(value, list) and value else None
     nested = isinstance(first, list) and bool(first) and isinstance(first[0], list)
     return "<systems>" if nested else "<one system>"

@@ -86,7 +86,7 @@ def _refuse(text: str, name: str, at: int, message: str) -> None:
 
 
 def _check_values(values: dict[str, Any], name: str) -> None:
-    """Depth and integers, level by level: no recursion that a file could exhaust."""
+    """Check depth and integers, level by level: no recursion that a file could exhaust."""
     level: list[tuple[Any, Any]] = list(values.items())
     for _ in range(_MOST_NESTED):
         for key, value in level:
@@ -114,7 +114,7 @@ def _syntax(message: str) -> str:
 
 
 def key_lines(text: str) -> dict[KeyPath, int]:
-    r"""Line numbers, from 1, of every key, table and array entry of a valid TOML document.
+    r"""Return the line numbers, from 1, of every key, table and array entry of a valid TOML document.
 
     >>> key_lines('title = "a"\n[time]\nend = 3')
     {('title',): 1, ('time',): 2, ('time', 'end'): 3}
@@ -134,7 +134,7 @@ def nearest_line(lines: dict[KeyPath, int], path: KeyPath) -> int:
 
 
 def present_part(lines: dict[KeyPath, int], path: KeyPath) -> KeyPath:
-    """`path` without the parts that the file does not have.
+    """Return `path` without the parts that the file does not have.
 
     >>> present_part({("time",): 2, ("time", "end"): 3}, ("time", "points"))
     ('time',)
@@ -168,7 +168,7 @@ class _Scanner:
         return self._lines
 
     def _header(self) -> KeyPath:
-        """``[a.b]`` or ``[[a.b]]``, where a may itself be an array of tables: its last one is meant."""
+        """Read ``[a.b]`` or ``[[a.b]]``, where a may itself be an array of tables: its last one is meant."""
         line = self._line()
         brackets = 2 if self._text.startswith("[[", self._at) else 1
         self._at += brackets

@@ -84,7 +84,7 @@ def _surveyed(given: Mapping[str, Any], output: Output) -> LandscapeSurvey:
 
 
 def _parameters(given: Mapping[str, Any], found: LandscapeSurvey) -> dict[str, Any]:
-    """What was asked, with the values of the options that were left out."""
+    """Return what was asked, with the values of the options that were left out."""
     asked = {**given, "categories": len(found.landscape.law), "starts": len(found.basins.runs)}
     drawn = found.section == "3.3" and given["q_true"] is None
     return asked | {"q_true": _FUNCTIONAL} if drawn else asked
@@ -108,7 +108,7 @@ def _print(found: LandscapeSurvey, out: Path | None, files: tuple[str, ...]) -> 
 
 
 def _table(title: str, columns: Sequence[str], words: Sequence[str]) -> Any:
-    """An empty table; columns of numbers stand at the right, and only the column "shared by its members" may wrap."""
+    """Return an empty table: numbers stand at the right, and only the column "shared by its members" may wrap."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 

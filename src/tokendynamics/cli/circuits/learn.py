@@ -137,7 +137,7 @@ def _run(
 
 
 def _measured(records: list[LearningRecord], samples: int, progress: Progress) -> list[Evidence | None]:
-    """What the instruments say of each run; None where it broke off, since its weights are those of no model."""
+    """Return what the instruments say of each run; None where it broke off, as its weights are no model's."""
     from tokendynamics.circuits.evidence import evidence
     from tokendynamics.provenance.progress import tracked
 
@@ -148,7 +148,7 @@ def _measured(records: list[LearningRecord], samples: int, progress: Progress) -
 
 
 def _kept(out: Path, numbers: Iterable[int]) -> str:
-    """What an interrupted call leaves."""
+    """Say what an interrupted call leaves."""
     folders = [f"seed-{number}" for number in numbers]
     finished = [name for name in folders if (out / name / "record.json").is_file()]
     begun = [name for name in folders if (out / name / "progress.pt").is_file()]

@@ -9,7 +9,7 @@ from tokendynamics.specification.section import did_you_mean
 
 
 def example_names() -> list[str]:
-    """Names of the examples.
+    """Return the names of the examples.
 
     >>> "fig3" in example_names()
     True
@@ -20,7 +20,7 @@ def example_names() -> list[str]:
 
 
 def example_text(name: str) -> str:
-    """The text of an example.
+    """Return the text of an example.
 
     Raises:
         ArgumentValueError: No example of that name; the nearest one is printed.
