@@ -22,7 +22,7 @@ _WIDEST = 50.0
 
 @typed_arguments
 def random_functional(categories: int, seed: int) -> Tensor:
-    """Independent standard normal values for every pair, as in `logical` 4.1.
+    """Draw independent standard normal values for every pair, as in `logical` 4.1.
 
     Args:
         categories: N, at least 1.
@@ -44,7 +44,7 @@ def random_functional(categories: int, seed: int) -> Tensor:
 
 @typed_arguments
 def positive_functional(categories: int, seed: int, law: ArrayLike | str | None = None, spread: float = 0.25) -> Tensor:
-    """Positive values for every pair, log-normal, with columns of mean 1: what softmax attention can weigh by.
+    """Draw positive values, log-normal with columns of mean 1: what softmax attention can weigh by.
 
     Args:
         categories: N, at least 1.
@@ -71,7 +71,7 @@ def positive_functional(categories: int, seed: int, law: ArrayLike | str | None 
 
 @typed_arguments
 def equal_column_means(q_true: ArrayLike, law: ArrayLike | str | None = None) -> Tensor:
-    """Columns scaled so that ``E[q(X, b)] = Σ_a p_a q_ab = 1`` for each current category b.
+    """Return columns scaled so that ``E[q(X, b)] = Σ_a p_a q_ab = 1`` for each current category b.
 
     Args:
         q_true: (previous, current) = (N, N), positive.
@@ -96,7 +96,7 @@ def equal_column_means(q_true: ArrayLike, law: ArrayLike | str | None = None) ->
 
 @typed_arguments
 def pair_numbers(categories: int, base: float = 10.0) -> Tensor:
-    """``base·a + b`` for the pair (a, b): its two digits read as one number, `logical` (2.15).
+    """Return ``base·a + b`` for the pair (a, b): its two digits read as one number, `logical` (2.15).
 
     It is additive in the two categories, so no part of a network has to decide anything (`logical` (2.13)).
 
@@ -122,6 +122,6 @@ def pair_numbers(categories: int, base: float = 10.0) -> Tensor:
 
 
 def _check_size(categories: int) -> int:
-    """The number of categories, whose pairs must fit into memory."""
+    """Return the number of categories; their pairs must fit into memory."""
     check_fits(_BYTES * as_count(categories, "categories") ** 2, "categories")
     return categories

@@ -32,7 +32,7 @@ class BinaryLogic:
     bias: float = -1.0
 
     def __call__(self, x: ArrayLike) -> Any:
-        """The outputs for inputs (…, input) of zeros and ones, shape (…, output).
+        """Return the outputs for inputs (…, input) of zeros and ones, shape (…, output).
 
         Raises:
             ArgumentValueError: A wrong number of inputs, or one that is neither 0 nor 1.
@@ -47,7 +47,7 @@ class BinaryLogic:
 
 
 def either_pair(x: ArrayLike) -> Any:
-    """``(X₁ ∧ X₂) ∨ (X₃ ∧ X₄) ∨ …`` by a feed-forward layer and a step at 1, `logical` (1.1).
+    """Return ``(X₁ ∧ X₂) ∨ (X₃ ∧ X₄) ∨ …`` by a feed-forward layer and a step at 1, `logical` (1.1).
 
     Args:
         x: Zeros and ones (…, inputs), an even number of inputs (6 in the paper).
@@ -85,7 +85,7 @@ class WordLogic:
     layer: BinaryLogic
 
     def encode(self, words: Sequence[str]) -> Tensor:
-        """One-hots of the words, added, `logical` (1.4)–(1.6); words outside the vocabulary carry no weight (1.8)."""
+        """Return the sum of the words' one-hots, `logical` (1.4)–(1.6); words outside the vocabulary: 0 (1.8)."""
         return torch.tensor([float(word in words) for word in self.words], dtype=torch.float64)
 
     @typed_arguments

@@ -63,7 +63,7 @@ class PairTask:
 
     @typed_arguments
     def sample(self, count: int, seed: int, length: int | None = None) -> Tensor:
-        """Independent sequences whose categories are drawn from the law.
+        """Draw independent sequences of categories from the law.
 
         Args:
             count: Number of sequences.
@@ -83,7 +83,7 @@ class PairTask:
         return draws.reshape(count, length) + 1
 
     def checked(self, x: Any) -> Tensor:
-        """`x` as sequences of categories, int64 of shape (…, token).
+        """Return `x` as sequences of categories, int64 of shape (…, token).
 
         Raises:
             ArgumentTypeError: Not integers.
@@ -102,14 +102,14 @@ class PairTask:
         return sequences
 
     def targets(self, x: Any) -> Tensor:
-        """``Y_i = q_true[X_{i−1}, X_i]`` and ``Y_1 = 0``, shape (…, token), float64."""
+        """Return ``Y_i = q_true[X_{i−1}, X_i]`` and ``Y_1 = 0``, shape (…, token), float64."""
         sequences = self.checked(x) - 1
         pairs = self.q_true[sequences[..., :-1], sequences[..., 1:]]
         return torch.nn.functional.pad(pairs, (1, 0))
 
     @typed_arguments
     def embed(self, x: Any, scratch: int = 0) -> Tensor:
-        """Tokens as rows: category one-hot, position one-hot, then `scratch` zeros.
+        """Return tokens as rows: category one-hot, position one-hot, then `scratch` zeros.
 
         Args:
             x: Sequences (…, token) of categories 1..N.
@@ -168,7 +168,7 @@ def _as_integers(x: Any) -> Tensor:
 
 @typed_arguments
 def category_law(law: ArrayLike | str | None, categories: int) -> Tensor:
-    """Probabilities of the categories 1..N of independent tokens.
+    """Return probabilities of the categories 1..N of independent tokens.
 
     Args:
         law: None or "uniform"; "zipf" (∝ 1/rank, as word frequencies are); or N positive numbers that sum to one.

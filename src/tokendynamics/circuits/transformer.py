@@ -104,7 +104,7 @@ class OneLayerTransformer:
         return self.attention.ov.matrix_at(0.0)
 
     def block(self, name: Block) -> slice:
-        """Where the features of one kind stand."""
+        """Return where the features of one kind stand."""
         categories, width = self.task.categories, self.task.width
         return {
             "category": slice(0, categories),
@@ -113,11 +113,11 @@ class OneLayerTransformer:
         }[name]
 
     def embed(self, x: Any) -> Tensor:
-        """Tokens as rows, (…, token, width); see `PairTask.embed`."""
+        """Return tokens as rows, (…, token, width); see `PairTask.embed`."""
         return self.task.embed(x, self.scratch)
 
     def attend(self, x: Any, keys: Any = None, values: Any = None) -> Tensor:
-        """What attention writes, (…, token, width).
+        """Return what attention writes, (…, token, width).
 
         Args:
             x: Sequences (…, token) of categories; the queries come from them.
@@ -133,21 +133,21 @@ class OneLayerTransformer:
         return ov.output(average(weights, ov.values(carried))).sum(dim=-3)
 
     def stream(self, x: Any, keys: Any = None, values: Any = None) -> Tensor:
-        """``ATT + skip·X``, (…, token, width); `keys` and `values` as in `attend`."""
+        """Return ``ATT + skip·X``, (…, token, width); `keys` and `values` as in `attend`."""
         return self.attend(x, keys, values) + self.skip * self.embed(x)
 
     def hidden(self, stream: Tensor) -> Tensor:
-        """What the hidden units say of a stream (…, token, width), shape (…, token, hidden)."""
+        """Return what the hidden units say of a stream (…, token, width), shape (…, token, hidden)."""
         read = stream if self.norm is None else self.norm(stream)
         inputs = read @ self.B.mT + self.bias
         return torch.relu(inputs) if self.activation == "relu" else inputs
 
     def read(self, stream: Tensor) -> Tensor:
-        """The outputs for a stream (…, token, width), shape (…, token)."""
+        """Return the outputs for a stream (…, token, width), shape (…, token)."""
         return self.hidden(stream) @ self.C + self.offset
 
     def __call__(self, x: Any) -> Tensor:
-        """The outputs Y for sequences (…, token) of categories 1..N, shape (…, token), float64."""
+        """Return the outputs Y for sequences (…, token) of categories 1..N, shape (…, token), float64."""
         return self.read(self.stream(x))
 
     def with_qk(self, qk: ArrayLike) -> OneLayerTransformer:
@@ -205,7 +205,7 @@ class LayerNorm:
             raise ArgumentValueError(expected("features", "a slice without steps", self.features))
 
     def __call__(self, stream: Tensor) -> Tensor:
-        """The normalized stream, shape (…, token, width)."""
+        """Return the normalized stream, shape (…, token, width)."""
         first, last, _ = self.features.indices(stream.shape[-1])
         normalized = layer_norm(stream[..., first:last], (last - first,), self.gain, self.shift, self.eps)
         return torch.cat([stream[..., :first], normalized, stream[..., last:]], dim=-1)
@@ -213,7 +213,7 @@ class LayerNorm:
 
 @typed_arguments
 def shift(positions: int) -> Tensor:
-    """``D_{−1}``: ones where row = column − 1, `logical` (2.6); it is the superdiagonal.
+    """Return ``D_{−1}``: ones where row = column − 1, `logical` (2.6); it is the superdiagonal.
 
     Its transpose S, as a qk, makes position i attend to i − 1 alone, and as an ov moves position i to i + 1.
 
@@ -231,17 +231,17 @@ def shift(positions: int) -> Tensor:
 
 
 def on_categories(task: PairTask, matrix: Tensor, scratch: int = 0) -> Tensor:
-    """`matrix` (N, N) in the category–category block, zeros elsewhere, (width, width) with width = N + M + scratch."""
+    """Return `matrix` (N, N) in the category–category block, zeros elsewhere, with width N + M + scratch."""
     return _placed(matrix, 0, 0, task.width + scratch)
 
 
 def on_positions(task: PairTask, matrix: Tensor, scratch: int = 0) -> Tensor:
-    """`matrix` (M, M) in the position–position block, zeros elsewhere, (width, width)."""
+    """Return `matrix` (M, M) in the position–position block, zeros elsewhere, (width, width)."""
     return _placed(matrix, task.categories, task.categories, task.width + scratch)
 
 
 def to_scratch(task: PairTask, matrix: Tensor) -> Tensor:
-    """`matrix` (scratch, N) from the categories to a scratch block of its height, zeros elsewhere, (width, width)."""
+    """Return `matrix` (scratch, N) from the categories to a scratch block of its height, zeros elsewhere."""
     return _placed(matrix, task.width, 0, task.width + matrix.shape[0])
 
 

@@ -26,7 +26,7 @@ from tokendynamics.numerics.signatures import typed_arguments
 
 @typed_arguments
 def linear_solution(task: PairTask, base: float = 10.0, causal: bool = False) -> OneLayerTransformer:
-    """`linear_case` for a task that is `pair_numbers` of that base.
+    """Return `linear_case` for a task that is `pair_numbers` of that base.
 
     Raises:
         ArgumentValueError: The task asks for another functional.
@@ -47,7 +47,7 @@ def linear_solution(task: PairTask, base: float = 10.0, causal: bool = False) ->
 
 @typed_arguments
 def linear_case(categories: int, positions: int, base: float = 10.0, causal: bool = False) -> OneLayerTransformer:
-    """``Y_i = base·X_{i−1} + X_i`` without ReLU or B, `logical` (2.13): attention adds, the readout is linear.
+    """Compute ``Y_i = base·X_{i−1} + X_i`` without ReLU or B, `logical` (2.13): attention adds, the readout is linear.
 
     The first token has no previous one, so ``Y_1 = X_1`` and not 0.
 
@@ -84,7 +84,7 @@ def linear_case(categories: int, positions: int, base: float = 10.0, causal: boo
 
 @typed_arguments
 def mixture(task: PairTask, attention_share: float = 0.5, causal: bool = False) -> OneLayerTransformer:
-    """`solution_2` computes one share of q_true and `solution_3` the rest, side by side in one transformer.
+    """Compute one share of q_true as `solution_2` does and the rest as `solution_3` does, side by side.
 
     Head 1 has ``qk = share·q_true^T`` on categories and writes on positions; head 2 has ``qk = S`` and writes
     ``(1 − share)·q_true^T`` on categories. Each has its own K and c, since they use different features.

@@ -147,7 +147,7 @@ class Comparison:
         return f"the given and {drawn} that hold every pair"
 
     def as_json(self) -> dict[str, Any]:
-        """Plain types."""
+        """Return plain types."""
         return {
             "name": self.model.name,
             "exact": self.exact if self.has_pairs else None,

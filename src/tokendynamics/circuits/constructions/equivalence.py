@@ -50,7 +50,7 @@ class Equivalence:
 
 @typed_arguments
 def check_equivalence(task: PairTask, x: Any, K: float | None = None) -> Equivalence:
-    """Runs solutions 2 and 3 side by side and compares them, `logical` 2.3.1, (2.29)–(2.32).
+    """Run solutions 2 and 3 side by side and compare them, `logical` 2.3.1, (2.29)–(2.32).
 
     Args:
         task: Any N, M and real q_true.

@@ -45,7 +45,7 @@ class Selection:
     @classmethod
     @typed_arguments
     def of(cls, values: Tensor, form: SelectionForm, K: float | None = None) -> Selection:
-        """The constants that select one of `values`.
+        """Return the constants that select one of `values`.
 
         "exact": ``c = max(0, −min values)``, bias ``−(1 − c/K)``, offset ``−c``, for ``K ≥ max(max values, 0) + c``;
         corrects `logical` (2.21), whose bias −1 (form "printed") turns every negative value into 0.
@@ -76,7 +76,7 @@ class Selection:
 def selecting(
     task: PairTask, attention: Attention, selected: Selection, read: Tensor, name: str
 ) -> OneLayerTransformer:
-    """The transformer whose hidden units are its features, ``Y = K·read·ReLU(X + ATT + bias) + offset``.
+    """Return the transformer whose hidden units are its features, ``Y = K·read·ReLU(X + ATT + bias) + offset``.
 
     Args:
         task: What it reads.

@@ -30,7 +30,7 @@ _SHORTER = "Texts of fewer than M tokens are answered too high, by M over their 
 
 @typed_arguments
 def softmax_solution_1(task: PairTask, sharpness: float = 40.0, causal: bool = False) -> OneLayerTransformer:
-    """`solution_1` (form "rows") with softmax attention, ``k^t q = β D_{−1}``, v doubled; corrects `logical` (2.12).
+    """Return `solution_1` ("rows") with softmax attention, ``qk = β S``, v doubled; corrects `logical` (2.12).
 
     With n senders the previous token gets the weight ``e^β/(e^β + n − 1)``, so for i ≥ 2 the error decays like
     ``(n − 1) e^{−β}``. Token 1 has no previous one and attends to all alike: Y_1 means nothing.
@@ -58,7 +58,7 @@ def softmax_solution_1(task: PairTask, sharpness: float = 40.0, causal: bool = F
 def softmax_solution_3(
     task: PairTask, sharpness: float = 40.0, K: float | None = None, causal: bool = False
 ) -> OneLayerTransformer:
-    """`solution_3` with softmax attention, ``k^t q = β D_{−1}``; corrects `logical` (2.27).
+    """Return `solution_3` with softmax attention, ``qk = β S``; corrects `logical` (2.27).
 
     ``Y_i = Σ_j w_ij q_true[X_j, X_i]`` exactly: a mean over the senders j, of which j = i − 1 has the weight
     ``e^β/(e^β + n − 1)``. So for i ≥ 2 the error is below ``(n − 1) e^{−β} (max q_true − min q_true)``; Y_1 is the
@@ -96,7 +96,7 @@ def _attending_to_previous(task: PairTask, v: Tensor, sharpness: float, causal: 
 
 @typed_arguments
 def softmax_solution_2(task: PairTask, causal: bool = False) -> OneLayerTransformer:
-    """`solution_2` with softmax attention and ``k^t q = ln q_true`` on categories, `logical` section 4.
+    """Return `solution_2` with softmax attention and ``qk = ln q_true^T`` on categories, `logical` section 4.
 
     The exponential undoes the logarithm, and the softmax divides by the sum over the n senders, so that
 
@@ -142,7 +142,7 @@ def softmax_solution_2(task: PairTask, causal: bool = False) -> OneLayerTransfor
 
 
 def _column_mean(task: PairTask) -> Tensor:
-    """The mean that all columns have."""
+    """Return the mean that all columns have."""
     lowest = int(task.q_true.argmin())
     if float(task.q_true.flatten()[lowest]) <= 0.0:
         previous, current = divmod(lowest, task.categories)

@@ -35,7 +35,7 @@ _BYTES = 48
 
 @typed_arguments
 def solution_1(task: PairTask, form: Form = "rows", causal: bool = False) -> OneLayerTransformer:
-    """Attention adds twice the previous category to the current one; N² hidden units tell the pair, `logical` 2.1.
+    """Add twice the previous category by attention and tell the pair by N² hidden units, `logical` 2.1.
 
     With ``2e_a + e_b`` in the stream no single ReLU can indicate an off-diagonal pair (it is a convex combination of
     3e_a and 3e_b), so C = q_true as in (2.11) adds up several units. The other forms correct `logical` (2.11):
@@ -77,13 +77,13 @@ def solution_1(task: PairTask, form: Form = "rows", causal: bool = False) -> One
 
 
 def recognisers(task: PairTask) -> Tensor:
-    """Rows ``2e_a + e_b`` (``3e_a`` for equal categories) and zeros on positions, `logical` (2.10), (N², N + M)."""
+    """Return rows ``2e_a + e_b`` (``3e_a`` for equal categories), zeros on positions, `logical` (2.10), (N², N + M)."""
     previous, current = _one_hot_pairs(task.categories)
     return torch.nn.functional.pad(2.0 * previous + current, (0, task.positions))
 
 
 def bias_and_output(q_true: Tensor, form: Literal["rows", "uniform", "printed"]) -> tuple[Tensor, Tensor]:
-    """The bias (N²,) and C (N²,) that go with `recognisers`; see `solution_1`.
+    """Return the bias (N²,) and C (N²,) that go with `recognisers`; see `solution_1`.
 
     Raises:
         ArgumentValueError: A q_true so large that a C, which adds up a row of it, is not finite.
@@ -97,7 +97,7 @@ def bias_and_output(q_true: Tensor, form: Literal["rows", "uniform", "printed"])
 
 
 def _bias_and_weights(q_true: Tensor, form: Literal["rows", "uniform", "printed"]) -> tuple[Tensor, Tensor]:
-    """The bias (N²,), and C as a matrix (previous, current)."""
+    """Return the bias (N²,), and C as a matrix (previous, current)."""
     categories = q_true.shape[0]
     diagonal = q_true.diagonal()
     bias = torch.full((categories**2,), -4.0, dtype=torch.float64)
@@ -134,10 +134,10 @@ def _one_hot_pairs(categories: int) -> tuple[Tensor, Tensor]:
 def solution_2(
     task: PairTask, form: SelectionForm = "exact", K: float | None = None, causal: bool = False
 ) -> OneLayerTransformer:
-    """The logits are the functional of each pair, the logic is in attention, `logical` 2.2.
+    """Compute the functional of all pairs as logits: the logic is in attention, `logical` 2.2.
 
-    ``k^t q = A_2 = q_true`` on categories (2.16), (2.17); ``v = S/K`` moves what sender j says to position j + 1; there
-    the one-hot position of the skip connection selects the diagonal (2.21). B is the identity.
+    ``qk = q_true^T`` on categories (2.16), (2.17); ``v = S/K`` moves what sender j says to position j + 1; there the
+    one-hot position of the skip connection selects the diagonal (2.21). B is the identity.
 
     Args:
         task: Any N, M and real q_true.
@@ -173,9 +173,9 @@ def solution_2(
 def solution_3(
     task: PairTask, form: SelectionForm = "exact", K: float | None = None, causal: bool = False
 ) -> OneLayerTransformer:
-    """Attention fetches row X_{i−1} of the functional, the feed-forward part selects its entry X_i, `logical` 2.3.
+    """Fetch row X_{i−1} of q_true by attention and select its entry X_i by the feed-forward part, `logical` 2.3.
 
-    ``k^t q = D_{−1}`` on positions, ``v = A_2^T/K`` on categories; the one-hot category of the skip connection selects
+    ``qk = S`` on positions, ``v = A_2^T/K`` on categories; the one-hot category of the skip connection selects
     (2.27). B is the identity.
 
     Args:
@@ -208,7 +208,7 @@ def solution_3(
 
 @typed_arguments
 def pair_order(categories: int) -> Tensor:
-    """All pairs (previous, current): (1,1) … (N,N) first, then the others row by row, `logical` (2.11).
+    """Return all pairs (previous, current): (1,1) … (N,N) first, then the others row by row, `logical` (2.11).
 
     Args:
         categories: N.
@@ -228,7 +228,7 @@ def pair_order(categories: int) -> Tensor:
 
 @typed_arguments
 def by_pair(q_true: Tensor) -> Tensor:
-    """The entries of `q_true` (previous, current) in the order of `pair_order`, shape (N²,)."""
+    """Return the entries of `q_true` (previous, current) in the order of `pair_order`, shape (N²,)."""
     q_true = as_square(q_true, "q_true")
     previous, current = (pair_order(q_true.shape[0]) - 1).unbind(-1)
     return q_true[previous, current]

@@ -28,7 +28,7 @@ def block_name(block: tuple[Block, Block]) -> str:
 
 
 def weights_of(task: PairTask, block: Block) -> Tensor:
-    """How often each one-hot of a kind occurs: categories by the law, positions uniformly."""
+    """Return how often each one-hot of a kind occurs: categories by the law, positions uniformly."""
     if block == "category":
         return task.law
     return torch.full((task.positions,), 1.0 / task.positions, dtype=torch.float64)
@@ -43,7 +43,7 @@ def row_centred(matrix: Tensor, columns: Tensor) -> Tensor:
 
 
 def double_centred(matrix: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """The interaction ``m_rc − m_r· − m_·c + m_··`` under weights of rows and columns that sum to one.
+    """Return the interaction ``m_rc − m_r· − m_·c + m_··`` under weights of rows and columns that sum to one.
 
     Args:
         matrix: (…, row, column).
@@ -60,5 +60,5 @@ def double_centred(matrix: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
 
 
 def mean_square(matrix: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """``Σ_rc rows_r columns_c m_rc²``, shape (…)."""
+    """Return ``Σ_rc rows_r columns_c m_rc²``, shape (…)."""
     return (matrix.square() * columns[..., None, :] * rows[..., :, None]).sum(dim=(-2, -1))

@@ -43,7 +43,7 @@ class Estimate:
     high: float | None = None
 
     def above(self, threshold: float) -> Found:
-        """Whether the whole interval lies above the threshold; None if the threshold lies inside it."""
+        """Return whether the whole interval lies above the threshold; None if the threshold lies inside it."""
         if self.low is None or self.high is None:
             return None
         if self.low > threshold:
@@ -51,7 +51,7 @@ class Estimate:
         return False if self.high <= threshold else None
 
     def beyond(self, threshold: float) -> Found:
-        """Whether the size of the number, whatever its sign, lies above the threshold with its whole interval.
+        """Return whether the size of the number, whatever its sign, lies above the threshold with its whole interval.
 
         >>> Estimate("keys", -0.5, -0.6, -0.4).beyond(0.1)
         True
@@ -75,7 +75,7 @@ class Estimate:
         return f"{self.name} {self.number}"
 
     def as_json(self) -> dict[str, Any]:
-        """Plain types; a number that is not finite becomes None."""
+        """Return plain types; a number that is not finite becomes None."""
         return plain(self)
 
 
@@ -117,17 +117,17 @@ class Instrument:
         return self.estimates[0].low, self.estimates[0].high
 
     def named(self, name: str) -> Estimate:
-        """The estimate of that name."""
+        """Return the estimate of that name."""
         return next(estimate for estimate in self.estimates if estimate.name == name)
 
     def agrees(self, attention: bool, feed_forward: bool) -> Found:
-        """Whether nothing it says contradicts these two answers; None if it says nothing."""
+        """Return whether nothing it says contradicts these two answers; None if it says nothing."""
         answers = [(self.attention, attention), (self.feed_forward, feed_forward)]
         spoken = [found == answer for found, answer in answers if found is not None]
         return all(spoken) if spoken else None
 
     def as_json(self) -> dict[str, Any]:
-        """Plain types, without NaN."""
+        """Return plain types, without NaN."""
         low, high = self.interval
         return {
             "name": self.name,
@@ -142,7 +142,7 @@ class Instrument:
 
 
 def all_of(*answers: Found) -> Found:
-    """Whether every answer is True; one False settles it, else one None leaves it open.
+    """Return whether every answer is True; one False settles it, else one None leaves it open.
 
     >>> all_of(True, None), all_of(False, None)
     (None, False)
@@ -153,7 +153,7 @@ def all_of(*answers: Found) -> Found:
 
 
 def any_of(*answers: Found) -> Found:
-    """Whether some answer is True; one True settles it, else one None leaves it open."""
+    """Return whether some answer is True; one True settles it, else one None leaves it open."""
     if any(answers):
         return True
     return None if None in answers else False

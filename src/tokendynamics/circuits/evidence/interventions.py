@@ -13,7 +13,7 @@ from tokendynamics.circuits.transformer import Block, OneLayerTransformer
 
 
 def patching(trial: Trial, threshold: float) -> Instrument:
-    """Path patching of categories, on one side of the attention at a time; everything else sees the true sequence.
+    """Patch the paths of categories, one side of the attention at a time; everything else sees the true sequence.
 
     The headline of a side is the share of the interaction that no longer follows the own pair (a, b) once that side
     sees another sequence, where the pair is (a', b'). (Before − after) is regressed on the interaction at (a, b),
@@ -55,7 +55,7 @@ def patching(trial: Trial, threshold: float) -> Instrument:
 
 
 def _exchanged(trial: Trial) -> dict[str, Tensor]:
-    """The outputs when one side sees the other sequences."""
+    """Return the outputs when one side sees the other sequences."""
     model, x, other = trial.model, trial.x, trial.other
 
     def asked(received: Tensor, asking: Tensor) -> Tensor:
@@ -94,7 +94,7 @@ def _categories(trial: Trial) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def ablation(trial: Trial, threshold: float) -> Instrument:
-    """What is lost, and what is left, when a part keeps all it does except the logic.
+    """Measure what is lost, and what is left, when a part keeps all it does except the logic.
 
     - "whole attention": what attention writes becomes additive in the categories; see `AdditiveAttention`. What is
       "left without it" is made after the attention.
@@ -163,7 +163,7 @@ def _sentence(attended: Estimate, left: Estimate, lost: dict[str, Estimate], twi
 
 
 def twice_or_together(twice: Estimate) -> Estimate:
-    """What either part makes without the other, or, where that is below 0, what neither does: turned and renamed.
+    """Return what either part makes without the other; where that is below 0, what neither does, turned and renamed.
 
     >>> print(twice_or_together(Estimate("made twice", -0.31, -0.33, -0.29)))
     needs the two together 0.31 [0.29, 0.33]
@@ -182,7 +182,7 @@ def _below_zero(share: Estimate) -> bool:
 def without_interaction(
     model: OneLayerTransformer, task: PairTask, block: tuple[Block, Block], head: int | None = None
 ) -> OneLayerTransformer:
-    """The transformer with one block (receiver, sender) of qk replaced by its additive part, in one head or in all."""
+    """Replace one block (receiver, sender) of qk by its additive part, in one head or in all."""
     heads = slice(None) if head is None else slice(head, head + 1)
     receiver, sender = block
     where = heads, model.block(receiver), model.block(sender)
@@ -192,7 +192,7 @@ def without_interaction(
 
 
 def _by_head(trial: Trial) -> list[Estimate]:
-    """The category–category block taken out of one head at a time."""
+    """Take the category–category block out of one head at a time."""
     count = trial.model.qk.shape[0]
     if count == 1:
         return []

@@ -55,7 +55,7 @@ class Evidence:
     by_threshold: Mapping[float, Verdict] = field(default_factory=dict)
 
     def instrument(self, name: str) -> Instrument:
-        """The instrument of that name.
+        """Return the instrument of that name.
 
         Raises:
             ArgumentValueError: There is none.
@@ -67,7 +67,7 @@ class Evidence:
         return found[0]
 
     def agrees(self, instrument: Instrument) -> bool | None:
-        """Whether an instrument speaks for the verdict; None if there is none, or if it says nothing."""
+        """Return whether an instrument speaks for the verdict; None if there is none, or if it says nothing."""
         # One side exchanged at a time cannot show a part that the other stands in for.
         hidden = self.verdict == "either" and instrument.name == "path patching"
         if self.verdict == "undecided" or hidden:
@@ -76,7 +76,7 @@ class Evidence:
         return instrument.agrees(two or self.verdict == "attention", two or self.verdict == "feed-forward")
 
     def as_json(self) -> dict[str, Any]:
-        """Plain types, without NaN."""
+        """Return plain types, without NaN."""
         return {
             "name": self.name,
             "verdict": self.verdict,

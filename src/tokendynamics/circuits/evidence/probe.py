@@ -24,7 +24,7 @@ _HOLDS, _LACKS = 0.5, 0.1
 
 
 def probing(trial: Trial) -> Instrument:
-    """R² of Y_i from the attention's output beyond additive one-hots, before the layer norm and after it.
+    """Measure R² of Y_i from the attention's output beyond additive one-hots, before the layer norm and after it.
 
     At each position a least-squares readout of Y_i sees the one-hots of X_{i−1} and X_i, without and with the
     attention's output as further features; the fall of the squared error, as a share of what it was, is the R² (the
@@ -74,7 +74,7 @@ def _residuals(trial: Trial, features: Features) -> Tensor:
 
 
 def _with_one_hots(trial: Trial, features: Features, x: Tensor) -> Tensor:
-    """A constant, the one-hots of the previous and the current category, and the features, (sequence, token, …)."""
+    """Return a constant, one-hots of the previous and the current category, and the features, (sequence, token, …)."""
     current = one_hot(x - 1, trial.task.categories).double()
     previous = pad(current[:, :-1], (0, 0, 1, 0))
     return torch.cat([torch.ones(*x.shape, 1, dtype=torch.float64), previous, current, features(x)], dim=-1)

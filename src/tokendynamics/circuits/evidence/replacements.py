@@ -45,7 +45,7 @@ class AdditiveAttention:
 
     @classmethod
     def fitted(cls, trial: Trial) -> AdditiveAttention:
-        """The sums that are nearest to what the trial's model wrote on its sequences for fits."""
+        """Return the sums that are nearest to what the trial's model wrote on its sequences for fits."""
         terms, low, high, mean = _fit_terms(trial)
         most, least = torch.full_like(mean, -torch.inf), torch.full_like(mean, torch.inf)
         for chunk in _chunks(trial):
@@ -55,17 +55,17 @@ class AdditiveAttention:
         return cls(trial.model, terms, mean, share)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """What is written for sequences (sequence, token), shape (sequence, token, width)."""
+        """Return what is written for sequences (sequence, token), shape (sequence, token, width)."""
         sums = _one_hots(self.model, x) @ self.terms
         return (self.mean + self.share * (sums - self.mean)).reshape(*x.shape, self.model.width)
 
     def stream(self, x: Tensor) -> Tensor:
-        """The stream behind it, with the model's skip connection."""
+        """Return the stream behind it, with the model's skip connection."""
         return self(x) + self.model.skip * self.model.embed(x)
 
 
 def _fit_terms(trial: Trial) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The functions f_ij, and the least, largest and mean of what attention wrote, each (token · feature)."""
+    """Return the functions f_ij, and the least, largest and mean of what attention wrote, each (token · feature)."""
     gram, moment, written = torch.zeros(()), torch.zeros(()), []
     for chunk in _chunks(trial):
         seen, wrote = _one_hots(trial.model, chunk), trial.model.attend(chunk).flatten(1)
@@ -79,7 +79,7 @@ def _fit_terms(trial: Trial) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _fitting(reach: Tensor, room: Tensor) -> Tensor:
-    """The share of `reach` that fits into `room`."""
+    """Return the share of `reach` that fits into `room`."""
     exceeds = reach > room * (1.0 + _OUT_OF_RANGE)
     return torch.where(exceeds, room / torch.where(exceeds, reach, torch.ones_like(reach)), torch.ones_like(reach))
 
@@ -116,11 +116,11 @@ class LinearUnits:
 
     @classmethod
     def fitted(cls, trial: Trial, norm: bool = False) -> LinearUnits:
-        """The affine functions that are nearest to what the trial's units did on its sequences for fits."""
+        """Return the affine functions that are nearest to what the trial's units did on its sequences for fits."""
         return cls(trial.model, *_fit_units(trial, norm), norm)
 
     def read(self, stream: Tensor) -> Tensor:
-        """The outputs for a stream (sequence, token, width), shape (sequence, token).
+        """Return the outputs for a stream (sequence, token, width), shape (sequence, token).
 
         The functions stay those of the model as it was, also for the stream of another attention.
         """
@@ -129,12 +129,12 @@ class LinearUnits:
         return hidden @ self.model.C + self.model.offset
 
     def outputs(self, trial: Trial) -> Tensor:
-        """The outputs after the model's own attention, (sequence, token from 2 on)."""
+        """Return the outputs after the model's own attention, (sequence, token from 2 on)."""
         return trial.run(lambda x: self.read(self.model.stream(x)), trial.x)
 
 
 def _inputs(model: OneLayerTransformer, stream: Tensor, norm: bool) -> Tensor:
-    """What each unit's ReLU sees, or (up to a constant) what it would see if the norm only centred."""
+    """Return what each unit's ReLU sees, or (up to a constant) what it would see if the norm only centred."""
     if model.norm is None:
         return stream @ model.B.mT + model.bias
     if not norm:

@@ -102,31 +102,31 @@ class Trial:
         return Estimate(name, *self.bootstrap.ratio(numerator, denominator, transform))
 
     def run(self, compute: Callable[..., Tensor], *sequences: Tensor) -> Tensor:
-        """Outputs of `compute` on sequences, chunk by chunk, tokens from 2 on."""
+        """Return the outputs of `compute` on sequences, chunk by chunk, tokens from 2 on."""
         return in_chunks(self.model, compute, *sequences)[:, 1:]
 
     def rise(self, changed: Tensor) -> Tensor:
-        """By how much the summed squared error rises when the outputs become `changed`, (sequence,)."""
+        """Return by how much the summed squared error rises when the outputs become `changed`, (sequence,)."""
         before, after = self.outputs - self.targets, changed - self.targets
         return (after.square() - before.square()).sum(dim=1)
 
     def rise_share(self, name: str, changed: Tensor) -> Estimate:
-        """√(rise of the loss / variance of the interaction): 1 when the whole interaction is gone and no more."""
+        """Return √(rise of the loss / variance of the interaction): 1 when the interaction is gone and no more."""
         return self.ratio(name, self.rise(changed), self.energy, root)
 
     def lost(self, name: str, changed: Tensor) -> Estimate:
-        """The share of the interaction that leaves the output: slope of (before − after) on the interaction.
+        """Return the share of the interaction that leaves the output: slope of (before − after) on the interaction.
 
         Unlike a rise of the loss it does not see additive functions of the two categories at each token, nor noise.
         """
         return self.slopes(self.outputs - changed, {name: self.interaction}, self.x[:, :-1], self.x[:, 1:])[0]
 
     def left(self, name: str, changed: Tensor) -> Estimate:
-        """The share of the interaction that `changed` outputs still have: their slope on the interaction."""
+        """Return the share of the interaction that `changed` outputs still have: their slope on the interaction."""
         return self.slopes(changed, {name: self.interaction}, self.x[:, :-1], self.x[:, 1:])[0]
 
     def any_interaction(self, name: str, values: Tensor) -> Estimate:
-        """√(variance of the interaction of the own pair's categories in `values` / that of q_true's), of any shape.
+        """Return √(variance of the interaction of the own pair's categories in `values` / that of q_true's), any shape.
 
         The means over all tokens with the same pair, beside sums: unlike a slope it sees logic that q_true has not.
         """
@@ -137,7 +137,7 @@ class Trial:
         return self.ratio(name, means[pair].square().sum(dim=1), self.energy, root)
 
     def slopes(self, moved: Tensor, contrasts: Mapping[str, Tensor], *single: Tensor) -> list[Estimate]:
-        """Slopes of `moved` on all `contrasts` at once, beside functions of each category in `single`, token by token.
+        """Fit `moved` to all `contrasts` at once, beside functions of each category in `single`, token by token.
 
         All are (sequence, token); contrasts must not be collinear.
         """
@@ -158,12 +158,12 @@ def root(values: Tensor) -> Tensor:
 
 
 def pairs(matrix: Tensor, previous: Tensor, current: Tensor) -> Tensor:
-    """``matrix[previous, current]`` for categories numbered from 1."""
+    """Return ``matrix[previous, current]`` for categories numbered from 1."""
     return matrix[previous - 1, current - 1]
 
 
 def without_sums(values: Tensor, *categories: Tensor) -> Tensor:
-    """What is left of `values` beside the best ``f_1(category 1) + f_2(category 2) + …``, by least squares.
+    """Return what is left of `values` beside the best ``f_1(category 1) + f_2(category 2) + …``, by least squares.
 
     Each token has functions of its own: fitted units differ between positions by the error of their fit, which is as
     large as a share of the sums and would drown a small interaction if only the mean over positions were taken off.
@@ -196,7 +196,7 @@ def without_sums(values: Tensor, *categories: Tensor) -> Tensor:
 
 
 def without_projection(values: Tensor, others: Sequence[Tensor]) -> Tensor:
-    """What is left of `values` beside a linear combination of `others`, by least squares; all of one shape.
+    """Return what is left of `values` beside a linear combination of `others`, by least squares; all of one shape.
 
     >>> import torch
     >>> without_projection(torch.tensor([1.0, 2.0]).double(), [torch.tensor([3.0, 0.0]).double()]).tolist()
@@ -215,14 +215,14 @@ def without_projection(values: Tensor, others: Sequence[Tensor]) -> Tensor:
 
 
 def chunk_length(model: OneLayerTransformer, tokens: int) -> int:
-    """Sequences in a chunk."""
+    """Return how many sequences make a chunk."""
     hidden, heads = model.C.shape[0], model.ov.shape[0]
     widest = tokens * max(hidden, heads * max(tokens, model.width))
     return max(1, _CHUNK_NUMBERS // widest)
 
 
 def in_chunks(model: OneLayerTransformer, compute: Callable[..., Tensor], *sequences: Tensor) -> Tensor:
-    """``compute(*sequences)`` a few sequences at a time, so that memory does not grow with their number."""
+    """Return ``compute(*sequences)`` a few sequences at a time, so that memory does not grow with their number."""
     length = chunk_length(model, sequences[0].shape[1])
     parts = zip(*(rows.split(length) for rows in sequences), strict=True)
     return torch.cat([compute(*part) for part in parts])

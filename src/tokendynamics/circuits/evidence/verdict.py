@@ -34,7 +34,7 @@ class Decision:
 
 
 def decide(found: Findings, threshold: float = TAKES_PART) -> Decision:
-    """Which part does the logic, or why that cannot be told.
+    """Decide which part does the logic, or say why that cannot be told.
 
     The attention takes part if more than `threshold` of the interaction, of either sign, is lost when what it writes
     becomes additive in the categories, and as much
@@ -117,7 +117,7 @@ def _refused(found: Findings) -> str | None:
 
 
 def _stand_in(found: Findings, threshold: float, verdict: Verdict) -> str:
-    """What is made twice, and what is not."""
+    """Say what is made twice, and what is not."""
     lost = {"the attention": [found.without_attention], "the feed-forward part": found.without_bends}
     needed = [
         part for part, shares in lost.items() if any_of(*(share.beyond(threshold) for share in shares)) is not False
@@ -134,7 +134,7 @@ def _stand_in(found: Findings, threshold: float, verdict: Verdict) -> str:
 
 
 def _objection(found: Findings, threshold: float, attention: bool, feed_forward: bool) -> str | None:
-    """What speaks against ruling out a part that fails, if anything.
+    """Say what speaks against ruling out a part that fails, if anything.
 
     What is left without a part that is to be named alone is made by the other one, whatever else failed.
 

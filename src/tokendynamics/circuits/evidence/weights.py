@@ -1,4 +1,4 @@
-"""Instruments 1 and 2: what the blocks of ``k^t q`` hold, and whether the category block looks like q_true."""
+"""Instruments 1 and 2: what the blocks of qk hold, and whether the category block looks like q_true."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _ALIKE = 0.5
 def variance_shares(
     model: OneLayerTransformer, task: PairTask, resamples: int, confidence: float, seed: int
 ) -> Instrument:
-    """Shares of the variance of the double-centred blocks of ``k^t q``, for each head and for all together.
+    """Measure the shares of the variance of the double-centred blocks of qk, for each head and for all together.
 
     Exactly one category and one position is on in each token, so constants can move between the blocks without any
     effect: only what double centring leaves belongs to a block. Categories weigh by the law and positions equally.
@@ -151,7 +151,7 @@ def _route(by_category: bool, by_position: bool, estimates: tuple[Estimate, ...]
 
 
 def correlation(model: OneLayerTransformer, task: PairTask, resamples: int, confidence: float, seed: int) -> Instrument:
-    """|Correlation| of the category–category block with q_true, centred over the senders of each receiver.
+    """Measure the |correlation| of the category–category block with q_true, centred over the senders of each receiver.
 
     A constant added to a receiver's row of the block is the same for all senders, and whatever reads the attention can
     take it off again: the raw correlation sees such constants, the centred one does not. Pairs weigh by the law. With
@@ -218,7 +218,7 @@ def _less_mean(matrix: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
 
 
 def _without_sign(low: float | None, high: float | None) -> tuple[float | None, float | None]:
-    """The interval of |r| from that of r: it reaches down to 0 where r may have either sign."""
+    """Return the interval of |r| from that of r: it reaches down to 0 where r may have either sign."""
     if low is None or high is None:
         return None, None
     smallest = 0.0 if low <= 0.0 <= high else min(abs(low), abs(high))

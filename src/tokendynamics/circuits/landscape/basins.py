@@ -85,7 +85,7 @@ class BasinRun:
         return "not finite" if self.classification is None else self.classification.kind
 
     def as_json(self) -> dict[str, object]:
-        """All fields as plain values; attention and v as lists."""
+        """Return all fields as plain values; attention and v as lists."""
         return {
             "start": self.start,
             "kind": self.kind,
@@ -152,19 +152,19 @@ class Basins:
         return dict(Counter(run.status for run in self.runs))
 
     def share(self, kind: str) -> Share:
-        """The share of starts that ended in `kind`, which may be none, with its 95 % interval."""
+        """Return the share of starts that ended in `kind`, which may be none, with its 95 % interval."""
         total = len(self.runs)
         count = sum(run.kind == kind for run in self.runs)
         return Share(kind, count, count / total, *wilson(count, total))
 
     def above(self, loss: float) -> Share:
-        """The share of starts whose last loss is above `loss`: stuck, for whatever reason, within this budget."""
+        """Return the share of starts whose last loss is above `loss`: stuck, for any reason, within this budget."""
         total = len(self.runs)
         count = sum(not run.loss <= loss for run in self.runs)
         return Share(f"loss above {loss:g}", count, count / total, *wilson(count, total))
 
     def as_json(self) -> dict[str, object]:
-        """All fields, shares and statuses as plain values."""
+        """Return all fields, shares and statuses as plain values."""
         return {
             "landscape": self.landscape,
             "method": self.method,
@@ -273,7 +273,7 @@ def _check(landscape: Landscape, method: str, budget: int, horizon: float, toler
 def random_starts(
     landscape: Landscape, starts: int, *, seed: int, scale: float | Literal["fan-in"] = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """Independent random points of a landscape.
+    """Draw independent random points of a landscape.
 
     Args:
         landscape: Any landscape.

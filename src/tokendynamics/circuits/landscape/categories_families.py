@@ -22,7 +22,7 @@ _NO_ERROR = 1e-9
 
 
 def zero_loss(landscape: CategoriesOnly, scale: float = 1.0, diagonal: float = 0.0) -> StationaryPoint:
-    """The exact solutions q = (q* + a)/λ, v = λ(S + cI), with S the subdiagonal and a(t) = −c/(1+c) q*_tt.
+    """Return the exact solutions q = (q* + a)/λ, v = λ(S + cI), with S the subdiagonal and a(t) = −c/(1+c) q*_tt.
 
     The constant a(X_i) that q adds through the previous token is what v_ii takes away: 0 = a(t) + c q_tt, which is
     `logical` (3.71) with q_tt = q*_tt + a(t); the line printed before (3.71) has the sign of a turned round. The
@@ -61,7 +61,7 @@ def zero_loss(landscape: CategoriesOnly, scale: float = 1.0, diagonal: float = 0
 
 
 def mean_predictor(landscape: CategoriesOnly, scale: float = 1.0, pairs: ArrayLike | None = None) -> StationaryPoint:
-    """Ŷ_i = E[Y_i | X_i], from the token itself alone: v = λI, q_tt = m*_t/λ with m* the mean of q_true over senders.
+    """Return Ŷ_i = E[Y_i | X_i], from the token alone: v = λI, q_tt = m*_t/λ with m* the mean of q_true over senders.
 
     Nothing attends elsewhere, so the rest of q is free but for one condition, E Cov(q_true, q | receiver) = 0.
     `logical` 3.3.1 rules these points out by setting v_{i,i−1} = 1 "without restriction", which needs v_{i,i−1} ≠ 0
@@ -94,7 +94,7 @@ def mean_predictor(landscape: CategoriesOnly, scale: float = 1.0, pairs: ArrayLi
 
 
 def no_output(landscape: CategoriesOnly) -> StationaryPoint:
-    """Q = v = 0: the prediction is 0 and the loss (M − 1) E Y²; a strict saddle unless q_true is zero.
+    """Return q = v = 0: the prediction is 0 and the loss (M − 1) E Y²; a strict saddle unless q_true is zero.
 
     >>> landscape = CategoriesOnly([[1.0, 2.0], [0.0, -1.0]], None, positions=3)
     >>> no_output(landscape).loss
@@ -149,7 +149,7 @@ class _ZeroRows:
 
 
 def zero_row_sums(landscape: CategoriesOnly, scale: float = 1.0) -> list[StationaryPoint]:
-    """The stationary points with Σ_k v_ik = 0 over all k, at one scale and with the smallest column means.
+    """Return the stationary points with Σ_k v_ik = 0 over all k, at one scale and with the smallest column means.
 
     Summed over r with weights p_r, the stationarity of q reads (Σ_k v_ik) E_t = 0, with E_t the error of the mean
     given X_i = t. `logical` divides by Σ_k v_ik to reach (3.54), and so loses this branch. On it v_{i,i−1} = g,

@@ -112,7 +112,7 @@ class CategoriesOnly:
         return self._variance
 
     def loss(self, attention: ArrayLike, v: ArrayLike) -> Tensor:
-        """The expected squared error summed over the rows i = 2..M.
+        """Return the expected squared error summed over the rows i = 2..M.
 
         Args:
             attention: Shape (…, N, N).
@@ -127,7 +127,7 @@ class CategoriesOnly:
         return self._loss(self._moments(*checked_point(self, attention, v)))
 
     def gradient(self, attention: ArrayLike, v: ArrayLike) -> Gradient:
-        """The derivatives of `loss`; arguments and errors as there.
+        """Return the derivatives of `loss`; arguments and errors as there.
 
         ∂/∂v_ij = −2 Σ_t p_t E_it m_t − 2 δ_{j,i−1} C + 2 v_ij V for j ≠ i and ∂/∂v_ii = −2 Σ_t p_t E_it q_tt, with
         E the error of the mean, C the mean covariance and V the mean variance; ∂/∂q_rt = −2 p_t[p_r Σ_i u_i E_it +
@@ -136,12 +136,12 @@ class CategoriesOnly:
         return self._gradient(self._moments(*checked_point(self, attention, v)))
 
     def loss_and_gradient(self, attention: ArrayLike, v: ArrayLike) -> tuple[Tensor, Gradient]:
-        """Both at once, for less than the cost of one after the other."""
+        """Return both at once, for less than the cost of one after the other."""
         at = self._moments(*checked_point(self, attention, v))
         return self._loss(at), self._gradient(at)
 
     def hessian(self, attention: ArrayLike, v: ArrayLike) -> Tensor:
-        """The second derivatives of `loss` over (q, v) flattened row by row; arguments and errors as there.
+        """Return the second derivatives of `loss` over (q, v) flattened row by row; arguments and errors as there.
 
         Returns:
             Shape (…, n, n) with n = N² + M², in closed form. Rows and columns of entries without effect are zero.

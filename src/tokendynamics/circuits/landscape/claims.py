@@ -82,11 +82,11 @@ class LandscapeSurvey:
         return _NAMES[self.section]
 
     def per_token(self, loss: float) -> float:
-        """A loss divided by the M − 1 tokens that it is summed over."""
+        """Return a loss divided by the M − 1 tokens that it is summed over."""
         return loss / (self.landscape.positions - 1)
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         landscape = self.landscape
         own = isinstance(landscape, CategoriesOnly)
         return {
@@ -122,7 +122,7 @@ def survey(
     budget: int = 600,
     progress: bool | Progress = False,
 ) -> LandscapeSurvey:
-    """Stationary points, basins, and which claims hold of the exact expected loss of a section of `logical`.
+    """Return stationary points, basins and claims of the exact expected loss of a section of `logical`.
 
     Args:
         section: "3.1" (attention on positions, linear), "3.2" (with softmax) or "3.3" (attention on categories).

@@ -60,7 +60,7 @@ class Classification:
         return max(0, self.zero_directions - self.symmetric_directions)
 
     def as_json(self) -> dict[str, object]:
-        """All fields as plain values."""
+        """Return all fields as plain values."""
         return {**asdict(self), "symmetries": list(self.symmetries)}
 
 
@@ -78,7 +78,7 @@ def classify(
     drop_tolerance: float = 0.05,
     expansions: int = 4,
 ) -> Classification:
-    """The kind of the point (q, v), decided in this order.
+    """Say what kind of point (attention, v) is, decided in this order.
 
     1. "global minimum": the loss is within `loss_tolerance` of `lowest`. (Under softmax the least loss lies at
        infinity and is reached to this tolerance only.)

@@ -42,7 +42,7 @@ class Continuation:
 def continue_descent(
     landscape: Landscape, attention: ArrayLike, v: ArrayLike, *, expansions: int = 4, steps: int = 40
 ) -> Continuation:
-    """Newton's method to rest, then attempts to rest further out.
+    """Descend by Newton's method to rest, then try to rest further out.
 
     An attempt multiplies (q, v) by 1.3 and descends again. It counts if it comes to rest further out and at a lower
     loss. From a minimum of finite norm the descent returns to where it came from; on a valley that runs to infinity
@@ -85,7 +85,7 @@ def _to_rest(landscape: Landscape, point: Tensor, steps: int) -> tuple[Tensor, f
 
 
 def _newton(landscape: Landscape, point: Tensor) -> tuple[Tensor, float]:
-    """The Newton step with all curvatures taken as positive, and the derivative of the loss along it."""
+    """Return the Newton step with all curvatures taken as positive, and the derivative of the loss along it."""
     at = unflatten(landscape, point)
     slopes = landscape.gradient(*at)
     gradient = flatten(slopes.attention, slopes.v)

@@ -73,23 +73,23 @@ class Objective:
         return self._landscape.loss(attention, v), self._landscape.gradient(attention, v)
 
     def hessian(self, point: np.ndarray) -> np.ndarray:
-        """The second derivatives at a point; raises `NotFiniteError` where they are not finite."""
+        """Return the second derivatives at a point; raises `NotFiniteError` where they are not finite."""
         matrix = self._landscape.hessian(*self.unflatten(point)).numpy()
         if not np.isfinite(matrix).all():
             raise NotFiniteError(f"the Hessian is not finite at a point of norm {np.linalg.norm(point):.3g}")
         return matrix
 
     def relative_gradient(self, point: np.ndarray, slope: np.ndarray) -> float:
-        """``|gradient| · max(|(q, v)|, 1)`` in units of the loss of no output."""
+        """Return ``|gradient| · max(|(q, v)|, 1)`` in units of the loss of no output."""
         return float(np.linalg.norm(slope)) * max(float(np.linalg.norm(point)), 1.0) / self.scale
 
     def arrived(self, point: np.ndarray, tolerance: float) -> bool:
-        """Whether the relative gradient is within `tolerance`, or hardly any loss is left."""
+        """Return whether the relative gradient is within `tolerance`, or hardly any loss is left."""
         loss, slope = self(point)
         return loss <= _NO_LOSS * self.scale or self.relative_gradient(point, slope) <= tolerance
 
     def unflatten(self, point: np.ndarray) -> tuple[Tensor, Tensor]:
-        """The matrices q and v of a flattened point."""
+        """Return the matrices q and v of a flattened point."""
         return unflatten(self._landscape, torch.from_numpy(point))
 
 

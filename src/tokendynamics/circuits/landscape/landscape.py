@@ -31,7 +31,7 @@ class LossAndGradient(Protocol):
     """A landscape that computes what loss and gradient share only once; a descent then takes half as long."""
 
     def loss_and_gradient(self, attention: ArrayLike, v: ArrayLike) -> tuple[Tensor, Gradient]:
-        """The same as `loss` and `gradient` of a `Landscape`."""
+        """Return the same as `loss` and `gradient` of a `Landscape`."""
         ...
 
 
@@ -64,15 +64,15 @@ class Landscape(Protocol):
         ...
 
     def loss(self, attention: ArrayLike, v: ArrayLike) -> Tensor:
-        """The expected squared error, summed over the columns i = 2..M; shape (…,)."""
+        """Return the expected squared error, summed over the columns i = 2..M; shape (…,)."""
         ...
 
     def gradient(self, attention: ArrayLike, v: ArrayLike) -> Gradient:
-        """The derivatives of `loss`."""
+        """Return the derivatives of `loss`."""
         ...
 
     def hessian(self, attention: ArrayLike, v: ArrayLike) -> Tensor:
-        """The second derivatives over the flattened (q, v), each row by row: shape (…, n, n)."""
+        """Return the second derivatives over the flattened (q, v), each row by row: shape (…, n, n)."""
         ...
 
 
@@ -98,7 +98,7 @@ class StationaryPoint:
 
 
 def checked_point(landscape: Landscape, attention: ArrayLike, v: ArrayLike) -> tuple[Tensor, Tensor]:
-    """Both parts of a point in float64, with the same leading axes.
+    """Return both parts of a point in float64, with the same leading axes.
 
     Raises:
         ArgumentTypeError: Something that is no array of real floating-point numbers.
@@ -115,7 +115,7 @@ def checked_point(landscape: Landscape, attention: ArrayLike, v: ArrayLike) -> t
 
 
 def one_point(landscape: Landscape, attention: ArrayLike, v: ArrayLike) -> tuple[Tensor, Tensor]:
-    """As `checked_point`, for what is computed of one point only: leading axes are refused."""
+    """Check as `checked_point` does, for what is computed of one point only: leading axes are refused."""
     checked_attention, checked_v = checked_point(landscape, attention, v)
     if checked_attention.ndim > 2:
         came = f"leading axes {tuple(checked_attention.shape[:-2])}"
@@ -124,7 +124,7 @@ def one_point(landscape: Landscape, attention: ArrayLike, v: ArrayLike) -> tuple
 
 
 def checked_positions(positions: int) -> int:
-    """The number of positions M, at least two: the first column has no previous token and is not counted.
+    """Return the number of positions M, at least two: the first column has no previous token and is not counted.
 
     Raises:
         ArgumentTypeError: Not an integer.
@@ -139,7 +139,7 @@ def checked_positions(positions: int) -> int:
 
 
 def law_of_categories(law: ArrayLike) -> Tensor:
-    """Probabilities of the categories, as many as are given, shape (N,); see `category_law`.
+    """Return probabilities of the categories, as many as are given, shape (N,); see `category_law`.
 
     Raises:
         ArgumentValueError: Not one axis, a probability that is not positive, or a sum that is not one.
@@ -149,12 +149,12 @@ def law_of_categories(law: ArrayLike) -> Tensor:
 
 
 def flatten(attention: Tensor, v: Tensor) -> Tensor:
-    """One vector for a point: q row by row, then v row by row; shape (…, n)."""
+    """Return one vector for a point: q row by row, then v row by row; shape (…, n)."""
     return torch.cat([attention.flatten(-2), v.flatten(-2)], dim=-1)
 
 
 def unflatten(landscape: Landscape, point: Tensor) -> tuple[Tensor, Tensor]:
-    """The inverse of `flatten`."""
+    """Return the inverse of `flatten`."""
     entries = landscape.attention_shape[0] * landscape.attention_shape[1]
     lead = point.shape[:-1]
     return point[..., :entries].reshape(*lead, *landscape.attention_shape), point[..., entries:].reshape(

@@ -73,7 +73,7 @@ class NormalizedPositions:
         self._targets = self._normalized(torch.eye(self.categories, dtype=torch.float64))
 
     def loss(self, attention: ArrayLike, v: ArrayLike) -> Tensor:
-        """The expected squared error summed over i = 2..M, shape (…,).
+        """Return the expected squared error summed over i = 2..M, shape (…,).
 
         Args:
             attention: Shape (…, M, M), entry [sender, receiver].
@@ -91,12 +91,12 @@ class NormalizedPositions:
         return torch.cat([self._loss(*part) for part in parts]).reshape(lead)
 
     def gradient(self, attention: ArrayLike, v: ArrayLike) -> Gradient:
-        """The derivatives of `loss`, by automatic differentiation."""
+        """Return the derivatives of `loss`, by automatic differentiation."""
         point = [part.detach().clone().requires_grad_() for part in checked_point(self, attention, v)]
         return Gradient(*torch.autograd.grad(self.loss(*point).sum(), point))
 
     def hessian(self, attention: ArrayLike, v: ArrayLike) -> Tensor:
-        """The second derivatives over (q row by row, v row by row), by automatic differentiation."""
+        """Return the second derivatives over (q row by row, v row by row), by automatic differentiation."""
         points = flatten(*checked_point(self, attention, v)).detach()
         lead, size = points.shape[:-1], points.shape[-1]
         rows = [torch.func.jacrev(torch.func.grad(self._loss_of_flat))(point) for point in points.reshape(-1, size)]

@@ -28,7 +28,7 @@ from tokendynamics.numerics.seeding import generator
 
 
 def previous_token(positions: int) -> Tensor:
-    """``D_{−1}`` (M, M), [sender, receiver]: every receiver attends to the token before it.
+    """Return ``D_{−1}`` (M, M), [sender, receiver]: every receiver attends to the token before it.
 
     >>> previous_token(2)
     tensor([[0., 1.],
@@ -38,7 +38,7 @@ def previous_token(positions: int) -> Tensor:
 
 
 def solved(landscape: PositionsOnly, scale: float = 1.0) -> StationaryPoint:
-    """Family A: ``q = D_{−1}/λ``, ``v = λ I``, loss 0: a valley of minima along λ; `logical` (3.34).
+    """Return family A: ``q = D_{−1}/λ``, ``v = λ I``, loss 0: a valley of minima along λ; `logical` (3.34).
 
     Args:
         landscape: The landscape.
@@ -53,7 +53,7 @@ def solved(landscape: PositionsOnly, scale: float = 1.0) -> StationaryPoint:
 
 
 def zero_column_sums(landscape: PositionsOnly, scale: float = 1.0, w: ArrayLike | None = None) -> StationaryPoint:
-    """Family B: columns that sum to zero, a strict saddle that `logical` misses; corrects `logical` (3.32)–(3.34).
+    """Return family B: columns that sum to zero, a strict saddle missed by `logical`; corrects `logical` (3.32)–(3.34).
 
     ``q = (e_{i−1} − 1/M)/Δ`` and ``v = Δ I + w 1^T`` with ``p·w = −Δ(|p|² + T/M)``; the loss per column is
     ``1 − (1 − 1/M) T``.
@@ -81,7 +81,7 @@ def zero_column_sums(landscape: PositionsOnly, scale: float = 1.0, w: ArrayLike 
 
 
 def mean_predictor(landscape: PositionsOnly, scale: float = 1.0, attention: ArrayLike | None = None) -> StationaryPoint:
-    """Family C: every category gets the mean as its prediction, a strict saddle of loss T per column.
+    """Return family C: every category gets the mean as its prediction, a strict saddle of loss T per column.
 
     ``v = κ p 1^T``, all columns of q sum to 1/κ, and ``Σ_i q_{i−1,i} = 0``.
 
@@ -100,7 +100,7 @@ def mean_predictor(landscape: PositionsOnly, scale: float = 1.0, attention: Arra
 
 
 def nothing_sent(landscape: PositionsOnly, w: ArrayLike, attention: ArrayLike | None = None) -> StationaryPoint:
-    """Family D: ``v = w 1^T`` with ``p·w = 0``, columns of q that sum to zero, ``Σ_i q_{i−1,i} = 0``.
+    """Return family D: ``v = w 1^T`` with ``p·w = 0``, columns of q that sum to zero, ``Σ_i q_{i−1,i} = 0``.
 
     The loss per column is 1, that of no output.
 
@@ -119,7 +119,7 @@ def nothing_sent(landscape: PositionsOnly, w: ArrayLike, attention: ArrayLike | 
 
 
 def no_attention(landscape: PositionsOnly, v: ArrayLike | None = None) -> StationaryPoint:
-    """Family D': ``q = 0`` with ``p^T v p = 0`` and ``tr(vΣ) = 0``: loss 1 per column.
+    """Return family D': ``q = 0`` with ``p^T v p = 0`` and ``tr(vΣ) = 0``: loss 1 per column.
 
     Args:
         landscape: The landscape.
@@ -140,7 +140,7 @@ def no_attention(landscape: PositionsOnly, v: ArrayLike | None = None) -> Statio
 
 
 def no_values(landscape: PositionsOnly, attention: ArrayLike | None = None) -> StationaryPoint:
-    """Family D'': ``v = 0`` with ``Σ_i s_i = 0`` and ``Σ_i q_{i−1,i} = 0``: loss 1 per column.
+    """Return family D'': ``v = 0`` with ``Σ_i s_i = 0`` and ``Σ_i q_{i−1,i} = 0``: loss 1 per column.
 
     Args:
         landscape: The landscape.
@@ -157,7 +157,7 @@ def no_values(landscape: PositionsOnly, attention: ArrayLike | None = None) -> S
 
 
 def families(landscape: PositionsOnly, seed: int = 0) -> list[StationaryPoint]:
-    """One member of each of the six families, its free parameters drawn standard normal.
+    """Return one member of each of the six families, its free parameters drawn standard normal.
 
     Args:
         landscape: The landscape.
@@ -182,7 +182,7 @@ def families(landscape: PositionsOnly, seed: int = 0) -> list[StationaryPoint]:
 
 
 def towards_infinity(landscape: PositionsOnly, s: float, scale: float | None = None) -> StationaryPoint:
-    """A point of the curve to the attractor at infinity: stationary in the limit s → 0 only; missed by `logical`.
+    """Return a point of the curve to the attractor at infinity: stationary as s → 0 only; missed by `logical`.
 
     ``q = (e_{i−1} − 1/M)/Δ + s/M`` and ``v = Δ I + (p/s − Δ p) 1^T`` have loss ``(T/M)(1 − sΔ)²`` per column. From
     ``sΔ < 0`` the loss falls to ``T/M`` as s → 0, and s = 0 is a wall where v is infinite: descent on that side runs to
@@ -211,7 +211,7 @@ def towards_infinity(landscape: PositionsOnly, s: float, scale: float | None = N
 
 
 def loss_at_infinity(landscape: PositionsOnly) -> float:
-    """The loss per column that the curve of `towards_infinity` tends to: ``T/M``, below that of every saddle."""
+    """Return the loss per column that the curve of `towards_infinity` tends to: ``T/M``, below that of every saddle."""
     return landscape.gini / landscape.positions
 
 

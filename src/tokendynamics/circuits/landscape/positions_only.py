@@ -59,7 +59,7 @@ class PositionsOnly:
         self.v_shape = (self.categories, self.categories)
 
     def loss(self, attention: ArrayLike, v: ArrayLike) -> Tensor:
-        """The expected squared error summed over i = 2..M, shape (…,); corrects `logical` (3.3).
+        """Return the expected squared error summed over i = 2..M, shape (…,); corrects `logical` (3.3).
 
         Args:
             attention: Shape (…, M, M), entry [sender, receiver].
@@ -72,7 +72,7 @@ class PositionsOnly:
         return self._loss(*self._reduced(attention, v))
 
     def gradient(self, attention: ArrayLike, v: ArrayLike) -> Gradient:
-        """The derivatives of `loss`: −2 times what `logical` prints in (3.7), (3.8) and (3.18), for any law.
+        """Return the derivatives of `loss`: −2 times what `logical` prints in (3.7), (3.8) and (3.18), for any law.
 
         ``∂L/∂q_ji = −2[p^T v p + [j = i−1] tr(vΣ)] + 2 s_i |vp|² + 2 q_ji tr(v^T v Σ)`` and
         ``∂L/∂v = Σ_i −2[s_i p p^T + c_i Σ] + 2 s_i² v p p^T + 2 |q_i|² v Σ``.
@@ -80,12 +80,12 @@ class PositionsOnly:
         return self._gradient(*self._reduced(attention, v))
 
     def loss_and_gradient(self, attention: ArrayLike, v: ArrayLike) -> tuple[Tensor, Gradient]:
-        """Both at once, for less than the cost of one after the other."""
+        """Return both at once, for less than the cost of one after the other."""
         reduced = self._reduced(attention, v)
         return self._loss(*reduced), self._gradient(*reduced)
 
     def hessian(self, attention: ArrayLike, v: ArrayLike) -> Tensor:
-        """The second derivatives over (q row by row, v row by row), shape (…, M² + N², M² + N²)."""
+        """Return the second derivatives over (q row by row, v row by row), shape (…, M² + N², M² + N²)."""
         columns, values = self._reduced(attention, v)
         lead = columns.attention.shape[:-2]
         size_q, size_v = self.positions**2, self.categories**2
@@ -193,7 +193,7 @@ class _Values:
         return cls(mean, centred, centred.square().matmul(law).sum(-1), target)
 
     def residual(self, own: Tensor) -> Tensor:
-        """What remains of the previous category, about its mean, if `own` of it is sent."""
+        """Return what remains of the previous category, about its mean, if `own` of it is sent."""
         return self.target - own[..., None, None] * self.centred
 
 

@@ -70,7 +70,7 @@ class SoftmaxPositions:
         self.v_shape = self.linear.v_shape
 
     def weights(self, attention: ArrayLike) -> Tensor:
-        """What each sender gets of each receiver's attention, shape (…, M, M): the columns sum to one.
+        """Return what each sender gets of each receiver's attention, shape (…, M, M): the columns sum to one.
 
         Args:
             attention: Logits, shape (…, M, M), entry [sender, receiver].
@@ -79,7 +79,7 @@ class SoftmaxPositions:
         return torch.softmax(logits, dim=-2)
 
     def loss(self, attention: ArrayLike, v: ArrayLike) -> Tensor:
-        """The expected squared error summed over i = 2..M, shape (…,); `logical` (3.3) with (3.35).
+        """Return the expected squared error summed over i = 2..M, shape (…,); `logical` (3.3) with (3.35).
 
         Args:
             attention: Logits, shape (…, M, M), entry [sender, receiver].
@@ -92,13 +92,13 @@ class SoftmaxPositions:
         return self.linear.loss(self.weights(attention), v)
 
     def gradient(self, attention: ArrayLike, v: ArrayLike) -> Gradient:
-        """The derivatives of `loss`: ``w_ji (g_ji − Σ_k w_ki g_ki)`` with g the derivatives for the weights w."""
+        """Return the derivatives of `loss`: ``w_ji (g_ji − Σ_k w_ki g_ki)``, g the derivatives for the weights w."""
         weights = self.weights(attention)
         linear = self.linear.gradient(weights, v)
         return Gradient(weights * _about_mean(weights, linear.attention), linear.v)
 
     def hessian(self, attention: ArrayLike, v: ArrayLike) -> Tensor:
-        """The second derivatives over (logits row by row, v row by row), shape (…, M² + N², M² + N²)."""
+        """Return the second derivatives over (logits row by row, v row by row), shape (…, M² + N², M² + N²)."""
         weights = self.weights(attention)
         entries, size = self.positions**2, self.positions
         linear = self.linear.hessian(weights, v)
@@ -113,12 +113,12 @@ class SoftmaxPositions:
         return torch.cat([torch.cat([qq, qv], dim=-1), torch.cat([qv.mT, vv], dim=-1)], dim=-2)
 
     def best_v(self, attention: ArrayLike) -> Tensor:
-        """The v of least loss for given logits, ``p 1^T + (Σ_i c_i / Σ_i |q_i|²)(I − p 1^T)``, shape (…, N, N)."""
+        """Return the best v for given logits, ``p 1^T + (Σ_i c_i / Σ_i |q_i|²)(I − p 1^T)``, shape (…, N, N)."""
         own, squares = self._own_and_squares(self.weights(attention))
         return self._mean_predictor() + (own / squares)[..., None, None] * self._interaction()
 
     def descent(self, attention: ArrayLike, v: ArrayLike) -> Descent:
-        """A direction of descent, which proves that for N ≥ 2 no finite point is stationary; sharpens `logical` 3.2.
+        """Return a direction of descent: for N ≥ 2 no finite point is stationary; sharpens `logical` 3.2.
 
         Write ``L(w, v) = F(w) + (M−1)|Ep|² + Q tr(E Σ E^T)`` with ``E = v − best_v``, ``C = Σ c_i``,
         ``Q = Σ |w_i|²`` and ``F = T(M − 1 − C²/Q)``. Move every column of weights straight towards its previous

@@ -52,7 +52,7 @@ class Stall:
 def stall(
     landscape: SoftmaxPositions, depth: float, *, columns: Sequence[int] | None = None, horizon: float = 1e15
 ) -> Stall:
-    """Integrates gradient flow from logits of −depth for the previous tokens, with the best v for these weights.
+    """Integrate gradient flow from logits of −depth for the previous tokens, with the best v for these weights.
 
     With all columns held, v is within ``e^{−s}`` of ``p 1^T`` and the held weights ``ε ≈ e^{−s}/(M − 1)`` obey
     ``dε/dt = 2 T M ε³`` to leading order: the pull is of order ``e^{−2s}``, and the time tends to

@@ -33,7 +33,7 @@ class Symmetries:
 
 @typed_arguments
 def find_symmetries(landscape: Landscape, attention: ArrayLike, v: ArrayLike) -> Symmetries:
-    """The symmetries that hold at a point in general position, tried by finite moves, and their directions at (q, v).
+    """Find the symmetries that hold at a point in general position, and their directions at (attention, v).
 
     Args:
         landscape: Any landscape.
@@ -56,12 +56,12 @@ def find_symmetries(landscape: Landscape, attention: ArrayLike, v: ArrayLike) ->
 
 
 def scales_against(landscape: Landscape) -> bool:
-    """Whether ``(q, v) → (q/λ, λv)`` changes no loss, tried at a point in general position."""
+    """Return whether ``(q, v) → (q/λ, λv)`` changes no loss, tried at a point in general position."""
     return "scaling q against v" in find_symmetries(landscape, *unflatten(landscape, _general_point(landscape))).names
 
 
 def balanced(attention: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """The point ``(q/λ, λv)`` with ``|q| = |v|``; where one of them is zero the other gets norm 1.
+    """Return the point ``(q/λ, λv)`` with ``|q| = |v|``; where one of them is zero the other gets norm 1.
 
     >>> attention, v = balanced(torch.tensor([[4.0]]), torch.tensor([[1.0]]))
     >>> attention.item(), v.item()

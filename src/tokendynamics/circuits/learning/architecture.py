@@ -32,15 +32,15 @@ class Design:
     hidden: Literal["pairs", "categories", "positions"]
 
     def key_features(self, task: PairTask) -> slice:
-        """The features of a token that queries and keys read."""
+        """Return the features of a token that queries and keys read."""
         return _features(self.pairs, task)
 
     def stream_features(self, task: PairTask) -> slice:
-        """The features of a token that values read and the feed-forward part sees."""
+        """Return the features of a token that values read and the feed-forward part sees."""
         return _features(self.carries, task)
 
     def hidden_units(self, task: PairTask) -> int:
-        """The number of hidden units."""
+        """Return the number of hidden units."""
         return {"pairs": task.categories**2, "categories": task.categories, "positions": task.positions}[self.hidden]
 
 
@@ -55,7 +55,7 @@ DESIGNS: dict[Architecture, Design] = {
 
 @typed_arguments
 def design(architecture: str) -> Design:
-    """The design of that name.
+    """Return the design of that name.
 
     Raises:
         ArgumentValueError: An unknown name.
@@ -82,7 +82,7 @@ def circuit(parameters: dict[str, Tensor]) -> Tensor:
 
 
 def initial_parameters(design: Design, task: PairTask, hidden: int, seed: int) -> dict[str, Tensor]:
-    """Uniform in ±1/√fan-in, the LayerNorm the identity.
+    """Draw weights uniform in ±1/√fan-in, the LayerNorm the identity.
 
     Args:
         design: Which features the circuits see.

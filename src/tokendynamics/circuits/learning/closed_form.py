@@ -48,7 +48,7 @@ class Sequences:
         return self.categories.shape[1]
 
     def in_pieces(self, tokens: int = 5000) -> tuple[Sequences, ...]:
-        """Consecutive parts of about `tokens` tokens, whose hidden layer fits into the cache of a processor."""
+        """Return consecutive parts of about `tokens` tokens, whose hidden layer fits into the cache of a processor."""
         size = max(1, tokens // len(self.categories))
         parts = (slice(first, first + size) for first in range(0, self.samples, size))
         return tuple(
@@ -63,7 +63,7 @@ class Sequences:
 
 
 def stream(design: Design, qk: Tensor, v: Tensor, sequences: Sequences) -> Tensor:
-    """``ATT + X`` of the features that the design carries, (token, sample, feature).
+    """Return ``ATT + X`` of the features that the design carries, (token, sample, feature).
 
     Args:
         design: Which features the circuits see.
@@ -100,7 +100,7 @@ def _on_everything(qk: Tensor, v: Tensor, sequences: Sequences) -> Tensor:
     carried = torch.addcmul(sequences.by_category @ v_position.T, counts[..., None], v_category.T[:, None])
 
     def output(receivers: slice) -> Tensor:
-        """Z of some receiver features without what all sequences share, (receiver × sample, feature)."""
+        """Return Z of some receiver features without what all sequences share, (receiver × sample, feature)."""
         keyed_by_position = _summed(qk[receivers, categories:], sequences) @ v_category.T
         summed = keyed_by_position.reshape(-1, carried[0].numel())
         keyed = torch.addmm(summed, qk[receivers, :categories], carried.flatten(1))

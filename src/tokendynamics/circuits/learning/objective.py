@@ -17,7 +17,7 @@ EPSILON = 1e-5
 
 
 def mean_squared_error(design: Design, parameters: dict[str, Tensor], batch: Collection[Sequences]) -> float:
-    """Mean over samples and tokens i ≥ 2 of ``(Y_i − model)²``; gradients are added to those of the parameters.
+    """Return the mean over samples and tokens i ≥ 2 of ``(Y_i − model)²``, and add its gradients to the parameters'.
 
     `logical` 4.1: ``LayerNorm(ATT + X) → Linear → ReLU → Linear``, the attention without softmax.
 
@@ -43,7 +43,7 @@ def mean_squared_error(design: Design, parameters: dict[str, Tensor], batch: Col
 
 
 def predictions(design: Design, parameters: dict[str, Tensor], sequences: Sequences) -> Tensor:
-    """The model's outputs for the tokens from the second on, (token − 1, sample)."""
+    """Return the model's outputs for the tokens from the second on, (token − 1, sample)."""
     rows = stream(design, parameters["qk"], parameters["v"], sequences)[1:]
     rows = layer_norm(rows, rows.shape[-1:], parameters["gain"], parameters["shift"], EPSILON)
     flat = ReluReadout.apply(rows.flatten(0, 1), parameters["B"], parameters["bias"], parameters["C"])
@@ -60,14 +60,14 @@ class ReluReadout(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, B: Tensor, bias: Tensor, C: Tensor) -> Tensor:
-        """The outputs, (row,)."""
+        """Return the outputs, (row,)."""
         hidden = torch.addmm(bias, rows, B.T).relu_()
         ctx.save_for_backward(rows, B, C, hidden)
         return hidden @ C
 
     @staticmethod
     def backward(ctx: Any, came: Tensor) -> tuple[Tensor, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Gradients of rows, B, bias and C."""
+        """Return the gradients of rows, B, bias and C."""
         rows, B, C, hidden = ctx.saved_tensors
         of_C = came @ hidden
         active = hidden.sign()

@@ -110,7 +110,7 @@ class LearningRecord:
         return self.transformer.ov[0]
 
     def as_json(self) -> dict[str, Any]:
-        """Everything but the weights, as what `json.dumps` takes; None for a number that is not finite."""
+        """Return everything but the weights, as what `json.dumps` takes; None for a number that is not finite."""
         finite = [loss if np.isfinite(loss) else None for loss in (*self.losses, self.final_loss, self.relative_loss)]
         return {
             **self.settings.as_json(),
@@ -232,12 +232,12 @@ class LearningRecord:
 
 
 def _loss(value: Any, name: str) -> float:
-    """A loss as it was written: null stands for one that was not finite."""
+    """Read a loss as it was written: null stands for one that was not finite."""
     return float("nan") if value is None else as_finite(value, name)
 
 
 def _status(value: Any) -> str:
-    """What a run ends with: one of two beginnings, in characters that can be printed."""
+    """Read what a run ends with: one of two beginnings, in characters that can be printed."""
     status = as_text(value, "status")
     if not (status == "finished" or (status.startswith("not finite: ") and status.isprintable())):
         raise ArgumentValueError(expected("status", "'finished' or 'not finite: …'", shown(status)))

@@ -78,7 +78,7 @@ class Settings:
             raise ArgumentValueError(expected("steps", wanted, self.steps))
 
     def _check_size(self) -> None:
-        """A step holds the hidden units of every token, their gradients, and the weights several times."""
+        """Refuse what does not fit: a step holds all hidden units, their gradients, and the weights several times."""
         width, tokens = self.task.width, self.batch * self.task.positions
         needed = {"batch": tokens * (self.hidden + 3 * width), "hidden": self.hidden * width, "task": width**2}
         check_fits(_BYTES * sum(needed.values()), max(needed, key=lambda name: needed[name]))
@@ -89,7 +89,7 @@ class Settings:
         return design(self.architecture)
 
     def as_json(self) -> dict[str, Any]:
-        """Plain numbers and lists."""
+        """Return plain numbers and lists."""
         return {
             "architecture": self.architecture,
             "flavour": self.flavour,
@@ -106,7 +106,7 @@ class Settings:
 
     @classmethod
     def from_json(cls, entries: dict[str, Any]) -> Settings:
-        """What `as_json` returned."""
+        """Return what `as_json` returned."""
         task = PairTask(entries["q_true"], entries["positions"], entries["law"])
         names = ("architecture", "flavour", "batch", "steps", "inner", "hidden", "seed")
         return cls(task, *(entries[name] for name in names))
@@ -125,7 +125,7 @@ class Penalty:
     v: Tensor
 
     def add(self, parameters: dict[str, Tensor], weight: float) -> float:
-        """The penalty's part of the loss; its gradient is added to those of q, k and v."""
+        """Add the penalty's gradient to those of q, k and v, and return its part of the loss."""
         distance = (circuit(parameters) - self.qk).square().sum() + (parameters["v"] - self.v).square().sum()
         loss = weight * distance
         loss.backward()
@@ -133,7 +133,7 @@ class Penalty:
 
 
 def penalty_weight(step: int, steps: int) -> float:
-    """Linear from `STRENGTH` to exactly zero after six tenths of the steps.
+    """Return the weight, linear from `STRENGTH` to exactly zero after six tenths of the steps.
 
     >>> [penalty_weight(step, 10) for step in (0, 3, 6, 9)]
     [0.01, 0.005, 0.0, 0.0]
@@ -142,7 +142,7 @@ def penalty_weight(step: int, steps: int) -> float:
 
 
 def penalty_of(flavour: str, task: PairTask) -> Penalty | None:
-    """The penalty of a flavour; None for "free".
+    """Return the penalty of a flavour; None for "free".
 
     Raises:
         ArgumentValueError: An unknown flavour.
