@@ -7,15 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tokendynamics.cli.main import main
+from command_line import call
 from tokendynamics.specification.examples import example_text
-
-
-def call(arguments: list[str]) -> int:
-    """Exit code of the command line run in this process."""
-    with pytest.raises(SystemExit) as done:
-        main(arguments)
-    return int(done.value.code or 0)
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +18,7 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def integrated(*arguments: object, **options: object) -> None:
         raise AssertionError("check must not integrate")
 
-    monkeypatch.setattr("tokendynamics.dynamics.simulate", integrated)
+    monkeypatch.setattr("tokendynamics.specification.simulation.simulate", integrated)
 
 
 def checked(name: str, capsys: pytest.CaptureFixture[str]) -> dict[str, dict]:

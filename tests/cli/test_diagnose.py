@@ -10,18 +10,12 @@ from pathlib import Path
 import pytest
 import xarray as xr
 
+from command_line import call
 from tokendynamics.cli.main import main
 
 TINY = {
     "model_type": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 8, "n_positions": 256, "vocab_size": 300,
 }  # fmt: skip
-
-
-def call(arguments: list[str]) -> int:
-    """Exit code of the command line run in this process: a new interpreter takes seconds to import PyTorch."""
-    with pytest.raises(SystemExit) as done:
-        main(arguments)
-    return int(done.value.code or 0)
 
 
 def run(*arguments: str, cwd: Path, stdin: str | None = None) -> subprocess.CompletedProcess[str]:

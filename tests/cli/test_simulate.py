@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tokendynamics.cli.main import main
+from command_line import call
 from tokendynamics.cli.output import Output
 from tokendynamics.dynamics import Trajectory
 from tokendynamics.provenance.progress import Progress
@@ -40,13 +40,6 @@ figures = ["tokens", "phase_plane", "norms", "distances", "consensus", "potentia
 formats = ["svg"]
 system = 1
 """
-
-
-def call(arguments: list[str]) -> int:
-    """Exit code of the command line run in this process."""
-    with pytest.raises(SystemExit) as done:
-        main(arguments)
-    return int(done.value.code or 0)
 
 
 @pytest.fixture

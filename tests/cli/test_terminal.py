@@ -10,16 +10,11 @@ from pathlib import Path
 import click
 import pytest
 
+from command_line import call
 from tokendynamics.cli import main as entry
 from tokendynamics.cli.console import Console
 from tokendynamics.cli.prompts import named_prompts
 from tokendynamics.cli.terminal import LONGEST_LINE, json_line
-
-
-def call(arguments: list[str]) -> int:
-    with pytest.raises(SystemExit) as done:
-        entry.main(arguments)
-    return int(done.value.code or 0)
 
 
 @pytest.mark.parametrize(

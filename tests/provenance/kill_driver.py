@@ -17,22 +17,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-SPEC = """\
-[attention]
-qk = { identity = 0.0 }
-ov = { identity = -1.0 }
-[space]
-kind = "free"
-[start]
-tokens = [[3.0, 4.0], [1.0, START]]
-[time]
-times = [0.0, 0.5, 1.0]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from command_line import FREE_FLOW, LEARN_LITTLE, TINY_GPT2
+
+OUTPUT = """\
 [output]
 figures = ["norms"]
 formats = ["svg"]
 """
-TINY = {"model_type": "gpt2", "n_layer": 1, "n_head": 1, "n_embd": 4, "n_positions": 16, "vocab_size": 30}
-LEARN = ["-N", "2", "-M", "3", "--batch", "10", "--steps", "4", "--inner", "2", "--samples", "50", "--out", "o"]
 _MOST_SECONDS = 300.0
 
 
@@ -46,7 +39,18 @@ def simulate(version: str) -> None:
 
 def learn(version: str) -> None:
     # The newer call learns one model more.
-    command("circuits", "learn", "solution-1", *LEARN, "--seeds", {"old": "1", "new": "2"}[version])
+    command(
+        "circuits",
+        "learn",
+        "solution-1",
+        *LEARN_LITTLE,
+        "--steps",
+        "4",
+        "--out",
+        "o",
+        "--seeds",
+        {"old": "1", "new": "2"}[version],
+    )
 
 
 def convert(version: str) -> None:
@@ -70,15 +74,13 @@ def prepare() -> None:
     import tokendynamics.pretrained.gguf_conversion
     import tokendynamics.report.circuits_reports
     import tokendynamics.specification.simulation  # noqa: F401
-
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
     from pretrained.gguf_files import write_gguf
 
     learning._SECONDS_BETWEEN_SAVES = 0.0
     Path("tiny").mkdir()
-    Path("tiny/config.json").write_text(json.dumps(TINY))
+    Path("tiny/config.json").write_text(json.dumps(TINY_GPT2))
     for seed, version in enumerate(("old", "new")):
-        Path(f"{version}.toml").write_text(SPEC.replace("START", f"{seed}.0"))
+        Path(f"{version}.toml").write_text(FREE_FLOW.replace("0.0]]", f"{seed}.0]]") + OUTPUT)
         write_gguf(Path(f"{version}.gguf"), seed=seed)
 
 

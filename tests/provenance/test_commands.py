@@ -7,52 +7,29 @@ from pathlib import Path
 
 import pytest
 
+from command_line import FREE_FLOW, LEARN_LITTLE, TINY_GPT2, call
 from tokendynamics import plots
 from tokendynamics.circuits.functionals import random_functional
 from tokendynamics.circuits.learning import LearningRecord, learn
 from tokendynamics.circuits.task import PairTask
-from tokendynamics.cli.main import main
 from tokendynamics.numerics.errors import ArgumentValueError
 from tokendynamics.papers.__main__ import main as papers
 from tokendynamics.report.write import write_page
-
-SPEC = """\
-[attention]
-qk = { identity = 0.0 }
-ov = { identity = -1.0 }
-[space]
-kind = "free"
-[start]
-tokens = [[3.0, 4.0], [1.0, 0.0]]
-[time]
-times = [0.0, 0.5]
-[output]
-figures = ["tokens"]
-"""
-TINY = {"model_type": "gpt2", "n_layer": 1, "n_head": 1, "n_embd": 4, "n_positions": 16, "vocab_size": 30}
-
-LEARN = ["-N", "2", "-M", "3", "--batch", "10", "--steps", "2", "--inner", "2", "--seeds", "1", "--samples", "50"]
-
-
-def call(arguments: list[str]) -> int:
-    with pytest.raises(SystemExit) as done:
-        main(arguments)
-    return int(done.value.code or 0)
 
 
 @pytest.fixture
 def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "spec.toml").write_text(SPEC)
+    (tmp_path / "spec.toml").write_text(FREE_FLOW + '[output]\nfigures = ["tokens"]\n')
     (tmp_path / "tiny").mkdir()
-    (tmp_path / "tiny" / "config.json").write_text(json.dumps(TINY))
+    (tmp_path / "tiny" / "config.json").write_text(json.dumps(TINY_GPT2))
     return {
         "simulate": ["simulate", "spec.toml", "--out", "o"],
         "diagnose": ["diagnose", "random:./tiny", "--prompt", "a", "--out", "o"],
         "build": ["circuits", "build", "linear", "--out", "o"],
         "landscape": ["circuits", "landscape", "3.1", "--starts", "2", "--out", "o"],
         "evidence": ["circuits", "evidence", "solution-1", "--samples", "50", "--resamples", "20", "--out", "o"],
-        "learn": ["circuits", "learn", "solution-1", *LEARN, "--out", "o"],
+        "learn": ["circuits", "learn", "solution-1", *LEARN_LITTLE, "--steps", "2", "--seeds", "1", "--out", "o"],
     }
 
 

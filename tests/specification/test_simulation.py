@@ -8,28 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from command_line import FREE_FLOW, call
 from tokendynamics import specification
-from tokendynamics.cli.main import main
 from tokendynamics.dynamics import Interrupted, Trajectory
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
 from tokendynamics.specification.examples import example_names, example_text
 
 FAST = ("minimal", "rotary", "fig2a")
-SPEC = """\
-[attention]
-qk = { identity = 0.0 }
-ov = { identity = -1.0 }
-[space]
-kind = "free"
-[start]
-tokens = [[3.0, 4.0], [1.0, 0.0]]
-[time]
-times = [0.0, 0.5, 1.0]
-"""
 
 
 def spec(*changes: tuple[str, str]) -> specification.SpecificationFile:
-    text = SPEC
+    text = FREE_FLOW
     for old, new in changes:
         text = text.replace(old, new)
     return specification.parse(text, "spec.toml")
@@ -42,9 +31,7 @@ def spec(*changes: tuple[str, str]) -> specification.SpecificationFile:
 def test_the_function_gives_what_the_command_writes(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path(f"{name}.toml").write_text(example_text(name))
-    with pytest.raises(SystemExit) as done:
-        main(["simulate", f"{name}.toml", "--out", "by the command"])
-    assert done.value.code in (0, None)
+    assert call(["simulate", f"{name}.toml", "--out", "by the command"]) == 0
     simulation = specification.run(f"{name}.toml")
     simulation.save("by the function")
     command, function = Path("by the command"), Path("by the function")
@@ -131,7 +118,7 @@ def test_ctrl_c_gives_what_was_reached(tmp_path: Path) -> None:
 @pytest.mark.parametrize("function", [specification.run, specification.check])
 def test_what_is_wrong_is_said_with_its_line_before_anything_runs(function, tmp_path: Path) -> None:
     path = tmp_path / "wrong.toml"
-    path.write_text(SPEC.replace("qk =", "kq ="))
+    path.write_text(FREE_FLOW.replace("qk =", "kq ="))
     with pytest.raises(specification.SpecificationError, match=r"wrong\.toml line 2: attention\.kq: unknown key"):
         function(path)
     output = '[output]\nfigures = ["potential"]'

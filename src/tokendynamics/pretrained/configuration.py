@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tokendynamics.numerics.errors import CheckpointError, expected
+from tokendynamics.numerics.errors import ArgumentValueError, CheckpointError, expected
 from tokendynamics.pretrained.adapters import adapter_for
-from tokendynamics.pretrained.json_files import read_json_object
 from tokendynamics.pretrained.messages import refusing
 from tokendynamics.pretrained.quiet import quiet
+from tokendynamics.provenance.reading import parse_json
 
 
 def read_config(folder: Path) -> Any:
@@ -29,6 +29,25 @@ def read_config(folder: Path) -> Any:
     # A strict configuration class refuses values in its own words.
     with refusing(lambda words: CheckpointError(expected(str(path), "a valid configuration", words))), quiet():
         return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+
+
+def read_json_object(path: Path, wanted: str = "a JSON object") -> dict[str, Any]:
+    """Return the object in a JSON file of a checkpoint; NaN and Infinity, which some hold, are numbers.
+
+    Args:
+        path: A regular file.
+        wanted: What it should hold, for the message.
+
+    Raises:
+        CheckpointError: It is no regular file, too large, unreadable, no JSON, nested too deeply, or no object.
+    """
+    try:
+        content = parse_json(path, str(path), wanted, float)
+    except ArgumentValueError as error:
+        raise CheckpointError(f"{error}; copy or download it again") from error
+    if not isinstance(content, dict):
+        raise CheckpointError(expected(str(path), wanted, type(content).__name__))
+    return content
 
 
 def _facts(path: Path) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from torch import Tensor
 
 from tokendynamics.numerics.errors import CheckpointError, expected, shown
-from tokendynamics.pretrained.json_files import read_json_object
+from tokendynamics.pretrained.configuration import read_json_object
 from tokendynamics.pretrained.messages import refusing
 
 _INDEX = "model.safetensors.index.json"

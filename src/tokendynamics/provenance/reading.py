@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tokenize
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -28,13 +29,22 @@ def read_json(path: Path, argument: str) -> Any:
     Raises:
         ArgumentValueError: No regular file, too large, not UTF-8, or not JSON.
     """
+    return parse_json(path, argument, "JSON", _refuse_constant)
+
+
+def parse_json(path: Path, argument: str, wanted: str, constant: Callable[[str], Any]) -> Any:
+    """Read a JSON file; `constant` says what NaN and Infinity are, and `wanted` what the file should hold.
+
+    Raises:
+        ArgumentValueError: No regular file, too large, not UTF-8, or not JSON.
+    """
     _check_regular(path, argument, _LONGEST_JSON)
     try:
-        return json.loads(path.read_text(encoding="utf-8-sig"), parse_constant=_refuse_constant)
+        return json.loads(path.read_text(encoding="utf-8-sig"), parse_constant=constant)
     except RecursionError as error:
-        raise _unreadable(path, argument, "JSON", "lists or objects nested too deep") from error
+        raise _unreadable(path, argument, wanted, "lists or objects nested too deep") from error
     except (OSError, ValueError) as error:
-        raise _unreadable(path, argument, "JSON", error) from error
+        raise _unreadable(path, argument, wanted, error) from error
 
 
 def read_npy(path: Path, argument: str) -> np.ndarray:
@@ -117,4 +127,5 @@ def _refuse_constant(word: str) -> NoReturn:
 
 
 def _unreadable(path: Path, argument: str, wanted: str, reason: object) -> ArgumentValueError:
-    return ArgumentValueError(expected(argument, wanted, f"{path} ({shown(str(reason))[1:-1]})"))
+    name = "an unreadable file" if argument == str(path) else path
+    return ArgumentValueError(expected(argument, wanted, f"{name} ({shown(str(reason))[1:-1]})"))
