@@ -115,23 +115,21 @@ def projection_is(flow: Flow, projection: str) -> Hypothesis:
 
 def on_ellipsoid(flow: Flow) -> Hypothesis:
     """Tell whether tokens live on an ellipsoid, the sphere among them."""
-    return fact("tokens on an ellipsoid", flow.geometry.quadratic, f"the space is {flow.space.name}")
+    return fact("tokens on an ellipsoid", flow.geometry.quadratic, _space(flow))
 
 
 def on_sphere(flow: Flow) -> Hypothesis:
     """Measure whether tokens live on the unit sphere, or on an ellipsoid whose metric is the identity."""
     metric = metric_of(flow)
     if not flow.geometry.quadratic or flow.geometry.metric is None:
-        return fact("tokens on the sphere", flow.geometry.quadratic, f"the space is {flow.space.name}")
+        return fact("tokens on the sphere", flow.geometry.quadratic, _space(flow))
     deviation = (metric - torch.eye(flow.dim).double()).abs().amax(dim=(-2, -1))
     return at_most("tokens on the sphere", deviation, ROUNDING, "the largest entry of M − I")
 
 
 def in_free_space(flow: Flow) -> Hypothesis:
     """Tell whether tokens are not constrained."""
-    return fact(
-        "free space", flow.geometry.closed_form and not flow.geometry.constrained, f"the space is {flow.space.name}"
-    )
+    return fact("free space", flow.geometry.closed_form and not flow.geometry.constrained, _space(flow))
 
 
 def dim_at_least_two(flow: Flow) -> Hypothesis:
@@ -220,6 +218,11 @@ def open_half_space(start: Tensor) -> Hypothesis:
     margin = torch.where(at_zero.any(dim=-1), 0.0, hemisphere(somewhere).margin)
     what = "the margin of the deepest half space (0 where there is none)"
     return above("start in an open half space", margin, RESOLUTION, what)
+
+
+def _space(flow: Flow) -> str:
+    own = "" if flow.geometry.closed_form else ", one of your own, of which nothing more is known"
+    return f"the space is {flow.space.name}{own}"
 
 
 def _mask(flow: Flow) -> str:
