@@ -138,5 +138,5 @@ def test_masks_that_cannot_be_used_are_refused():
     ):
         summarize(x, torch.ones(3, dtype=torch.bool))
     keep = torch.tensor([[True, True, True], [False, False, False]])
-    with pytest.raises(ArgumentValueError, match=r"keep: expected at least one token.*none at site \(1,\)"):
+    with pytest.raises(ArgumentValueError, match=r"keep: expected at least one token.*none in state \(1,\)"):
         summarize(x, keep)

@@ -105,7 +105,7 @@ def test_plots_share_the_panels_of_one_figure(plane: np.ndarray) -> None:
     ("call", "message"),
     [
         (lambda: plots.over_time(TIMES, TIMES[:3], "E"), "times: expected one time for each of the 3 saved states"),
-        (lambda: plots.over_time([0.0, 1.0, 1.0], [1.0, 1.0, 1.0], "E"), "got 1 after 1 at index 2"),
+        (lambda: plots.over_time([0.0, 1.0, 1.0], [1.0, 1.0, 1.0], "E"), "1.0 at index 1 followed by 1.0"),
         (lambda: plots.over_time(TIMES, -TIMES, "E", log="values"), "values: expected something positive"),
         (lambda: plots.over_time(TIMES, TIMES, "E", names=["a", "b"]), "names: expected one name for each of 1 lines"),
         (lambda: plots.over_time(TIMES, TIMES * np.ones((7, 1)), "E", names=list("abcdefg")), "at most 6 names, got 7"),

@@ -207,7 +207,10 @@ def test_arrows_are_the_velocity_of_the_probe_with_the_others_held(plane: np.nda
         (lambda s: plots.phase_plane(s, components=(0, 3)), "components: expected an index from 0 to 2, got 3"),
         (lambda s: plots.phase_plane(s, probe=0), "flow: expected a flow, since probe is given, got none"),
         (lambda s: plots.phase_plane(s, times=[1.0, 2.0]), "times: expected one time for each of the 9 saved states"),
-        (lambda s: plots.phase_plane(s, times=-np.arange(9.0)), "times: expected increasing times, got -1 after -0"),
+        (
+            lambda s: plots.phase_plane(s, times=-np.arange(9.0)),
+            "times: expected increasing times, got -0.0 at index 0 followed by -1.0",
+        ),
     ],
 )
 def test_wrong_input_is_named_in_one_line(converging: Find, call: Any, message: str) -> None:

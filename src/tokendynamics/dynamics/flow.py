@@ -12,6 +12,7 @@ from tokendynamics.attention.attention import Attention
 from tokendynamics.dynamics.field import Field
 from tokendynamics.numerics.arguments import ArrayLike, as_choice, as_finite, as_states, like
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected, shown
+from tokendynamics.numerics.places import first_place, first_token
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.spaces.geometry import Geometry, geometry_of
 from tokendynamics.spaces.space import Space
@@ -160,9 +161,9 @@ class Flow:
 def _check_layer(moved: Tensor) -> None:
     broken = ~torch.isfinite(moved).all(dim=-1)
     if bool(broken.any()):
-        index = tuple(int(i) for i in broken.nonzero()[0])
-        what = "lands on zero, which has no direction" if bool(torch.isnan(moved[index]).any()) else "overflows"
-        came = f"one in which token {index[-1]} {what}" + (f" in system {index[:-1]}" if index[:-1] else "")
+        lost = bool(torch.isnan(moved[first_place(broken)]).any())
+        what = " lands on zero, which has no direction" if lost else " overflows"
+        came = f"one in which {first_token(broken)}{what}"
         raise ArgumentValueError(expected("x", "states with a next layer", came, "take a smaller tau"))
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected, shown
+from tokendynamics.numerics.places import first_place
 
 
 @runtime_checkable
@@ -247,7 +248,7 @@ def check_finite(tensor: Tensor, argument: str) -> None:
     finite = torch.isfinite(tensor)
     if bool(finite.all()):
         return
-    index = tuple(int(i) for i in torch.nonzero(~finite)[0])
+    index = first_place(~finite)
     came = f"{tensor[index].item()} at index {index}"
     raise ArgumentValueError(expected(argument, "finite numbers", came, "remove or mask that entry first"))
 

@@ -7,6 +7,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.places import first_system, first_token
 
 # Sums of squares of numbers in this range stay clear of both ends of float64.
 SMALLEST_SAFE, LARGEST_SAFE = 1e-140, 1e140
@@ -49,8 +50,7 @@ def refuse_zero_tokens(zero: Bool[Tensor, "*axes token"], argument: str) -> None
     """Raise `ArgumentValueError` naming the first token marked in `zero`, if there is one."""
     if not bool(zero.any()):
         return
-    index = tuple(int(i) for i in torch.nonzero(zero)[0])
-    came = f"a zero vector at token {index[-1]}" + (f" of system {index[:-1]}" if index[:-1] else "")
+    came = f"a zero vector at {first_token(zero)}"
     raise ArgumentValueError(expected(argument, "tokens with a direction", came, "remove or mask that token"))
 
 
@@ -59,6 +59,5 @@ def refuse_zero_systems(x: Float[Tensor, "*axes token dim"], argument: str) -> N
     zero = (x == 0).flatten(start_dim=-2).all(dim=-1)
     if not bool(zero.any()):
         return
-    index = tuple(int(i) for i in torch.nonzero(zero)[0])
-    came = "only zeros" + (f" in system {index}" if index else "")
+    came = f"only zeros{first_system(zero)}"
     raise ArgumentValueError(expected(argument, "at least one token that is not zero", came))

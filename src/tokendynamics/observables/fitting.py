@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from tokendynamics.numerics.arguments import ArrayLike, as_square, as_states, as_tensor
+from tokendynamics.numerics.definite import check_positive_definite
 from tokendynamics.numerics.errors import ArgumentValueError, expected
-from tokendynamics.numerics.tolerances import rounding_threshold
 
 
 def fitting_matrix(states: Tensor, matrix: ArrayLike, argument: str) -> Tensor:
@@ -24,14 +24,7 @@ def fitting_matrix(states: Tensor, matrix: ArrayLike, argument: str) -> Tensor:
 def fitting_metric(states: Tensor, metric: ArrayLike, argument: str = "metric") -> Tensor:
     """Return `metric` as `fitting_matrix` does; refused unless it is symmetric positive definite."""
     form = fitting_matrix(states, metric, argument)
-    precision = as_square(metric, argument).dtype
-    skew = (form - form.mT).abs().amax(dim=(-2, -1))
-    if bool((skew > rounding_threshold(form.abs().amax(dim=(-2, -1)), form.shape[-1], precision)).any()):
-        came = f"entries that differ by {float(skew.max()):.3g} from their mirror images"
-        raise ArgumentValueError(expected(argument, "symmetric matrices", came, "pass (metric + metric.T)/2"))
-    if bool((torch.linalg.cholesky_ex(form).info != 0).any()):
-        came = f"the smallest eigenvalue {float(torch.linalg.eigvalsh(form).min()):.3g}"
-        raise ArgumentValueError(expected(argument, "positive definite matrices", came))
+    check_positive_definite(form, argument, as_square(metric, argument).dtype)
     return form
 
 

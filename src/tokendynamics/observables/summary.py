@@ -8,6 +8,7 @@ from torch import Tensor
 
 from tokendynamics.numerics.arguments import ArrayLike, as_states
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
+from tokendynamics.numerics.places import first_system
 from tokendynamics.observables.directions import refuse_zero_tokens
 from tokendynamics.observables.gram import Gram, gram_of
 from tokendynamics.observables.rank import exp_entropy
@@ -108,8 +109,7 @@ def _check_mask(keep: Tensor, shape: tuple[int, ...]) -> None:
         wanted = f"one entry per token, shape {shape}"
         raise ArgumentValueError(expected("keep", wanted, f"shape {tuple(keep.shape)}"))
     if not bool(keep.any(dim=-1).all()):
-        index = tuple(int(i) for i in torch.nonzero(~keep.any(dim=-1))[0])
-        came = "none" + (f" at site {index}" if index else "")
+        came = "none" + first_system(~keep.any(dim=-1), "state")
         raise ArgumentValueError(expected("keep", "at least one token to keep in every state", came))
 
 

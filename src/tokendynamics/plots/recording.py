@@ -8,7 +8,8 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from torch import Tensor
 
-from tokendynamics.numerics.arguments import ArrayLike, as_states, as_tensor
+from tokendynamics.dynamics.options import read_times as increasing_times
+from tokendynamics.numerics.arguments import ArrayLike, as_states
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected
 from tokendynamics.spaces import Space
 from tokendynamics.spaces.geometry import geometry_of
@@ -127,14 +128,10 @@ def one_run(states: ArrayLike, system: int | None = None) -> tuple[np.ndarray, t
 
 def read_times(times: ArrayLike, count: int) -> np.ndarray:
     """Return `times` as float64 of shape (time,); refuse another length than `count` and times that do not increase."""
-    array = to_numpy(as_tensor(times, "times", ndim_at_least=1, axes="(time,)"))
+    array = np.array(increasing_times(times, at_least=1))
     if array.shape != (count,):
         wanted = f"one time for each of the {count} saved states"
         raise ArgumentValueError(expected("times", wanted, f"shape {tuple(array.shape)}"))
-    late = np.flatnonzero(np.diff(array) <= 0)
-    if late.size:
-        came = f"{array[late[0] + 1]:g} after {array[late[0]]:g} at index {late[0] + 1}"
-        raise ArgumentValueError(expected("times", "increasing times", came))
     return array
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tokendynamics.numerics.errors import CheckpointError, expected
 from tokendynamics.numerics.memory import check_fits
+from tokendynamics.numerics.places import first_place
 from tokendynamics.pretrained.adapters.adapter import Adapter
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -115,6 +116,6 @@ def _check_finite(tensor: Tensor, where: str) -> None:
     finite = torch.isfinite(tensor)
     if bool(finite.all()):
         return
-    index = tuple(int(i) for i in torch.nonzero(~finite)[0])
+    index = first_place(~finite)
     came = f"{float(tensor[index])} at index {index} ({int((~finite).sum())} such entries)"
     raise CheckpointError(expected(where, "finite numbers", came, "the checkpoint is damaged or its training diverged"))

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from tokendynamics.numerics.arguments import ArrayLike, as_square, as_states, like
+from tokendynamics.numerics.definite import check_positive_definite
 from tokendynamics.numerics.errors import ArgumentValueError, expected
 from tokendynamics.numerics.seeding import generator
 from tokendynamics.numerics.signatures import typed_arguments
-from tokendynamics.numerics.tolerances import rounding_threshold
 from tokendynamics.spaces.geometry import Geometry, Quadric
 from tokendynamics.spaces.retraction import inner, retract, tangent_part
 from tokendynamics.spaces.shapes import check_same_shape, check_sample
@@ -109,23 +109,7 @@ class Ellipsoid(Space):
 
 
 def _checked_metric(metric: Tensor) -> Tensor:
-    scale = metric.abs().amax(dim=(-2, -1))
-    defect = (metric - metric.mT).abs().amax(dim=(-2, -1))
-    uneven = defect > rounding_threshold(scale, metric.shape[-1], metric.dtype)
-    if bool(uneven.any()):
-        advice = "pass (M + M^T)/2 if the asymmetry is noise"
-        came = f"an asymmetry of {float(defect[uneven][0]):.3g}{_system(uneven)}"
-        raise ArgumentValueError(expected("metric", "a symmetric positive definite matrix", came, advice))
-    symmetric = metric / 2 + metric.mT / 2  # the sum itself may overflow
     if bool((metric.abs().amax(dim=(-2, -1)) > _LARGEST).any()):
         raise ArgumentValueError(expected("metric", f"entries of at most {_LARGEST:g}", "larger ones", "rescale it"))
-    lowest = torch.linalg.eigvalsh(symmetric).amin(dim=-1)
-    if not bool((lowest > 0).all()):
-        came = f"lowest eigenvalue {float(lowest[lowest <= 0][0]):.6g}{_system(lowest <= 0)}"
-        raise ArgumentValueError(expected("metric", "a symmetric positive definite matrix", came))
-    return symmetric
-
-
-def _system(marked: Tensor) -> str:
-    """Tell which system is the first one marked; nothing where there is but one metric."""
-    return f" in system {tuple(int(i) for i in marked.nonzero()[0])}" if marked.ndim else ""
+    check_positive_definite(metric, "metric", metric.dtype)
+    return metric / 2 + metric.mT / 2  # the sum itself may overflow

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.places import first_token
 from tokendynamics.spaces.retraction import inner, normalized, refuse_zero, tangent_part
 from tokendynamics.spaces.space import Space
 
@@ -219,8 +220,7 @@ class Own(_Shared):
             wanted = f"a tensor of shape {tuple(x.shape)}"
             raise ArgumentValueError(expected(f"{self.space.name}.project({argument})", wanted, came))
         if not bool(torch.isfinite(found).all()):
-            index = tuple(int(i) for i in (~torch.isfinite(found)).nonzero()[0][:-1])
-            came = f"none for token {index[-1]}" + (f" of system {index[:-1]}" if index[:-1] else "")
+            came = f"none for {first_token(~torch.isfinite(found).all(dim=-1))}"
             raise ArgumentValueError(expected(argument, f"tokens with a point of space {self.space.name}", came))
 
     def project(self, x: Tensor) -> Tensor:

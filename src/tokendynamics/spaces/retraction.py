@@ -6,6 +6,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.places import first_token
 
 
 def inner(
@@ -37,8 +38,7 @@ def refuse_zero(x: Float[Tensor, "*batch token dim"], argument: str) -> None:
     """
     zero = x.abs().amax(dim=-1) == 0
     if bool(zero.any()):
-        index = tuple(int(i) for i in zero.nonzero()[0])
-        came = f"a zero vector at token {index[-1]}" + (f" of system {index[:-1]}" if index[:-1] else "")
+        came = f"a zero vector at {first_token(zero)}"
         advice = "zero has no direction and cannot be projected: remove or mask that token"
         raise ArgumentValueError(expected(argument, "tokens that are not zero", came, advice))
 
