@@ -71,7 +71,7 @@ def test_prompts_come_from_files_and_standard_input(model: str, tmp_path: Path) 
         (["diagnose", "MODEL", "--value", "Q"], 2, "'Q' is not one of 'V', 'VO'"),
         (["diagnose", "MODEL", "--layers", "5-x"], 2, "expected numbers and ranges such as 1-10,30, got '5-x'"),
         (["diagnose", "MODEL", "--layers", "1-999999999"], 2, "expected layers up to 10000, got 999999999"),
-        (["diagnose", "MODEL", "--layers", "3"], 2, "layers: expected numbers from 1 to 2, got [3]"),
+        (["diagnose", "MODEL", "--layers", "3"], 2, "layers: expected a layer from 1 to 2, got 3"),
         (["diagnose", "MODEL", "--threads", "0"], 2, "0 is not in the range"),
         (["diagnose", "MODEL", "--prompt", ""], 2, "prompt"),
         (["diagnose", "MODEL", "--prompt", "x" * 257], 2, "256"),
