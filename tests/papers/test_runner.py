@@ -113,6 +113,7 @@ def test_figure_2_draws_the_norms_it_computed():
     np.testing.assert_array_equal(panel.lines[1].get_ydata(), record.results["norms"][1])
 
 
+@pytest.mark.slow
 def test_figure_5_draws_every_start_twice():
     record = fig5.reproduce(systems=2, tokens=5, dim=20, rtol=1e-4)
     for panel in fig5.draw(record).axes:
