@@ -14,7 +14,7 @@ from tokendynamics.circuits.learning import LearningRecord, learn
 from tokendynamics.circuits.task import PairTask
 from tokendynamics.numerics.errors import ArgumentValueError
 from tokendynamics.papers.__main__ import main as papers
-from tokendynamics.report.write import write_page
+from tokendynamics.report.page import write_page
 
 
 @pytest.fixture

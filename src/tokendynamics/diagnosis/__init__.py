@@ -4,9 +4,9 @@ from tokendynamics.diagnosis.audit import audit
 from tokendynamics.diagnosis.diagnose import diagnose
 from tokendynamics.diagnosis.network_flow import flow_of
 from tokendynamics.diagnosis.paths import token_paths
-from tokendynamics.diagnosis.result import Convention, Diagnosis, Finding, Verdict
+from tokendynamics.diagnosis.result import Convention, Diagnosis
 from tokendynamics.diagnosis.trace import trace
-from tokendynamics.diagnosis.verdict import judge
+from tokendynamics.diagnosis.verdict import Finding, Verdict, judge
 
 __all__ = [
     "Convention",

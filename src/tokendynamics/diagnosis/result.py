@@ -2,47 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import xarray as xr
 
+from tokendynamics.diagnosis.verdict import Verdict
 from tokendynamics.numerics.signatures import typed_arguments
-
-LayerEffect = Literal["contracts", "neutral", "expands"]
-FigureName = Literal["together", "grow", "who", "weights", "watch"]
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One plain sentence of the verdict.
-
-    Attributes:
-        text: The sentence, each claim with its number.
-        figure: The figure that shows it.
-        values: The numbers in it by name, unrounded.
-    """
-
-    text: str
-    figure: FigureName
-    values: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The diagnosis in words.
-
-    Attributes:
-        sentences: Three to six findings, the most important first.
-        layers: What each layer 1 … L does to the tokens: draws them together, leaves them, spreads them.
-    """
-
-    sentences: tuple[Finding, ...]
-    layers: tuple[LayerEffect, ...]
-
-    def __str__(self) -> str:
-        return " ".join(finding.text for finding in self.sentences)
 
 
 @dataclass(frozen=True)
@@ -88,7 +55,5 @@ class Diagnosis:
     def save(
         self, folder: str | Path, *, format: Literal["zarr", "netcdf"] = "zarr", overwrite: bool = False
     ) -> tuple[Path, ...]:
-        """Write the datasets and a JSON summary into `folder`; see `tokendynamics.diagnosis.saving.save_diagnosis`."""
-        from tokendynamics.diagnosis.saving import save_diagnosis
-
+        """Write the datasets and a JSON summary into `folder`; see `save_diagnosis`."""
         return save_diagnosis(self, Path(folder), format=format, overwrite=overwrite)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 import xarray as xr
 
-from tokendynamics.diagnosis.result import Finding, LayerEffect, Verdict
+LayerEffect = Literal["contracts", "neutral", "expands"]
+FigureName = Literal["together", "grow", "who", "weights", "watch"]
 
 NEUTRAL = 0.005
 """A layer whose two parts together change the mean pair cosine by no more than this is neutral."""
@@ -20,6 +23,37 @@ COLLAPSED = 0.99
 
 NOTICEABLE = 0.1
 """Smallest change of the mean pair cosine over the whole depth that is called a change."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One plain sentence of the verdict.
+
+    Attributes:
+        text: The sentence, each claim with its number.
+        figure: The figure that shows it.
+        values: The numbers in it by name, unrounded.
+    """
+
+    text: str
+    figure: FigureName
+    values: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The diagnosis in words.
+
+    Attributes:
+        sentences: Three to six findings, the most important first.
+        layers: What each layer 1 … L does to the tokens: draws them together, leaves them, spreads them.
+    """
+
+    sentences: tuple[Finding, ...]
+    layers: tuple[LayerEffect, ...]
+
+    def __str__(self) -> str:
+        return " ".join(finding.text for finding in self.sentences)
 
 
 def judge(audit: xr.Dataset, trace: xr.Dataset) -> Verdict:

@@ -1,6 +1,5 @@
 """The report: a diagnosis as one self-contained HTML page that reads without network and without scripts."""
 
-from tokendynamics.report.page import render_report
-from tokendynamics.report.write import write_report
+from tokendynamics.report.page import render_report, write_report
 
 __all__ = ["render_report", "write_report"]

@@ -13,10 +13,10 @@ from markupsafe import Markup
 from tokendynamics.diagnosis.result import Convention
 from tokendynamics.report.figure import Figure, Table
 from tokendynamics.report.figures.circuits_matrix import Matrices
+from tokendynamics.report.page_file import write_page
 from tokendynamics.report.policy import content_security_policy
 from tokendynamics.report.record import duration, manifest_entries, moment, written
 from tokendynamics.report.templates import environment, resource, style
-from tokendynamics.report.write import write_page
 
 
 @dataclass(frozen=True)

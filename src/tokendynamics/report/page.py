@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from markupsafe import Markup
 
-from tokendynamics.diagnosis.result import Diagnosis, LayerEffect
+from tokendynamics.diagnosis.result import Diagnosis
+from tokendynamics.diagnosis.verdict import LayerEffect
 from tokendynamics.report.figures.grow import grow
 from tokendynamics.report.figures.together import together
 from tokendynamics.report.figures.watch import player, watch
 from tokendynamics.report.figures.weights import regimes, summary, weights
 from tokendynamics.report.figures.who import who
+from tokendynamics.report.page_file import write_page
 from tokendynamics.report.policy import content_security_policy
 from tokendynamics.report.record import duration, manifest_entries, moment, written
 from tokendynamics.report.templates import environment, resource, style
@@ -74,6 +77,26 @@ def render_report(diagnosis: Diagnosis) -> str:
             data_files=[(name, quote(name)) for name in diagnosis.files],
         )
     )
+
+
+def write_report(diagnosis: Diagnosis, path: str | Path, *, max_bytes: int | None = None) -> Path:
+    """Write the report of `diagnosis` as one HTML file.
+
+    It is made beside its place and then renamed: a failure or a kill leaves neither a half-written report nor a
+    damaged older one.
+
+    Args:
+        diagnosis: From `tokendynamics.diagnose`.
+        path: The file to write; its folder is made if need be.
+        max_bytes: Refuse to write a page larger than this; None for no limit.
+
+    Returns:
+        The path written.
+
+    Raises:
+        ArgumentValueError: `path` is a folder, or the page would be larger than `max_bytes`.
+    """
+    return write_page(render_report(diagnosis), path, max_bytes=max_bytes)
 
 
 def _model(diagnosis: Diagnosis) -> str:
