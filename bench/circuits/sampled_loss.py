@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from bench.measure import Comparison, alternate, speedup
+from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits.functionals import random_functional
 from tokendynamics.circuits.landscape import CategoriesOnly, PositionsOnly
-from tokendynamics.circuits.task import PairTask
 
 CATEGORIES, POSITIONS, BLOCK, ROUNDS = 10, 50, 2000, 5
 RELATIVE_ERROR = 1e-3

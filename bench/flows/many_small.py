@@ -10,7 +10,7 @@ from bench.flows import equal_error, peers
 from bench.flows.equal_error import Contender, Race
 from bench.flows.sphere_flow import SphereFlow
 from bench.measure import Comparison
-from tokendynamics.numerics.threads import limited_threads
+from tokendynamics.numerics._resources import limited_threads
 from tokendynamics.spaces import Sphere
 
 SYSTEMS, TOKENS, DIM, HORIZON = 10_000, 10, 3, 10.0

@@ -13,10 +13,10 @@ from bench.flows.equal_error import Contender, Race
 from bench.flows.sphere_flow import SphereFlow
 from bench.measure import Comparison, rounds_of, share, speedup
 from tokendynamics import observables
-from tokendynamics.dynamics.engines.problem import Problem
-from tokendynamics.dynamics.engines.tableau import DOPRI5
-from tokendynamics.dynamics.span import SpanReduction
-from tokendynamics.numerics.threads import limited_threads
+from tokendynamics.dynamics._span import SpanReduction
+from tokendynamics.dynamics.engines._problem import Problem
+from tokendynamics.dynamics.engines._tableau import DOPRI5
+from tokendynamics.numerics._resources import limited_threads
 from tokendynamics.spaces import Sphere
 
 STARTS, TOKENS, DIM, HEADS = 100, 50, 500, 2

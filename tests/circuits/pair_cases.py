@@ -10,7 +10,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tokendynamics.circuits.task import PairTask
+from tokendynamics.circuits._task import PairTask
 
 FOLDER = Path(__file__).parents[1] / "golden" / "circuits"
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits.constructions import compare, solution_1, solution_2
 from tokendynamics.circuits.functionals import random_functional
-from tokendynamics.circuits.task import PairTask
 
 
 @pytest.mark.parametrize(("categories", "positions"), [(1, 2), (3, 5), (12, 2), (12, 5), (50, 3)])

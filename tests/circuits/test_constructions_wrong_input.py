@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from circuits.pair_cases import FOLDER
+from tokendynamics.circuits._task import PairTask, category_law
 from tokendynamics.circuits.constructions import (
     HAND_BUILT,
     Selection,
@@ -22,8 +23,7 @@ from tokendynamics.circuits.constructions import (
     solution_3,
 )
 from tokendynamics.circuits.functionals import pair_numbers, positive_functional, random_functional
-from tokendynamics.circuits.task import PairTask, category_law
-from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError
 
 TASK = PairTask(pair_numbers(4), positions=6)
 POSITIVE = PairTask(positive_functional(4, seed=0), positions=6)

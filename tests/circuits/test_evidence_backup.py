@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tokendynamics.attention import Attention
+from tokendynamics.circuits._task import PairTask
+from tokendynamics.circuits._transformer import OneLayerTransformer, shift
 from tokendynamics.circuits.constructions import mixture, solution_1, solution_2, solution_3
 from tokendynamics.circuits.evidence import Estimate, Evidence, evidence
-from tokendynamics.circuits.evidence.verdict import TAKES_PART, Findings, decide
+from tokendynamics.circuits.evidence._verdict import TAKES_PART, Findings, decide
 from tokendynamics.circuits.functionals import random_functional
-from tokendynamics.circuits.task import PairTask
-from tokendynamics.circuits.transformer import OneLayerTransformer, shift
 
 CATEGORIES, POSITIONS = 4, 4
 TASK = PairTask(random_functional(CATEGORIES, seed=3), POSITIONS)

@@ -10,12 +10,8 @@ import torch
 from torch import Tensor
 
 from tokendynamics.attention import Attention
-from tokendynamics.circuits.constructions import mixture, solution_1, solution_2, solution_3
-from tokendynamics.circuits.constructions.selection import Selection
-from tokendynamics.circuits.evidence import Evidence, evidence
-from tokendynamics.circuits.functionals import random_functional
-from tokendynamics.circuits.task import PairTask
-from tokendynamics.circuits.transformer import (
+from tokendynamics.circuits._task import PairTask
+from tokendynamics.circuits._transformer import (
     Activation,
     LayerNorm,
     OneLayerTransformer,
@@ -23,6 +19,10 @@ from tokendynamics.circuits.transformer import (
     on_positions,
     shift,
 )
+from tokendynamics.circuits.constructions import mixture, solution_1, solution_2, solution_3
+from tokendynamics.circuits.constructions._solutions import Selection
+from tokendynamics.circuits.evidence import Evidence, evidence
+from tokendynamics.circuits.functionals import random_functional
 
 
 def judged(model: OneLayerTransformer, samples: int = 400) -> Evidence:

@@ -12,14 +12,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tokendynamics.circuits._task import PairTask
+from tokendynamics.circuits._transformer import LayerNorm, OneLayerTransformer
 from tokendynamics.circuits.constructions import mixture, solution_1, solution_2, solution_3
 from tokendynamics.circuits.evidence import evidence
-from tokendynamics.circuits.evidence.interventions import ablation, patching, without_interaction
-from tokendynamics.circuits.evidence.replacements import LinearUnits
-from tokendynamics.circuits.evidence.trial import Trial, in_chunks, without_sums
+from tokendynamics.circuits.evidence._interventions import LinearUnits, ablation, patching, without_interaction
+from tokendynamics.circuits.evidence._trial import Trial, in_chunks, without_sums
 from tokendynamics.circuits.functionals import pair_numbers, random_functional
-from tokendynamics.circuits.task import PairTask
-from tokendynamics.circuits.transformer import LayerNorm, OneLayerTransformer
 
 
 def trial_of(model: OneLayerTransformer, task: PairTask, samples: int = 200) -> Trial:

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tokendynamics.attention import Attention
+from tokendynamics.circuits._task import PairTask
+from tokendynamics.circuits._transformer import OneLayerTransformer, shift
 from tokendynamics.circuits.constructions import (
     linear_case,
     mixture,
@@ -23,10 +25,8 @@ from tokendynamics.circuits.constructions import (
 )
 from tokendynamics.circuits.evidence import Evidence, evidence
 from tokendynamics.circuits.functionals import random_functional
-from tokendynamics.circuits.task import PairTask
-from tokendynamics.circuits.transformer import OneLayerTransformer, shift
-from tokendynamics.numerics.errors import ArgumentValueError
-from tokendynamics.numerics.seeding import generator
+from tokendynamics.numerics._errors import ArgumentValueError
+from tokendynamics.numerics._seeding import generator
 
 IN_FEED_FORWARD = {
     "solution 1, rows": lambda task, causal: solution_1(task, "rows", causal),

@@ -17,7 +17,7 @@ from tokendynamics.circuits.landscape import (
     SoftmaxPositions,
     survey,
 )
-from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError
 
 LAW = [0.5, 0.3, 0.2]
 T, M = 1 - 0.25 - 0.09 - 0.04, 4

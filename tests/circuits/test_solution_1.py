@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from scipy.optimize import linprog
 
 from circuits.pair_cases import close, every_pair, golden, largest, task_of, tasks_and_sequences
+from tokendynamics.circuits._task import PairTask
+from tokendynamics.circuits._transformer import shift
 from tokendynamics.circuits.constructions import HAND_BUILT, pair_order, solution_1
-from tokendynamics.circuits.constructions.solutions import Form
+from tokendynamics.circuits.constructions._solutions import Form
 from tokendynamics.circuits.functionals import random_functional
-from tokendynamics.circuits.task import PairTask
-from tokendynamics.circuits.transformer import shift
 
 REPAIRS: list[Form] = ["rows", "uniform", "indicators"]
 

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from circuits.pair_cases import close, every_pair, golden, largest, task_of, tasks_and_sequences
+from tokendynamics.circuits._task import PairTask
+from tokendynamics.circuits._transformer import OneLayerTransformer
 from tokendynamics.circuits.constructions import HAND_BUILT, Selection, linear_case, solution_2, solution_3
 from tokendynamics.circuits.functionals import pair_numbers, random_functional
-from tokendynamics.circuits.task import PairTask
-from tokendynamics.circuits.transformer import OneLayerTransformer
-from tokendynamics.numerics.errors import ArgumentValueError
+from tokendynamics.numerics._errors import ArgumentValueError
 
 Solution = Callable[..., OneLayerTransformer]
 both = pytest.mark.parametrize("solution", [solution_2, solution_3])

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 import torch
 
+from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits.constructions import HAND_BUILT, solution_2
 from tokendynamics.circuits.functionals import random_functional
 from tokendynamics.circuits.learning import LearningRecord
-from tokendynamics.circuits.task import PairTask
-from tokendynamics.cli.circuits.solution import SOLUTIONS
-from tokendynamics.cli.main import main
+from tokendynamics.cli._main import main
+from tokendynamics.cli.circuits._solution import SOLUTIONS
 
 Q = [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
 TINY = ("-N", "2", "-M", "3", "--batch", "20", "--steps", "4", "--inner", "5", "--seeds", "2", "--samples", "60")
@@ -337,7 +337,7 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(
     inside: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert call("learn", "solution-1", *TINY, "--out", "whole") == 0
-    from tokendynamics.circuits.learning import run
+    from tokendynamics.circuits.learning import _run as run
 
     step, taken = run._outer_step, []
 
@@ -511,7 +511,7 @@ def test_a_wrong_landscape_is_refused(
 
 def test_help_needs_no_heavy_library() -> None:
     program = (
-        "import sys\nfrom tokendynamics.cli.main import main\ntry:\n    main(['circuits', 'build', '--help'])\n"
+        "import sys\nfrom tokendynamics.cli._main import main\ntry:\n    main(['circuits', 'build', '--help'])\n"
         "except SystemExit:\n    print([name for name in ('torch', 'scipy', 'altair') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -11,7 +11,7 @@ import pytest
 import xarray as xr
 
 from command_line import call
-from tokendynamics.cli.main import main
+from tokendynamics.cli._main import main
 
 TINY = {
     "model_type": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 8, "n_positions": 256, "vocab_size": 300,
@@ -20,7 +20,7 @@ TINY = {
 
 def run(*arguments: str, cwd: Path, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "tokendynamics.cli.main", *arguments],
+        [sys.executable, "-m", "tokendynamics.cli._main", *arguments],
         capture_output=True, text=True, cwd=cwd, input=stdin, check=False,
     )  # fmt: skip
 

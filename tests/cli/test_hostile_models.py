@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from cli.hostile_models import CASES, stored
-from tokendynamics.cli.main import main
-from tokendynamics.numerics import memory
+from tokendynamics.cli._main import main
+from tokendynamics.numerics import _resources as memory
 
 _SECONDS = 30
 
@@ -77,7 +77,7 @@ def test_the_corpus_is_large_and_its_model_is_whole_without_the_damage(
 def test_a_process_of_its_own_says_the_same(name: str, tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     done = subprocess.run(
-        [sys.executable, "-m", "tokendynamics.cli.main", *CASES[name](tmp_path)],
+        [sys.executable, "-m", "tokendynamics.cli._main", *CASES[name](tmp_path)],
         capture_output=True, text=True, cwd=tmp_path / "work", check=False, timeout=120,
         env=os.environ | {"TOKENDYNAMICS_CACHE": str(tmp_path / "cache")},
     )  # fmt: skip

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 import tokendynamics as td
 from cli.mutations import check_refusal, mutations
+from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits.learning import LearningRecord, learn
-from tokendynamics.circuits.task import PairTask
-from tokendynamics.cli.circuits.task_options import functional_of
-from tokendynamics.numerics.errors import ArgumentValueError, TokenDynamicsError
+from tokendynamics.cli.circuits._task_options import functional_of
+from tokendynamics.numerics._errors import ArgumentValueError, TokenDynamicsError
 
 MATRIX = [[1.0, -2.0], [3.0, 4.0]]
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from tokendynamics.cli.main import commands
-from tokendynamics.cli.numbers import Share, whole
+from tokendynamics.cli._main import commands
+from tokendynamics.cli._numbers import Share, whole
 
 
 @pytest.mark.parametrize("text", ["1e-300", "0.999999"])

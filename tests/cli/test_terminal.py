@@ -11,10 +11,9 @@ import click
 import pytest
 
 from command_line import call
-from tokendynamics.cli import main as entry
-from tokendynamics.cli.console import Console
-from tokendynamics.cli.prompts import named_prompts
-from tokendynamics.cli.terminal import LONGEST_LINE, json_line
+from tokendynamics.cli import _main as entry
+from tokendynamics.cli._diagnose import named_prompts
+from tokendynamics.cli._terminal import LONGEST_LINE, Console, json_line
 
 
 @pytest.mark.parametrize(

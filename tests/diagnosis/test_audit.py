@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tokendynamics.diagnosis import audit
-from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError
 from tokendynamics.pretrained import Checkpoint, load
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import xarray as xr
 
-from tokendynamics.diagnosis import Diagnosis, diagnose, saving
-from tokendynamics.numerics import extras
-from tokendynamics.numerics.errors import ArgumentValueError
+from tokendynamics.diagnosis import Diagnosis, diagnose
+from tokendynamics.diagnosis import _result as saving
+from tokendynamics.numerics import _extras as extras
+from tokendynamics.numerics._errors import ArgumentValueError
 from tokendynamics.pretrained import Checkpoint
 
 

@@ -9,7 +9,7 @@ import pytest
 import xarray as xr
 
 from tokendynamics.diagnosis import audit, diagnose, judge, trace
-from tokendynamics.diagnosis.verdict import layer_effects, mean_over_prompts
+from tokendynamics.diagnosis._verdict import layer_effects, mean_over_prompts
 from tokendynamics.pretrained import Checkpoint, load
 
 TEXTS = {"one": "a cat sat on the mat", "two": "0123456789"}

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import tokendynamics as td
-from tokendynamics.numerics import memory
-from tokendynamics.numerics.errors import MemoryLimitError, TokenDynamicsError
+from tokendynamics.numerics import _resources as memory
+from tokendynamics.numerics._errors import MemoryLimitError, TokenDynamicsError
 from tokendynamics.pretrained import Checkpoint
 
 pytestmark = pytest.mark.usefixtures("unchecked")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import tokendynamics as td
-from tokendynamics.numerics.errors import ArgumentValueError
+from tokendynamics.numerics._errors import ArgumentValueError
 
 RNG = np.random.default_rng(1)
 TOKENS = RNG.normal(size=(4, 3))

@@ -137,7 +137,7 @@ def test_systems_of_one_batch_end_each_in_its_own_way():
 
 
 def test_where_the_implicit_solver_gives_up_the_run_goes_on(monkeypatch):
-    from tokendynamics.dynamics.engines.stiff_solvers import Equations, StuckError
+    from tokendynamics.dynamics.engines._stiff import Equations, StuckError
 
     plain = Equations.velocity
 

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from tokendynamics.attention import Attention, Periodic, Sinusoidal
 from tokendynamics.dynamics import Flow, Interrupted, simulate
-from tokendynamics.dynamics.engines import stiff, stiff_solvers
+from tokendynamics.dynamics.engines import _stiff as stiff
+from tokendynamics.dynamics.engines import _stiff as stiff_solvers
 from tokendynamics.dynamics.events import AtRest, Consensus, NormAbove
 from tokendynamics.spaces import Ellipsoid, Free, Sphere
 

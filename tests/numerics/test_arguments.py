@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from tokendynamics.numerics.arguments import as_square, as_states, as_tensor, like
-from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, TokenDynamicsError, expected
-from tokendynamics.numerics.threads import limited_threads
+from tokendynamics.numerics._arguments import as_square, as_states, as_tensor, like
+from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, TokenDynamicsError, expected
+from tokendynamics.numerics._resources import limited_threads
 
 
 def test_floating_input_keeps_its_precision_and_lists_become_float64() -> None:

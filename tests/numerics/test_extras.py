@@ -12,12 +12,13 @@ import pytest
 
 import tokendynamics
 from tokendynamics.attention import Attention
-from tokendynamics.diagnosis import saving
+from tokendynamics.diagnosis import _result as saving
 from tokendynamics.dynamics import Flow, Trajectory, simulate
-from tokendynamics.numerics import extras
-from tokendynamics.numerics.errors import ArgumentValueError, CheckpointError
-from tokendynamics.plots import video
-from tokendynamics.pretrained import gguf_conversion, wheels
+from tokendynamics.numerics import _extras as extras
+from tokendynamics.numerics._errors import ArgumentValueError, CheckpointError
+from tokendynamics.plots import _animate as video
+from tokendynamics.pretrained.sources import _gguf as gguf_conversion
+from tokendynamics.pretrained.sources import _published as wheels
 from tokendynamics.spaces import Sphere
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ import pytest
 
 from package import hostile_values as values
 from package.public_calls import CIRCUITS, FLOWS, OBSERVABLES, PLOTS, SPECTRA, Kind
-from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, TokenDynamicsError
+from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, TokenDynamicsError
 
 _CALLS = {**OBSERVABLES, **SPECTRA, **FLOWS, **CIRCUITS, **PLOTS}
 _REFUSED: dict[Kind, dict[str, Any]] = {

@@ -8,7 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from tokendynamics.papers.asymptotic import fig1, fig2, fig3, fig4, fig5, wendel
+from tokendynamics.papers.asymptotic import _fig1 as fig1
+from tokendynamics.papers.asymptotic import _fig2 as fig2
+from tokendynamics.papers.asymptotic import _fig3 as fig3
+from tokendynamics.papers.asymptotic import _fig4 as fig4
+from tokendynamics.papers.asymptotic import _fig5 as fig5
+from tokendynamics.papers.asymptotic import _wendel as wendel
 
 
 def test_figure_1_descends_to_minus_50_e_and_its_axis_shows_twice_the_potential():

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tokendynamics.numerics.errors import ArgumentValueError
+from tokendynamics.numerics._errors import ArgumentValueError
 from tokendynamics.papers.__main__ import main
-from tokendynamics.papers.figures import FIGURES
-from tokendynamics.papers.kept import PAGE, keep, kept
-from tokendynamics.papers.record import Quantity, Record, measured
-from tokendynamics.papers.summary import summary
+from tokendynamics.papers._figures import FIGURES
+from tokendynamics.papers._kept import PAGE, keep, kept, summary
+from tokendynamics.papers._record import Quantity, Record, measured
 
 FOLDER = Path(__file__).parents[2] / "docs" / "papers"
 QUICK_AT_FULL_SIZE = (

@@ -12,12 +12,18 @@ import torch
 
 from tokendynamics.circuits.evidence import evidence
 from tokendynamics.circuits.functionals import random_functional
-from tokendynamics.circuits.landscape.categories_only import CategoriesOnly
-from tokendynamics.papers.figures import FIGURES
-from tokendynamics.papers.logical import attention_2_18, equivalence, fig1, fig2, landscape, weights, worked_examples
-from tokendynamics.papers.logical.learned import Size, learned, median_interval
-from tokendynamics.papers.logical.printed_gradients import by_attention, by_positions, by_values
-from tokendynamics.papers.record import Record
+from tokendynamics.circuits.landscape._categories_only import CategoriesOnly
+from tokendynamics.papers._figures import FIGURES
+from tokendynamics.papers._record import Record
+from tokendynamics.papers.logical import _attention_2_18 as attention_2_18
+from tokendynamics.papers.logical import _equivalence as equivalence
+from tokendynamics.papers.logical import _fig1 as fig1
+from tokendynamics.papers.logical import _fig2 as fig2
+from tokendynamics.papers.logical import _landscape as landscape
+from tokendynamics.papers.logical import _weights as weights
+from tokendynamics.papers.logical import _worked_examples as worked_examples
+from tokendynamics.papers.logical._gradients import by_attention, by_positions, by_values
+from tokendynamics.papers.logical._learned import Size, learned, median_interval
 
 TINY: dict[str, Any] = {"categories": 3, "positions": 5, "batch": 60, "steps": 5, "inner": 6, "seeds": 2}
 

@@ -6,9 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from tokendynamics.papers.positional import fig1, fig2a, fig2b, fig5, fig9a, fig9b, remark_3_2, remark_3_5, remark_4_2
-from tokendynamics.papers.positional.flows import AS_DEFINED, UNTRANSPOSED, contraction_flow, matrix
-from tokendynamics.papers.positional.outcomes import Outcome, outcomes, positive_definite
+from tokendynamics.papers.positional import _fig1 as fig1
+from tokendynamics.papers.positional import _fig2a as fig2a
+from tokendynamics.papers.positional import _fig2b as fig2b
+from tokendynamics.papers.positional import _fig5 as fig5
+from tokendynamics.papers.positional import _fig9a as fig9a
+from tokendynamics.papers.positional import _fig9b as fig9b
+from tokendynamics.papers.positional import _remark_3_2 as remark_3_2
+from tokendynamics.papers.positional import _remark_3_5 as remark_3_5
+from tokendynamics.papers.positional import _remark_4_2 as remark_4_2
+from tokendynamics.papers.positional._flows import AS_DEFINED, UNTRANSPOSED, contraction_flow, matrix
+from tokendynamics.papers.positional._outcomes import Outcome, outcomes, positive_definite
 
 
 def test_both_readings_differ_by_a_transpose_and_the_first_is_the_papers_definition():

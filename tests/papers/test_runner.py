@@ -11,12 +11,17 @@ import pytest
 
 from tokendynamics import plots
 from tokendynamics.papers.__main__ import main
-from tokendynamics.papers.asymptotic import fig2, fig5, wendel
-from tokendynamics.papers.drawing import framed
-from tokendynamics.papers.figures import FIGURES
-from tokendynamics.papers.positional import fig1, fig2b, fig9b, remark_3_2
-from tokendynamics.papers.record import Quantity, Record, Relation, measured
-from tokendynamics.papers.summary import summary
+from tokendynamics.papers._drawing import framed
+from tokendynamics.papers._figures import FIGURES
+from tokendynamics.papers._kept import summary
+from tokendynamics.papers._record import Quantity, Record, Relation, measured
+from tokendynamics.papers.asymptotic import _fig2 as fig2
+from tokendynamics.papers.asymptotic import _fig5 as fig5
+from tokendynamics.papers.asymptotic import _wendel as wendel
+from tokendynamics.papers.positional import _fig1 as fig1
+from tokendynamics.papers.positional import _fig2b as fig2b
+from tokendynamics.papers.positional import _fig9b as fig9b
+from tokendynamics.papers.positional import _remark_3_2 as remark_3_2
 
 
 @pytest.mark.parametrize(

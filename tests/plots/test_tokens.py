@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from tokendynamics import plots
-from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
-from tokendynamics.plots import quadric
-from tokendynamics.plots.scene import front_parts
+from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError
+from tokendynamics.plots import _scene as quadric
+from tokendynamics.plots._scene import front_parts
 from tokendynamics.spaces import Ellipsoid, Free, Sphere
 
 Find = Callable[..., np.ndarray]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tokendynamics.pretrained.quiet import quiet
+from tokendynamics.pretrained._other_libraries import quiet
 
 _LLAMA = {
     "vocab_size": 101,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tokendynamics.pretrained import AttentionWeights, load
-from tokendynamics.pretrained.quiet import quiet
+from tokendynamics.pretrained._other_libraries import quiet
 
 _ATTENTION_MODULE = {
     "gpt2": ("h.{}.attn", "h.{}"),

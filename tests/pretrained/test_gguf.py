@@ -12,9 +12,11 @@ import pytest
 import torch
 
 from pretrained.gguf_files import tensors, write_gguf
-from tokendynamics.numerics.errors import CheckpointError
-from tokendynamics.pretrained import gguf_cache, gguf_conversion, load
-from tokendynamics.pretrained.wheels import wheel_path
+from tokendynamics.numerics._errors import CheckpointError
+from tokendynamics.pretrained import load
+from tokendynamics.pretrained.sources import _gguf as gguf_cache
+from tokendynamics.pretrained.sources import _gguf as gguf_conversion
+from tokendynamics.pretrained.sources._published import wheel_path
 
 pytestmark = pytest.mark.skipif(find_spec("gguf") is None, reason="needs the extra gguf")
 

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from tokendynamics.pretrained import load
-from tokendynamics.pretrained.drawn_tensors import DrawnTensors
-from tokendynamics.pretrained.families import FAMILIES
-from tokendynamics.pretrained.quiet import quiet
+from tokendynamics.pretrained._other_libraries import quiet
+from tokendynamics.pretrained.sources._untrained import FAMILIES, DrawnTensors
 
 _SIZES: dict[str, dict[str, Any]] = {
     "gpt2": {"n_embd": 128, "n_layer": 4, "n_head": 4, "vocab_size": 700},

@@ -10,9 +10,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tokendynamics.numerics.errors import CheckpointError
+from tokendynamics.numerics._errors import CheckpointError
 from tokendynamics.pretrained import Checkpoint, load
-from tokendynamics.pretrained.safetensors_files import SafetensorsFiles
+from tokendynamics.pretrained.sources._tensor_files import SafetensorsFiles
 
 
 def _rewrite(folder: Path, change: Any) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tokendynamics.pretrained import load
-from tokendynamics.pretrained.quiet import quiet
+from tokendynamics.pretrained._other_libraries import quiet
 
 
 def _modules_after(code: str) -> set[str]:

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from tokendynamics.numerics.errors import ArgumentValueError
+from tokendynamics.numerics._errors import ArgumentValueError
 from tokendynamics.pretrained import Checkpoint, SiteStates, load
-from tokendynamics.pretrained.quiet import quiet
+from tokendynamics.pretrained._other_libraries import quiet
 
 
 def _hidden_states(checkpoint: Checkpoint, ids: Tensor) -> Tensor:

@@ -9,12 +9,12 @@ import pytest
 
 from command_line import FREE_FLOW, LEARN_LITTLE, TINY_GPT2, call
 from tokendynamics import plots
+from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits.functionals import random_functional
 from tokendynamics.circuits.learning import LearningRecord, learn
-from tokendynamics.circuits.task import PairTask
-from tokendynamics.numerics.errors import ArgumentValueError
+from tokendynamics.numerics._errors import ArgumentValueError
 from tokendynamics.papers.__main__ import main as papers
-from tokendynamics.report.page import write_page
+from tokendynamics.report.diagnosis._page import write_page
 
 
 @pytest.fixture

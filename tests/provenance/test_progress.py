@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 import tokendynamics as td
-from tokendynamics.numerics.errors import ArgumentTypeError
-from tokendynamics.provenance.progress import bar, reporting, silent, tracked
+from tokendynamics.numerics._errors import ArgumentTypeError
+from tokendynamics.provenance._progress import bar, reporting, silent, tracked
 
 
 def test_every_long_function_tells_the_same_three_things() -> None:

@@ -11,8 +11,8 @@ import pytest
 import xarray as xr
 
 from report.chromium import emulate, started
-from tokendynamics.diagnosis.result import Convention, Diagnosis
-from tokendynamics.diagnosis.verdict import Finding, Verdict
+from tokendynamics.diagnosis._result import Convention, Diagnosis
+from tokendynamics.diagnosis._verdict import Finding, Verdict
 from tokendynamics.report import render_report
 
 HOSTILE = "<script>alert(1)</script></style>\"'&amp;\x00\x1b[31m\u202eevil\u2066 مرحبا 👩‍👩‍👧 \ufeff"

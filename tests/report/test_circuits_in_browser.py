@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from report.chromium import PHONE, emulate, width_on_a_phone
+from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits.constructions import mixture
 from tokendynamics.circuits.evidence import evidence
 from tokendynamics.circuits.functionals import random_functional
-from tokendynamics.circuits.task import PairTask
-from tokendynamics.report.circuits_page import write_circuits
-from tokendynamics.report.circuits_reports import evidence_report
+from tokendynamics.report.circuits._page import write_circuits
+from tokendynamics.report.circuits._reports import evidence_report
 
 pytestmark = pytest.mark.browser
 

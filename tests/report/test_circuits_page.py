@@ -15,17 +15,18 @@ import numpy as np
 import pytest
 import torch
 
+from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits.constructions import mixture, softmax_solution_2, solution_1, solution_2
-from tokendynamics.circuits.constructions.comparison import compare
+from tokendynamics.circuits.constructions._comparison import compare
 from tokendynamics.circuits.evidence import Evidence, evidence
-from tokendynamics.circuits.evidence.verdict import Verdict
+from tokendynamics.circuits.evidence._verdict import Verdict
 from tokendynamics.circuits.functionals import positive_functional, random_functional
 from tokendynamics.circuits.landscape import survey
-from tokendynamics.circuits.landscape.claims import Section
+from tokendynamics.circuits.landscape._claims import Section
 from tokendynamics.circuits.learning import LearningRecord, learn
-from tokendynamics.circuits.task import PairTask
-from tokendynamics.report.circuits_page import CircuitsReport, render_circuits, write_circuits
-from tokendynamics.report.circuits_reports import (
+from tokendynamics.report.circuits._matrix import Panel, Side, matrices
+from tokendynamics.report.circuits._page import CircuitsReport, render_circuits, write_circuits
+from tokendynamics.report.circuits._reports import (
     best_head,
     built_report,
     evidence_report,
@@ -33,9 +34,8 @@ from tokendynamics.report.circuits_reports import (
     learning_report,
     median_record,
 )
-from tokendynamics.report.figures.circuits_matrix import Panel, Side, matrices
-from tokendynamics.report.palette import NEGATIVE, POSITIVE
-from tokendynamics.report.text import number
+from tokendynamics.report.kit._palette import NEGATIVE, POSITIVE
+from tokendynamics.report.kit._text import number
 
 HOSTILE = "<script>alert(1)</script></style>\"'&amp;\x00\u202eevil"
 SVG = "{http://www.w3.org/2000/svg}"

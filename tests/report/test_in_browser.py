@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from report.chromium import PHONE, emulate, width_on_a_phone
-from tokendynamics.diagnosis.result import Diagnosis
+from tokendynamics.diagnosis._result import Diagnosis
 from tokendynamics.report import write_report
 
 pytestmark = pytest.mark.browser

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tokendynamics.diagnosis.result import Diagnosis
-from tokendynamics.numerics.errors import ArgumentValueError
+from tokendynamics.diagnosis._result import Diagnosis
+from tokendynamics.numerics._errors import ArgumentValueError
 from tokendynamics.report import render_report, write_report
-from tokendynamics.report.record import moment
+from tokendynamics.report.kit._text import moment
 
 FETCHING = {"src", "href", "xlink:href", "srcset", "action", "data", "poster", "background", "formaction"}
 VOID = {"meta", "link", "input", "br", "hr", "img"}

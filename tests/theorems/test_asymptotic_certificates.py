@@ -15,8 +15,8 @@ from tokendynamics.dynamics import Flow, Trajectory, simulate
 from tokendynamics.observables import diameter, direction_deficit, potential, riemannian_metric
 from tokendynamics.spaces import Ellipsoid, Sphere
 from tokendynamics.theorems import Certificate, certify, check
-from tokendynamics.theorems.asymptotic_3_1 import negative_gradient
-from tokendynamics.theorems.asymptotic_6_1 import sided
+from tokendynamics.theorems.statements._asymptotic_3_1 import negative_gradient
+from tokendynamics.theorems.statements._asymptotic_6_1 import sided
 
 Normalization = Literal["plain", "paper"]
 SYSTEMS, TOKENS, DIM = 200, 5, 3

@@ -14,9 +14,9 @@ from tokendynamics.dynamics import Flow, simulate
 from tokendynamics.observables import hemisphere_function, wendel_probability
 from tokendynamics.spaces import Ellipsoid, Sphere
 from tokendynamics.theorems import certify, check
-from tokendynamics.theorems.asymptotic_4_1 import NOT_TO_ZERO
-from tokendynamics.theorems.asymptotic_5_1 import PRINTED_BASIN_COUNTEREXAMPLE
-from tokendynamics.theorems.asymptotic_remark_4_2 import half_space_frequency
+from tokendynamics.theorems.statements._asymptotic_4_1 import NOT_TO_ZERO
+from tokendynamics.theorems.statements._asymptotic_5_1 import PRINTED_BASIN_COUNTEREXAMPLE
+from tokendynamics.theorems.statements._asymptotic_remark_4_2 import half_space_frequency
 
 
 def on_circle(angles: Tensor) -> Tensor:

@@ -13,10 +13,15 @@ from tokendynamics.dynamics import Flow, Trajectory, simulate
 from tokendynamics.dynamics.events import NormAbove
 from tokendynamics.spaces import Free
 from tokendynamics.theorems import certify, check
-from tokendynamics.theorems.contraction import PRINTED_RATIO_COUNTEREXAMPLE, contraction_form, largest_ratio, norm_bound
-from tokendynamics.theorems.fates import fates
-from tokendynamics.theorems.positional_remark_3_2 import COUNTEREXAMPLE
-from tokendynamics.theorems.positional_remark_3_5 import (
+from tokendynamics.theorems._contraction import (
+    PRINTED_RATIO_COUNTEREXAMPLE,
+    contraction_form,
+    largest_ratio,
+    norm_bound,
+)
+from tokendynamics.theorems._outcomes import fates
+from tokendynamics.theorems.statements._positional_remark_3_2 import COUNTEREXAMPLE
+from tokendynamics.theorems.statements._positional_remark_3_5 import (
     DIVERGING_COUNTEREXAMPLE,
     EQUILIBRIUM_EXAMPLE,
     RING_COUNTEREXAMPLE,

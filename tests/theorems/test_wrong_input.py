@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tokendynamics as td
-from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError
 
 SPHERE = td.Flow(td.Attention(np.eye(3), np.eye(3)), td.Sphere())
 
@@ -46,7 +46,7 @@ def test_a_circuit_that_varies_is_judged_for_that_and_not_for_its_signs_at_one_m
 
 
 def test_a_certificate_says_when_rounding_carried_a_token_off_the_antipode():
-    from tokendynamics.theorems.asymptotic_5_1 import PRINTED_BASIN_COUNTEREXAMPLE
+    from tokendynamics.theorems.statements._asymptotic_5_1 import PRINTED_BASIN_COUNTEREXAMPLE
 
     angles = np.array(PRINTED_BASIN_COUNTEREXAMPLE["angles"])
     start = np.stack([np.cos(angles), np.sin(angles)], axis=1)

@@ -6,9 +6,9 @@
 """
 
 from tokendynamics.circuits import constructions, evidence, functionals, landscape, learning, logic
+from tokendynamics.circuits._task import PairTask, category_law
+from tokendynamics.circuits._transformer import LayerNorm, OneLayerTransformer, shift
 from tokendynamics.circuits.learning import LearningRecord, learn
-from tokendynamics.circuits.task import PairTask, category_law
-from tokendynamics.circuits.transformer import LayerNorm, OneLayerTransformer, shift
 
 __all__ = [
     "LayerNorm",

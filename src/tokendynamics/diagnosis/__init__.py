@@ -1,12 +1,12 @@
 """What a checkpoint's weights predict, what its tokens do, and the verdict in plain sentences."""
 
-from tokendynamics.diagnosis.audit import audit
-from tokendynamics.diagnosis.diagnose import diagnose
-from tokendynamics.diagnosis.network_flow import flow_of
-from tokendynamics.diagnosis.paths import token_paths
-from tokendynamics.diagnosis.result import Convention, Diagnosis
-from tokendynamics.diagnosis.trace import trace
-from tokendynamics.diagnosis.verdict import Finding, Verdict, judge
+from tokendynamics.diagnosis._audit import audit
+from tokendynamics.diagnosis._diagnose import diagnose
+from tokendynamics.diagnosis._network_flow import flow_of
+from tokendynamics.diagnosis._result import Convention, Diagnosis
+from tokendynamics.diagnosis._token_paths import token_paths
+from tokendynamics.diagnosis._trace import trace
+from tokendynamics.diagnosis._verdict import Finding, Verdict, judge
 
 __all__ = [
     "Convention",

@@ -12,10 +12,12 @@ from typing import Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from tokendynamics.dynamics.field import Field
-from tokendynamics.dynamics.status import Status
-from tokendynamics.numerics.errors import ArgumentValueError, expected, shown
-from tokendynamics.numerics.signatures import typed_fields
+from tokendynamics.dynamics._field import Field
+from tokendynamics.dynamics._status import Status
+from tokendynamics.numerics._errors import ArgumentValueError, expected, shown
+from tokendynamics.numerics._signatures import typed_fields
+
+__all__ = ["AtRest", "Consensus", "Event", "NormAbove", "check_then"]
 
 
 @runtime_checkable

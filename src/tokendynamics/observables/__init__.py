@@ -7,29 +7,33 @@ in; results have the dtype of `x` (float32 stays float32, half precision comes b
 
 from __future__ import annotations
 
-from tokendynamics.observables.agreement import agreement_with_first, consensus, first_token_function, mean_pair_cosine
-from tokendynamics.observables.clustering import clusters
-from tokendynamics.observables.distances import diameter, norms, pairwise_distances
-from tokendynamics.observables.energies import interaction_energy, log_interaction_energy, log_potential, potential
-from tokendynamics.observables.half_space import Hemisphere, hemisphere
-from tokendynamics.observables.half_space_functions import coordinate_along, direction_deficit, hemisphere_function
-from tokendynamics.observables.interactions import (
+from tokendynamics.observables._agreement import agreement_with_first, consensus, first_token_function, mean_pair_cosine
+from tokendynamics.observables._clusters import clusters
+from tokendynamics.observables._distances import diameter, norms, pairwise_distances
+from tokendynamics.observables._energies import interaction_energy, log_interaction_energy, log_potential, potential
+from tokendynamics.observables._half_space import Hemisphere, hemisphere
+from tokendynamics.observables._half_space_functions import (
+    coordinate_along,
+    direction_deficit,
+    hemisphere_function,
+    wendel_probability,
+)
+from tokendynamics.observables._interactions import (
     interaction_sums,
     log_interaction,
     log_interaction_gradient,
     log_interaction_sums,
+    riemannian_metric,
 )
-from tokendynamics.observables.quadratic import (
+from tokendynamics.observables._quadratic import (
     pair_quadratic_form,
     pair_quadratic_form_rate,
     quadratic_form,
     quadratic_form_rate,
     quadratic_form_rate_bound,
 )
-from tokendynamics.observables.rank import effective_rank, rank_one_distance, stable_rank
-from tokendynamics.observables.riemannian import riemannian_metric
-from tokendynamics.observables.summary import summarize
-from tokendynamics.observables.wendel import wendel_probability
+from tokendynamics.observables._rank import effective_rank, rank_one_distance, stable_rank
+from tokendynamics.observables._summary import summarize
 
 __all__ = [
     "Hemisphere",

@@ -9,14 +9,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tokendynamics import plots
-from tokendynamics.numerics.errors import ArgumentValueError, TokenDynamicsError
-from tokendynamics.numerics.threads import limited_threads
-from tokendynamics.papers.figures import FIGURES
-from tokendynamics.papers.kept import keep, write_record
-from tokendynamics.papers.record import Record
-from tokendynamics.papers.summary import summary
-from tokendynamics.provenance.manifest import manifest
-from tokendynamics.provenance.whole_folder import check_free, whole_folder
+from tokendynamics.numerics._errors import ArgumentValueError, TokenDynamicsError
+from tokendynamics.numerics._resources import limited_threads
+from tokendynamics.papers._figures import FIGURES
+from tokendynamics.papers._kept import keep, summary, write_record
+from tokendynamics.papers._record import Record
+from tokendynamics.provenance._manifest import manifest
+from tokendynamics.provenance._whole import check_free, whole_folder
 
 FORMATS = ("png", "svg", "pdf")
 PAGE = "papers.md"

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from tokendynamics.plots.animate import animate
-from tokendynamics.plots.heat_map import heat_map
-from tokendynamics.plots.lengths import distances, norms
-from tokendynamics.plots.over_time import over_time
-from tokendynamics.plots.phase_plane import phase_plane
-from tokendynamics.plots.save import save
-from tokendynamics.plots.style import DOUBLE, SINGLE, panels
-from tokendynamics.plots.tokens import tokens
+from tokendynamics.plots._animate import animate
+from tokendynamics.plots._files import save
+from tokendynamics.plots._heat_map import heat_map
+from tokendynamics.plots._over_time import distances, norms, over_time
+from tokendynamics.plots._phase_plane import phase_plane
+from tokendynamics.plots._scene import tokens
+from tokendynamics.plots._style import DOUBLE, SINGLE, panels
 
 __all__ = [
     "DOUBLE",

@@ -7,11 +7,11 @@
 
 from __future__ import annotations
 
-from tokendynamics.pretrained.architecture import Architecture
-from tokendynamics.pretrained.attention_weights import AttentionWeights
-from tokendynamics.pretrained.checkpoint import Checkpoint
-from tokendynamics.pretrained.encoding import Encoding
-from tokendynamics.pretrained.load import load
-from tokendynamics.pretrained.states import SiteStates
+from tokendynamics.pretrained._architecture import Architecture
+from tokendynamics.pretrained._attention_weights import AttentionWeights
+from tokendynamics.pretrained._checkpoint import Checkpoint
+from tokendynamics.pretrained._encoding import Encoding
+from tokendynamics.pretrained._load import load
+from tokendynamics.pretrained._states import SiteStates
 
 __all__ = ["Architecture", "AttentionWeights", "Checkpoint", "Encoding", "SiteStates", "load"]

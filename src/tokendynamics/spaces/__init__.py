@@ -1,9 +1,8 @@
 """Where tokens live: free space, the sphere, an ellipsoid."""
 
-from tokendynamics.spaces.ellipsoid import Ellipsoid
-from tokendynamics.spaces.free import Free
-from tokendynamics.spaces.remark_5_1 import remark_5_1_projection
-from tokendynamics.spaces.space import Space
-from tokendynamics.spaces.sphere import Sphere
+from tokendynamics.spaces._ellipsoid import Ellipsoid, Sphere
+from tokendynamics.spaces._free import Free
+from tokendynamics.spaces._retraction import remark_5_1_projection
+from tokendynamics.spaces._space import Space
 
 __all__ = ["Ellipsoid", "Free", "Space", "Sphere", "remark_5_1_projection"]

@@ -10,19 +10,19 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tokendynamics.specification.file import SpecificationFile, parse, read
-    from tokendynamics.specification.section import SpecificationError
-    from tokendynamics.specification.simulation import InterruptedRun, Simulation, check, run
+    from tokendynamics.specification._file import SpecificationFile, parse, read
+    from tokendynamics.specification._section import SpecificationError
+    from tokendynamics.specification._simulation import InterruptedRun, Simulation, check, run
 
 _HOME = {
-    "InterruptedRun": "simulation",
-    "Simulation": "simulation",
-    "SpecificationError": "section",
-    "SpecificationFile": "file",
-    "check": "simulation",
-    "parse": "file",
-    "read": "file",
-    "run": "simulation",
+    "InterruptedRun": "_simulation",
+    "Simulation": "_simulation",
+    "SpecificationError": "_section",
+    "SpecificationFile": "_file",
+    "check": "_simulation",
+    "parse": "_file",
+    "read": "_file",
+    "run": "_simulation",
 }
 
 __all__ = [

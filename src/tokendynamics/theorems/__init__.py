@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from tokendynamics.theorems.certify import certify
-from tokendynamics.theorems.check import check
-from tokendynamics.theorems.papers import PAPERS, Paper
-from tokendynamics.theorems.registry import STATEMENTS
-from tokendynamics.theorems.result import Certificate, Check, Condition, Hypothesis, Prediction
-from tokendynamics.theorems.statement import Statement
+from tokendynamics.theorems._evaluate import certify, check
+from tokendynamics.theorems._papers import PAPERS, Paper
+from tokendynamics.theorems._result import Certificate, Check, Condition, Hypothesis, Prediction
+from tokendynamics.theorems._statement import Statement
+from tokendynamics.theorems.statements import STATEMENTS
 
 __all__ = [
     "PAPERS",

@@ -4,17 +4,15 @@ The stationary families have modules of their own: `positions_families` for 3.1,
 """
 
 from tokendynamics.circuits.landscape import categories_families, positions_families
-from tokendynamics.circuits.landscape.basins import Basins, find_basins
-from tokendynamics.circuits.landscape.categories_only import CategoriesOnly
-from tokendynamics.circuits.landscape.claims import STARTS, LandscapeSurvey, survey
-from tokendynamics.circuits.landscape.classification import Classification, classify
-from tokendynamics.circuits.landscape.continuation import Continuation, continue_descent
-from tokendynamics.circuits.landscape.landscape import Gradient, Landscape, LossAndGradient, StationaryPoint
-from tokendynamics.circuits.landscape.normalized import NormalizedPositions
-from tokendynamics.circuits.landscape.positions_only import PositionsOnly
-from tokendynamics.circuits.landscape.softmax_positions import Descent, SoftmaxPositions
-from tokendynamics.circuits.landscape.softmax_stall import Stall, stall
-from tokendynamics.circuits.landscape.symmetries import Symmetries, find_symmetries
+from tokendynamics.circuits.landscape._basins import Basins, find_basins
+from tokendynamics.circuits.landscape._categories_only import CategoriesOnly
+from tokendynamics.circuits.landscape._claims import STARTS, LandscapeSurvey, survey
+from tokendynamics.circuits.landscape._classification import Classification, classify
+from tokendynamics.circuits.landscape._continuation import Continuation, Symmetries, continue_descent, find_symmetries
+from tokendynamics.circuits.landscape._landscape import Gradient, Landscape, LossAndGradient, StationaryPoint
+from tokendynamics.circuits.landscape._normalized import NormalizedPositions
+from tokendynamics.circuits.landscape._positions_only import PositionsOnly
+from tokendynamics.circuits.landscape._softmax_positions import Descent, SoftmaxPositions, Stall, stall
 
 __all__ = [
     "STARTS",

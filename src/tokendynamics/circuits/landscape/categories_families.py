@@ -9,10 +9,12 @@ import torch
 from scipy.optimize import root_scalar
 from torch import Tensor
 
-from tokendynamics.circuits.landscape.categories_only import CategoriesOnly
-from tokendynamics.circuits.landscape.landscape import StationaryPoint
-from tokendynamics.numerics.arguments import ArrayLike, as_square
-from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.circuits.landscape._categories_only import CategoriesOnly
+from tokendynamics.circuits.landscape._landscape import StationaryPoint
+from tokendynamics.numerics._arguments import ArrayLike, as_square
+from tokendynamics.numerics._errors import ArgumentValueError, expected
+
+__all__ = ["check_interaction", "mean_predictor", "no_output", "zero_loss", "zero_row_sums"]
 
 # Of a mean over N categories, for each of them.
 _ROUNDING = 8 * torch.finfo(torch.float64).eps

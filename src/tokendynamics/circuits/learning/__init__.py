@@ -1,9 +1,9 @@
 """One-layer transformers that learn the pair task, tailored to one solution or free to choose."""
 
-from tokendynamics.circuits.learning.architecture import DESIGNS, Architecture, Design, design
-from tokendynamics.circuits.learning.record import SOLVED, LearningRecord
-from tokendynamics.circuits.learning.run import learn
-from tokendynamics.circuits.learning.settings import FLAVOURS, Flavour, Settings
+from tokendynamics.circuits.learning._architecture import DESIGNS, Architecture, Design, design
+from tokendynamics.circuits.learning._record import SOLVED, LearningRecord
+from tokendynamics.circuits.learning._run import learn
+from tokendynamics.circuits.learning._settings import FLAVOURS, Flavour, Settings
 
 __all__ = [
     "DESIGNS",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from importlib.resources import files
 
+__all__ = ["NAMES", "default_texts"]
+
 NAMES = ("prose", "code", "dialogue", "list", "german")
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from tokendynamics.numerics.errors import CheckpointError, expected, shown
-from tokendynamics.pretrained.adapters import bert, gpt2, llama
-from tokendynamics.pretrained.adapters.adapter import Adapter
+from tokendynamics.numerics._errors import CheckpointError, expected, shown
+from tokendynamics.pretrained.adapters import _bert, _gpt2, _llama
+from tokendynamics.pretrained.adapters._adapter import Adapter
 
-_ADAPTERS: tuple[Adapter, ...] = (gpt2.ADAPTER, llama.ADAPTER, bert.ADAPTER)
+__all__ = ["MODEL_TYPES", "Adapter", "adapter_for"]
+
+_ADAPTERS: tuple[Adapter, ...] = (_gpt2.ADAPTER, _llama.ADAPTER, _bert.ADAPTER)
 
 MODEL_TYPES: tuple[str, ...] = tuple(kind for adapter in _ADAPTERS for kind in adapter.model_types)
 
@@ -23,5 +25,5 @@ def adapter_for(model_type: object) -> Adapter:
     for adapter in _ADAPTERS:
         if model_type in adapter.model_types:
             return adapter
-    advice = "to add one, write src/tokendynamics/pretrained/adapters/<layout>.py with an ADAPTER and list it there"
+    advice = "to add one, write src/tokendynamics/pretrained/adapters/_<layout>.py with an ADAPTER and list it there"
     raise CheckpointError(expected("architecture", " or ".join(MODEL_TYPES), shown(model_type), advice))

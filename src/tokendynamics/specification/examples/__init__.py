@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from importlib.resources import files
 
-from tokendynamics.numerics.errors import ArgumentValueError
-from tokendynamics.specification.section import did_you_mean
+from tokendynamics.numerics._errors import ArgumentValueError
+from tokendynamics.specification._section import did_you_mean
+
+__all__ = ["example_names", "example_text"]
 
 
 def example_names() -> list[str]:

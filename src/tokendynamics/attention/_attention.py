@@ -1,0 +1,243 @@
+"""Attention as a map of token states: who attends to whom, and what is carried."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from tokendynamics.attention._circuit_at_time import Frozen, Multiple
+from tokendynamics.attention._mixing import (
+    SHORT,
+    average,
+    fused_average,
+    linear_average,
+    linear_weights,
+    logits,
+    softmax_weights,
+)
+from tokendynamics.attention._positions import Positions
+from tokendynamics.attention.schedules import Schedule, ScheduleLike, Time, as_schedule
+from tokendynamics.numerics._arguments import ArrayLike, as_finite, as_states, like
+from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.numerics._signatures import typed_arguments
+
+Weights = Literal["softmax", "linear"]
+Normalization = Literal["plain", "paper"]
+
+
+class Attention:
+    """Heads of attention: logits ``s_ij = x_i^T qk x_j``, weights from them, output ``Σ_h Σ_j w^h_ij ov_h x_j``.
+
+    i receives and j sends; ov acts on column vectors. Matrices may be shared by all systems or, with leading
+    system axes, differ between them.
+
+    Args:
+        qk: (dim, dim), (head, dim, dim) or (*system, head, dim, dim), a `FactoredMatrix`, `Sinusoidal`, `Periodic`,
+            or a function of time; or a list with one of these for each head.
+        ov: Likewise, for the same heads.
+        causal: Whether token i sees only tokens j ≤ i.
+        weights: ``"softmax"`` over the senders, or ``"linear"``: the logits themselves (`logical` (2.2)).
+        normalization: ``"plain"``, or ``"paper"``: the weights times 1/√dim (`asymptotic` (4)–(21)), a change of
+            time. None leaves the choice to the flow: "paper" on the sphere and ellipsoid, "plain" in free space.
+        positions: None, `AbsolutePositions`, `RotaryPositions`, or a scheme of your own: see `Positions`.
+
+    Raises:
+        ArgumentTypeError: Integer or complex arrays, or something that is no matrix.
+        ArgumentValueError: Shapes that do not fit (both are printed), NaN or infinity, an unknown option.
+
+    >>> attention = Attention([[0.0, 0.0], [0.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]], causal=True)
+    >>> attention.pattern([[1.0, 0.0], [0.0, 1.0]])
+    [[[1.0, 0.0], [0.5, 0.5]]]
+    """
+
+    @typed_arguments
+    def __init__(
+        self,
+        qk: ScheduleLike,
+        ov: ScheduleLike,
+        *,
+        causal: bool = False,
+        weights: Weights = "softmax",
+        normalization: Normalization | None = None,
+        positions: Positions | None = None,
+    ) -> None:
+        if weights not in ("softmax", "linear"):
+            raise ArgumentValueError(expected("weights", "'softmax' or 'linear'", repr(weights)))
+        if normalization not in (None, "plain", "paper"):
+            raise ArgumentValueError(expected("normalization", "'plain', 'paper' or None", repr(normalization)))
+        self.qk: Schedule = as_schedule(qk, "qk")
+        self.ov: Schedule = as_schedule(ov, "ov")
+        self.causal = bool(causal)
+        self.weights: Weights = weights
+        self.normalization: Normalization | None = normalization
+        self.positions = positions
+        _check_circuits(self.qk, self.ov)
+        if positions is not None:
+            positions.check(self.qk, self.ov)
+
+    @property
+    def dim(self) -> int:
+        """Features of a token."""
+        return self.qk.shape[-1]
+
+    @property
+    def heads(self) -> int:
+        """Number of heads."""
+        return self.qk.shape[-3]
+
+    @property
+    def system_shape(self) -> tuple[int, ...]:
+        """Leading axes of the matrices: () where all systems share them."""
+        return max((schedule.shape[:-3] for schedule in self.schedules), key=len)
+
+    @property
+    def schedules(self) -> tuple[Schedule, ...]:
+        """All matrices over time: qk, ov, and those of positions."""
+        return (self.qk, self.ov, *(self.positions.schedules if self.positions else ()))
+
+    @property
+    def constant(self) -> bool:
+        """Whether nothing depends on time."""
+        return all(schedule.constant for schedule in self.schedules)
+
+    @typed_arguments
+    def logits(self, x: ArrayLike, t: float = 0.0) -> Any:
+        """Return ``s_ij = x_i^T qk x_j`` for all pairs, positions included and before any mask.
+
+        Args:
+            x: States (…, token, dim).
+            t: Time of the schedules.
+
+        Returns:
+            Shape (…, head, token, token), receivers first, dimensionless.
+
+        Raises:
+            ArgumentValueError: A dim that differs from that of qk.
+        """
+        states = self.fitting(x)
+        place = self.to(dtype=states.dtype, device=states.device)
+        query, key = place.queries_and_keys(states, as_finite(t, "t"))
+        return like(logits(query, key), x)
+
+    @typed_arguments
+    def pattern(self, x: ArrayLike, t: float = 0.0) -> Any:
+        """Return the attention pattern: rows of softmax over the senders, or masked raw logits if weights are linear.
+
+        Args:
+            x: States (…, token, dim).
+            t: Time of the schedules.
+
+        Returns:
+            Shape (…, head, token, token); without the 1/√dim of ``normalization="paper"``.
+        """
+        states = self.fitting(x)
+        place = self.to(dtype=states.dtype, device=states.device)
+        query, key = place.queries_and_keys(states, as_finite(t, "t"))
+        weigh = softmax_weights if self.weights == "softmax" else linear_weights
+        return like(weigh(query, key, self.causal), x)
+
+    def mix(self, x: Tensor, t: Time, *, identity_values: bool = False) -> Tensor:
+        """Return ``Σ_h Σ_j w^h_ij ov_h x_j`` of checked states; with `identity_values` as if every ov were I.
+
+        Memory is linear in the number of tokens with softmax weights.
+        """
+        query, key = self.queries_and_keys(x, t)
+        placed = self.placed(x)
+        ov = Multiple(torch.ones(self.heads).to(x), self.dim) if identity_values else self.ov.at(t)
+        if x.shape[-2] > SHORT:
+            averaging = fused_average if self.weights == "softmax" else linear_average
+            return ov.output(averaging(query, key, ov.values(placed), self.causal)).sum(dim=-3)
+        weigh = softmax_weights if self.weights == "softmax" else linear_weights
+        weights = weigh(query, key, self.causal)
+        if isinstance(ov, Multiple):
+            return (weights * ov.multiple[..., None, None]).sum(dim=-3) @ placed
+        return ov.output(average(weights, ov.values(placed))).sum(dim=-3)
+
+    def queries_and_keys(self, x: Tensor, t: Time) -> tuple[Tensor, Tensor]:
+        """Return rows whose inner products are the logits, (*system, head, token, rank); keys may have one head."""
+        placed = self.placed(x)
+        qk: Frozen = self.qk.at(t)
+        query, key = qk.queries(placed), qk.keys(placed)
+        return (query, key) if self.positions is None else self.positions.extended(query, key, placed, t)
+
+    def placed(self, x: Tensor) -> Tensor:
+        """Return what attention reads: x, or x + p with absolute positions."""
+        return x if self.positions is None else self.positions.read(x)
+
+    def fitting(self, x: ArrayLike, argument: str = "x") -> Tensor:
+        """Return `x` as states whose dim and system axes fit, or refuse it and print both shapes."""
+        states = as_states(x, argument)
+        if states.shape[-1] != self.dim:
+            wanted = f"shape (…, token, {self.dim}) to fit qk, (…, head, dim, dim) = {tuple(self.qk.shape)}"
+            raise ArgumentValueError(expected(argument, wanted, f"shape {tuple(states.shape)}"))
+        if self.system_shape and self.system_shape != states.shape[:-2]:
+            wanted = f"leading axes {self.system_shape}, those of the matrices"
+            raise ArgumentValueError(expected(argument, wanted, f"shape {tuple(states.shape)}"))
+        self.placed(states)
+        return states
+
+    def with_schedules(self, qk: ScheduleLike, ov: ScheduleLike, positions: Positions | None) -> Attention:
+        """Return the same options over other matrices."""
+        return Attention(
+            qk,
+            ov,
+            causal=self.causal,
+            weights=self.weights,
+            normalization=self.normalization,
+            positions=positions,
+        )
+
+    def within(self, start: float, end: float) -> Attention:
+        """Return the attention on an interval without breaks; see `Schedule.within`."""
+        if self.constant:
+            return self
+        return self._each(lambda schedule: schedule.within(start, end))
+
+    def breaks(self, start: float, end: float) -> list[float]:
+        """Return the times strictly between start and end where a matrix jumps, in order."""
+        return sorted({time for schedule in self.schedules for time in schedule.breaks(start, end)})
+
+    def flattened(self) -> Attention:
+        """Return the attention with its system axes, if it has several, made one."""
+        return self._each(lambda schedule: schedule.flattened()) if len(self.system_shape) > 1 else self
+
+    def joints(self, start: float, end: float) -> list[float]:
+        """Return the jumps and kinks strictly between start and end, onto which explicit methods step, in order."""
+        corners = {time for schedule in self.schedules for time in schedule.corners(start, end)}
+        return sorted(corners.union(self.breaks(start, end)))
+
+    def select(self, systems: Tensor) -> Attention:
+        """Return the attention of some systems, by index along the first axis."""
+        return self._each(lambda schedule: schedule.select(systems)) if self.system_shape else self
+
+    def to(self, *, dtype: torch.dtype, device: torch.device) -> Attention:
+        """Return the same in another precision or place."""
+        positions = self.positions and self.positions.to(dtype=dtype, device=device)
+        qk, ov = (schedule.to(dtype=dtype, device=device) for schedule in (self.qk, self.ov))
+        return self.with_schedules(qk, ov, positions)
+
+    def __repr__(self) -> str:
+        positions = "" if self.positions is None else f", {type(self.positions).__name__}"
+        mask = "causal" if self.causal else "full mask"
+        kinds = f"qk {type(self.qk).__name__}, ov {type(self.ov).__name__}"
+        heads = f"{self.heads} head{'s' * (self.heads > 1)}"
+        return f"Attention({heads}, dim {self.dim}, {kinds}, {mask}, {self.weights}{positions})"
+
+    def _each(self, change: Callable[[Schedule], Schedule]) -> Attention:
+        positions = self.positions and self.positions.each(change)
+        return self.with_schedules(change(self.qk), change(self.ov), positions)
+
+
+def _check_circuits(qk: Schedule, ov: Schedule) -> None:
+    for name, schedule in (("qk", qk), ("ov", ov)):
+        if schedule.shape[-1] != schedule.shape[-2] or schedule.shape[-1] == 0:
+            raise ArgumentValueError(expected(name, "square matrices (…, dim, dim)", f"shape {tuple(schedule.shape)}"))
+    if qk.shape[-3:] != ov.shape[-3:]:
+        wanted = f"the heads and dim of qk, shape {tuple(qk.shape)}"
+        raise ArgumentValueError(expected("ov", wanted, f"shape {tuple(ov.shape)}"))
+    if qk.shape[:-3] and ov.shape[:-3] and qk.shape[:-3] != ov.shape[:-3]:
+        wanted = f"the system axes of qk, shape {tuple(qk.shape)}, or none"
+        raise ArgumentValueError(expected("ov", wanted, f"shape {tuple(ov.shape)}"))

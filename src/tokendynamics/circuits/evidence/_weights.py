@@ -1,0 +1,257 @@
+"""Instruments 1 and 2: what the blocks of qk hold, and whether the category block looks like q_true."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tokendynamics.circuits._task import PairTask
+from tokendynamics.circuits._transformer import Block, OneLayerTransformer
+from tokendynamics.circuits.evidence._instrument import (
+    QK_BLOCKS,
+    Estimate,
+    Found,
+    Instrument,
+    block_name,
+    double_centred,
+    mean_square,
+    row_centred,
+    weights_of,
+)
+from tokendynamics.numerics._intervals import bayesian_bootstrap, percentile_interval
+from tokendynamics.numerics._seeding import generator
+from tokendynamics.provenance._manifest import plain
+
+# A block (or a head) counts as used from a tenth (a hundredth) of the whole on.
+_USED_BLOCK, _USED_HEAD = 0.1, 0.01
+
+# Share of a block's mean square below which its interaction is rounding.
+_ROUNDING = 1e-24
+_ALIKE = 0.5
+
+
+def variance_shares(
+    model: OneLayerTransformer, task: PairTask, resamples: int, confidence: float, seed: int
+) -> Instrument:
+    """Measure the shares of the variance of the double-centred blocks of qk, for each head and for all together.
+
+    Exactly one category and one position is on in each token, so constants can move between the blocks without any
+    effect: only what double centring leaves belongs to a block. Categories weigh by the law and positions equally.
+    A head's qk and ov scale against each other (with linear weights), so shares are taken within a head, and heads
+    are added up with weights that this does not change: (variance of the head's blocks) × (variance of what ov writes,
+    each feature as strongly as it is read).
+
+    Args:
+        model: The transformer.
+        task: The law.
+        resamples: Of the weights of categories and positions. The shares follow from the weights without sampling;
+            the intervals say how much they hang on single categories and positions.
+        confidence: Of the intervals.
+        seed: Of the resamples.
+    """
+    law, uniform = weights_of(task, "category"), weights_of(task, "position")
+    drawn = {
+        "category": torch.cat([law[None], bayesian_bootstrap(law, resamples, seed)]),
+        "position": torch.cat([uniform[None], bayesian_bootstrap(uniform, resamples, seed + 1)]),
+    }
+    variances = torch.stack([_variances(model, weights) for weights in _each(drawn)])  # (resample, head, block)
+    written = torch.stack([_written(model, weights) for weights in _each(drawn)])  # (resample, head)
+    strengths = variances.sum(dim=-1) * written
+    combined = _shares((variances * written[..., None]).sum(dim=1))
+    names = [block_name(block) for block in QK_BLOCKS]
+    estimates = tuple(_estimate(name, combined[:, index], confidence) for index, name in enumerate(names))
+    own = _shares(variances[0])
+    size = strengths[0] / strengths[0].sum() if float(strengths[0].sum()) > 0 else torch.zeros_like(strengths[0])
+    used = (own >= _USED_BLOCK) & (size >= _USED_HEAD)[:, None]
+    by_category, by_position = bool(used[:, 0].any()), bool(used[:, 3].any())
+    heads = [
+        {"strength": float(size[head]), "qk": dict(zip(names, own[head].tolist(), strict=True)), "ov": ov}
+        for head, ov in enumerate(_ov_shares(model, task))
+    ]
+    return Instrument(
+        "variance shares",
+        "what the blocks of k^t q hold after double centring",
+        by_category,
+        by_position if by_category or by_position else None,
+        estimates,
+        _route(by_category, by_position, estimates),
+        {"heads": heads, "weights": "categories by the law, positions uniformly"},
+    )
+
+
+def _each(drawn: dict[str, Tensor]) -> list[dict[str, Tensor]]:
+    return [dict(zip(drawn, rows, strict=True)) for rows in zip(*drawn.values(), strict=True)]
+
+
+def _variances(model: OneLayerTransformer, weights: dict[str, Tensor]) -> Tensor:
+    """Variance of each double-centred block, (head, block)."""
+    found = []
+    for receiver, sender in QK_BLOCKS:
+        block = model.qk[:, model.block(receiver), model.block(sender)]
+        rows, columns = weights[receiver], weights[sender]
+        found.append(mean_square(double_centred(block, rows, columns), rows, columns))
+    return torch.stack(found, dim=-1)
+
+
+def _written(model: OneLayerTransformer, weights: dict[str, Tensor]) -> Tensor:
+    """Variance of what ov writes for a random sender, summed over features as they are read, (head,)."""
+    written = torch.stack([_ov_variance(model, weights, kind) for kind in ("category", "position")]).sum(dim=0)
+    return written @ _gains(model)
+
+
+def _gains(model: OneLayerTransformer) -> Tensor:
+    """How strongly each feature is read, ``Σ_u (C_u B_uf)²`` over hidden units u, (feature,).
+
+    A head that writes little to features that count much is as strong as one that writes much to others. The division
+    in a norm is the same for all heads and left out.
+    """
+    read = model.C[:, None] * model.B
+    if model.norm is not None:
+        read[:, model.norm.features] *= model.norm.gain
+    return read.square().sum(dim=0)
+
+
+def _ov_variance(model: OneLayerTransformer, weights: dict[str, Tensor], sender: Block) -> Tensor:
+    """Variance over the senders' one-hots of one kind of each written feature, (head, feature)."""
+    columns = model.ov[:, :, model.block(sender)]
+    centred = columns - (columns * weights[sender]).sum(dim=-1, keepdim=True)
+    return (centred.square() * weights[sender]).sum(dim=-1)
+
+
+def _ov_shares(model: OneLayerTransformer, task: PairTask) -> list[dict[str, float]]:
+    kinds: tuple[Block, ...] = ("category", "position")
+    weights: dict[str, Tensor] = {kind: weights_of(task, kind) for kind in kinds}
+    written: tuple[Block, ...] = (*kinds, "scratch")
+    names, columns = [], []
+    for sender in kinds:
+        variance = _ov_variance(model, weights, sender)
+        for receiver in written:
+            names.append(f"{sender}→{receiver}")
+            columns.append(variance[:, model.block(receiver)].sum(dim=-1))
+    shares = _shares(torch.stack(columns, dim=-1))
+    return [dict(zip(names, row, strict=True)) for row in shares.tolist()]
+
+
+def _shares(parts: Tensor) -> Tensor:
+    """Parts over their sum along the last axis; zeros where nothing is there."""
+    total = parts.sum(dim=-1, keepdim=True)
+    return torch.where(total > 0, parts / total, torch.zeros_like(parts))
+
+
+def _estimate(name: str, shares: Tensor, confidence: float) -> Estimate:
+    return Estimate(name, plain(float(shares[0])), *percentile_interval(shares[1:], confidence))
+
+
+def _route(by_category: bool, by_position: bool, estimates: tuple[Estimate, ...]) -> str:
+    route = {
+        (True, True): "tokens are chosen by category and by position",
+        (True, False): "tokens are weighed by pairs of categories",
+        (False, True): "tokens are chosen by position, not by category",
+        (False, False): "neither pairs of categories nor pairs of positions matter",
+    }[by_category, by_position]
+    return f"{route}: of the blocks' variance, {estimates[0]}, {estimates[3]}."
+
+
+def correlation(model: OneLayerTransformer, task: PairTask, resamples: int, confidence: float, seed: int) -> Instrument:
+    """Measure the |correlation| of the category–category block with q_true, centred over the senders of each receiver.
+
+    A constant added to a receiver's row of the block is the same for all senders, and whatever reads the attention can
+    take it off again: the raw correlation sees such constants, the centred one does not. Pairs weigh by the law. With
+    several heads the one that is most alike counts.
+
+    Two uncertainties: the interval (Bayesian bootstrap over senders and over receivers) says how much the number
+    hangs on single categories; the p-value is the chance of as large a number when the categories of q_true are
+    renamed at random, previous and current ones apart.
+
+    Args:
+        model: The transformer.
+        task: q_true and the law.
+        resamples: For the interval and for the null.
+        confidence: Of the interval; the p-value is held against 1 − confidence.
+        seed: Of both.
+    """
+    title = "likeness of the category block of k^t q to q_true"
+    block = model.qk[:, model.block("category"), model.block("category")]
+    # q_true has the previous category first, which is the sender's.
+    wanted, law = task.q_true.mT, task.law
+    held = mean_square(double_centred(block, law, law), law, law) > _ROUNDING * mean_square(block, law, law)
+    if not bool(held.any()):
+        nothing = "no head weighs pairs of categories: there is nothing that could look like q_true."
+        undefined = Estimate("centred", None), Estimate("interaction", None), Estimate("raw", None)
+        return Instrument("correlation", title, False, None, undefined, nothing, {"heads": []})
+    held_blocks = block[held]
+    per_head = _centred(held_blocks, wanted, law, law).abs()
+    best = int(per_head.argmax())
+    senders = bayesian_bootstrap(law, resamples, seed)
+    receivers = bayesian_bootstrap(law, resamples, seed + 1)
+    chosen = held_blocks[best]
+    estimates = tuple(
+        Estimate(
+            name,
+            abs(float(measure(chosen, wanted, law, law))),
+            *_without_sign(*percentile_interval(measure(chosen, wanted, receivers, senders), confidence)),
+        )
+        for name, measure in {"centred": _centred, "interaction": _double, "raw": _raw}.items()
+    )
+    chance = _chance(held_blocks, task, float(per_head[best]), resamples, seed + 2)
+    found = _found(estimates[0], chance, confidence)
+    details = {
+        "heads": [{"head": int(h), "centred": float(r)} for h, r in zip(held.nonzero()[:, 0], per_head, strict=True)],
+        "chance of as much under renamed categories": chance,
+    }
+    return Instrument("correlation", title, found, None, estimates, _likeness(estimates, chance), details)
+
+
+def _centred(block: Tensor, q_true: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    return _alike(row_centred(block, columns), row_centred(q_true, columns), rows, columns)
+
+
+def _double(block: Tensor, q_true: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    centred = double_centred(block, rows, columns), double_centred(q_true, rows, columns)
+    return _alike(*centred, rows, columns)
+
+
+def _raw(block: Tensor, q_true: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    return _alike(_less_mean(block, rows, columns), _less_mean(q_true, rows, columns), rows, columns)
+
+
+def _less_mean(matrix: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    return matrix - (matrix * columns[..., None, :] * rows[..., :, None]).sum(dim=(-2, -1), keepdim=True)
+
+
+def _without_sign(low: float | None, high: float | None) -> tuple[float | None, float | None]:
+    """Return the interval of |r| from that of r: it reaches down to 0 where r may have either sign."""
+    if low is None or high is None:
+        return None, None
+    smallest = 0.0 if low <= 0.0 <= high else min(abs(low), abs(high))
+    return smallest, max(abs(low), abs(high))
+
+
+def _alike(a: Tensor, b: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """Weighted cosine of two matrices; 0 where one of them vanishes."""
+    product = (a * b * columns[..., None, :] * rows[..., :, None]).sum(dim=(-2, -1))
+    size = (mean_square(a, rows, columns) * mean_square(b, rows, columns)).sqrt()
+    return torch.where(size > 0, product / size, torch.zeros_like(product))
+
+
+def _chance(blocks: Tensor, task: PairTask, observed: float, resamples: int, seed: int) -> float:
+    draw, count = generator(seed), task.categories
+    as_large = 0
+    for _ in range(resamples):
+        previous, current = torch.randperm(count, generator=draw), torch.randperm(count, generator=draw)
+        renamed = task.q_true[previous][:, current].mT
+        # Renaming that changes nothing counts as equally large in spite of rounding.
+        as_large += float(_centred(blocks, renamed, task.law, task.law).abs().max()) >= observed - 1e-12
+    return (1 + as_large) / (1 + resamples)
+
+
+def _found(centred: Estimate, chance: float, confidence: float) -> Found:
+    unlikely = chance <= 1.0 - confidence
+    if unlikely and centred.low is not None and centred.low > _ALIKE:
+        return True
+    return False if not unlikely and centred.value is not None and centred.value < _ALIKE else None
+
+
+def _likeness(estimates: tuple[Estimate, ...], chance: float) -> str:
+    centred, _, raw = estimates
+    return f"the likeness to q_true is {centred.number} (raw {raw.number}); as much by chance: p = {chance:.2g}."

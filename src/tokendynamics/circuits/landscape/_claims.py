@@ -1,0 +1,301 @@
+"""What a landscape of `logical` section 3 holds, and which of the paper's claims about it survive."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias, get_args
+
+from torch import Tensor
+
+from tokendynamics.circuits._task import category_law
+from tokendynamics.circuits.functionals import random_functional
+from tokendynamics.circuits.landscape._basins import Basins, Method, find_basins
+from tokendynamics.circuits.landscape._categories_only import CategoriesOnly
+from tokendynamics.circuits.landscape._classification import Classification, classify
+from tokendynamics.circuits.landscape._landscape import Landscape, StationaryPoint, checked_positions
+from tokendynamics.circuits.landscape._positions_only import PositionsOnly
+from tokendynamics.circuits.landscape._softmax_positions import SoftmaxPositions, Stall, stall
+from tokendynamics.circuits.landscape.categories_families import (
+    check_interaction,
+    mean_predictor,
+    no_output,
+    zero_loss,
+    zero_row_sums,
+)
+from tokendynamics.circuits.landscape.positions_families import families, loss_at_infinity, towards_infinity
+from tokendynamics.numerics._arguments import ArrayLike, as_square, as_tensor
+from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected
+from tokendynamics.numerics._resources import check_fits
+from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.provenance._progress import Progress
+
+Section: TypeAlias = Literal["3.1", "3.2", "3.3"]
+Surveyed: TypeAlias = PositionsOnly | SoftmaxPositions | CategoriesOnly
+Points: TypeAlias = tuple[tuple[StationaryPoint, Classification], ...]
+
+STARTS: Mapping[Section, int] = {"3.1": 40, "3.2": 10, "3.3": 40}
+"""Random starts unless given: with softmax every descent goes on to infinite logits, and takes seconds."""
+
+_NAMES: Mapping[Section, str] = {
+    "3.1": "Attention on positions, linear (3.1)",
+    "3.2": "Attention on positions, softmax (3.2)",
+    "3.3": "Attention on categories (3.3)",
+}
+_CATEGORIES = 5
+_BYTES = 8
+"""Of each entry of the curvature."""
+_DEPTHS = (2.0, 4.0, 6.0)
+_ON_THE_WAY = -0.01
+_LARGEST = 1e5
+"""Of q_true: beyond it, curvatures at points of size 1 (random starts) and less can no longer be told from 0."""
+
+
+@dataclass(frozen=True)
+class LandscapeSurvey:
+    """One landscape: its stationary points, where descent ends, and what that says of the paper.
+
+    Attributes:
+        section: Of `logical`.
+        landscape: With its law, positions and (3.3) q_true.
+        answer: A few words.
+        claims: What does and does not hold, the most important first.
+        points: Members of the families, and what they are.
+        stalls: Where there is no finite stationary point: how long descent waits.
+        basins: Where random starts ended.
+        marks: Losses worth a line, by name; like every `loss` summed over the tokens from the second on.
+    """
+
+    section: Section
+    landscape: Surveyed
+    answer: str
+    claims: tuple[str, ...]
+    basins: Basins
+    points: Points = ()
+    stalls: tuple[Stall, ...] = ()
+    marks: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """For headings."""
+        return _NAMES[self.section]
+
+    def per_token(self, loss: float) -> float:
+        """Return a loss divided by the M − 1 tokens that it is summed over."""
+        return loss / (self.landscape.positions - 1)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        landscape = self.landscape
+        own = isinstance(landscape, CategoriesOnly)
+        return {
+            "section": self.section,
+            "landscape": self.name,
+            "categories": len(landscape.law),
+            "positions": landscape.positions,
+            "law": landscape.law.tolist(),
+            "q_true": landscape.q_true.tolist() if own else None,
+            "causal": landscape.causal if own else None,
+            "claims": list(self.claims),
+            "points": [_point_as_json(*pair) for pair in self.points],
+            "stalls": [vars(one) | {"loss_per_token": self.per_token(one.loss)} for one in self.stalls],
+            "basins": self.basins.as_json(),
+            "marks": {
+                name: {"loss": loss, "loss_per_token": self.per_token(loss)} for name, loss in self.marks.items()
+            },
+        }
+
+
+@typed_arguments
+def survey(
+    section: Section,
+    *,
+    law: ArrayLike | str | None = None,
+    categories: int | None = None,
+    positions: int = 6,
+    q_true: ArrayLike | None = None,
+    causal: bool = False,
+    starts: int | None = None,
+    seed: int = 0,
+    method: Method = "quasi-newton",
+    budget: int = 600,
+    progress: bool | Progress = False,
+) -> LandscapeSurvey:
+    """Return stationary points, basins and claims of the exact expected loss of a section of `logical`.
+
+    Args:
+        section: "3.1" (attention on positions, linear), "3.2" (with softmax) or "3.3" (attention on categories).
+        law: Of the categories, see `category_law`.
+        categories: N, at least 2; unless given that of law or q_true, else 5.
+        positions: M, at least 2.
+        q_true: Of 3.3, shape (N, N), [previous, current]; standard normal draws of seed 0 unless given.
+        causal: Whether the attention of 3.3 is masked.
+        starts: How many random starts; `STARTS` unless given.
+        seed: Of the starts, and of the free parameters of the families of 3.1.
+        method: See `find_basins`.
+        budget: Steps of one run, at most.
+        progress: See `find_basins`.
+
+    Raises:
+        ArgumentTypeError, ArgumentValueError: A section that is none of these, fewer than two categories or positions,
+            a q_true or a mask outside 3.3, a q_true that is too large or without interaction, and what
+            `find_basins` refuses.
+
+    >>> found = survey("3.1", categories=2, positions=3, starts=2)
+    >>> [(point.family, kind.kind) for point, kind in found.points][:2]
+    [('A', 'global minimum'), ('B', 'strict saddle')]
+    >>> found.claims[0][:41]
+    '“Only degenerate zeros” does not hold: fa'
+    """
+    if section not in get_args(Section):
+        raise ArgumentValueError(expected("section", "'3.1', '3.2' or '3.3'", repr(section)))
+    entries = checked_positions(positions) ** 2
+    check_fits(_BYTES * entries**2, "positions", "the curvature is a matrix over all entries of q and v")
+    if section == "3.3":
+        landscape = _of_categories(q_true, law, categories, positions, causal)
+    elif q_true is not None or causal:
+        given, advice = "causal" if q_true is None else "q_true", "there the target is the previous category"
+        raise ArgumentValueError(expected(given, "none outside of section 3.3", f"one for {section}", advice))
+    else:
+        landscape = (PositionsOnly if section == "3.1" else SoftmaxPositions)(_law(law, categories), positions)
+    many = STARTS[section] if starts is None else starts
+    found = find_basins(landscape, many, seed=seed, method=method, budget=budget, progress=progress)
+    if isinstance(landscape, PositionsOnly):
+        return _linear(landscape, found)
+    return _softmax(landscape, found) if isinstance(landscape, SoftmaxPositions) else _categories(landscape, found)
+
+
+def _of_categories(
+    q_true: ArrayLike | None, law: ArrayLike | str | None, categories: int | None, positions: int, causal: bool
+) -> CategoriesOnly:
+    if q_true is None:
+        functional = random_functional(len(_law(law, categories)), seed=0)
+    else:
+        functional = as_square(q_true, "q_true").double()
+    size = functional.shape[-1]
+    if categories not in (None, size):
+        raise ArgumentValueError(expected("categories", f"{size}, as q_true has", categories))
+    _check_categories(size)
+    largest = float(functional.abs().max())
+    if largest > _LARGEST:
+        advice = "divide all of it by a constant: the loss scales with its square"
+        raise ArgumentValueError(expected("q_true", f"numbers up to {_LARGEST:g} in size", f"{largest:g}", advice))
+    landscape = CategoriesOnly(functional, law, positions, causal)
+    check_interaction(landscape)
+    return landscape
+
+
+def _law(law: ArrayLike | str | None, categories: int | None) -> Tensor:
+    if law is None or isinstance(law, str):
+        given, size = law, _CATEGORIES if categories is None else categories
+    else:
+        given = as_tensor(law, "law", ndim_at_least=1, axes="(N,)")
+        size = given.shape[-1] if categories is None else categories
+    _check_categories(size)
+    check_fits(_BYTES * size**4, "categories", "the curvature is a matrix over all entries of q and v")
+    return category_law(given, size)
+
+
+def _check_categories(categories: int) -> None:
+    if isinstance(categories, bool) or not isinstance(categories, int):
+        raise ArgumentTypeError(expected("categories", "an integer", repr(categories)))
+    if categories < 2:
+        raise ArgumentValueError(expected("categories", "at least 2", categories, "one alone leaves nothing to tell"))
+
+
+def _linear(landscape: PositionsOnly, found: Basins) -> LandscapeSurvey:
+    members = [*families(landscape, found.seed), towards_infinity(landscape, _ON_THE_WAY)]
+    points = _classified(landscape, members)
+    limit = loss_at_infinity(landscape)
+    total = limit * (landscape.positions - 1)
+    second, kind = next(pair for pair in points if pair[0].family == "B")
+    curvature = f"{kind.lowest_curvature:.3g}".replace("-", "−")
+    claims = (
+        "“Only degenerate zeros” does not hold: family B (columns of q sum to zero) is stationary with the loss "
+        f"{second.loss_per_column:.6g} per token. It is a {kind.kind}: the lowest curvature is {curvature}.",
+        _on_infinity(found, limit, total),
+        _on_saddles(points),
+    )
+    answer = "A zero-loss family, saddles, and a trap at infinity"
+    marks = {"limit at infinity, (M−1)·T/M": total}
+    return LandscapeSurvey("3.1", landscape, answer, claims, found, points, marks=marks)
+
+
+def _on_infinity(found: Basins, limit: float, total: float) -> str:
+    trap = (
+        f"descent can run to infinity, where the loss tends to T/M = {limit:.6g} per token, (M−1)·T/M = {total:.6g} in "
+        "all"
+    )
+    defined = "T = 1 − Σ p² is the loss per token of always predicting the mean."
+    if not found.share("at infinity").count:
+        return f"The paper does not mention that {trap}; none of these {len(found.runs)} starts did. {defined}"
+    return (
+        f"The paper does not mention that {trap}: {_said(found, 'at infinity')} of the starts do; "
+        f"{_said(found, 'global minimum')} reach the global minimum. {defined}"
+    )
+
+
+def _on_saddles(points: Points) -> str:
+    others = [one for point, one in points if point.family not in ("A", "∞")]
+    if all(one.kind == "strict saddle" for one in others):
+        return (
+            "Every finite family but A is a strict saddle, so descent leaves it; the way to infinity it does not leave."
+        )
+    kinds = ", ".join(f"{point.family} {one.kind}" for point, one in points)
+    return f"Not every family but A was found to be a strict saddle: {kinds}."
+
+
+def _softmax(landscape: SoftmaxPositions, found: Basins) -> LandscapeSurvey:
+    stalls = tuple(stall(landscape, depth) for depth in _DEPTHS)
+    times = ", ".join(f"{one.time:.3g}" for one in stalls)
+    claims = (
+        "No finite point is stationary: the gradient vanishes at infinite logits only, where the global optimum lies.",
+        f"“Can not get stuck” holds for infinite patience only: from logits of −2, −4 and −6 for the previous token "
+        f"gradient flow needs the times {times} to leave, about e² times as long per unit of depth.",
+        f"{_said(found, 'global minimum')} of the starts come to the global minimum within {found.budget} steps.",
+    )
+    return LandscapeSurvey("3.2", landscape, "No finite stationary point, but stalls", claims, found, stalls=stalls)
+
+
+def _categories(landscape: CategoriesOnly, found: Basins) -> LandscapeSurvey:
+    solved, shifted, mean = zero_loss(landscape), zero_loss(landscape, 2.0, 0.5), mean_predictor(landscape)
+    rows = [] if landscape.causal else zero_row_sums(landscape)
+    points = _classified(landscape, [solved, shifted, mean, no_output(landscape), *rows])
+    claims = [f"{_said(found, 'global minimum')} of the starts reach the global minimum."]
+    if rows:
+        losses = ", ".join(f"{point.loss_per_column:.4g}" for point in rows)
+        kinds = ", ".join(sorted({one.kind for point, one in points if point.family == "B"}))
+        claims.insert(
+            0,
+            f"The paper’s list of such points is not complete: {len(rows)} with zero row sums of v were found, with "
+            f"losses {losses} per token ({kinds}); (3.54) divides by that sum.",
+        )
+    elif landscape.causal:
+        claims.append("Points with zero row sums of v are not looked for under a causal mask: its rows differ.")
+    claims.append(
+        "The zero-loss family with a(t) = −c/(1+c) q_tt, as (3.71) has it, is confirmed at c = 0.5: its loss is "
+        f"{points[1][1].relative_loss:.2g} of that of no output. The line printed before (3.71) has the other sign."
+    )
+    answer, marks = "A zero-loss family and saddles", {"mean predictor": mean.loss}
+    return LandscapeSurvey("3.3", landscape, answer, tuple(claims), found, points, marks=marks)
+
+
+def _classified(landscape: Landscape, points: Sequence[StationaryPoint]) -> Points:
+    return tuple((point, classify(landscape, point.attention, point.v)) for point in points)
+
+
+def _said(found: Basins, kind: str) -> str:
+    share = found.share(kind)
+    return f"{share.fraction:.0%} [{share.low:.0%}, {share.high:.0%}]"
+
+
+def _point_as_json(point: StationaryPoint, found: Classification) -> dict[str, Any]:
+    return {
+        "family": point.family,
+        "text": point.text,
+        "loss": point.loss,
+        "loss_per_token": point.loss_per_column,
+        "attention": point.attention.tolist(),
+        "v": point.v.tolist(),
+        "classification": found.as_json(),
+    }

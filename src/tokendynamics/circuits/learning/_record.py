@@ -1,0 +1,277 @@
+"""What a learning run left: losses, weights, and the model they make."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tokendynamics.attention import Attention
+from tokendynamics.circuits._task import PairTask
+from tokendynamics.circuits._transformer import LayerNorm, OneLayerTransformer
+from tokendynamics.circuits.learning._architecture import initial_parameters
+from tokendynamics.circuits.learning._gradient import EPSILON
+from tokendynamics.circuits.learning._settings import Settings
+from tokendynamics.numerics._arguments import as_count, as_finite, as_tensor, as_text
+from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected, shown
+from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.provenance._owned import digest
+from tokendynamics.provenance._reading import read_json, read_npz
+from tokendynamics.provenance._swap import NEW, held, put_in_place, recover, staging
+from tokendynamics.provenance._whole import told_if_full
+
+SOLVED = 0.01
+"""Share of the targets' variance that a model may leave to count as having solved the task."""
+
+_RECORD, _PARAMETERS = "record.json", "parameters.npz"
+_DIGEST = "parameters_sha256"
+
+
+@dataclass(frozen=True, eq=False)
+class LearningRecord:
+    """One run of `learn`.
+
+    Attributes:
+        settings: Task, model and recipe.
+        losses: Mean squared error on each outer step's fresh batch BEFORE the step: an error on unseen sequences.
+        penalty_weights: Weight of the penalty in each outer step.
+        final_loss: Mean squared error on further fresh sequences after the last step, without any penalty.
+        status: "finished", or why the run stopped before; the last finite weights are then kept.
+        evaluations: Losses and gradients computed.
+        seconds: Wall-clock time of the steps.
+        parameters: See `initial_parameters`.
+    """
+
+    settings: Settings
+    losses: tuple[float, ...]
+    penalty_weights: tuple[float, ...]
+    final_loss: float
+    status: str
+    evaluations: int
+    seconds: float
+    parameters: dict[str, Tensor]
+
+    @property
+    def task(self) -> PairTask:
+        """What was learned."""
+        return self.settings.task
+
+    @property
+    def architecture(self) -> str:
+        """See `DESIGNS`."""
+        return self.settings.architecture
+
+    @property
+    def flavour(self) -> str:
+        """What the combined model leaned towards at first."""
+        return self.settings.flavour
+
+    @property
+    def seed(self) -> int:
+        """Of weights and batches."""
+        return self.settings.seed
+
+    @property
+    def name(self) -> str:
+        """Such as "combined, towards-2, seed 0"."""
+        flavour = f", {self.flavour}" if self.settings.design.pairs == "both" else ""
+        return f"{self.architecture}{flavour}, seed {self.seed}"
+
+    @property
+    def relative_loss(self) -> float:
+        """The final loss as a share of the variance of the targets."""
+        return self.final_loss / self.task.variance if self.task.variance > 0 else self.final_loss
+
+    @property
+    def solved(self) -> bool:
+        """Whether at most a hundredth of the variance is left."""
+        return self.relative_loss <= SOLVED
+
+    @property
+    def transformer(self) -> OneLayerTransformer:
+        """The learned model with its weights set out over all N + M features."""
+        return as_transformer(self.settings, self.parameters, self.name)
+
+    @property
+    def qk(self) -> Tensor:
+        """(receiver, sender) = (width, width); zero where the model cannot see."""
+        return self.transformer.qk[0]
+
+    @property
+    def ov(self) -> Tensor:
+        """v, acting on columns, (width, width); zero where the model cannot see."""
+        return self.transformer.ov[0]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything but the weights, as what `json.dumps` takes; None for a number that is not finite."""
+        finite = [loss if np.isfinite(loss) else None for loss in (*self.losses, self.final_loss, self.relative_loss)]
+        return {
+            **self.settings.as_json(),
+            "losses": finite[:-2],
+            "penalty_weights": list(self.penalty_weights),
+            "final_loss": finite[-2],
+            "relative_loss": finite[-1],
+            "solved": self.solved,
+            "status": self.status,
+            "evaluations": self.evaluations,
+            "seconds": round(self.seconds, 3),
+        }
+
+    @typed_arguments
+    def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
+        """Write record.json and parameters.npz into `folder`, whole or not at all.
+
+        The record holds the SHA-256 of the parameters: by it a later call knows what it may replace.
+
+        Args:
+            folder: Made if it does not exist; an older record there is replaced, other files stay.
+            overwrite: Replace files of these names that no run wrote.
+
+        Raises:
+            ArgumentValueError: A foreign file is in the way.
+            StorageError: The disk is full; what was there is as it was.
+        """
+        place = Path(os.path.realpath(folder))
+        recover(place)
+        if not overwrite:
+            self.check_free(place)
+        with told_if_full(place):
+            place.mkdir(parents=True, exist_ok=True)
+            with staging(place) as root:
+                self._write(root / NEW)
+                with held(place):
+                    put_in_place(root, place, (_RECORD, _PARAMETERS), entry_by_entry=True)
+        return Path(folder)
+
+    def _write(self, made: Path) -> None:
+        made.mkdir()
+        arrays: dict[str, Any] = {name: value.detach().numpy() for name, value in self.parameters.items()}
+        np.savez(made / _PARAMETERS, **arrays)
+        text = json.dumps(self.as_json() | {_DIGEST: digest(made / _PARAMETERS)}, indent=1)
+        (made / _RECORD).write_text(text + "\n", encoding="utf-8")
+
+    @staticmethod
+    def check_free(folder: Path) -> None:
+        """Refuse a folder where `save` would replace what no run wrote, before a run begins.
+
+        Raises:
+            ArgumentValueError: A foreign file is in the way.
+        """
+        there = [name for name in (_RECORD, _PARAMETERS) if os.path.lexists(folder / name)]
+        try:
+            ours = json.loads((folder / _RECORD).read_text(encoding="utf-8"))[_DIGEST]
+            foreign = there[-1:] if ours != digest(folder / _PARAMETERS) else []
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            foreign = there[:1]
+        if foreign:
+            wanted = "no file in the way that an earlier run did not write or that was changed since"
+            advice = "choose another folder, or allow it with overwrite=True"
+            raise ArgumentValueError(expected("folder", wanted, str(folder / foreign[0]), advice))
+
+    @classmethod
+    @typed_arguments
+    def open(cls, folder: str | Path) -> LearningRecord:
+        """Read what `save` wrote.
+
+        Raises:
+            ArgumentValueError: The folder holds no record, or one that cannot be read.
+        """
+        source = Path(folder)
+        if not (source / _RECORD).is_file() or not (source / _PARAMETERS).is_file():
+            wanted = f"a folder with {_RECORD} and {_PARAMETERS}"
+            advice = "'tokendynamics circuits learn … --out FOLDER' writes one"
+            raise ArgumentValueError(expected("folder", wanted, str(source), advice))
+        entries = read_json(source / _RECORD, "folder")
+        arrays = read_npz(source / _PARAMETERS, "folder")
+        try:
+            parameters = {name: as_tensor(array, name) for name, array in arrays.items()}
+            record = cls._from(entries, parameters)
+        except (ArgumentTypeError, ArgumentValueError, KeyError, TypeError, AttributeError) as error:
+            reason = f"no {error}" if isinstance(error, KeyError) else error
+            raise ArgumentValueError(expected("folder", "a readable record", f"{source} ({reason})")) from error
+        record.check_parameters(source)
+        return record
+
+    def check_parameters(self, source: Path) -> None:
+        """Refuse weights that are not those of the settings.
+
+        Raises:
+            ArgumentValueError: A weight is missing, or its shape is another one.
+        """
+        settings = self.settings
+        for name, value in initial_parameters(settings.design, settings.task, settings.hidden, settings.seed).items():
+            came = self.parameters.get(name)
+            if came is None or came.shape != value.shape:
+                shape = "none" if came is None else f"shape {tuple(came.shape)}"
+                wanted = f"a record whose weight {name} has shape {tuple(value.shape)}"
+                raise ArgumentValueError(expected("folder", wanted, f"{shape} in {source}"))
+
+    @classmethod
+    def _from(cls, entries: Any, parameters: dict[str, Tensor]) -> LearningRecord:
+        if not isinstance(entries, dict):
+            raise ArgumentTypeError(expected(_RECORD, "an object", shown(entries)))
+        # Records of earlier versions say "pulls".
+        stored = "pulls" if "pulls" in entries else "penalty_weights"
+        return cls(
+            Settings.from_json(entries),
+            tuple(_loss(loss, "losses") for loss in _listed(entries, "losses")),
+            tuple(as_finite(weight, stored) for weight in _listed(entries, stored)),
+            _loss(entries["final_loss"], "final_loss"),
+            _status(entries["status"]),
+            as_count(entries["evaluations"], "evaluations", at_least=0),
+            as_finite(entries["seconds"], "seconds"),
+            parameters,
+        )
+
+
+def _loss(value: Any, name: str) -> float:
+    """Read a loss as it was written: null stands for one that was not finite."""
+    return float("nan") if value is None else as_finite(value, name)
+
+
+def _status(value: Any) -> str:
+    """Read what a run ends with: one of two beginnings, in characters that can be printed."""
+    status = as_text(value, "status")
+    if not (status == "finished" or (status.startswith("not finite: ") and status.isprintable())):
+        raise ArgumentValueError(expected("status", "'finished' or 'not finite: …'", shown(status)))
+    return status
+
+
+def _listed(entries: dict[str, Any], name: str) -> list[Any]:
+    if not isinstance(entries[name], list):
+        raise ArgumentTypeError(expected(name, "a list", shown(entries[name])))
+    return entries[name]
+
+
+def as_transformer(settings: Settings, parameters: dict[str, Tensor], name: str) -> OneLayerTransformer:
+    """Embed the circuits into the features the design sees; the rest is zero, and not normalized.
+
+    Args:
+        settings: Task and architecture.
+        parameters: See `initial_parameters`.
+        name: Of the transformer.
+    """
+    weights = {key: value.detach() for key, value in parameters.items()}
+    task, design = settings.task, settings.design
+    keys, stream = design.key_features(task), design.stream_features(task)
+    qk, ov = (torch.zeros(task.width, task.width, dtype=torch.float64) for _ in range(2))
+    qk[keys, keys] = weights["q"].T @ weights["k"]
+    ov[stream, stream] = weights["v"]
+    B = torch.zeros(settings.hidden, task.width, dtype=torch.float64)
+    B[:, stream] = weights["B"]
+    return OneLayerTransformer(
+        Attention(qk, ov, weights="linear"),
+        B,
+        weights["bias"],
+        weights["C"],
+        task,
+        offset=float(weights["offset"]),
+        norm=LayerNorm(weights["gain"], weights["shift"], EPSILON, stream),
+        name=name,
+    )

@@ -1,0 +1,90 @@
+"""``tokendynamics check``: which statements of the theory speak about a file's flow and start, and which do not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tokendynamics.cli._numbers import whole
+from tokendynamics.cli._terminal import json_line
+
+if TYPE_CHECKING:
+    from tokendynamics.theorems import Check
+
+_EPILOG = """
+\b
+Examples:
+  tokendynamics check fig3.toml
+  tokendynamics check fig3.toml --json \\
+    | jq '.checks[] | select(.applies) | .statement'
+"""
+
+
+@click.command("check", epilog=_EPILOG)
+@click.argument("spec", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--threads", type=whole(1), help="CPU threads; wins over [solver] threads.")
+@click.option("--json", "as_json", is_flag=True, help="Print the checks as JSON on standard output.")
+def check_command(spec: Path, threads: int | None, as_json: bool) -> None:
+    """Say which theorems apply to the flow of the TOML file SPEC, what they predict, and why the others do not.
+
+    Hypotheses are measured on the circuits and the start; nothing is integrated and nothing is written.
+    """
+    from tokendynamics.specification._file import read
+    from tokendynamics.specification._simulation import check
+
+    file = read(spec)
+    found = check(file, threads=threads)
+    if as_json:
+        from tokendynamics.provenance._manifest import plain
+
+        summary = {"file": spec.name, "title": file.tables.title, "checks": found}
+        click.echo(json_line(plain(summary)))
+    else:
+        _print(found, file.tables.title or spec.name)
+
+
+def _print(found: list[Check], title: str) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    from tokendynamics.cli._terminal import Console
+
+    console = Console(highlight=False)
+    table = Table(box=SIMPLE_HEAD, title=Text(title), title_justify="left")
+    for column in ("statement", "applies", "what it predicts, or why it does not apply"):
+        table.add_column(column, no_wrap=column == "statement")
+    for one in sorted(found, key=lambda each: -each.applies_to.mean()):
+        table.add_row(one.statement, _applies(one), Text(_account(one)))
+    console.print(table)
+    noted = [one for one in found if one.applies_to.any() and one.erratum]
+    for one in noted:
+        console.print(Text(f"{one.statement}, erratum: {one.erratum}"))
+
+
+def _applies(one: Check) -> str:
+    """Say yes, no, or to which of the systems."""
+    from tokendynamics.theorems._result import counted
+
+    if one.applies:
+        return "yes"
+    return f"to {counted(one.applies_to)}" if one.applies_to.any() else "no"
+
+
+def _account(one: Check) -> str:
+    """Return the prediction with what was assumed, and each hypothesis violated somewhere with its margin."""
+    said = [] if one.prediction is None else [one.prediction.text]
+    assumed = [f"assumed: {text}" for text in one.assumed] if said else []
+    return "\n".join([*said, *assumed, *_violated(one)])
+
+
+def _violated(one: Check) -> list[str]:
+    margins = {
+        f"{hypothesis.name}: {hypothesis.text}": hypothesis.margin
+        for hypothesis in one.hypotheses
+        if hypothesis.holds is False and hypothesis.margin is not None
+    }
+    beginnings = {text: next((start for start in margins if text.startswith(start)), None) for text in one.reasons}
+    return [text if start is None else f"{text} (margin {margins[start]:.3g})" for text, start in beginnings.items()]

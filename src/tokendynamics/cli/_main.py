@@ -1,0 +1,125 @@
+"""The entry point: registers the commands and turns errors into one line and an exit code."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from tokendynamics._version import __version__
+from tokendynamics.cli._check import check_command
+from tokendynamics.cli._diagnose import diagnose_command
+from tokendynamics.cli._simulate import simulate_command
+from tokendynamics.cli._terminal import echo, fail
+from tokendynamics.cli.circuits import circuits_group
+from tokendynamics.numerics._messages import shortened
+
+_EPILOG = """
+\b
+Examples:
+  tokendynamics diagnose smollm2
+  tokendynamics diagnose ./my-checkpoint --prompt "The sky is" --out report
+  tokendynamics diagnose random:gpt2 --threads 2 --json > gpt2.json
+  tokendynamics simulate --example fig3 > fig3.toml
+  tokendynamics check fig3.toml
+  tokendynamics simulate fig3.toml
+  tokendynamics circuits build solution-2 --x "1,3,2,2"
+
+Exit codes: 0 done, 1 failed, 2 wrong usage or wrong input, 130 interrupted.
+"""
+
+# What PyTorch says, as a RuntimeError or TypeError, where an array does not fit into memory or into any memory.
+_MEMORY = (
+    "can't allocate memory",
+    "not enough memory",
+    "Storage size calculation overflowed",
+    "Overflow when unpacking",
+)
+_TOO_LARGE = (
+    "memory is not enough for a run of this size; ask for less: fewer tokens, prompts or systems, "
+    "in circuits smaller -N, -M, --batch, --hidden, --samples or --starts"
+)
+
+_MESSAGE = 350
+"""Characters left for what is wrong where advice of ours follows it."""
+
+
+@click.group(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="tokendynamics")
+@click.option("--traceback", is_flag=True, help="Show the whole traceback of a failure (for a bug report).")
+def commands(traceback: bool) -> None:
+    """Where do a transformer's tokens go with depth, why, and what can be done about it?"""
+
+
+commands.add_command(diagnose_command)
+commands.add_command(simulate_command)
+commands.add_command(check_command)
+commands.add_command(circuits_group)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit with 0 (done), 1 (failed), 2 (wrong usage) or 130 (interrupted)."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        _check_characters(arguments)
+        code = commands.main(arguments, prog_name="tokendynamics", standalone_mode=False)
+    except click.ClickException as error:
+        code = _report_usage(error)
+    except click.Abort as error:
+        code = _report_abort(error)
+    except Exception as error:
+        if "--traceback" in arguments:
+            raise
+        code = _report_failure(error)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _check_characters(arguments: list[str]) -> None:
+    """Refuse a null byte: no shell passes one, a program that calls `main` can, and no file or name has one."""
+    for argument in arguments:
+        if "\0" in argument:
+            raise click.UsageError(f"expected arguments without null bytes, got {argument!r}")
+
+
+def _report_usage(error: click.ClickException) -> int:
+    """Print what is wrong with the call and where its help is."""
+    message, context = error.format_message(), getattr(error, "ctx", None)
+    if context is not None and not context.args and message == context.get_help():
+        click.echo(message, err=True)  # nothing was asked for: the help is the answer
+    elif context is not None:
+        fail(f"{shortened(message, _MESSAGE)} (see {context.command_path} --help)")
+    else:
+        fail(message)
+    return error.exit_code
+
+
+def _report_abort(error: click.Abort) -> int:
+    """Report what click takes for an interruption: the end of a damaged file, as if of standard input."""
+    if isinstance(error.__cause__, EOFError):
+        fail(f"a file ends before its content does ({error.__cause__})")
+        return 1
+    echo("interrupted: nothing was written", err=True)
+    return 130
+
+
+def _report_failure(error: Exception) -> int:
+    """Print one line and return the exit code."""
+    from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, TokenDynamicsError
+
+    line = " ".join(str(error).split())
+    if isinstance(error, TokenDynamicsError):
+        fail(line)
+        return 2 if isinstance(error, ArgumentTypeError | ArgumentValueError) else 1
+    if isinstance(error, OSError):
+        fail(line)
+        return 1
+    if isinstance(error, MemoryError) or any(words in line for words in _MEMORY):
+        fail(_TOO_LARGE)
+        return 1
+    came = shortened(f"unexpected {type(error).__name__}: {line}", _MESSAGE)
+    fail(f"{came}; this is a defect: please report it with the output of 'tokendynamics --traceback …'")
+    return 1
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""What a command says while it works (standard error) and when it is done (standard output), and where results go."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import xarray as xr
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from tokendynamics.cli._terminal import Console, json_line
+from tokendynamics.diagnosis._result import Diagnosis, summary
+from tokendynamics.diagnosis._verdict import mean_over_prompts
+from tokendynamics.provenance._progress import Progress, bar
+
+
+class Folder(click.Path):
+    """A folder's name; an empty one, which would quietly be the current folder, is refused."""
+
+    def __init__(self) -> None:
+        super().__init__(file_okay=False, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path."""
+        if value == "":
+            self.fail("expected the name of a folder, got an empty one; '.' is the current one", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+def check_writable(out: Path | None) -> None:
+    """Refuse a target that cannot be made before minutes are spent on what should go there.
+
+    Args:
+        out: The folder; None for one in the current folder.
+
+    Raises:
+        click.BadParameter: Nothing can be made there.
+    """
+    target = (out or Path()).absolute()
+    existing = next(path for path in (target, *target.parents) if path.exists())
+    try:
+        # Permissions do not tell: some file systems refuse what their mode allows.
+        with tempfile.TemporaryDirectory(dir=existing, prefix=".probe-"):
+            return
+    except OSError:
+        message = f"{existing} is not a folder that can be written to"
+        raise click.BadParameter(message, param_hint="--out") from None
+
+
+def overwrite_option(**settings: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the option --overwrite; `settings` are click's."""
+    help = "Replace files in the way that no earlier run of this command wrote."
+    return click.option("--overwrite", is_flag=True, help=help, **settings)
+
+
+_MOST_ROWS = 12
+
+
+class Output:
+    """Progress and results in the terminal; with `as_json`, standard output holds nothing but the JSON.
+
+    Args:
+        as_json: Whether the results are printed as JSON instead of a table.
+    """
+
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
+        self._messages = Console(stderr=True, highlight=False)
+        self._results = Console(highlight=False)
+
+    def say(self, message: str) -> None:
+        """Write one line on standard error, at once."""
+        self._messages.print(Text(message), soft_wrap=True)
+
+    @contextmanager
+    def progress(self) -> Iterator[Progress]:
+        """Show a bar for each piece of work; a single line where standard error is no terminal."""
+        if self._messages.is_terminal:
+            with bar(self._messages) as report:
+                yield report
+            return
+        begun: set[str] = set()
+
+        def said(done: float, total: float, what: str) -> None:
+            if what not in begun:
+                begun.add(what)
+                self.say(what if isinstance(total, float) else f"{what} ({total})")
+
+        yield said
+
+    def show(self, found: Diagnosis, report: Path) -> None:
+        """Print the verdict, the layers in a table, and where the report is."""
+        if self._as_json:
+            print(json_line(summary(found) | {"report": str(report)}))
+            return
+        model = found.model
+        heading = f"{model['name']}: {model['layers']} layers × {model['heads']} heads × dim {model['dim']}"
+        self._results.print(Text(f"\n{heading}, {model['parameters']:,} parameters\n", style="bold"))
+        for finding in found.verdict.sentences:
+            self._results.print(Text("• ").append(finding.text), soft_wrap=False)
+        self._results.print()
+        self._results.print(_layer_table(found))
+        self._results.print(Text(f"\nReport: {report}\nData:   {', '.join(found.files) or 'beside it'}"))
+
+
+def _layer_table(found: Diagnosis) -> Table:
+    averaged = mean_over_prompts(found.trace)
+    last = averaged.sizes["layer"] - 1
+    prompts = found.trace.sizes["prompt"]
+    title = f"Mean over {prompts} prompt{'s' * (prompts > 1)}; cosine, rank and norm without sinks, E and raw with them"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    for column in ("layer", "cosine", "E", "rank", "raw", "norm", "sinks", "effect"):
+        table.add_column(column, justify="left" if column == "effect" else "right")
+    for layer in _spread_rows(last):
+        site = averaged.sel(layer=layer, site="feed_forward")
+        effect = "" if layer == 0 else found.verdict.layers[layer - 1]
+        table.add_row(str(layer), *_cells(site, averaged.sink_count[layer].item()), effect)
+    final = averaged.sel(layer=last, site="final_norm")
+    if not np.isnan(final.norm_median.sel(sinks="kept")):
+        table.add_row("norm", *_cells(final, None), "")
+    return table
+
+
+def _cells(site: xr.Dataset, sinks: float | None) -> list[str]:
+    kept, removed = site.sel(sinks="kept"), site.sel(sinks="removed")
+    return [
+        _number(removed.mean_pair_cosine, ".3f"),
+        _number(kept.consensus_first, ".3f"),
+        _number(removed.effective_rank_unit_rows, ".2f"),
+        _number(kept.effective_rank, ".2f"),
+        _number(removed.norm_median, ".3g"),
+        "" if sinks is None else f"{sinks:.1f}",
+    ]
+
+
+def _number(value: xr.DataArray, form: str) -> str:
+    number = float(value)
+    return "undefined" if np.isnan(number) else format(number, form)
+
+
+def _spread_rows(last: int) -> list[int]:
+    """Choose at most a dozen layers from 0 to the last."""
+    return sorted({round(float(layer)) for layer in np.linspace(0, last, min(last + 1, _MOST_ROWS))})

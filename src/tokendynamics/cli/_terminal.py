@@ -1,0 +1,63 @@
+"""Lines for the terminal: foreign text in them cannot act on it, and a failure is one line."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import click
+import rich.console
+from rich.segment import Segment
+
+from tokendynamics.numerics._messages import printable, shortened
+
+LONGEST_LINE = 500
+"""Characters of a line that reports a failure."""
+
+# What JSON leaves as it is and a terminal obeys, hides or cannot encode.
+_RAW = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
+
+
+def echo(text: str, *, err: bool = False) -> None:
+    """Print lines of text, on standard error if `err`, with control characters shown as signs."""
+    click.echo(printable(text, keep="\n"), err=err)
+
+
+def fail(message: object) -> None:
+    """Print one line on standard error, at most `LONGEST_LINE` characters long."""
+    line = printable(" ".join(f"error: {message}".split()))
+    click.echo(shortened(line, LONGEST_LINE), err=True)
+
+
+def json_line(value: Any) -> str:
+    r"""Return JSON on one line, in which no character is one that a terminal obeys.
+
+    Args:
+        value: Plain values, every number finite.
+
+    >>> json_line({"name": "ä\x9b"})
+    '{"name": "ä\\u009b"}'
+    """
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return _RAW.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
+
+
+class Console(rich.console.Console):
+    r"""A console on which tokens, names and titles are text and nothing else: no escape sequence passes.
+
+    Rich's own colours are styles beside the text and are not touched.
+
+    >>> import io
+    >>> file = io.StringIO()
+    >>> Console(file=file).print("a\x1b[2Jb")
+    >>> file.getvalue()
+    'a␛[2Jb\n'
+    """
+
+    def render(self, renderable: Any, options: rich.console.ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Return Rich's segments with printable text."""
+        for segment in super().render(renderable, options):
+            text, style, control = segment
+            yield segment if control else Segment(printable(text, keep="\n"), style)

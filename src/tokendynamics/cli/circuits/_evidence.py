@@ -1,0 +1,148 @@
+"""``tokendynamics circuits evidence``: five instruments and one verdict on a transformer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tokendynamics.cli._numbers import Share, whole
+from tokendynamics.cli._terminal import echo, json_line
+from tokendynamics.cli.circuits._folder import out_option
+from tokendynamics.cli.circuits._solution import (
+    SOLUTIONS,
+    build_solution,
+    default_functional,
+    given_options,
+    solution_options,
+)
+from tokendynamics.cli.circuits._task_options import flags_of, renamed, task_of, task_options, task_parameters
+from tokendynamics.numerics._errors import ArgumentValueError, expected
+
+if TYPE_CHECKING:
+    from tokendynamics.circuits.learning import LearningRecord
+
+_EPILOG = f"""
+MODEL is the folder of a learned model (or of several, as 'circuits learn' writes it), or one of
+{", ".join(SOLUTIONS)}.
+
+\b
+Examples:
+  tokendynamics circuits evidence solution-2 -N 6 -M 16
+  tokendynamics circuits evidence mixture --share 0.3 --out evidence-mixture
+  tokendynamics circuits evidence learned-2/seed-0 --json
+"""
+
+
+@click.command("evidence", epilog=_EPILOG)
+@click.argument("model")
+@task_options
+@solution_options
+@click.option("--samples", type=whole(50), default=2000, show_default=True, help="Sequences the model is run on.")
+@click.option("--resamples", type=whole(20), default=200, show_default=True, help="Of each interval.")
+@click.option(
+    "--confidence",
+    type=Share(),
+    default=0.95,
+    show_default=True,
+    help="Of each interval.",
+)
+@click.option("--seed", type=whole(), default=0, show_default=True, help="Of every draw.")
+@click.option("--threads", type=whole(1), help="CPU threads.")
+@out_option("Folder for the evidence and its page.", ("evidence.json",))
+@click.option("--json", "as_json", is_flag=True, help="Print the evidence as JSON on standard output.")
+def evidence_command(
+    model: str,
+    categories: int | None,
+    positions: int | None,
+    q_true: str | None,
+    law: str | None,
+    samples: int,
+    resamples: int,
+    confidence: float,
+    seed: int,
+    threads: int | None,
+    out: Path | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Measure whether MODEL's logic is in the attention or in the feed-forward part.
+
+    Path patching and ablation decide; variance shares, correlation and probing are always shown beside them.
+    """
+    from tokendynamics.circuits.evidence import check_measurable, evidence
+    from tokendynamics.cli._output import Output
+    from tokendynamics.cli.circuits._folder import record_of, write_results
+    from tokendynamics.numerics._resources import limited_threads
+    from tokendynamics.provenance._manifest import plain
+    from tokendynamics.report.circuits._reports import evidence_report
+
+    output, started = Output(as_json=as_json), datetime.now(UTC)
+    given = given_options(options)
+    if model in SOLUTIONS and not Path(model).exists():
+        functional = default_functional(model, options)
+        task = task_of(categories, positions, q_true, law, defaults=(4, 8, functional))
+        if task.positions < 2:
+            raise ArgumentValueError(expected("--positions", "at least 2, so that there is a pair", task.positions))
+        chosen = build_solution(model, task, options)
+        about = {"model": model, **task_parameters(task, q_true or functional, law), **given}
+    else:
+        _refuse_options(model, {"categories": categories, "positions": positions, "q_true": q_true, "law": law} | given)
+        record = _learned(model, output.say)
+        chosen = record.transformer
+        about = {"model": model, "architecture": record.architecture, "flavour": record.flavour}
+        about |= {"run": record.seed, "categories": record.task.categories, "positions": record.task.positions}
+    check_measurable(chosen, chosen.task, samples, resamples, confidence)
+    output.say(f"Measuring {chosen.name} ({samples} sequences)")
+    with limited_threads(threads):
+        found = evidence(chosen, chosen.task, samples=samples, seed=seed, resamples=resamples, confidence=confidence)
+        parameters = {**about, "samples": samples, "resamples": resamples, "confidence": confidence}
+        manifest = record_of(parameters, seed=seed, started=started)
+    summary = about | {"q_true": chosen.task.q_true.tolist(), "law": chosen.task.law.tolist()} | found.as_json()
+    files: tuple[str, ...] = ()
+    if out is not None:
+        files = write_results(
+            out,
+            ("evidence.json", summary),
+            manifest,
+            lambda names: evidence_report(chosen, found, manifest, names),
+            output,
+        )
+    if as_json:
+        click.echo(json_line(plain(summary | {"folder": out and str(out), "files": files, "manifest": manifest})))
+    else:
+        echo(f"\n{found}")
+        if files:
+            echo(f"\n{out}: {', '.join(files)}")
+
+
+def _learned(model: str, say: Callable[[str], None]) -> LearningRecord:
+    """Return the learned model of a folder; of several the one with the median loss."""
+    from tokendynamics.circuits.learning import LearningRecord
+    from tokendynamics.report.circuits._reports import median_record
+
+    folder = Path(model)
+    several = sorted(folder.glob("seed-*/record.json"))
+    try:
+        if (folder / "record.json").exists() or not several:
+            return LearningRecord.open(folder)
+        record = median_record([LearningRecord.open(path.parent) for path in several])
+    except ArgumentValueError as error:
+        raise renamed(error, {"folder": "MODEL"}) from error
+    say(f"{folder} holds {len(several)} runs: seed {record.seed} has the median loss and is taken")
+    return record
+
+
+def _refuse_options(model: str, values: dict[str, Any]) -> None:
+    """Refuse a model that is no folder, or options of task and solution, which a learned model has of its own."""
+    if not Path(model).is_dir():
+        wanted = f"the folder of a learned model or one of {', '.join(SOLUTIONS)}"
+        raise ArgumentValueError(expected("MODEL", wanted, repr(model)))
+    flags = flags_of(click.get_current_context().command)
+    superfluous = [flags[name] for name, value in values.items() if value is not None]
+    if superfluous:
+        wanted = "no options of a task or solution with a learned model, which has its own"
+        raise ArgumentValueError(expected(", ".join(superfluous), wanted, model))

@@ -1,0 +1,147 @@
+"""``tokendynamics circuits landscape``: stationary points, basins, and which claims about them hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tokendynamics.cli._numbers import whole
+from tokendynamics.cli._terminal import json_line
+from tokendynamics.cli.circuits._folder import out_option
+from tokendynamics.cli.circuits._task_options import functional_of, law_of
+
+if TYPE_CHECKING:
+    from tokendynamics.circuits.landscape import Basins, LandscapeSurvey
+    from tokendynamics.cli._output import Output
+
+_FUNCTIONAL = "random:0"
+_WRAPS = "shared by its members"
+_EPILOG = """
+\b
+3.1  attention on positions only, linear
+3.2  attention on positions only, softmax
+3.3  attention on categories only
+
+\b
+Examples:
+  tokendynamics circuits landscape 3.1
+  tokendynamics circuits landscape 3.2 --starts 40
+  tokendynamics circuits landscape 3.3 --q-true mine.npy --out landscape-3.3
+"""
+
+
+@click.command("landscape", epilog=_EPILOG)
+@click.argument("section", metavar="WHICH", type=click.Choice(["3.1", "3.2", "3.3"]))
+@click.option("--categories", "-N", type=whole(), help="N, the number of categories.  [default: 5]")
+@click.option("--positions", "-M", type=whole(), default=6, show_default=True, help="M, the length of the sequences.")
+@click.option("--law", default="uniform", show_default=True, metavar="uniform|zipf|P1,P2,…", help="Of the categories.")
+@click.option("--q-true", "q_true", metavar="FILE|random:SEED|digits[:BASE]", help="Of 3.3.  [default: random:0]")
+@click.option("--causal", is_flag=True, help="Mask the attention of 3.3.")
+@click.option("--starts", type=whole(), help="Random starts of the descent.  [default: 40; 10 for 3.2, which is slow]")
+@click.option("--seed", type=whole(), default=0, show_default=True, help="Of the starts and of free parameters.")
+@click.option(
+    "--method", type=click.Choice(["quasi-newton", "gradient-flow"]), default="quasi-newton", show_default=True
+)
+@click.option("--budget", type=whole(), default=600, show_default=True, help="Steps of one run at most.")
+@click.option("--threads", type=whole(1), default=1, show_default=True, help="CPU threads.")
+@out_option("Folder for the data and the page.", ("landscape.json",))
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on standard output.")
+def landscape_command(threads: int, out: Path | None, as_json: bool, **given: Any) -> None:
+    """Say where the exact expected loss of the paper's section WHICH has stationary points, and where descent ends."""
+    from tokendynamics.cli._output import Output
+    from tokendynamics.cli.circuits._folder import record_of, write_results
+    from tokendynamics.numerics._resources import limited_threads
+    from tokendynamics.provenance._manifest import plain
+    from tokendynamics.report.circuits._reports import landscape_report
+
+    output, started = Output(as_json=as_json), datetime.now(UTC)
+    with limited_threads(threads):
+        found = _surveyed(given, output)
+        manifest = record_of(_parameters(given, found), seed=found.basins.seed, started=started)
+    summary = found.as_json()
+    files: tuple[str, ...] = ()
+    if out is not None:
+        data = ("landscape.json", summary)
+        files = write_results(out, data, manifest, lambda names: landscape_report(found, manifest, names), output)
+    if as_json:
+        click.echo(json_line(plain(summary | {"folder": out and str(out), "files": files, "manifest": manifest})))
+    else:
+        _print(found, out, files)
+
+
+def _surveyed(given: Mapping[str, Any], output: Output) -> LandscapeSurvey:
+    from tokendynamics.circuits.landscape import survey
+
+    functional, law = given["q_true"], law_of(given["law"])
+    if given["section"] == "3.3":
+        functional = functional_of(_FUNCTIONAL if functional is None else functional, given["categories"], 5, law)
+    with output.progress() as progress:
+        return survey(**{**given, "law": law, "q_true": functional}, progress=progress)
+
+
+def _parameters(given: Mapping[str, Any], found: LandscapeSurvey) -> dict[str, Any]:
+    """Return what was asked, with the values of the options that were left out."""
+    asked = {**given, "categories": len(found.landscape.law), "starts": len(found.basins.runs)}
+    drawn = found.section == "3.3" and given["q_true"] is None
+    return asked | {"q_true": _FUNCTIONAL} if drawn else asked
+
+
+def _print(found: LandscapeSurvey, out: Path | None, files: tuple[str, ...]) -> None:
+    from rich.text import Text
+
+    from tokendynamics.cli._terminal import Console
+
+    console, runs = Console(highlight=False), found.basins
+    console.print(Text(f"\n{found.name}\n", style="bold"))
+    console.print(_points(found) if found.points else _stalls(found))
+    console.print(_shares(runs))
+    same = "The same runs" if len(runs.runs) > 1 else "The same run"
+    console.print(Text(f"{same}, by what stopped them: {', '.join(f'{n} {why}' for why, n in runs.statuses.items())}"))
+    for claim in found.claims:
+        console.print(Text(f"• {claim}"))
+    if out is not None:
+        console.print(Text(f"\n{out}: {', '.join(files)}"))
+
+
+def _table(title: str, columns: Sequence[str], words: Sequence[str]) -> Any:
+    """Return an empty table: numbers stand at the right, and only the column "shared by its members" may wrap."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", padding=(0, 1, 0, 0))
+    for column in columns:
+        table.add_column(column, justify="left" if column in words else "right", no_wrap=column != _WRAPS)
+    return table
+
+
+def _points(found: LandscapeSurvey) -> Any:
+    columns = ("family", _WRAPS, "loss", "gradient", "curvature", "kind")
+    title = "Stationary points: loss per token, relative gradient, lowest curvature"
+    table = _table(title, columns, ("family", _WRAPS, "kind"))
+    for point, one in found.points:
+        numbers = f"{point.loss_per_column:.5g}", f"{one.relative_gradient:.0e}", f"{one.lowest_curvature:.2g}"
+        table.add_row(point.family, point.text, *numbers, one.kind)
+    return table
+
+
+def _stalls(found: LandscapeSurvey) -> Any:
+    table = _table(
+        "Stalls: gradient flow from logits of −depth", ("depth", "loss per token", "gradient", "time to leave"), ()
+    )
+    for one in found.stalls:
+        time = f"{one.time:.3g}" if one.status == "left" else one.status
+        table.add_row(f"{one.depth:g}", f"{found.per_token(one.loss):.6g}", f"{one.gradient:.1e}", time)
+    return table
+
+
+def _shares(runs: Basins) -> Any:
+    many = len(runs.runs)
+    title = f"{runs.method}, {many} start{'s' * (many > 1)}"
+    table = _table(title, ("ends as", "starts", "share", "95 % interval"), ("ends as",))
+    for share in runs.shares:
+        table.add_row(share.kind, str(share.count), f"{share.fraction:.1%}", f"{share.low:.1%} – {share.high:.1%}")
+    return table

@@ -1,0 +1,221 @@
+"""``tokendynamics circuits learn``: train from several seeds, and say what was learned and where it sits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tokendynamics.cli._numbers import whole
+from tokendynamics.cli._terminal import echo, json_line
+from tokendynamics.cli.circuits._folder import out_option
+from tokendynamics.cli.circuits._task_options import task_of, task_options, task_parameters
+
+if TYPE_CHECKING:
+    from tokendynamics.circuits._task import PairTask
+    from tokendynamics.circuits.evidence import Evidence
+    from tokendynamics.circuits.learning import LearningRecord
+    from tokendynamics.cli._output import Output
+    from tokendynamics.provenance._progress import Progress
+
+_BYTES = 32
+"""Of each token of the evidence, which is measured after the training and must not fail there."""
+
+_EPILOG = """
+\b
+Examples:
+  tokendynamics circuits learn solution-2 --out learned-2
+  tokendynamics circuits learn combined --flavour towards-2 --seeds 3 --out learned-c2
+  tokendynamics circuits learn combined -N 10 -M 50 --batch 1000 --seeds 1 --out full   the paper's size
+
+Each seed has a folder of its own (record.json, parameters.npz). After Ctrl-C the same command goes on where it was
+interrupted; seeds that are finished are not trained again.
+"""
+
+
+@click.command("learn", epilog=_EPILOG)
+@click.argument(
+    "architecture", metavar="ARCHITECTURE", type=click.Choice(["solution-1", "solution-2", "solution-3", "combined"])
+)
+@click.option(
+    "--flavour",
+    type=click.Choice(["free", "towards-1", "towards-2", "towards-3"]),
+    default="free",
+    show_default=True,
+    help="What the combined model leans towards at first.",
+)
+@task_options
+@click.option("--seeds", type=whole(1, 10_000), default=5, show_default=True, help="How many runs.")
+@click.option("--seed", type=whole(0), default=0, show_default=True, help="Of the first run.")
+@click.option("--batch", type=whole(), default=500, show_default=True, help="Fresh sequences per outer step.")
+@click.option("--steps", type=whole(), default=50, show_default=True, help="Outer steps.")
+@click.option("--inner", type=whole(), default=20, show_default=True, help="Iterations of L-BFGS per outer step.")
+@click.option("--hidden", type=whole(), help="Hidden units.  [default: N², N or M, as the architecture needs]")
+@click.option("--samples", type=whole(50), default=1000, show_default=True, help="Sequences for the evidence.")
+@click.option("--threads", type=whole(1), default=1, show_default=True, help="CPU threads.")
+@out_option("Folder of the results.", ("learning.json",), required=True)
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on standard output.")
+def learn_command(
+    architecture: str,
+    flavour: str,
+    categories: int | None,
+    positions: int | None,
+    q_true: str | None,
+    law: str | None,
+    seeds: int,
+    seed: int,
+    samples: int,
+    threads: int,
+    out: Path,
+    as_json: bool,
+    **recipe: Any,
+) -> None:
+    """Train one-layer transformers on the pair task, and measure where their logic sits.
+
+    ARCHITECTURE is solution-1, solution-2, solution-3 (tailored) or combined. q_true is the same for every seed;
+    weights and batches differ. Without options N = 6 and M = 16.
+    """
+    from tokendynamics.cli._output import Output
+    from tokendynamics.cli.circuits._folder import record_of, write_results
+    from tokendynamics.numerics._resources import check_fits, limited_threads
+    from tokendynamics.provenance._manifest import plain
+    from tokendynamics.report.circuits._reports import learning_report
+
+    output, started = Output(as_json=as_json), datetime.now(UTC)
+    task = task_of(categories, positions, q_true, law, defaults=(6, 16, "random:0"))
+    chosen = {"architecture": architecture, "flavour": flavour, **recipe}
+    check_fits(_BYTES * samples * task.positions, "samples")
+    numbers = range(seed, seed + seeds)
+    try:
+        with limited_threads(threads), output.progress() as progress:
+            records = [_run(task, number, out, output, progress, chosen) for number in numbers]
+            evidences = _measured(records, samples, progress)
+            about = {**chosen, **task_parameters(task, q_true or "random:0", law), "seeds": seeds, "samples": samples}
+            manifest = record_of(about, seed=seed, started=started)
+        summary = _summary(records, evidences)
+        files = write_results(
+            out,
+            ("learning.json", summary),
+            manifest,
+            lambda names: learning_report(records, evidences, manifest, names),
+            output,
+            shared=True,
+        )
+    except KeyboardInterrupt:
+        echo(_kept(out, numbers), err=True)
+        raise click.exceptions.Exit(130) from None
+    if as_json:
+        click.echo(json_line(plain(summary | {"folder": str(out), "files": files, "manifest": manifest})))
+    else:
+        _print(records, evidences, out, files)
+    _fail_if_broken(records, out)
+
+
+def _run(
+    task: PairTask, seed: int, out: Path, output: Output, progress: Progress, chosen: dict[str, Any]
+) -> LearningRecord:
+    from tokendynamics.circuits.learning import learn
+
+    folder = out / f"seed-{seed}"
+    finished, begun = (folder / "record.json").is_file(), (folder / "progress.pt").is_file()
+
+    def told(done: float, total: float, what: str) -> None:
+        # First called once `learn` has seen that what was begun is the same run.
+        if begun and done == 0:
+            output.say(f"seed {seed}: goes on where it was interrupted, from {folder}")
+        progress(done, total, what)
+
+    record = learn(task, **chosen, seed=seed, folder=folder, progress=told, threads=None)
+    if finished:
+        output.say(f"seed {seed}: finished before, read from {folder}")
+    return record
+
+
+def _measured(records: list[LearningRecord], samples: int, progress: Progress) -> list[Evidence | None]:
+    """Return what the instruments say of each run; None where it broke off, as its weights are no model's."""
+    from tokendynamics.circuits.evidence import evidence
+    from tokendynamics.provenance._progress import tracked
+
+    return [
+        evidence(record.transformer, record.task, samples=samples) if record.status == "finished" else None
+        for record in tracked(records, progress, "Measuring")
+    ]
+
+
+def _kept(out: Path, numbers: Iterable[int]) -> str:
+    """Say what an interrupted call leaves."""
+    folders = [f"seed-{number}" for number in numbers]
+    finished = [name for name in folders if (out / name / "record.json").is_file()]
+    begun = [name for name in folders if (out / name / "progress.pt").is_file()]
+    if not finished and not begun:
+        return "interrupted: nothing was written"
+    said = ((finished, "finished"), (begun, "as far as it came"))
+    kept = " and ".join(f"{', '.join(names)} ({state})" for names, state in said if names)
+    return f"interrupted: {out} keeps {kept}; the same command goes on from there"
+
+
+def _summary(records: list[LearningRecord], evidences: Sequence[Evidence | None]) -> dict[str, Any]:
+    import numpy as np
+
+    finals = np.array([record.final_loss for record in records])
+    return {
+        "median_final_loss": float(np.median(finals)),
+        "lowest_final_loss": float(finals.min()),
+        "highest_final_loss": float(finals.max()),
+        "solved": sum(record.solved for record in records),
+        "runs": [
+            record.as_json() | {"evidence": found and found.as_json()}
+            for record, found in zip(records, evidences, strict=True)
+        ],
+    }
+
+
+def _print(
+    records: list[LearningRecord], evidences: Sequence[Evidence | None], out: Path, files: tuple[str, ...]
+) -> None:
+    import numpy as np
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    from tokendynamics.cli._terminal import Console
+
+    console = Console(highlight=False)
+    table = Table(box=SIMPLE_HEAD, title=Text(records[0].name.rpartition(", seed")[0]), title_justify="left")
+    for column in ("seed", "final loss", "relative", "solved", "centred |corr|", "verdict", "status"):
+        left = column in ("solved", "verdict", "status")
+        table.add_column(column, justify="left" if left else "right", no_wrap=column == "verdict")
+    for record, found in zip(records, evidences, strict=True):
+        likeness = found and found.instrument("correlation").estimate
+        table.add_row(
+            str(record.seed),
+            _written(record.final_loss),
+            _written(record.relative_loss),
+            "yes" if record.solved else "no",
+            "undefined" if likeness is None else f"{likeness:.4f}",
+            found.verdict if found else "not measured",
+            record.status.partition(":")[0],
+        )
+    console.print(table)
+    finals = np.array([record.final_loss for record in records])
+    median, spread = _written(float(np.median(finals))), f"{_written(finals.min())} to {_written(finals.max())}"
+    solved = sum(record.solved for record in records)
+    console.print(Text(f"Final loss: median {median} ({spread}); {solved} of {len(records)} solved."))
+    console.print(Text(f"{out}: {', '.join((*(f'seed-{record.seed}' for record in records), *files))}"))
+
+
+def _written(value: float) -> str:
+    return f"{value:.3g}" if math.isfinite(value) else "undefined"
+
+
+def _fail_if_broken(records: list[LearningRecord], out: Path) -> None:
+    broken = [record for record in records if record.status != "finished"]
+    for record in broken:
+        where = out / f"seed-{record.seed}"
+        echo(f"error: seed {record.seed}: {record.status}; its last finite weights are in {where}", err=True)
+    if broken:
+        raise click.exceptions.Exit(1)

@@ -1,0 +1,285 @@
+"""What the weights alone say: signs, spectra and regime of every layer and head, read one layer at a time.
+
+A layer of a large model is hundreds of megabytes, so heads are taken one at a time and no dense matrix is kept
+longer than it is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import xarray as xr
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from tokendynamics.attention._circuits import FactoredMatrix, ov_circuit
+from tokendynamics.attention._positions import rotate
+from tokendynamics.numerics._arguments import whole_numbers
+from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.numerics._resources import check_fits, limited_threads
+from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.numerics._tolerances import NEAR_ZERO
+from tokendynamics.pretrained import AttentionWeights, Checkpoint
+from tokendynamics.pretrained._architecture import as_layers
+from tokendynamics.provenance._progress import Progress, reporting, tracked
+from tokendynamics.spectra._inertia import Inertia, inertia
+from tokendynamics.spectra._low_rank import compress, count_signs, low_rank_eigenvalues, product_eigenvalues
+from tokendynamics.spectra._regime import Regime, balance, classify, contraction_form
+from tokendynamics.spectra._value_map import ValueSpectrum, value_spectrum, value_spectrum_of_factors
+
+ValueMap = Literal["V", "VO"]
+Singular = Literal["undefined", "pinv"]
+
+
+def audit_layer(
+    read: Callable[[], AttentionWeights],
+    value: ValueMap,
+    fold_norms: bool,
+    singular: Singular,
+    offsets: tuple[int, ...],
+) -> dict[str, Any]:
+    """Return every number of one layer by variable name; see `tokendynamics.diagnosis._audit.audit` for each.
+
+    Args:
+        read: Reads the layer's factors. They are read here, and not passed, so that they can be let go of as soon as
+            the matrix they go into exists.
+        value: Which value map.
+        fold_norms: Whether the norm's gain multiplies the factors.
+        singular: What A is where the value map is singular.
+        offsets: Distances at which rotary circuits are read; empty for none.
+
+    Raises:
+        ArgumentValueError: Norms that cannot be folded, or a W_V that is not square.
+    """
+    weights = _with_folded_norm(read()) if fold_norms else read()
+    # Many problems of size 2·d_head: the barriers of several threads cost more than the arithmetic.
+    with limited_threads(1):
+        heads = [_head_numbers(weights, head, offsets) for head in range(len(weights.groups))]
+    numbers = {name: np.stack([head[name] for head in heads]) for name in heads[0]}
+    whole, value_parts = _sum_of_circuits(weights), _value_parts(weights, value)
+    del weights
+    qk_inertia = inertia(whole)
+    V = _value_map(*value_parts)
+    del value_parts
+    spectrum = value_spectrum(V) if isinstance(V, Tensor) else value_spectrum_of_factors(V.left, V.right)
+    dense = V if isinstance(V, Tensor) else V.dense()
+    if spectrum.invertible:
+        whole = contraction_form(whole, dense, spectrum.condition)
+        del V, dense
+        found = classify(qk_inertia, inertia(whole), spectrum)
+    elif singular == "pinv":
+        found = _with_pseudo_inverse(qk_inertia, inertia(whole @ torch.linalg.pinv(dense.mT)), spectrum)
+    else:
+        found = classify(qk_inertia, None, spectrum)
+    return numbers | _regime_numbers(found)
+
+
+def _head_numbers(weights: AttentionWeights, head: int, offsets: tuple[int, ...]) -> dict[str, np.ndarray]:
+    dim, group = weights.query.shape[-2], int(weights.groups[head])
+    query, key = compress(weights.query[head].double(), weights.key[group].double())
+    qk = low_rank_eigenvalues(query, key) * weights.scale
+    ov = ov_circuit(weights.value[group].double(), weights.output[head].double())
+    ov_symmetric = low_rank_eigenvalues(ov.left, ov.right)
+    numbers = {
+        "qk_eigenvalues": qk,
+        "qk_inertia": torch.tensor(count_signs(qk, dim)),
+        "qk_balance": balance(qk),
+        "ov_inertia": torch.tensor(count_signs(ov_symmetric, dim)),
+        "ov_sym_balance": balance(ov_symmetric),
+        "ov_balance": balance(product_eigenvalues(ov.left, ov.right)),
+    }
+    frequencies = weights.rotary_frequencies
+    if offsets and frequencies is not None:
+        # A rotation acts on the columns of the queries, so the compressed factors serve every offset.
+        turned = [low_rank_eigenvalues(rotate(query, frequencies, float(offset)), key) for offset in offsets]
+        numbers["qk_balance_at_offset"] = torch.stack([balance(eigenvalues) for eigenvalues in turned])
+    return {name: number.numpy() for name, number in numbers.items()}
+
+
+def _sum_of_circuits(weights: AttentionWeights) -> Float[Tensor, "dim dim"]:
+    """Return W = Σ_h W_Q W_K^T in float64, one head at a time."""
+    dim = weights.query.shape[-2]
+    whole = torch.zeros(dim, dim, dtype=torch.float64)
+    for query, group in zip(weights.query, weights.groups.tolist(), strict=True):
+        whole.addmm_(query.double(), weights.key[group].double().mT)
+    return whole
+
+
+def _value_parts(weights: AttentionWeights, value: ValueMap) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Return what the value map is made of: W_V, W_O where it takes part, and the KV head of each head."""
+    heads, dim, d_head = len(weights.groups), *weights.value.shape[1:]
+    if value == "V" and heads * d_head != dim:
+        came = f"W_V of {heads} heads × {d_head} = {heads * d_head} columns for dim {dim}, which is not square"
+        raise ArgumentValueError(expected("value", "'VO' for this model", came, "pass value='VO'"))
+    return weights.value, weights.output if value == "VO" else None, weights.groups
+
+
+def _value_map(
+    value: Float[Tensor, "kv_head dim d_head"],
+    output: Float[Tensor, "head d_head dim"] | None,
+    groups: Int[Tensor, " head"],
+) -> Float[Tensor, "dim dim"] | FactoredMatrix:
+    """Return V dense where it can have full rank; otherwise as factors with one block of columns per KV head."""
+    kv_heads, dim, d_head = value.shape
+    left = value.movedim(0, 1).flatten(1).double()
+    if output is not None:
+        summed = torch.zeros(kv_heads, d_head, dim, dtype=torch.float64)
+        right = summed.index_add_(0, groups, output.double()).flatten(0, 1).mT
+    elif kv_heads == len(groups):
+        return left
+    else:
+        membership = torch.eye(kv_heads, dtype=torch.float64)[groups]
+        right = torch.kron(membership, torch.eye(d_head, dtype=torch.float64))
+    return FactoredMatrix(left, right) if kv_heads * d_head < dim else left @ right.mT
+
+
+def _with_pseudo_inverse(qk_inertia: Inertia, a_inertia: Inertia, spectrum: ValueSpectrum) -> Regime:
+    found = classify(qk_inertia, a_inertia, spectrum)
+    note = f"; A from the pseudo-inverse, since the value map has rank {spectrum.rank}/{spectrum.dim}"
+    return replace(found, reason=found.reason + note)
+
+
+def _regime_numbers(found: Regime) -> dict[str, Any]:
+    value = found.value
+    return {
+        "W_inertia": np.array(found.qk_inertia),
+        "A_inertia": np.full(3, np.nan) if found.a_inertia is None else np.array(found.a_inertia, dtype=float),
+        "A_defined": value.invertible,
+        "V_rank": value.rank,
+        "V_near_zero": value.near_zero,
+        "V_near_zero_relative": value.near_zero_relative,
+        "V_condition": value.condition,
+        "V_max_real": value.max_real,
+        "V_radius": value.radius,
+        "regime": found.name,
+        "regime_reason": found.reason,
+        "regime_by_spectrum": found.by_spectrum,
+    }
+
+
+def _with_folded_norm(weights: AttentionWeights) -> AttentionWeights:
+    if weights.norm_gain is None:
+        came = "True for a model with no norm before its attention"
+        raise ArgumentValueError(expected("fold_norms", "False", came))
+    gain = weights.norm_gain.double()[:, None]
+    folded = {name: gain * getattr(weights, name).double() for name in ("query", "key", "value")}
+    return replace(weights, **folded)
+
+
+SIGNS = ("positive", "negative", "zero")
+OFFSETS = (0, 1, 4, 16, 64)
+"""Distances receiver − sender at which the QK circuits of a rotary model are read."""
+
+
+@typed_arguments
+def audit(
+    ckpt: Checkpoint,
+    value: ValueMap = "V",
+    fold_norms: bool = False,
+    singular: Singular = "undefined",
+    *,
+    layers: Sequence[int] | None = None,
+    offsets: Sequence[int] = OFFSETS,
+    progress: bool | Progress = False,
+) -> xr.Dataset:
+    """Measure signs, spectra and regime of every layer, from the weights alone.
+
+    With W = Σ_h W_Q W_K^T and A = W (V^T)^{-1}, the inertia of W_sym and A_sym and the spectrum of V say which regime
+    the layer's attention would have as a free flow. Layers are read one at a time; a model is never built.
+
+    Args:
+        ckpt: From `tokendynamics.load`.
+        value: The value map V: "V" (W_V; with grouped queries each group's W_V repeated for the heads that share it)
+            or "VO" (Σ_h W_V W_O).
+        fold_norms: Whether the gain of the norm before attention multiplies the rows of W_Q, W_K and W_V.
+        singular: Where V is singular A does not exist: "undefined" says so, "pinv" puts the pseudo-inverse instead.
+        layers: Layers to read, counted from 1; None for all.
+        offsets: For rotary models, the distances i − j (receiver minus sender, in tokens) at which each head's QK
+            circuit is read; 0 means the unrotated W_Q W_K^T.
+        progress: True for a progress bar, or a function; see `progress`.
+
+    Returns:
+        Dataset with dims ``layer`` (counted from 1), ``head``, ``sign``, ``eigenvalue`` and, for rotary models,
+        ``offset``. Counts: ``W_inertia``, ``A_inertia`` (layer, sign; A's are NaN where ``A_defined`` is False, unless
+        "pinv" asks for the pseudo-inverse's), ``qk_inertia``, ``ov_inertia`` (layer, head, sign). Spectra:
+        ``qk_eigenvalues`` (layer, head, eigenvalue), of the scaled symmetric part, its exact zeros left out. Balances
+        Σ Re λ/Σ|λ| in −1 … 1: ``qk_balance`` and ``ov_sym_balance`` (of the symmetric parts), ``ov_balance`` (of ov's
+        own eigenvalues). ``V_rank``, ``V_near_zero`` (|λ| < 1e-3), ``V_near_zero_relative`` (|λ| < 1e-3 ρ),
+        ``V_condition`` (∞ where singular), ``V_max_real``, ``V_radius`` (layer). ``regime``, ``regime_reason``,
+        ``regime_by_spectrum`` (layer). Every convention is an attribute.
+
+    Raises:
+        ArgumentValueError: An unknown value map, a layer that does not exist, norms that cannot be folded, a W_V that
+            is not square.
+        CheckpointError: A tensor cannot be read or holds a NaN.
+        ArgumentTypeError: An argument of another kind.
+        MemoryLimitError: Matrices larger than the memory.
+
+    Source: `positional` section D.6.2 and Table 7; Remark 3.5 for the regimes.
+
+    >>> from tokendynamics.pretrained import load
+    >>> table = audit(load("random:distilgpt2"), layers=[1])
+    >>> int(table.V_rank[0]), bool(table.A_defined[0]), str(table.regime[0].item())
+    (768, True, 'mixed')
+    """
+    _check_choice("value", value, ("V", "VO"))
+    _check_choice("singular", singular, ("undefined", "pinv"))
+    chosen = list(dict.fromkeys(as_layers(layers, ckpt.architecture.layers)))
+    # W, V and A of a layer as dense matrices in float64.
+    check_fits(3 * 8 * ckpt.architecture.dim**2, f"the audit of {ckpt.name}")
+    distances = tuple(whole_numbers(offsets, "offsets"))
+    rotary = distances if ckpt.architecture.positions == "rotary" else ()
+    with reporting(progress) as report:
+        rows = [
+            audit_layer(partial(ckpt.attention, layer), value, fold_norms, singular, rotary)
+            for layer in tracked(chosen, report, "auditing the weights")
+        ]
+    return _as_dataset(rows, chosen, rotary, _conventions(ckpt, value, fold_norms, singular))
+
+
+def _as_dataset(
+    rows: list[dict[str, Any]], layers: Sequence[int], offsets: tuple[int, ...], conventions: dict[str, str]
+) -> xr.Dataset:
+    dims = {name: ("layer", *_ROW_DIMS.get(name, ())) for name in rows[0]}
+    variables = {name: (dims[name], np.stack([np.asarray(row[name]) for row in rows])) for name in rows[0]}
+    coords: dict[str, Any] = {"layer": list(layers), "sign": list(SIGNS)}
+    coords["head"] = np.arange(rows[0]["qk_balance"].shape[0])
+    if offsets:
+        coords["offset"] = list(offsets)
+    return xr.Dataset(variables, coords=coords, attrs=conventions)
+
+
+_ROW_DIMS: dict[str, tuple[str, ...]] = {
+    "W_inertia": ("sign",),
+    "A_inertia": ("sign",),
+    "qk_inertia": ("head", "sign"),
+    "ov_inertia": ("head", "sign"),
+    "qk_eigenvalues": ("head", "eigenvalue"),
+    "qk_balance": ("head",),
+    "ov_balance": ("head",),
+    "ov_sym_balance": ("head",),
+    "qk_balance_at_offset": ("head", "offset"),
+}
+
+
+def _conventions(ckpt: Checkpoint, value: ValueMap, fold_norms: bool, singular: Singular) -> dict[str, str]:
+    return {
+        "model": ckpt.name,
+        "value_map": value,
+        "fold_norms": "gain folded into W_Q, W_K, W_V" if fold_norms else "not folded",
+        "singular": singular,
+        "scaling": "qk_eigenvalues carry 1/sqrt(d_head); signs and balances do not depend on it",
+        "near_zero_threshold": f"{NEAR_ZERO:g} absolute, as in positional Table 7, and relative to the spectral radius",
+        "balance": "qk: eigenvalues of the symmetric part; ov: Re of ov's own eigenvalues; ov_sym: symmetric part",
+        "weights_precision": "as stored, computed in float64",
+    }
+
+
+def _check_choice(argument: str, came: str, choices: tuple[str, ...]) -> None:
+    if came not in choices:
+        raise ArgumentValueError(expected(argument, f"one of {', '.join(choices)}", repr(came)))

@@ -1,0 +1,147 @@
+"""A real network as a flow: its layers' circuits in a flow's coordinates, one after the other and over again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from tokendynamics.attention._attention import Attention
+from tokendynamics.attention._circuits import FactoredMatrix, ov_circuit, qk_circuit
+from tokendynamics.attention._positions import RotaryPositions
+from tokendynamics.attention.schedules import Periodic
+from tokendynamics.dynamics._flow import Flow
+from tokendynamics.numerics._errors import ArgumentValueError, expected, shown
+from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.pretrained import AttentionWeights, Checkpoint
+from tokendynamics.pretrained._architecture import as_layers
+from tokendynamics.spaces._ellipsoid import Sphere
+from tokendynamics.spaces._geometry import geometry_of
+from tokendynamics.spaces._space import Space
+
+
+class LayerCircuits:
+    """One layer's circuits as they act on the flow's tokens.
+
+    Attributes:
+        qk: Factors of all heads; of rank 0 where the logits come from rotary positions alone.
+        ov: Factors of all heads.
+        rotary: Queries, keys and frequencies of rotary positions; None without.
+    """
+
+    def __init__(self, weights: AttentionWeights, on_sphere: bool, dtype: torch.dtype) -> None:
+        read = _reader(weights, on_sphere)
+        query, key = read(weights.query.double()), read(weights.key_per_head.double())
+        scale, dim = weights.scale, query.shape[-2]
+        if on_sphere:
+            scale *= dim
+        query = scale * query
+        self.rotary = None if weights.rotary_frequencies is None else _rotary(query, key, weights, dtype)
+        none = torch.zeros(*query.shape[:-1], 0, dtype=dtype, device=query.device)
+        rotated = self.rotary is not None
+        self.qk = qk_circuit(none, none) if rotated else qk_circuit(query.to(dtype), key.to(dtype))
+        # √dim of the token that is read and 1/√dim of the token that is moved cancel on the sphere.
+        self.ov = ov_circuit(read(weights.value_per_head.double()).to(dtype), weights.output.to(dtype))
+
+
+def _reader(weights: AttentionWeights, on_sphere: bool) -> Callable[[Tensor], Tensor]:
+    """Return what turns a factor that acts on normed tokens into one that acts on the flow's."""
+
+    def read(factor: Float[Tensor, "head dim d_head"]) -> Float[Tensor, "head dim d_head"]:
+        if not on_sphere or weights.norm_gain is None:
+            return factor
+        gained = weights.norm_gain.double()[:, None] * factor
+        return gained - gained.mean(dim=-2, keepdim=True) if weights.norm_kind == "layer" else gained
+
+    return read
+
+
+def _rotary(query: Tensor, key: Tensor, weights: AttentionWeights, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Return queries, keys and frequencies with the pairs (f, f + d_head/2) made neighbours."""
+    half = query.shape[-1] // 2
+    order = torch.arange(2 * half, device=query.device).view(2, half).T.reshape(-1)
+    scaling = weights.rotary_scaling
+    frequencies = torch.zeros(half, dtype=torch.float64)
+    given = weights.rotary_frequencies
+    if given is not None:
+        frequencies[: len(given)] = given.double().cpu()
+    return (scaling * query[..., order]).to(dtype), (scaling * key[..., order]).to(dtype), frequencies
+
+
+@typed_arguments
+def flow_of(
+    checkpoint: Checkpoint,
+    layers: int | Iterable[int] | None = None,
+    *,
+    space: Space | None = None,
+    dtype: torch.dtype = torch.float64,
+) -> Flow:
+    """Return the attention of a network as a flow in which each layer lasts one unit of time.
+
+    The QK and OV circuits are piecewise constant and periodic: the first of `layers` holds on [0, 1), the next on
+    [1, 2), and after the last one the first comes again (`asymptotic` section 7.5). Feed-forward parts and biases are
+    left out.
+
+    On the sphere (default) tokens are unit vectors, and attention reads what the network's norm makes of them:
+    √dim · y, times the norm's gain, less the mean for LayerNorm. With a state x of norm √dim the velocity before its
+    tangent part is the network's attention output divided by √dim. In free space no norm is applied, as in
+    `positional` (2), and ``flow.step(x, k)`` is x plus the attention of layer
+    k + 1, of all layers, on x itself.
+
+    Args:
+        checkpoint: From `tokendynamics.load`.
+        layers: Which layers, counted from 1, in this order; one, several, or None for all.
+        space: `Sphere()` or `Free()`.
+        dtype: Precision of the circuits.
+
+    Returns:
+        A flow with the network's mask, its rotary positions where it has them, and plain softmax weights. Learned
+        position tables belong to the embeddings it starts from.
+
+    Raises:
+        ArgumentTypeError: An argument of another kind.
+        ArgumentValueError: No such layer, no layer at all, another space, or another dtype.
+
+    >>> from tokendynamics.pretrained import load
+    >>> flow = flow_of(load("random:distilgpt2:7"), layers=[1, 6])
+    >>> flow.heads, flow.dim, flow.attention.causal
+    (12, 768, True)
+
+    The embeddings of a prompt are where its flow starts: ``ckpt.states(ckpt.encode(text).ids).feed_forward[0]``.
+    """
+    space = Sphere() if space is None else space
+    geometry = geometry_of(space) if isinstance(space, Space) else None
+    if geometry is None or not geometry.closed_form or geometry.metric is not None:
+        raise ArgumentValueError(expected("space", "Sphere() or Free()", repr(space)))
+    if dtype not in (torch.float32, torch.float64):
+        raise ArgumentValueError(expected("dtype", "torch.float32 or torch.float64", shown(dtype)))
+    several = layers if layers is None or isinstance(layers, Iterable) else [layers]
+    chosen = as_layers(several, checkpoint.architecture.layers)
+    parts = [LayerCircuits(weights, space.constrained, dtype) for weights in checkpoint.iter_attention(chosen)]
+    period = float(len(parts))
+    ov = Periodic(_stacked([part.ov for part in parts]), period)
+    qk = Periodic(_stacked([part.qk for part in parts]), period)
+    attention = Attention(
+        qk,
+        ov,
+        causal=checkpoint.architecture.causal,
+        normalization="plain",
+        positions=_positions(parts, period),
+    )
+    return Flow(attention, space)
+
+
+def _positions(parts: Sequence[LayerCircuits], period: float) -> RotaryPositions | None:
+    rotary = [part.rotary for part in parts if part.rotary is not None]
+    if not rotary:
+        return None
+    query, key = (Periodic(torch.stack([part[side] for part in rotary]), period) for side in (0, 1))
+    return RotaryPositions(query, key, frequencies=rotary[0][2])
+
+
+def _stacked(circuits: Sequence[FactoredMatrix]) -> FactoredMatrix:
+    return FactoredMatrix(
+        torch.stack([circuit.left for circuit in circuits]), torch.stack([circuit.right for circuit in circuits])
+    )

@@ -1,0 +1,247 @@
+"""Every observable of one prompt at every site, from one forward pass; numbers only, no states are kept.
+
+Finds the tokens that hold most of the norm: attention sinks, and other massive activations.
+
+Attention to a token that carries nothing is a way for a head to do nothing; networks grow such a token to a norm
+hundreds of times the others', and every measure that weighs tokens by norm then sees that token alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from tokendynamics.numerics._arguments import as_integer
+from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected, shown
+from tokendynamics.observables._clusters import clusters
+from tokendynamics.observables._directions import refuse_zero_tokens
+from tokendynamics.observables._half_space import hemisphere
+from tokendynamics.observables._summary import Gram, gram_of, summarize_gram
+from tokendynamics.pretrained import SiteStates
+
+SINK_RATIO = 4.0
+"""A token is a sink where its norm exceeds this many times the (lower) median of its prompt's tokens there."""
+
+PERSISTENT_SHARE = 0.5
+"""A token that is a sink in at least this share of the layers is left out at EVERY layer, so that curves over depth
+compare the same tokens; one that is a sink in fewer layers is left out only in those."""
+
+
+def find_sinks(token_norms: Float[Tensor, "*layer token"], ratio: float = SINK_RATIO) -> Bool[Tensor, "*layer token"]:
+    """Tell where a token's norm exceeds `ratio` times the median norm of the tokens of its prompt.
+
+    Args:
+        token_norms: Shape (…, token).
+        ratio: Dimensionless, above 1.
+
+    Raises:
+        ArgumentValueError: A ratio that is not above 1.
+
+    >>> import torch
+    >>> find_sinks(torch.tensor([900.0, 3.0, 2.0, 2.5])).tolist()
+    [True, False, False, False]
+    """
+    if not 1 < ratio < float("inf"):
+        raise ArgumentValueError(expected("sink_ratio", "a number above 1", ratio))
+    return token_norms > ratio * token_norms.median(dim=-1, keepdim=True).values
+
+
+def tokens_to_remove(sinks: Bool[Tensor, "layer token"]) -> Bool[Tensor, "layer token"]:
+    """Return the tokens left out at each layer: its own sinks, and at every layer the persistent ones.
+
+    >>> import torch
+    >>> tokens_to_remove(torch.tensor([[False, False], [True, False], [True, True]])).tolist()
+    [[True, False], [True, False], [True, True]]
+    """
+    persistent = sinks.double().mean(dim=0) >= PERSISTENT_SHARE
+    return sinks | persistent
+
+
+SITES = ("attention", "feed_forward", "final_norm")
+COMPONENTS = SITES
+SINK_HANDLING = ("kept", "removed")
+
+
+Observable: TypeAlias = Callable[[Tensor], float]
+"""A number of one state, shape (token, dim)."""
+
+
+@dataclass(frozen=True)
+class PromptTrace:
+    """What one forward pass leaves.
+
+    Attributes:
+        observables: Each of shape (layer, site, sinks).
+        per_layer: Each of shape (layer,).
+        component_change: Shape (layer, component).
+        token_count: Shape (layer, sinks).
+        tokens: Their text.
+        unit_sums: Sums of the unit rows, shape (layer, site, sinks, dim).
+    """
+
+    observables: dict[str, np.ndarray]
+    per_layer: dict[str, np.ndarray]
+    component_change: np.ndarray
+    token_count: np.ndarray
+    tokens: list[str]
+    unit_sums: np.ndarray
+
+
+def measure_prompt(
+    states: SiteStates, tokens: list[str], sinks: str | Sequence[int], ratio: float, slower: dict[str, Observable]
+) -> PromptTrace:
+    """Measure the states of one forward pass.
+
+    Args:
+        states: What the network passed on.
+        tokens: The text of each token.
+        sinks: See `tokendynamics.diagnosis._trace.trace`.
+        ratio: From which multiple of the median norm a token is a sink.
+        slower: From `slower_observables`.
+
+    Raises:
+        ArgumentValueError: Sinks that do not exist, or that leave no token; a state that is zero or not finite.
+    """
+    final = () if states.final_norm is None else (states.final_norm[None].cpu(),)
+    gram = gram_of(states.attention[1:].cpu(), states.feed_forward.cpu(), *final)
+    refuse_zero_tokens(gram.size == 0, "states")
+    places = _places(len(states.feed_forward), with_final_norm=bool(final))
+    token_norms = gram.size[places.of("feed_forward")]
+    found = find_sinks(token_norms, ratio)
+    removed = tokens_left_out(found, sinks)
+    left = ~removed[places.layers]
+    keep = torch.stack([torch.ones_like(left), left])
+    values = summarize_gram(gram, keep) | {name: _one_by_one(gram, keep, each) for name, each in slower.items()}
+    return PromptTrace(
+        observables={name: places.grid(numbers.mT) for name, numbers in values.items()},
+        per_layer=_sink_numbers(found, token_norms),
+        component_change=_component_change(gram.cosines, ~removed.any(dim=0), places),
+        token_count=np.stack([np.full(len(removed), len(tokens)), (~removed).sum(dim=-1).numpy()], axis=-1),
+        tokens=tokens,
+        unit_sums=places.grid(gram.sums_of_directions(keep).transpose(0, 1)),
+    )
+
+
+def slower_observables(extra: Sequence[str], cluster_angle: float) -> dict[str, Observable]:
+    """Return the observables that are computed state by state, by name.
+
+    Args:
+        extra: Names among "clusters" and "hemisphere_margin".
+        cluster_angle: Radians.
+
+    Raises:
+        ArgumentValueError: An unknown name.
+
+    >>> import torch
+    >>> slower_observables(["clusters"], 0.1)["clusters"](torch.eye(3))
+    3.0
+    """
+    known: dict[str, Observable] = {
+        "clusters": lambda x: float(clusters(x, cluster_angle)),
+        "hemisphere_margin": lambda x: float(hemisphere(x).margin),
+    }
+    unknown = [name for name in extra if name not in known]
+    if unknown:
+        raise ArgumentValueError(expected("extra", f"among {', '.join(known)}", ", ".join(map(repr, unknown))))
+    return {name: known[name] for name in extra}
+
+
+def _one_by_one(gram: Gram, keep: Bool[Tensor, "mask state token"], observable: Observable) -> Tensor:
+    states = [state.double() for part in gram.parts for state in part]
+    return torch.tensor(
+        [[observable(state[kept]) for state, kept in zip(states, mask, strict=True)] for mask in keep],
+        dtype=torch.float64,
+    )
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Layer and site of each state of a forward pass."""
+
+    layers: list[int]
+    sites: list[int]
+
+    def of(self, site: str) -> list[int]:
+        """Return which states are at a site, in the order of the layers."""
+        return [place for place, number in enumerate(self.sites) if SITES[number] == site]
+
+    def grid(self, values: Tensor) -> np.ndarray:
+        """Lay out (state, …) as (layer, site, …), NaN where a site does not exist."""
+        grid = np.full((max(self.layers) + 1, len(SITES), *values.shape[1:]), np.nan)
+        grid[self.layers, self.sites] = values.numpy()
+        return grid
+
+
+def _places(depth: int, *, with_final_norm: bool) -> _Places:
+    layers = [*range(1, depth), *range(depth), *([depth - 1] if with_final_norm else [])]
+    return _Places(layers, [0] * (depth - 1) + [1] * depth + [2] * with_final_norm)
+
+
+def tokens_left_out(found: Bool[Tensor, "layer token"], sinks: str | Sequence[int]) -> Bool[Tensor, "layer token"]:
+    """Return the tokens that "removed" leaves out at each layer, given the sinks found there.
+
+    Args:
+        found: Sinks by their norm.
+        sinks: "detect", or positions to leave out everywhere.
+
+    Raises:
+        ArgumentTypeError: Neither of the two.
+        ArgumentValueError: Positions that do not exist, or that leave no token.
+    """
+    if isinstance(sinks, str):
+        if sinks != "detect":
+            raise ArgumentValueError(expected("sinks", "'detect' or a sequence of positions", repr(sinks)))
+        return tokens_to_remove(found)
+    if not isinstance(sinks, Sequence) or isinstance(sinks, bytes):
+        raise ArgumentTypeError(expected("sinks", "'detect' or a sequence of positions", shown(sinks)))
+    sinks = [as_integer(position, f"sinks[{place}]") for place, position in enumerate(sinks)]
+    removed = torch.zeros_like(found)
+    tokens = found.shape[-1]
+    wrong = [position for position in sinks if not 0 <= position < tokens]
+    if wrong:
+        raise ArgumentValueError(expected("sinks", f"positions from 0 to {tokens - 1}", wrong))
+    if len(set(sinks)) == tokens:
+        raise ArgumentValueError(expected("sinks", f"at least one of {tokens} tokens to be left", list(sinks)))
+    removed[:, list(sinks)] = True
+    return removed
+
+
+def _sink_numbers(
+    found: Bool[Tensor, "layer token"], token_norms: Float[Tensor, "layer token"]
+) -> dict[str, np.ndarray]:
+    largest = torch.where(found, token_norms, -torch.inf).max(dim=-1)
+    any_sink = found.any(dim=-1)
+    share = torch.where(found, token_norms, 0.0).sum(dim=-1) / token_norms.sum(dim=-1)
+    return {
+        "sink_count": found.sum(dim=-1).numpy(),
+        "sink_norm": torch.where(any_sink, largest.values, torch.nan).numpy(),
+        "sink_share": share.numpy(),
+        "sink_position": torch.where(any_sink, largest.indices, -1).numpy(),
+    }
+
+
+def _component_change(
+    cosines: Float[Tensor, "state token token"], counted: Bool[Tensor, " token"], places: _Places
+) -> np.ndarray:
+    """Measure the change of the mean pair cosine by each part, (layer, component); rows of layer 0 are zero."""
+    change = np.zeros((max(places.layers) + 1, len(COMPONENTS)))
+    if int(counted.sum()) < 2:
+        return np.full_like(change, np.nan)
+    mean = _mean_pair_cosine(cosines[:, counted][:, :, counted]).numpy()
+    attention, feed_forward, final = (mean[places.of(site)] for site in SITES)
+    change[1:, 0] = attention - feed_forward[:-1]
+    change[1:, 1] = feed_forward[1:] - attention
+    change[-1, 2] = sum(final - feed_forward[-1])
+    return change
+
+
+def _mean_pair_cosine(cosines: Float[Tensor, "state token token"]) -> Float[Tensor, " state"]:
+    count = cosines.shape[-1]
+    diagonal = cosines.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
+    return (cosines.sum(dim=(-2, -1)) - diagonal) / (count * (count - 1))

@@ -1,0 +1,162 @@
+"""What a diagnosis is: the data, the sentences, and how they came about; and its files."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import xarray as xr
+
+from tokendynamics.diagnosis._verdict import Verdict, mean_over_prompts, spread_over_prompts
+from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.numerics._extras import require
+from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.provenance._manifest import plain, write_json
+from tokendynamics.provenance._whole import check_free, whole_folder
+
+
+@dataclass(frozen=True)
+class Convention:
+    """One choice that the numbers hang on.
+
+    Attributes:
+        name: What is chosen.
+        choice: What was done.
+        otherwise: What would change if it were otherwise.
+    """
+
+    name: str
+    choice: str
+    otherwise: str
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Everything measured on one model.
+
+    Attributes:
+        model: Name, family, layers, heads, dim, parameters and the like, as plain values.
+        audit: What the weights alone say; see `audit`.
+        trace: Where the tokens of real prompts go; see `trace`.
+        paths: One prompt's tokens in two principal dimensions; see `token_paths`.
+        verdict: The sentences.
+        conventions: Every choice the numbers hang on.
+        manifest: Command, parameters, versions, hardware, seed, start and duration.
+        files: Names of the data files saved beside the report.
+    """
+
+    model: dict[str, Any]
+    audit: xr.Dataset
+    trace: xr.Dataset
+    paths: xr.Dataset
+    verdict: Verdict
+    conventions: tuple[Convention, ...]
+    manifest: dict[str, Any]
+    files: tuple[str, ...] = ()
+
+    @typed_arguments
+    def save(
+        self, folder: str | Path, *, format: Literal["zarr", "netcdf"] = "zarr", overwrite: bool = False
+    ) -> tuple[Path, ...]:
+        """Write the datasets and a JSON summary into `folder`; see `save_diagnosis`."""
+        return save_diagnosis(self, Path(folder), format=format, overwrite=overwrite)
+
+
+Format = Literal["zarr", "netcdf"]
+SUFFIXES: dict[str, str] = {"zarr": ".zarr", "netcdf": ".nc"}
+TABLES = ("audit", "trace", "paths")
+SUMMARY = "diagnosis.json"
+WRITER = "tokendynamics diagnose"
+
+
+def data_file_names(format: Format = "zarr") -> tuple[str, ...]:
+    """Return the names of the files that `save_diagnosis` writes.
+
+    >>> data_file_names("netcdf")
+    ('audit.nc', 'trace.nc', 'paths.nc', 'diagnosis.json')
+
+    Raises:
+        ArgumentValueError: An unknown format, or one that cannot be written here.
+    """
+    if format not in SUFFIXES:
+        raise ArgumentValueError(expected("format", "'zarr' or 'netcdf'", repr(format)))
+    if format == "netcdf":
+        require("netcdf", "format", "'netcdf'", otherwise="save as zarr")
+    return (*(f"{name}{SUFFIXES[format]}" for name in TABLES), SUMMARY)
+
+
+def save_diagnosis(
+    diagnosis: Diagnosis, folder: Path, *, format: Format = "zarr", overwrite: bool = False
+) -> tuple[Path, ...]:
+    """Write the three datasets, `diagnosis.json` (verdict, model, conventions, layer means) and `manifest.json`.
+
+    The folder is replaced whole (see `whole_folder`): files of an earlier diagnosis go, files of others stay.
+
+    Args:
+        diagnosis: From `tokendynamics.diagnose`.
+        folder: Made if it does not exist.
+        format: "zarr" (folders) or "netcdf" (files; needs the extra ``netcdf``).
+        overwrite: Replace files in the way that no earlier diagnosis wrote.
+
+    Returns:
+        Paths of the data files.
+
+    Raises:
+        ArgumentValueError: An unknown format, or a foreign file in the way.
+        StorageError: The disk is full; what was there is as it was.
+    """
+    names = data_file_names(format)
+    check_free(folder, names, WRITER, overwrite=overwrite)
+    with whole_folder(folder, diagnosis.manifest, WRITER, overwrite=overwrite) as made:
+        write_data(diagnosis, made, format)
+    return tuple(folder / name for name in names)
+
+
+def write_data(diagnosis: Diagnosis, made: Path, format: Format) -> None:
+    """Write the datasets and the summary into a folder from `whole_folder`."""
+    names = data_file_names(format)
+    for name, table in zip(names, (diagnosis.audit, diagnosis.trace, diagnosis.paths), strict=False):
+        _write_table(_writable(table), made / name, format)
+    write_json(made / SUMMARY, summary(diagnosis))
+
+
+def summary(diagnosis: Diagnosis) -> dict[str, Any]:
+    """Return the diagnosis as plain JSON values; an undefined number is null.
+
+    The full arrays are in the data files; here are the per-layer means and standard deviations over
+    prompts and the audit's layer table.
+    """
+    averaged = mean_over_prompts(diagnosis.trace)
+    trace = {str(name): plain(variable.values) for name, variable in averaged.items()}
+    spread = spread_over_prompts(diagnosis.trace)
+    audit = {
+        str(name): plain(variable.values) for name, variable in diagnosis.audit.items() if name != "qk_eigenvalues"
+    }
+    return {
+        "model": plain(diagnosis.model),
+        "verdict": {
+            "sentences": [plain(asdict(finding)) for finding in diagnosis.verdict.sentences],
+            "layers": list(diagnosis.verdict.layers),
+        },
+        "audit": {"dims": {str(k): list(v.dims) for k, v in diagnosis.audit.items()}, **audit},
+        "trace_spread": {str(name): plain(variable.values) for name, variable in spread.items()},
+        "trace_mean": {"dims": {str(k): list(v.dims) for k, v in averaged.items()}, **trace},
+        "prompts": dict(zip(diagnosis.trace.prompt.values.tolist(), diagnosis.trace.text.values.tolist(), strict=True)),
+        "conventions": [asdict(convention) for convention in diagnosis.conventions],
+        "manifest": plain(diagnosis.manifest),
+    }
+
+
+def _write_table(table: xr.Dataset, path: Path, format: Format) -> None:
+    if format == "zarr":
+        table.to_zarr(path, mode="w", zarr_format=2)
+    else:
+        table.to_netcdf(path, engine="h5netcdf")
+
+
+def _writable(table: xr.Dataset) -> xr.Dataset:
+    """Return text as variable-length strings, which both formats read back."""
+    return table.assign_coords(
+        {name: coord.astype(object) for name, coord in table.coords.items() if coord.dtype.kind == "U"}
+    ).assign({name: variable.astype(object) for name, variable in table.items() if variable.dtype.kind == "U"})

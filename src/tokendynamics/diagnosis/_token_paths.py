@@ -1,0 +1,81 @@
+"""One prompt's tokens drawn in two principal dimensions through the layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+import xarray as xr
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from tokendynamics.diagnosis._prompt_trace import SINK_RATIO, find_sinks, tokens_left_out
+from tokendynamics.pretrained import Checkpoint
+
+
+def token_paths(
+    ckpt: Checkpoint,
+    text: str,
+    *,
+    sinks: str | Sequence[int] = "detect",
+    sink_ratio: float = SINK_RATIO,
+    truncate: bool = False,
+) -> xr.Dataset:
+    """Return the directions of a prompt's tokens, layer by layer, in the two dimensions in which they vary most.
+
+    The unit rows of all layers together are centred and projected on their first two principal axes: one plane for
+    the whole depth, so that what moves in the picture moves in the model. Sinks take no part and have no position.
+
+    Args:
+        ckpt: From `tokendynamics.load`.
+        text: The prompt.
+        sinks: "detect" for the sinks of each layer, or positions to treat as such everywhere.
+        sink_ratio: See `tokendynamics.diagnosis._trace.trace`.
+        truncate: Whether a prompt longer than the context is cut.
+
+    Returns:
+        Dataset with dims ``layer`` (0 … L, states after the block), ``token``, ``axis``: ``position`` (layer, token,
+        axis), dimensionless, NaN where the token is a sink; ``norm`` and ``is_sink`` (layer, token); coordinate
+        ``token_text``; attribute ``explained``, the share of the variance that the plane shows.
+
+    Raises:
+        ArgumentValueError: An empty prompt, or one longer than the context.
+
+    >>> from tokendynamics.pretrained import load
+    >>> token_paths(load("random:distilgpt2"), "abc").position.dims
+    ('layer', 'token', 'axis')
+    """
+    encoding = ckpt.encode(text, truncate=truncate)
+    states = ckpt.states(encoding.ids).feed_forward.double()
+    token_norms = torch.linalg.vector_norm(states, dim=-1)
+    found = find_sinks(token_norms, sink_ratio)
+    is_sink = found if sinks == "detect" else tokens_left_out(found, sinks)
+    position, explained = _principal_plane(torch.nn.functional.normalize(states, dim=-1), is_sink)
+    variables = {
+        "position": (("layer", "token", "axis"), position.numpy()),
+        "norm": (("layer", "token"), token_norms.numpy()),
+        "is_sink": (("layer", "token"), is_sink.numpy()),
+    }
+    coords = {"layer": np.arange(len(states)), "token_text": ("token", encoding.tokens)}
+    attrs = {
+        "prompt": text,
+        "explained": explained,
+        "convention": "unit rows of all layers, centred together, on their first two principal axes; sinks left out",
+    }
+    return xr.Dataset(variables, coords=coords, attrs=attrs)
+
+
+def _principal_plane(
+    units: Float[Tensor, "layer token dim"], sinks: Bool[Tensor, "layer token"]
+) -> tuple[Float[Tensor, "layer token 2"], float]:
+    """Return coordinates in the plane of the two largest principal axes, and the share of the variance it holds."""
+    counted = units[~sinks]
+    centre = counted.mean(dim=0)
+    spread, axes = torch.linalg.eigh((counted - centre).mT @ (counted - centre))
+    plane = axes[:, -2:].flip(-1)
+    # An axis has no sign of its own: its largest coordinate is made positive, so that the same input draws the same.
+    largest = plane.gather(0, plane.abs().argmax(dim=0, keepdim=True))
+    position = (units - centre) @ (plane * largest.sign())
+    position[sinks] = torch.nan
+    return position, float(spread[-2:].sum() / spread.sum().clamp_min(torch.finfo(spread.dtype).tiny))

@@ -1,0 +1,202 @@
+"""Where the tokens of real prompts go: every observable after attention, feed-forward part and final norm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from tokendynamics.diagnosis._prompt_trace import (
+    COMPONENTS,
+    PERSISTENT_SHARE,
+    SINK_HANDLING,
+    SINK_RATIO,
+    SITES,
+    PromptTrace,
+    measure_prompt,
+    slower_observables,
+)
+from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected, shown
+from tokendynamics.numerics._resources import check_fits
+from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.pretrained import Architecture, Checkpoint
+from tokendynamics.provenance._progress import Progress, reporting, tracked
+
+
+@typed_arguments
+def trace(
+    ckpt: Checkpoint,
+    texts: str | Sequence[str] | Mapping[str, str],
+    *,
+    sinks: str | Sequence[int] = "detect",
+    sink_ratio: float = SINK_RATIO,
+    truncate: bool = False,
+    extra: Sequence[str] = (),
+    cluster_angle: float = 0.5,
+    progress: bool | Progress = False,
+) -> xr.Dataset:
+    """Run real text through the real model and measure the tokens at every site of every layer.
+
+    Args:
+        ckpt: From `tokendynamics.load`.
+        texts: One prompt, several, or several by name.
+        sinks: Which tokens "removed" leaves out: "detect" (norm above `sink_ratio` times the prompt's median after
+            that layer; a token that is one in at least half of the layers is left out in all), or positions to leave
+            out everywhere, such as ``(0,)``, or ``()`` for none.
+        sink_ratio: Dimensionless, above 1.
+        truncate: Whether a prompt longer than the context is cut; otherwise it is refused.
+        extra: Observables that cost more than the forward pass: "clusters", "hemisphere_margin".
+        cluster_angle: For "clusters", the angle in radians within which two tokens belong together.
+        progress: True for a progress bar, or a function; see `progress`.
+
+    Returns:
+        Dataset with dims ``prompt``, ``layer`` (0 … L, 0 the input of the first block), ``site`` ("attention",
+        "feed_forward": the residual state after that part of the block; "final_norm": after the last norm; at layer 0
+        only "feed_forward" exists, "final_norm" only at layer L), ``sinks`` ("kept", "removed"), ``component``.
+
+        (prompt, layer, site, sinks): ``consensus_first``, ``consensus_first_signed``, ``consensus_last`` (E,
+        `asymptotic` (25), against the first and the last token that counts), ``mean_pair_cosine``,
+        ``effective_rank``, ``stable_rank`` (each also ``…_unit_rows``), ``rank_one_distance``, ``norm_median``,
+        ``norm_lower_quartile``, ``norm_upper_quartile``, ``distance_mean``, and the extra ones asked for. NaN means
+        that the site does not exist, or that fewer than two tokens count (see ``token_count``): the measure is
+        undefined, not zero.
+
+        (prompt, layer): ``sink_count``, ``sink_norm`` and ``sink_position`` of the largest (NaN and −1 where none),
+        ``sink_share`` (of the sum of all norms). (prompt, layer, component): ``component_change``, the signed change
+        of the mean pair cosine over the tokens that are a sink nowhere; it sums to the change from layer 0 to the
+        end. (prompt, component): ``component_share`` of all absolute changes. (prompt, token): ``token_text``, padded
+        with "".
+
+        Across prompts, (layer, site): ``anisotropy`` and ``anisotropy_with_sinks``, the mean cosine between tokens of
+        DIFFERENT prompts (each pair of tokens counting alike), and ``cosine_beyond_anisotropy``, what the tokens of
+        one prompt share beyond that; NaN for one prompt.
+
+    Raises:
+        ArgumentValueError: No prompt, an empty one, one longer than the context, an impossible position.
+        ArgumentTypeError: A prompt that is no text, or another argument of the wrong kind.
+        MemoryLimitError: A prompt whose states and cosines are larger than the memory.
+
+    Source: `asymptotic` (25) for E and section 7 for measuring it through a model.
+
+    >>> from tokendynamics.pretrained import load
+    >>> table = trace(load("random:distilgpt2"), "a short text")
+    >>> table.sizes["layer"], float(table.mean_pair_cosine.sel(site="feed_forward", sinks="kept")[0, 0].round(1))
+    (7, 0.0)
+    """
+    _check_above("sink_ratio", sink_ratio, 1.0)
+    _check_above("cluster_angle", cluster_angle, 0.0)
+    prompts, slower = _named(texts), slower_observables(extra, cluster_angle)
+    rows = []
+    with reporting(progress) as report:
+        for name, text in tracked(prompts.items(), report, "following the tokens"):
+            encoding = ckpt.encode(text, truncate=truncate, argument=name)
+            check_fits(_bytes_needed(ckpt, len(encoding.tokens)), name, "shorten the prompt")
+            rows.append(measure_prompt(ckpt.states(encoding.ids), encoding.tokens, sinks, sink_ratio, slower))
+    attrs = _conventions(ckpt, sinks, sink_ratio) | ({"cluster_angle": cluster_angle} if "clusters" in extra else {})
+    return _as_dataset(rows, prompts, attrs)
+
+
+def _bytes_needed(ckpt: Checkpoint, tokens: int) -> int:
+    """Count the bytes of one prompt, at least: its states as passed on, and their cosines in float64."""
+    facts = ckpt.architecture
+    states = 2 * facts.layers + 1
+    return states * tokens * (facts.dim * ckpt.dtype.itemsize + 8 * tokens)
+
+
+def _check_above(argument: str, value: float, least: float) -> None:
+    if not least < value < float("inf"):
+        raise ArgumentValueError(expected(argument, f"a number above {least:g}", value))
+
+
+def _between_prompts(rows: list[PromptTrace], handling: str) -> np.ndarray:
+    """Return the mean cosine between tokens of different prompts, shape (layer, site); NaN for one prompt.
+
+    From the sums S_p of unit rows: (|Σ_p S_p|² − Σ_p |S_p|²) / ((Σ_p n_p)² − Σ_p n_p²).
+    """
+    which = SINK_HANDLING.index(handling)
+    sums = np.stack([row.unit_sums[:, :, which] for row in rows])
+    counts = np.stack([row.token_count[:, which] for row in rows]).astype(float)
+    products = (sums.sum(axis=0) ** 2).sum(axis=-1) - (sums**2).sum(axis=(0, -1))
+    pairs = (counts.sum(axis=0) ** 2 - (counts**2).sum(axis=0))[:, None]
+    return np.divide(products, pairs, out=np.full_like(products, np.nan), where=pairs > 0)
+
+
+def _as_dataset(rows: list[PromptTrace], prompts: Mapping[str, str], attrs: Mapping[str, str | float]) -> xr.Dataset:
+    grid = ("prompt", "layer", "site", "sinks")
+    variables: dict[str, Any] = {
+        name: (grid, np.stack([row.observables[name] for row in rows])) for name in rows[0].observables
+    }
+    for name in rows[0].per_layer:
+        variables[name] = (("prompt", "layer"), np.stack([row.per_layer[name] for row in rows]))
+    variables["component_change"] = (
+        ("prompt", "layer", "component"),
+        np.stack([row.component_change for row in rows]),
+    )
+    variables["token_count"] = (("prompt", "layer", "sinks"), np.stack([row.token_count for row in rows]))
+    longest = max(len(row.tokens) for row in rows)
+    padded = [row.tokens + [""] * (longest - len(row.tokens)) for row in rows]
+    variables["token_text"] = (("prompt", "token"), np.array(padded))
+    variables["anisotropy"] = (("layer", "site"), _between_prompts(rows, "removed"))
+    variables["anisotropy_with_sinks"] = (("layer", "site"), _between_prompts(rows, "kept"))
+    coords = {
+        "prompt": list(prompts),
+        "text": ("prompt", list(prompts.values())),
+        "layer": np.arange(len(rows[0].token_count)),
+        "site": list(SITES),
+        "sinks": list(SINK_HANDLING),
+        "component": list(COMPONENTS),
+    }
+    table = xr.Dataset(variables, coords=coords, attrs=attrs)
+    moved = np.abs(table.component_change).sum("layer", skipna=False)
+    table["component_share"] = moved / moved.sum("component", skipna=False).where(lambda total: total > 0)
+    within = table.mean_pair_cosine.sel(sinks="removed", drop=True).mean("prompt")
+    return table.assign(cosine_beyond_anisotropy=within - table.anisotropy)
+
+
+def _conventions(ckpt: Checkpoint, sinks: str | Sequence[int], ratio: float) -> dict[str, str]:
+    if isinstance(sinks, str):
+        handling = (
+            f"norm above {ratio:g} x the median after that layer; in at least {PERSISTENT_SHARE:.0%} "
+            "of the layers: left out in all of them"
+        )
+    else:
+        handling = f"positions {list(sinks)} left out at every layer"
+    return {
+        "model": ckpt.name,
+        "tokenization": ckpt.tokenization,
+        "sinks": handling,
+        "consensus": "E = 1 - mean |cos| over all tokens with the reference among them (asymptotic (25), from i = 1)",
+        "reference_token": "consensus_first: first token that counts; consensus_last: last token that counts",
+        "effective_rank": "exp of the entropy of the squared singular values",
+        "sites": _sites_in_words(ckpt.architecture),
+        "component_change": "mean pair cosine over the tokens that are a sink at no layer",
+        "precision": f"forward pass in {str(ckpt.dtype).removeprefix('torch.')}, observables in float64",
+    }
+
+
+def _sites_in_words(facts: Architecture) -> str:
+    if facts.norm_placement == "post":
+        return "after the attention and after the feed-forward part of each block, each with the norm behind it"
+    words = "the residual state after the attention and after the feed-forward part of each block"
+    return words + ("; the final norm apart, behind the last of them" if facts.has_final_norm else "")
+
+
+def _named(texts: str | Sequence[str] | Mapping[str, str]) -> dict[str, str]:
+    if isinstance(texts, str):
+        named = {"prompt 1": texts}
+    elif isinstance(texts, Mapping):
+        named = dict(texts)
+    elif texts is None or not isinstance(texts, Sequence):
+        raise ArgumentTypeError(expected("texts", "a text, several, or several by name", type(texts).__name__))
+    else:
+        named = {f"prompt {number}": text for number, text in enumerate(texts, start=1)}
+    if not named:
+        raise ArgumentValueError(expected("texts", "at least one prompt", "none"))
+    for name, text in named.items():
+        if not isinstance(name, str):
+            raise ArgumentTypeError(expected("texts", "texts as the names of prompts", shown(name)))
+        if not isinstance(text, str):
+            raise ArgumentTypeError(expected(f"texts ({name})", "text", type(text).__name__))
+    return named

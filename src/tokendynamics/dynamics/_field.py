@@ -1,0 +1,234 @@
+"""The vector field of a flow on checked tensors, in the form that suits it.
+
+Ten tokens in three dimensions are too little for a product or a softmax by itself: a library call on rows of ten
+numbers spends its time on the calls. Many small systems have their systems innermost: with axes (dim, token, system)
+every operation runs along thousands of systems, and the three nested sums over features and tokens are loops over
+whole arrays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from tokendynamics.attention._attention import Attention
+from tokendynamics.attention._mixing import masked_weights
+from tokendynamics.attention.schedules import Time
+from tokendynamics.spaces._geometry import Geometry
+from tokendynamics.spaces._retraction import inner
+
+_SYSTEMS, _TOKENS, _DIM = 64, 24, 8
+
+
+def suits_innermost(attention: Attention, x: Tensor) -> bool:
+    """Tell whether states (system, token, dim) are many enough and small enough."""
+    if x.ndim != 3 or len(x) < _SYSTEMS or x.shape[1] > _TOKENS or x.shape[2] > _DIM or x.device.type != "cpu":
+        return False
+    return attention.weights == "softmax" and not (attention.positions and attention.positions.changes_logits)
+
+
+def systems_innermost(attention: Attention, geometry: Geometry, x: Tensor, t: Time, identity_values: bool) -> Tensor:
+    """Return what `Field.velocity` gives, before the factor of the weights; shapes (system, token, dim)."""
+    y = x.movedim(0, -1).transpose(0, 1).contiguous()
+    metric = geometry.metric
+    if geometry.constrained:
+        y = y * _inner(y, y, metric).rsqrt()
+    placed = y if attention.positions is None else attention.placed(y.movedim(-1, 0).mT).mT.movedim(0, -1).contiguous()
+    queries = _transformed(attention.qk.at(t).dense().mT, placed)
+    mixed = _averages(queries, placed, attention.causal)
+    pull = mixed.sum(dim=0) if identity_values else _summed_outputs(attention.ov.at(t).dense(), mixed)
+    if geometry.constrained:
+        pull = torch.addcmul(pull, _inner(y, pull, metric), y, value=-1)
+    return pull.transpose(0, 1).movedim(-1, 0)
+
+
+def _transformed(matrix: Tensor, y: Tensor) -> Tensor:
+    """Return ``B_h y`` for each head: (head, dim, dim) or (system, head, dim, dim) and (dim, token, system)."""
+    if matrix.ndim == 3:
+        return (matrix.reshape(-1, len(y)) @ y.flatten(1)).view(len(matrix), *y.shape)
+    per_system = matrix.permute(1, 3, 2, 0).contiguous()
+    return sum_of_products(per_system.unsqueeze(3).unbind(1), y.unsqueeze(1).unbind(0))
+
+
+def _summed_outputs(matrix: Tensor, mixed: Tensor) -> Tensor:
+    """Return ``Σ_h ov_h m_h`` of (head, dim, token, system)."""
+    heads, dim = mixed.shape[:2]
+    if matrix.ndim == 3:
+        side_by_side = matrix.transpose(0, 1).reshape(dim, heads * dim)
+        return (side_by_side @ mixed.flatten(2).reshape(heads * dim, -1)).view(mixed.shape[1:])
+    per_system = matrix.permute(1, 3, 2, 0).contiguous().flatten(0, 1)
+    return sum_of_products(per_system.unsqueeze(2).unbind(0), mixed.flatten(0, 1).unsqueeze(1).unbind(0))
+
+
+def _averages(queries: Tensor, y: Tensor, causal: bool) -> Tensor:
+    """Return ``Σ_j softmax_j(q_i · y_j) y_j``, (head, dim, token, system)."""
+    logits = sum_of_products(queries.unsqueeze(3).unbind(1), y.unsqueeze(1).unbind(0))
+    if causal:
+        tokens = y.shape[1]
+        hidden = torch.full((tokens, tokens), -torch.inf, dtype=y.dtype).triu(1)
+        logits = logits + hidden.unsqueeze(-1)
+    weights = (logits - logits.detach().amax(dim=2, keepdim=True)).exp()
+    total = weights.sum(dim=2)
+    sums = [(weights * feature).sum(dim=2) for feature in y.unbind(0)]
+    return torch.stack(sums, dim=1) / total.unsqueeze(1)
+
+
+def sum_of_products(left: tuple[Tensor, ...], right: tuple[Tensor, ...]) -> Tensor:
+    """Return ``Σ_c left_c · right_c`` elementwise with broadcasting, one pass per term."""
+    total = left[0] * right[0]
+    for one, other in zip(left[1:], right[1:], strict=True):
+        total = torch.addcmul(total, one, other)
+    return total
+
+
+def _inner(first: Tensor, second: Tensor, metric: Tensor | None) -> Tensor:
+    """Return ``x_i^T M y_i``, (1, token, system), of (dim, token, system)."""
+    if metric is not None:
+        matrix = metric if metric.ndim == 3 else metric.unsqueeze(0)
+        second = _transformed(matrix.unsqueeze(1) if metric.ndim == 3 else matrix, second)[0]
+    return sum_of_products(first.unbind(0), second.unbind(0)).unsqueeze(0)
+
+
+SLOW = 1e-4
+"""Tokens slower than this share of the largest possible speed are recomputed from differences."""
+
+_DIFFERENCE_ENTRIES = 2**22
+_PIECE_ENTRIES = 2**18
+"""Larger batches are evaluated in pieces of this many numbers, so that what passes between products stays in cache."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """What an engine integrates: ``dx/dt = velocity(x, t)`` for states (system, token, dim) of one dtype and device.
+
+    Attributes:
+        attention: Whose system axes, if any, are one axis.
+        geometry: Of the space; its system axes, if any, are one axis.
+        factor: Multiplies the weights: 1, or 1/√dim of `normalization="paper"`.
+        identity_values: Whether ov is left out, as in `asymptotic` (20).
+    """
+
+    attention: Attention
+    geometry: Geometry
+    factor: float
+    identity_values: bool = False
+
+    def velocity(self, x: Tensor, t: Time) -> Tensor:
+        """Return the field at the projection of x, one product form for all tokens: accurate to rounding of |ov x|."""
+        if x.ndim == 3 and len(x) > 1 and x.numel() > _PIECE_ENTRIES:
+            return torch.cat([self._piece(part).velocity(x[part], _time_of(t, part)) for part in _pieces(x)])
+        if self.geometry.closed_form and suits_innermost(self.attention, x):
+            velocity = systems_innermost(self.attention, self.geometry, x, t, self.identity_values)
+            return velocity if self.factor == 1.0 else self.factor * velocity
+        y = self.project(x)
+        return self.geometry.tangent_part(y, self._mixed(y, t))
+
+    def velocity_from_differences(self, x: Tensor, t: Time) -> Tensor:
+        """Return ``Σ_j w_ij (y_j − y_i)``, tangent: accurate to rounding of the velocity itself, however slow.
+
+        Only where ov is a multiple of the identity (`multiples`). The usual form sums to y_i first and loses what
+        moves slower than 1e-16. The differences are those of x itself, ``(x_j − x_i) / |x_j|_M``, which agree with
+        those of the projections up to a multiple of y_i: projecting first would round what nearly coincides. Costs
+        token² · dim, in pieces of bounded memory.
+        """
+        y = self.project(x)
+        query, key = self.attention.queries_and_keys(y, t)
+        tokens, dim = y.shape[-2:]
+        rows = max(1, _DIFFERENCE_ENTRIES // (query[..., :1, :1].numel() * tokens * dim))
+        pieces = [
+            self._difference_rows(x, y, query[..., start : start + rows, :], key, start)
+            for start in range(0, tokens, rows)
+        ]
+        return torch.cat(pieces, dim=-2)
+
+    def refined_velocity(self, x: Tensor, t: Time) -> Tensor:
+        """Return `velocity`, with slow tokens taken from differences where that is possible."""
+        velocity = self.velocity(x, t)
+        if not self.has_differences or self.multiples is None:
+            return velocity
+        bound = SLOW * self.factor * self.multiples.abs().sum(dim=-1)[..., None, None]
+        slow = velocity.norm(dim=-1, keepdim=True) < bound
+        return torch.where(slow, self.velocity_from_differences(x, t), velocity) if bool(slow.any()) else velocity
+
+    def layer(self, x: Tensor, k: int, tau: float) -> Tensor:
+        """Return ``π_M(x + τ Σ_h w^h(x) x ov_h^T)`` with the schedules at time k (`asymptotic` (6))."""
+        moved = x + tau * self._mixed(x, float(k))
+        return self.exactly_projected(moved)
+
+    def exactly_projected(self, x: Tensor) -> Tensor:
+        """Return `project` to the last digit, for states that are handed out."""
+        return self.geometry.exactly_projected(x)
+
+    def projected_over_time(self, states: Tensor) -> Tensor:
+        """Return `exactly_projected` for states (system, time, token, dim)."""
+        return self.geometry.over_time().exactly_projected(states)
+
+    def project(self, x: Tensor) -> Tensor:
+        """Return the points of the space; a token that has none gives NaN, which an engine reports as a status."""
+        return self.geometry.project(x)
+
+    @property
+    def has_differences(self) -> bool:
+        """Whether `velocity_from_differences` holds."""
+        return self.geometry.quadratic and self.multiples is not None
+
+    @property
+    def multiples(self) -> Tensor | None:
+        """c_h, (*system, head), where every ov_h is c_h times the identity at all times; else None."""
+        if self.attention.positions is not None and self.attention.positions.changes_states:
+            return None
+        if self.identity_values:
+            return torch.ones(self.attention.heads, dtype=torch.float64)
+        return getattr(self.attention.ov, "multiple", None)
+
+    @property
+    def per_system(self) -> bool:
+        """Whether systems differ in their matrices."""
+        return bool(self.attention.system_shape) or self.geometry.per_system
+
+    @property
+    def constant(self) -> bool:
+        """Whether the field does not depend on time."""
+        return self.attention.constant
+
+    def within(self, start: float, end: float) -> Field:
+        """Return the field on an interval without jumps; see `Schedule.within`."""
+        return self if self.constant else replace(self, attention=self.attention.within(start, end))
+
+    def flattened(self) -> Field:
+        """Return the field for systems along one axis."""
+        return replace(self, attention=self.attention.flattened(), geometry=self.geometry.flattened())
+
+    def select(self, systems: Tensor) -> Field:
+        """Return the field of some systems."""
+        return replace(self, attention=self.attention.select(systems), geometry=self.geometry.select(systems))
+
+    def _piece(self, systems: slice) -> Field:
+        return self.select(torch.arange(systems.start, systems.stop)) if self.per_system else self
+
+    def _mixed(self, x: Tensor, t: Time) -> Tensor:
+        mixed = self.attention.mix(x, t, identity_values=self.identity_values)
+        return mixed if self.factor == 1.0 else self.factor * mixed
+
+    def _difference_rows(self, x: Tensor, y: Tensor, query: Tensor, key: Tensor, start: int) -> Tensor:
+        part = slice(start, start + query.shape[-2])
+        receivers = y[..., part, :]
+        weights = masked_weights(query @ key.mT, self.attention.causal, self.attention.weights, start)
+        multiples = self.multiples
+        if multiples is not None and not self.identity_values:
+            weights = weights * multiples[..., None, None]
+        lengths = inner(x, x, self.geometry.metric).rsqrt().unsqueeze(-3)
+        differences = (x.unsqueeze(-3) - x[..., part, :].unsqueeze(-2)) * lengths
+        pull = self.factor * (weights.sum(dim=-3).unsqueeze(-1) * differences).sum(dim=-2)
+        return self.geometry.tangent_part(receivers, pull)
+
+
+def _pieces(x: Tensor) -> list[slice]:
+    size = max(1, _PIECE_ENTRIES // x[0].numel())
+    return [slice(start, min(start + size, len(x))) for start in range(0, len(x), size)]
+
+
+def _time_of(t: Time, systems: slice) -> Time:
+    return t[systems] if isinstance(t, Tensor) and t.ndim else t

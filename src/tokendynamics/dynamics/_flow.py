@@ -1,0 +1,188 @@
+"""A flow: attention acting on tokens of a space, in continuous time or layer by layer."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from tokendynamics.attention._attention import Attention
+from tokendynamics.dynamics._field import Field
+from tokendynamics.numerics._arguments import ArrayLike, as_choice, as_finite, as_states, like
+from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected, shown
+from tokendynamics.numerics._messages import first_place, first_token
+from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.spaces._geometry import Geometry, geometry_of
+from tokendynamics.spaces._space import Space
+
+Projection = Literal["orthogonal", "remark_5_1"]
+
+
+class Flow:
+    """Tokens that move under attention.
+
+    On the sphere and on ellipsoids ``dy_i/dt = Σ_h Σ_j w^h_ij (ov_h y_j − (y_i^T M ov_h y_j) y_i)``
+    (`asymptotic` (7)), evaluated at the projection ``y / |y|_M``: the formula as printed makes the ellipsoid
+    repelling wherever ``y_i^T M Σ w ov y_j < 0``. In free space ``dx_i/dt = Σ_h ov_h Σ_j w^h_ij x_j``
+    (`positional` (2), (5), (8)).
+
+    Args:
+        attention: The heads, whose weights are multiplied by 1/√dim if its normalization is "paper", or None on a
+            sphere or ellipsoid.
+        space: `Free`, `Sphere`, `Ellipsoid`, or one of your own: see `tokendynamics.spaces.Space`.
+        projection: "orthogonal" (for the metric), or "remark_5_1": the projection of `asymptotic` Remark 5.1, for
+            one head and metric ``ov^T ov``: ``dy_i/dt = Σ_j w_ij (y_j − (y_i^T M y_j) y_i)``.
+
+    Raises:
+        ArgumentTypeError: Not an attention, or not a space.
+        ArgumentValueError: A metric that does not fit the dim (both are printed); for "remark_5_1" several heads, an ov
+            that depends on time, or another metric.
+
+    >>> import torch
+    >>> from tokendynamics.spaces import Free
+    >>> identity = torch.eye(2, dtype=torch.float64)
+    >>> flow = Flow(Attention(0 * identity, identity), Free())
+    >>> flow.velocity([[1.0, 0.0], [0.0, 1.0]])  # both move with the mean
+    [[0.5, 0.5], [0.5, 0.5]]
+    """
+
+    def __init__(self, attention: Attention, space: Space, projection: Projection = "orthogonal") -> None:
+        if not isinstance(attention, Attention):
+            raise ArgumentTypeError(expected("attention", "an Attention", type(attention).__name__))
+        if not isinstance(space, Space) or isinstance(space, type):
+            wanted = "Free(), Sphere(), Ellipsoid(metric) or a space of your own"
+            raise ArgumentTypeError(expected("space", wanted, shown(space)))
+        as_choice(projection, "projection", ("orthogonal", "remark_5_1"))
+        self.attention, self.space = attention, space
+        self.projection: Projection = projection
+        self.normalization = attention.normalization or ("paper" if self.geometry.quadratic else "plain")
+        _check_metric(self.geometry, attention)
+        if projection == "remark_5_1":
+            _check_remark_5_1(attention, self.geometry, repr(space))
+
+    @property
+    def dim(self) -> int:
+        """Features of a token."""
+        return self.attention.dim
+
+    @property
+    def heads(self) -> int:
+        """Number of heads."""
+        return self.attention.heads
+
+    @property
+    def geometry(self) -> Geometry:
+        """The space as the vector field sees it."""
+        return geometry_of(self.space)
+
+    @property
+    def weight_factor(self) -> float:
+        """What multiplies the attention pattern: 1/√dim if the normalization is "paper", else 1."""
+        return 1 / math.sqrt(self.dim) if self.normalization == "paper" else 1.0
+
+    @typed_arguments
+    def velocity(self, x: ArrayLike, t: float = 0.0) -> Any:
+        """Return the vector field at x, taken at the projection of x on a constrained space.
+
+        Where ov is a multiple of the identity, tokens nearly at rest are computed from the differences
+        ``Σ_j w_ij (y_j − y_i)``: the velocity is then right to its own last digits, however small it is.
+
+        Args:
+            x: States (…, token, dim).
+            t: Time of the schedules.
+
+        Returns:
+            Shape (…, token, dim), in units of x per time.
+
+        Raises:
+            ArgumentValueError: Shapes that do not fit (both are printed), NaN, or a zero token on a sphere.
+        """
+        states = self.fitting(x)
+        self.geometry.check(states, "x")
+        states = self.geometry.rescaled(states)
+        return like(self.field(states).refined_velocity(states, as_finite(t, "t")), x)
+
+    @typed_arguments
+    def step(self, x: ArrayLike, k: int = 0, tau: float = 1.0) -> Any:
+        """Return one discrete layer, ``y ← π_M(y + τ Σ_h w^h(y) y ov_h^T)`` (`asymptotic` (6)).
+
+        The map is a first-order approximation of the flow: halving τ divides the error of one step by four.
+
+        Args:
+            x: States (…, token, dim).
+            k: Index of the layer: the schedules are taken at time k.
+            tau: Step τ.
+
+        Returns:
+            Shape (…, token, dim).
+
+        Raises:
+            ArgumentValueError: As for `velocity`; or a token that overflows, or lands on zero and cannot be projected.
+        """
+        states = self.fitting(x)
+        field = self.field(states)
+        field.geometry.check(states, "x")
+        moved = field.layer(field.exactly_projected(states), k, tau)
+        _check_layer(moved)
+        return like(moved, x)
+
+    def fitting(self, x: ArrayLike, argument: str = "x") -> Tensor:
+        """Return `x` as states that fit attention and metric, or refuse it and print both shapes.
+
+        One state (token, dim) holds for all systems of the matrices and of the metric.
+        """
+        metric, given = self.geometry.metric, as_states(x, argument)
+        systems = self.attention.system_shape or (() if metric is None else tuple(metric.shape[:-2]))
+        one_for_all = given.ndim == 2 and systems
+        states = self.attention.fitting(given.expand(*systems, -1, -1) if one_for_all else given, argument)
+        if metric is not None and metric.ndim > 2 and metric.shape[:-2] != states.shape[:-2]:
+            wanted = f"leading axes {tuple(metric.shape[:-2])}, those of the metric"
+            raise ArgumentValueError(expected(argument, wanted, f"shape {tuple(states.shape)}"))
+        return states
+
+    def field(self, like_states: Tensor) -> Field:
+        """Return the field for states of the dtype and device of `like_states`."""
+        place = {"dtype": like_states.dtype, "device": like_states.device}
+        return Field(
+            attention=self.attention.to(**place),
+            geometry=self.geometry.to(**place),
+            factor=self.weight_factor,
+            identity_values=self.projection == "remark_5_1",
+        )
+
+    def __repr__(self) -> str:
+        mask = "causal" if self.attention.causal else "full mask"
+        heads = f"{self.heads} head{'s' * (self.heads > 1)}"
+        return f"Flow({heads}, dim {self.dim}, {mask}, {self.space.name}, {self.normalization})"
+
+
+def _check_layer(moved: Tensor) -> None:
+    broken = ~torch.isfinite(moved).all(dim=-1)
+    if bool(broken.any()):
+        lost = bool(torch.isnan(moved[first_place(broken)]).any())
+        what = " lands on zero, which has no direction" if lost else " overflows"
+        came = f"one in which {first_token(broken)}{what}"
+        raise ArgumentValueError(expected("x", "states with a next layer", came, "take a smaller tau"))
+
+
+def _check_metric(geometry: Geometry, attention: Attention) -> None:
+    if geometry.metric is not None and geometry.metric.shape[-1] != attention.dim:
+        wanted = f"a metric of shape ({attention.dim}, {attention.dim}) to fit qk, shape {tuple(attention.qk.shape)}"
+        raise ArgumentValueError(expected("space", wanted, f"shape {tuple(geometry.metric.shape)}"))
+
+
+def _check_remark_5_1(attention: Attention, geometry: Geometry, space: str) -> None:
+    if attention.heads != 1 or not attention.ov.constant or not geometry.quadratic:
+        came = f"{attention.heads} heads, ov {type(attention.ov).__name__}, {space}"
+        wanted = "one head with a constant ov on an ellipsoid for 'remark_5_1'"
+        raise ArgumentValueError(expected("projection", wanted, came))
+    ov = attention.ov.matrix_at(0.0)[..., 0, :, :]
+    metric = torch.eye(attention.dim, dtype=ov.dtype) if geometry.metric is None else geometry.metric
+    gram = ov.mT @ ov
+    defect = float((gram - metric.to(gram)).abs().max() / gram.abs().max())
+    if defect > 1e-10:
+        wanted = "the metric ov^T ov for 'remark_5_1'"
+        came = f"a metric that differs from it by {defect:.3g} of its largest entry"
+        raise ArgumentValueError(expected("space", wanted, came, "pass Ellipsoid(ov.T @ ov)"))

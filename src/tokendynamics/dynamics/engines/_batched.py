@@ -1,0 +1,307 @@
+"""Many systems at once in PyTorch: an embedded Runge–Kutta pair with step control for every system by itself.
+
+On the sphere and ellipsoids each accepted step is retracted, ``y / |y|_M``. The field is evaluated at projections,
+so the last stage, taken before the retraction, is the first stage of the next step unchanged. Systems that have
+ended are compacted away. A step ends exactly where a schedule
+jumps or has a kink.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from tokendynamics.dynamics._field import Field
+from tokendynamics.dynamics._status import Status
+from tokendynamics.dynamics.engines._endings import of_stuck
+from tokendynamics.dynamics.engines._problem import Outcome, Problem
+from tokendynamics.dynamics.engines._stages import Attempt, Coefficients, first_event, take_step
+from tokendynamics.dynamics.events import Event
+from tokendynamics.spaces._retraction import inner
+
+_BLOCK_ENTRIES = 2**18
+"""Systems are run in blocks of about this many numbers of state or weights, so that their stages stay in cache."""
+
+_SAFETY, _SLOWEST, _FASTEST = 0.9, 0.2, 10.0
+
+
+def run(problem: Problem) -> Outcome:
+    """Run all systems of the problem, block by block."""
+    outcome = Outcome.blank(problem)
+    systems, tokens, dim = problem.start.shape
+    weights = problem.field.attention.heads * min(tokens, 128) * tokens
+    size = max(1, _BLOCK_ENTRIES // max(tokens * dim, weights, problem.footprint))
+    blocks = torch.arange(systems, device=problem.start.device).split(size)
+    coefficients = Coefficients.of(problem.tableau, problem.start)
+    for number, ids in enumerate(blocks):
+        block = _Block(
+            problem, coefficients, problem.field.select(ids), outcome, ids, number / len(blocks), len(blocks)
+        )
+        try:
+            block.run()
+        except KeyboardInterrupt:
+            for remaining in blocks[number + 1 :]:
+                block.mark(remaining, Status.INTERRUPTED)
+            outcome.interrupted = True
+            break
+    return outcome
+
+
+@dataclass
+class _Moving:
+    """The systems of a block that are under way, compacted: everything has one row per system."""
+
+    ids: Tensor
+    y: Tensor
+    t: Tensor
+    h: Tensor
+    slope: Tensor
+    last_ratio: Tensor
+    tried: Tensor
+    field: Field
+
+    def kept(self, keep: Tensor) -> _Moving:
+        index = keep.nonzero().squeeze(-1)
+        rows = {name: getattr(self, name)[index] for name in ("ids", "y", "t", "h", "slope", "last_ratio", "tried")}
+        return _Moving(**rows, field=self.field.select(index))
+
+
+class _Block:
+    """The run of one block of systems; `ids` are their rows in the outcome."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        coefficients: Coefficients,
+        field: Field,
+        outcome: Outcome,
+        ids: Tensor,
+        done: float,
+        blocks: int,
+    ) -> None:
+        self.problem, self.coefficients, self.field, self.outcome, self.ids = problem, coefficients, field, outcome, ids
+        self.done, self.blocks = done, blocks
+        self.times = torch.tensor(problem.times, dtype=torch.float64, device=ids.device)
+        self.y = problem.start[ids]
+        self.h = torch.zeros(len(ids), dtype=torch.float64, device=ids.device)
+        self.tried = torch.zeros(len(ids), dtype=torch.int64, device=ids.device)
+        self.cursor = torch.ones(len(ids), dtype=torch.int64, device=ids.device)
+        self.alive = torch.ones(len(ids), dtype=torch.bool, device=ids.device)
+        self.moving: _Moving | None = None
+
+    def run(self) -> None:
+        start, end = self.problem.times[0], self.problem.times[-1]
+        joints = [start, *self.field.attention.joints(start, end), end]
+        try:
+            self._end_where_events_hold(start)
+            for left, right in pairwise(joints):
+                self._segment(left, right)
+        except KeyboardInterrupt:
+            if self.moving is not None:
+                self._finish(self.moving, torch.ones_like(self.moving.ids, dtype=torch.bool), Status.INTERRUPTED)
+            # The others that are not done stand at the end of a segment.
+            ends = self.outcome.end_times[self.ids.cpu()].to(self.ids.device)
+            waiting = (self.alive & (ends < end)).nonzero().squeeze(-1)
+            self._stop(waiting, self.y[waiting], ends[waiting], Status.INTERRUPTED)
+            raise
+
+    def mark(self, ids: Tensor, status: Status) -> None:
+        for i in ids.tolist():
+            self.outcome.status[i] = status
+
+    def _segment(self, left: float, right: float) -> None:
+        local = self.alive.nonzero().squeeze(-1)
+        if len(local) == 0 or right <= left:
+            return
+        moving = self._set_off(local, self.field.within(left, right).select(local), left, right)
+        while len(moving.ids):
+            self.moving = moving
+            moving = self.moving = self._advance(moving, right)
+            share = float(moving.t.mean()) if len(moving.ids) else right
+            self._report(share)
+        self.moving = None
+
+    def _set_off(self, local: Tensor, field: Field, left: float, right: float) -> _Moving:
+        y, t = self.y[local], torch.full_like(self.h[local], left)
+        slope = field.velocity(y, field_time(field, t))
+        self._count("right_hand_sides", local, 1)
+        h = self.h[local]
+        if bool((h == 0).any()):
+            h = torch.where(h == 0, self._first_step(field, y, t, slope, right - left), h)
+            self._count("right_hand_sides", local, 1)
+        return _Moving(local, y, t, h, slope, torch.ones_like(h), self.tried[local], field)
+
+    def _first_step(self, field: Field, y: Tensor, t: Tensor, slope: Tensor, length: float) -> Tensor:
+        # Hairer, Nørsett and Wanner, Solving Ordinary Differential Equations I, II.4: from the sizes of y, y' and y''.
+        size, speed = (self._in_tolerances(field, part, y) for part in (y, slope))
+        tiny = (size < 1e-5) | (speed < 1e-5)
+        guess = torch.where(tiny, torch.full_like(size, 1e-6), 0.01 * size / speed.clamp_min(1e-300)).clamp_max(length)
+        ahead = field.velocity(y + guess[:, None, None].to(y) * slope, field_time(field, t + guess))
+        bend = self._in_tolerances(field, ahead - slope, y) / guess
+        largest = torch.maximum(speed, bend)
+        power = 1.0 / self.problem.tableau.order
+        better = torch.where(largest <= 1e-15, (guess * 1e-3).clamp_min(1e-6), (0.01 / largest) ** power)
+        step = torch.minimum(100 * guess, better)
+        return torch.where(torch.isfinite(step), step, guess).clamp_max(length)
+
+    def _in_tolerances(self, field: Field, part: Tensor, *states: Tensor) -> Tensor:
+        """Return the size (system,) of a change of states, in units of what the tolerances allow there.
+
+        On a quadric lengths are those of its metric, in which every state has length 1: what is accurate
+        does not hang on the coordinates.
+        """
+        rtol, atol, change = self.problem.rtol, self.problem.atol, part.detach()
+        if field.geometry.quadratic:
+            squares = inner(change, change, field.geometry.metric).flatten(start_dim=1)
+            return squares.mean(dim=-1).sqrt().to(torch.float64) / (atol + rtol)
+        sizes = [state.detach().abs() for state in states]
+        size = sizes[0] if len(sizes) == 1 else torch.maximum(*sizes)
+        return (change / (atol + rtol * size)).flatten(start_dim=1).square().mean(dim=-1).sqrt().to(torch.float64)
+
+    def _advance(self, moving: _Moving, right: float) -> _Moving:
+        last = moving.t + 1.0001 * moving.h >= right
+        h = torch.where(last, right - moving.t, moving.h)
+        attempt = take_step(moving.field, self.coefficients, moving.y, moving.t, h, moving.slope)
+        ratio = self._in_tolerances(moving.field, attempt.error, moving.y, attempt.y)
+        accepted = ratio <= 1.0
+        self._count("right_hand_sides", moving.ids, self.coefficients.new_stages)
+        self._count("accepted", moving.ids, accepted)
+        self._count("rejected", moving.ids, ~accepted)
+        t = torch.where(accepted, torch.where(last, torch.full_like(moving.t, right), moving.t + h), moving.t)
+        ended = self._end_at_events(moving, attempt, t, accepted)
+        if self.problem.recorded:
+            self._record(moving, attempt, t, accepted)
+        self._emit(moving, attempt, t, h, accepted & ~ended)
+        y = torch.where(accepted[:, None, None], moving.field.project(attempt.y), moving.y)
+        slope = torch.where(accepted[:, None, None], attempt.last_slope, moving.slope)
+        proposal = self._proposed(h, ratio, moving.last_ratio, accepted)
+        # A step cut short by the end of the interval says nothing against a longer one.
+        proposal = torch.where(last & accepted, torch.maximum(proposal, moving.h), proposal)
+        last_ratio = torch.where(accepted, ratio.clamp_min(1e-4), moving.last_ratio)
+        after = _Moving(moving.ids, y, t, proposal, slope, last_ratio, moving.tried + 1, moving.field)
+        return self._retire(after, ended, torch.isfinite(ratio), right)
+
+    def _proposed(self, h: Tensor, ratio: Tensor, last_ratio: Tensor, accepted: Tensor) -> Tensor:
+        order = self.problem.tableau.order
+        factor = _SAFETY * ratio.clamp_min(1e-10) ** (-0.7 / order) * last_ratio ** (0.4 / order)
+        factor = torch.where(torch.isfinite(ratio), factor, torch.full_like(factor, _SLOWEST))
+        return h * factor.clamp(_SLOWEST, _FASTEST).where(accepted, factor.clamp(_SLOWEST, 1.0))
+
+    def _retire(self, moving: _Moving, ended: Tensor, finite: Tensor, right: float) -> _Moving:
+        arrived = ~ended & (moving.t >= right)
+        # A field that is not finite at the start leaves no step size at all.
+        underflow = ~ended & ~arrived & ~(moving.t + moving.h > moving.t)
+        spent = ~ended & ~arrived & ~underflow & (moving.tried >= self.problem.max_steps)
+        leaving = ended | arrived | underflow | spent
+        if not bool(leaving.any()):
+            return moving
+        if bool(underflow.any()):
+            for status, which in of_stuck(moving.field, moving.y, moving.slope, moving.t, finite).items():
+                self._finish(moving, underflow & which, status)
+        self._finish(moving, spent, Status.BUDGET)
+        rows = moving.ids[arrived]
+        self.y[rows], self.h[rows], self.tried[rows] = moving.y[arrived], moving.h[arrived], moving.tried[arrived]
+        self.outcome.end_times[self.ids[rows].cpu()] = right
+        return moving.kept(~leaving)
+
+    def _end_at_events(self, moving: _Moving, attempt: Attempt, t: Tensor, accepted: Tensor) -> Tensor:
+        """End the systems that met an event in this step, at the earliest one."""
+        events = self.problem.events
+        if not events:
+            return torch.zeros_like(accepted)
+        after = moving.field.project(attempt.y)
+        shares = torch.stack([self._share_at(event, moving, attempt, after, t, accepted) for event in events])
+        ended = shares.amin(dim=0) <= 1
+        if bool(ended.any()):
+            first = shares.argmin(dim=0)
+            for number, event in enumerate(events):
+                rows = (ended & (first == number)).nonzero().squeeze(-1)
+                self._end_at(event, rows, shares[number], moving, attempt)
+        return ended
+
+    def _share_at(
+        self, event: Event, moving: _Moving, attempt: Attempt, after: Tensor, t: Tensor, accepted: Tensor
+    ) -> Tensor:
+        """Return the share of the step at which each system meets the event; infinite where it does not."""
+        shares = torch.full_like(t, torch.inf)
+        hit = (accepted & (event.value(moving.field, after, t) <= 0)).nonzero().squeeze(-1)
+        if len(hit):
+            shares[hit] = first_event(event, moving.field.select(hit), attempt.rows(hit), moving.t[hit], attempt.h[hit])
+        return shares
+
+    def _record(self, moving: _Moving, attempt: Attempt, t: Tensor, accepted: Tensor) -> None:
+        """Write down where the values of recorded events fell to zero in this step."""
+        after = moving.field.project(attempt.y)
+        for number, event in enumerate(self.problem.recorded):
+            above = accepted & (event.value(moving.field, moving.y, moving.t) > 0)
+            shares = self._share_at(event, moving, attempt, after, t, above)
+            rows = (shares <= 1).nonzero().squeeze(-1)
+            if len(rows) == 0:
+                continue
+            states = moving.field.select(rows).exactly_projected(attempt.rows(rows).at(shares[rows]))
+            times = (moving.t[rows] + shares[rows] * attempt.h[rows]).tolist()
+            systems = self.ids[moving.ids[rows]].tolist()
+            self.outcome.crossings += [
+                (number, system, time, state) for system, time, state in zip(systems, times, states, strict=True)
+            ]
+
+    def _end_at(self, event: Event, rows: Tensor, shares: Tensor, moving: _Moving, attempt: Attempt) -> None:
+        if len(rows) == 0:
+            return
+        until = moving.t[rows] + shares[rows] * attempt.h[rows]
+        self._emit_until(rows, moving, attempt, until, attempt.h)
+        state = moving.field.select(rows).exactly_projected(attempt.rows(rows).at(shares[rows]))
+        self._stop(moving.ids[rows], state, until, event.status)
+
+    def _end_where_events_hold(self, start: float) -> None:
+        now = torch.full_like(self.h, start)
+        for event in self.problem.events:
+            hit = (self.alive & (event.value(self.field, self.y, now) <= 0)).nonzero().squeeze(-1)
+            self._stop(hit, self.y[hit], now[hit], event.status)
+
+    def _emit(self, moving: _Moving, attempt, t: Tensor, h: Tensor, which: Tensor) -> None:
+        rows = which.nonzero().squeeze(-1)
+        self._emit_until(rows, moving, attempt, t[rows], h)
+
+    def _emit_until(self, rows: Tensor, moving: _Moving, attempt, until: Tensor, h: Tensor) -> None:
+        """Write the states at all output times up to `until` into the outcome, through the continuous extension."""
+        while len(rows):
+            cursor = self.cursor[moving.ids[rows]]
+            wanted = self.times[cursor.clamp_max(len(self.times) - 1)]
+            due = (cursor < len(self.times)) & (wanted <= until)
+            rows, until, cursor, wanted = rows[due], until[due], cursor[due], wanted[due]
+            if len(rows) == 0:
+                return
+            share = ((wanted - moving.t[rows]) / h[rows]).clamp(0.0, 1.0)
+            state = moving.field.select(rows).exactly_projected(attempt.rows(rows).at(share))
+            self.outcome.states[self.ids[moving.ids[rows]], cursor] = state
+            self.cursor[moving.ids[rows]] += 1
+
+    def _finish(self, moving: _Moving, which: Tensor, status: Status) -> None:
+        rows = which.nonzero().squeeze(-1)
+        self._stop(moving.ids[rows], moving.y[rows], moving.t[rows], status)
+
+    def _stop(self, local: Tensor, state: Tensor, t: Tensor, status: Status) -> None:
+        """End the run of some systems: their last state is held at all later times."""
+        if len(local) == 0:
+            return
+        self.alive[local] = False
+        self.mark(self.ids[local], status)
+        self.outcome.end_times[self.ids[local].cpu()] = t.cpu()
+        for row, cursor, last in zip(self.ids[local].tolist(), self.cursor[local].tolist(), state, strict=True):
+            self.outcome.states[row, cursor:] = last
+
+    def _count(self, name: str, local: Tensor, amount: int | Tensor) -> None:
+        self.outcome.counts[name][self.ids[local].cpu()] += amount if isinstance(amount, int) else amount.cpu()
+
+    def _report(self, t: float) -> None:
+        start, end = self.problem.times[0], self.problem.times[-1]
+        self.problem.report(self.done + (t - start) / (end - start) / self.blocks)
+
+
+def field_time(field: Field, t: Tensor) -> Tensor | float:
+    """Return the times as the field wants them: a field that does not depend on time takes any number."""
+    return 0.0 if field.constant else t

@@ -1,0 +1,119 @@
+"""Intervals: how well a number that came from few draws is known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.numerics._seeding import generator
+
+_NORMAL_95 = 1.959963984540054
+
+
+def wilson(count: int, total: int) -> tuple[float, float]:
+    """Return the 95 % Wilson interval of a probability of which `count` of `total` independent trials are known.
+
+    The probabilities p with ``|count/total − p| ≤ z √(p(1 − p)/total)``, z = 1.96: it stays within 0..1 and does not
+    shrink to a point at 0 or `total` (E. B. Wilson, 1927).
+
+    Args:
+        count: Successes, 0..total.
+        total: Trials, at least 1.
+
+    Raises:
+        ArgumentValueError: No trials, or a count outside 0..total.
+
+    >>> tuple(round(end, 4) for end in wilson(0, 10))
+    (0.0, 0.2775)
+    """
+    if total < 1:
+        raise ArgumentValueError(expected("total", "at least one trial", total))
+    if not 0 <= count <= total:
+        raise ArgumentValueError(expected("count", f"0..{total}", count))
+    share, weight = count / total, _NORMAL_95**2 / total
+    middle = (share + weight / 2) / (1 + weight)
+    half = math.sqrt(weight * (share * (1 - share) + weight / 4)) / (1 + weight)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def percentile_interval(values: Tensor, confidence: float) -> tuple[float | None, float | None]:
+    """Return the central interval that holds the share `confidence` of resampled values.
+
+    Args:
+        values: (resample,).
+        confidence: Such as 0.95.
+
+    Returns:
+        Both ends, interpolated; None without values, and for an end that is not finite.
+
+    >>> percentile_interval(torch.arange(101).double(), 0.5)
+    (25.0, 75.0)
+    """
+    if values.numel() == 0:
+        return None, None
+    tail = (1.0 - confidence) / 2.0
+    low, high = torch.quantile(values, torch.tensor([tail, 1.0 - tail], dtype=values.dtype)).tolist()
+    return low if math.isfinite(low) else None, high if math.isfinite(high) else None
+
+
+@dataclass(frozen=True, eq=False)
+class Bootstrap:
+    """Percentile intervals of ratios of sums over independent units, such as sequences, never their tokens.
+
+    Attributes:
+        counts: How often each unit stands in each resample, (resample, unit).
+        confidence: Of the intervals, such as 0.95.
+    """
+
+    counts: Tensor
+    confidence: float
+
+    @classmethod
+    def drawn(cls, units: int, resamples: int, confidence: float, seed: int) -> Bootstrap:
+        """Draw resamples with replacement, each as large as the sample."""
+        draws = torch.randint(units, (resamples, units), generator=generator(seed))
+        counts = torch.zeros(resamples, units, dtype=torch.float64)
+        return cls(counts.scatter_add_(1, draws, torch.ones_like(draws, dtype=torch.float64)), confidence)
+
+    def ratio(
+        self, numerator: Tensor, denominator: Tensor, transform: Callable[[Tensor], Tensor] | None = None
+    ) -> tuple[float | None, float | None, float | None]:
+        """Return ``transform(Σ_u numerator_u / Σ_u denominator_u)`` over units u, and both ends of its interval.
+
+        Args:
+            numerator: (unit,).
+            denominator: (unit,), not negative.
+            transform: Identity if None; monotonic.
+
+        Returns:
+            Three times None if the denominator vanishes or a sum is not finite.
+        """
+        sums = torch.stack([numerator, denominator])
+        if not bool(torch.isfinite(sums).all()) or float(denominator.sum()) <= 0:
+            return None, None, None
+        totals = torch.cat([sums.sum(dim=1, keepdim=True), sums @ self.counts.mT], dim=1)
+        # A resample may leave out every unit that has something in the denominator; then it says nothing.
+        quotients = totals[0, totals[1] > 0] / totals[1, totals[1] > 0]
+        values = quotients if transform is None else transform(quotients)
+        return float(values[0]), *percentile_interval(values[1:], self.confidence)
+
+
+def bayesian_bootstrap(weights: Tensor, resamples: int, seed: int) -> Tensor:
+    """Return each weight times an independent exponential variable, scaled to sum to one (D. B. Rubin, 1981).
+
+    Args:
+        weights: (weight,), positive.
+        resamples: How many sets of weights.
+        seed: Of the draw.
+
+    Returns:
+        Shape (resample, weight). Unlike draws with replacement it never leaves a weight out.
+    """
+    draws = torch.empty(resamples, weights.shape[0], dtype=torch.float64).exponential_(generator=generator(seed))
+    scaled = draws * weights
+    return scaled / scaled.sum(dim=-1, keepdim=True)

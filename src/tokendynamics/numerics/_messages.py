@@ -1,0 +1,87 @@
+"""What came, as a message may print it: foreign text made safe, and where in an array the first thing wrong is."""
+
+from __future__ import annotations
+
+import unicodedata
+
+from torch import Tensor
+
+_JOINERS = "\u200c\u200d"  # needed inside Persian words and emoji: they are text, not control
+
+
+def printable(text: str, *, keep: str = "") -> str:
+    r"""Replace what would act on a terminal or a page, or not show at all, by a visible sign.
+
+    C0 control characters become their control pictures; other control, format (bidirectional overrides among
+    them), private and surrogate characters become their code point in angle quotes. Escaping for HTML comes later.
+
+    Args:
+        text: Anything.
+        keep: Characters left as they are, such as line breaks.
+
+    >>> printable("a\x00b\u202ec\x1b[31m")
+    'a␀b‹U+202E›c␛[31m'
+    >>> printable("one\ntwo", keep="\n") == "one\ntwo"
+    True
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(char if char in keep else _sign(char) for char in text)
+
+
+def shortened(text: str, longest: int) -> str:
+    """Leave out the middle of a text that is too long: its beginning says what it is, its end what to do.
+
+    Args:
+        text: Anything.
+        longest: Number of characters that may be left, at least 3.
+
+    >>> shortened("abcdefghij", 7), shortened("short", 7)
+    ('ab … ij', 'short')
+    """
+    if len(text) <= longest:
+        return text
+    end = (longest - 3) // 2
+    return f"{text[: longest - 3 - end]} … {text[len(text) - end :]}"
+
+
+def _sign(char: str) -> str:
+    code = ord(char)
+    if code < 0x20:
+        return chr(0x2400 + code)
+    if code == 0x7F:
+        return "␡"
+    kind = unicodedata.category(char)
+    hidden = kind in {"Cc", "Cs", "Co", "Cn", "Zl", "Zp"} or (kind == "Cf" and char not in _JOINERS)
+    return f"‹U+{code:04X}›" if hidden else char
+
+
+def first_place(marked: Tensor) -> tuple[int, ...]:
+    """Return the index of the first True entry, in the order of storage.
+
+    >>> import torch
+    >>> first_place(torch.tensor([[False, False], [True, True]]))
+    (1, 0)
+    """
+    return tuple(int(i) for i in marked.nonzero()[0])
+
+
+def first_token(marked: Tensor, verb: str = "") -> str:
+    """Return which token of which system is the first one marked in (…, token), in words; `verb` follows the token.
+
+    >>> import torch
+    >>> first_token(torch.tensor([False, True])), first_token(torch.tensor([[False, True]]))
+    ('token 1', 'token 1 of system (0,)')
+    """
+    *system, token = first_place(marked)
+    return f"token {token}{verb}" + (f" of system {tuple(system)}" if system else "")
+
+
+def first_system(marked: Tensor, word: str = "system") -> str:
+    """Return " in system …" for the first one marked in (…,); nothing where there is but one.
+
+    >>> import torch
+    >>> first_system(torch.tensor([False, True])), first_system(torch.tensor(True))
+    (' in system (1,)', '')
+    """
+    return f" in {word} {first_place(marked)}" if marked.ndim else ""

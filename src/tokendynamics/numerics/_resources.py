@@ -1,0 +1,84 @@
+"""Memory and threads: what does not fit is refused before it is allocated; threads are a setting of a piece of work."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from tokendynamics.numerics._arguments import as_count
+from tokendynamics.numerics._errors import ArgumentValueError, MemoryLimitError, expected
+
+
+def installed_memory() -> int:
+    """Return the bytes of main memory of this machine; without a limit where the system does not tell.
+
+    >>> installed_memory() > 2**28
+    True
+    """
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return 2**63
+
+
+def check_fits(needed: int, argument: str, advice: str = "") -> None:
+    """Refuse what needs more memory than the machine has.
+
+    Args:
+        needed: Bytes that are needed at least.
+        argument: What needs them, for the message.
+        advice: What to do instead.
+
+    Raises:
+        MemoryLimitError: More than is installed; both sizes are printed.
+    """
+    installed = installed_memory()
+    if needed > installed:
+        wanted = f"what fits into the {in_bytes(installed)} of memory of this machine"
+        raise MemoryLimitError(expected(argument, wanted, f"{in_bytes(needed)} needed at least", advice))
+
+
+def in_bytes(count: int) -> str:
+    """Put a number of bytes in words.
+
+    >>> in_bytes(3 * 2**30), in_bytes(2**70), in_bytes(100)
+    ('3.0 GiB', '1.1e+12 GiB', '9.3e-08 GiB')
+    """
+    size = count / 2**30 if count < 2**1000 else float("inf")
+    return f"{size:.1f} GiB" if 0.1 <= size < 1e6 else f"{size:.1e} GiB"
+
+
+_MOST_THREADS = 1024
+"""Beyond what a machine can start, OpenMP ends the process without a word that Python could catch."""
+
+
+@contextmanager
+def limited_threads(count: int | None) -> Iterator[int]:
+    """Run the body with `count` PyTorch threads and restore the former number afterwards.
+
+    Args:
+        count: At least 1, or None to leave the number as it is. Two are often slower than one on small models.
+
+    Yields:
+        The number in force.
+
+    Raises:
+        ArgumentTypeError: No whole number.
+        ArgumentValueError: A count below 1, or above 1024.
+
+    >>> with limited_threads(1) as threads:
+    ...     threads
+    1
+    """
+    if count is not None and as_count(count, "threads") > _MOST_THREADS:
+        raise ArgumentValueError(expected("threads", f"at most {_MOST_THREADS}", count))
+    former = torch.get_num_threads()
+    try:
+        if count is not None:
+            torch.set_num_threads(count)
+        yield torch.get_num_threads()
+    finally:
+        torch.set_num_threads(former)

@@ -1,0 +1,72 @@
+"""Checks that matrices, vectors and second states fit the token states they are used with."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tokendynamics.numerics._arguments import ArrayLike, as_square, as_states, as_tensor
+from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.numerics._tolerances import check_positive_definite
+
+
+def fitting_matrix(states: Tensor, matrix: ArrayLike, argument: str) -> Tensor:
+    """Return `matrix` in float64 beside `states`, of shape (…, dim, dim) broadcasting against the systems."""
+    form = as_square(matrix, argument)
+    dim = states.shape[-1]
+    if form.shape[-1] != dim:
+        wanted = f"shape (…, {dim}, {dim}) to fit x"
+        raise ArgumentValueError(expected(argument, wanted, f"shape {tuple(form.shape)}"))
+    _check_leading(states, form, 2, argument)
+    return _beside(states, form)
+
+
+def fitting_metric(states: Tensor, metric: ArrayLike, argument: str = "metric") -> Tensor:
+    """Return `metric` as `fitting_matrix` does; refused unless it is symmetric positive definite."""
+    form = fitting_matrix(states, metric, argument)
+    check_positive_definite(form, argument, as_square(metric, argument).dtype)
+    return form
+
+
+def fitting_vector(states: Tensor, vector: ArrayLike, argument: str) -> Tensor:
+    """Return `vector` in float64 as states of one token, (…, 1, dim), broadcasting against the systems."""
+    found = as_tensor(vector, argument, ndim_at_least=1, axes="(…, dim)")
+    dim = states.shape[-1]
+    if found.shape[-1] != dim:
+        raise ArgumentValueError(expected(argument, f"shape (…, {dim}) to fit x", f"shape {tuple(found.shape)}"))
+    _check_leading(states, found, 1, argument)
+    return _beside(states, found).unsqueeze(-2)
+
+
+def fitting_states(states: Tensor, other: ArrayLike, argument: str) -> Tensor:
+    """Return `other` in float64: one vector per token of `states`, the systems broadcasting."""
+    found = as_states(other, argument)
+    if found.shape[-2:] != states.shape[-2:]:
+        wanted = f"shape (…, {states.shape[-2]}, {states.shape[-1]}) to fit x"
+        raise ArgumentValueError(expected(argument, wanted, f"shape {tuple(found.shape)}"))
+    _check_leading(states, found, 2, argument)
+    return _beside(states, found)
+
+
+def fitting_points(states: Tensor, points: ArrayLike, argument: str) -> Tensor:
+    """Return `points` in float64, of shape (…, point, dim): any number of them, the systems broadcasting."""
+    found = as_states(points, argument)
+    dim = states.shape[-1]
+    if found.shape[-1] != dim:
+        wanted = f"shape (…, point, {dim}) to fit x"
+        raise ArgumentValueError(expected(argument, wanted, f"shape {tuple(found.shape)}"))
+    _check_leading(states, found, 2, argument)
+    return _beside(states, found)
+
+
+def _check_leading(states: Tensor, other: Tensor, own_axes: int, argument: str) -> None:
+    leading = states.shape[:-2]
+    try:
+        torch.broadcast_shapes(leading, other.shape[: other.ndim - own_axes])
+    except RuntimeError:
+        wanted = f"leading axes that broadcast against those of x, {tuple(leading)}"
+        raise ArgumentValueError(expected(argument, wanted, f"shape {tuple(other.shape)}")) from None
+
+
+def _beside(states: Tensor, other: Tensor) -> Tensor:
+    return other.to(device=states.device, dtype=torch.float64)

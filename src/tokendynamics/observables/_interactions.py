@@ -1,0 +1,179 @@
+"""Sums of exponentials of logits: log Σ_j exp(u^T qk x_j), its gradient, the sums Z_i, and the metric they define."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from tokendynamics.numerics._arguments import ArrayLike, as_states, check_finite, like
+from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.observables._fitting import fitting_matrix, fitting_points, fitting_states
+
+
+def log_interaction(u: ArrayLike, x: ArrayLike, qk: ArrayLike) -> Any:
+    """Return f(u) = log Σ_j exp(u^T qk x_j), the potential that token states make at the points u.
+
+    Convex in u. Source: `positional` (3); under its free flow A dx_l/dt is the gradient of f at x_l, its (4),
+    which `log_interaction_gradient` gives.
+
+    Args:
+        u: Points of shape (…, point, dim); pass the states themselves for f(x_l).
+        x: States of shape (…, token, dim), the senders.
+        qk: The form of the logits, (dim, dim) or (…, dim, dim) broadcasting against the systems.
+
+    Returns:
+        Shape (…, point), dimensionless, in the type and dtype of `x`.
+
+    Raises:
+        ArgumentValueError: Shapes that do not fit, or logits that overflow.
+
+    >>> log_interaction([[0.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, 1.0]])  # log 2
+    [0.693147...]
+    """
+    states = as_states(x)
+    logits = _logits(fitting_points(states, u, "u"), states.double(), fitting_matrix(states, qk, "qk"))
+    return like(logits.logsumexp(dim=-1).to(states.dtype), x)
+
+
+def log_interaction_gradient(u: ArrayLike, x: ArrayLike, qk: ArrayLike) -> Any:
+    """Return the gradient of `log_interaction` in u: qk Σ_j w_j(u) x_j with w = softmax_j(u^T qk x_j).
+
+    Source: `positional` (4). With one head and ov = A^{−1} qk it equals A dx_l/dt of the free flow at u = x_l.
+
+    Args:
+        u: Points of shape (…, point, dim).
+        x: States of shape (…, token, dim), the senders.
+        qk: The form of the logits, (dim, dim) or (…, dim, dim) broadcasting against the systems.
+
+    Returns:
+        Shape (…, point, dim), in the units of qk x, in the type and dtype of `x`.
+
+    Raises:
+        ArgumentValueError: Shapes that do not fit, or logits that overflow.
+
+    >>> log_interaction_gradient([[0.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]], [[2.0, 0.0], [0.0, 4.0]])
+    [[1.0, 2.0]]
+    """
+    states = as_states(x)
+    form, wide = fitting_matrix(states, qk, "qk"), states.double()
+    weights = _logits(fitting_points(states, u, "u"), wide, form).softmax(dim=-1)
+    return like((weights @ wide @ form.mT).to(states.dtype), x)
+
+
+@typed_arguments
+def interaction_sums(x: ArrayLike, qk: ArrayLike, *, normalization: str = "paper", causal: bool = False) -> Any:
+    """Return Z_i = c Σ_j exp(x_i^T qk x_j), over all tokens j, or over j ≤ i if `causal`.
+
+    c = √dim for ``"paper"``, where Z_i is the denominator of the weights of `asymptotic` (7) and, summed over all
+    tokens, stands in its metric (9); c = 1 for ``"plain"``, the denominator of the softmax. It is inf
+    where it exceeds the largest number of the dtype: `log_interaction_sums` stays finite there.
+
+    Args:
+        x: States of shape (…, token, dim).
+        qk: The form of the logits, (dim, dim) or (…, dim, dim) broadcasting against the systems of `x`.
+        normalization: ``"paper"`` or ``"plain"``.
+        causal: Whether each token sums over itself and the tokens before it only.
+
+    Returns:
+        Shape (…, token), dimensionless, above 0.
+
+    Raises:
+        ArgumentValueError: Shapes that do not fit, logits that overflow, or another normalization.
+
+    >>> interaction_sums([[1.0], [0.0]], [[0.0]], normalization="plain")
+    [2.0, 2.0]
+    """
+    states = as_states(x)
+    return like(_log_sums(states, qk, normalization, causal).exp().to(states.dtype), x)
+
+
+@typed_arguments
+def log_interaction_sums(x: ArrayLike, qk: ArrayLike, *, normalization: str = "paper", causal: bool = False) -> Any:
+    """Return log Z_i, finite where `interaction_sums` overflows; arguments and refusals are the same.
+
+    With ``normalization="plain"`` it is f(x_i) of `positional` (3), `log_interaction` at the tokens themselves.
+
+    Args:
+        x: States of shape (…, token, dim).
+        qk: The form of the logits, (dim, dim) or (…, dim, dim) broadcasting against the systems of `x`.
+        normalization: ``"paper"`` or ``"plain"``.
+        causal: Whether each token sums over itself and the tokens before it only.
+
+    Returns:
+        Shape (…, token), dimensionless.
+
+    Raises:
+        ArgumentValueError: Shapes that do not fit, logits that overflow, or another normalization.
+
+    >>> log_interaction_sums([[100.0], [0.0]], [[1.0]])
+    [10000.0, 0.693147...]
+    """
+    states = as_states(x)
+    return like(_log_sums(states, qk, normalization, causal).to(states.dtype), x)
+
+
+def _log_sums(states: Tensor, qk: ArrayLike, normalization: str, causal: bool) -> Float64[Tensor, "*broadcast token"]:
+    if normalization not in ("paper", "plain"):
+        raise ArgumentValueError(expected("normalization", "'paper' or 'plain'", repr(normalization)))
+    wide = states.double()
+    logits = _logits(wide, wide, fitting_matrix(states, qk, "qk"))
+    if causal:
+        later = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).triu(diagonal=1)
+        logits = logits.masked_fill(later, -torch.inf)
+    return logits.logsumexp(dim=-1) + (math.log(states.shape[-1]) / 2 if normalization == "paper" else 0.0)
+
+
+def _logits(
+    u: Float64[Tensor, "*point_system point dim"],
+    x: Float64[Tensor, "*system token dim"],
+    form: Float64[Tensor, "*form_system dim dim"],
+) -> Float64[Tensor, "*broadcast point token"]:
+    logits = u @ form @ x.mT
+    check_finite(logits, "u^T qk x_j")
+    return logits
+
+
+@typed_arguments
+def riemannian_metric(
+    first: ArrayLike, second: ArrayLike, x: ArrayLike, qk: ArrayLike, *, normalization: str = "paper"
+) -> Any:
+    """Return ⟨X, Y⟩ at x, Σ_i Z_i X_i^T qk Y_i with Z_i = `interaction_sums`, of two fields of tangent vectors.
+
+    Source: `asymptotic` (9). With one head, ov = I, the full mask and qk = M ≻ 0, the velocity F of its flow (7)
+    satisfies ⟨F, Y⟩ = −dV(Y) for the potential V, its (10), and all tangent Y (theorem 3.1). The normalization
+    has to be the flow's. It is an inner product only where qk is symmetric positive definite; the sum is given
+    for any qk. Where it exceeds the largest number of the dtype it is ±inf.
+
+    Args:
+        first: X, vectors of shape (…, token, dim).
+        second: Y, vectors of shape (…, token, dim).
+        x: States of shape (…, token, dim); the systems of all four arguments broadcast.
+        qk: The form of the logits and of the metric, (dim, dim) or (…, dim, dim).
+        normalization: ``"paper"`` (Z_i with the factor √dim) or ``"plain"``.
+
+    Returns:
+        Shape (…,), in the units of X times those of Y, in the type and dtype of `x`.
+
+    Raises:
+        ArgumentValueError: Shapes that do not fit, values that overflow, or another normalization.
+
+    >>> identity = [[1.0, 0.0], [0.0, 1.0]]
+    >>> riemannian_metric([[0.0, 3.0]], [[0.0, 2.0]], [[1.0, 0.0]], identity, normalization="plain")  # 6e
+    16.309690...
+    """
+    states = as_states(x)
+    form = fitting_matrix(states, qk, "qk")
+    left, right = fitting_states(states, first, "first"), fitting_states(states, second, "second")
+    log_sums = log_interaction_sums(states.double(), form, normalization=normalization)
+    products = ((left @ form) * right).sum(dim=-1)
+    check_finite(products, "first_i^T qk second_i")
+    # The largest Z comes in last, so that weighted products that cancel do not become inf − inf.
+    largest = log_sums.amax(dim=-1, keepdim=True)
+    total = (products * (log_sums - largest).exp()).sum(dim=-1)
+    result = torch.where(total == 0, total, total * largest.squeeze(-1).exp())
+    return like(result.to(states.dtype), x)

@@ -1,0 +1,126 @@
+"""Every figure by its name, with what makes it quick."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from tokendynamics.papers._record import Record
+from tokendynamics.papers.asymptotic import _fig1 as fig1
+from tokendynamics.papers.asymptotic import _fig2 as fig2
+from tokendynamics.papers.asymptotic import _fig3 as fig3
+from tokendynamics.papers.asymptotic import _fig4 as fig4
+from tokendynamics.papers.asymptotic import _fig5 as fig5
+from tokendynamics.papers.asymptotic import _wendel as wendel
+from tokendynamics.papers.logical import _attention_2_18 as attention_2_18
+from tokendynamics.papers.logical import _equivalence as equivalence
+from tokendynamics.papers.logical import _fig1 as logical_fig1
+from tokendynamics.papers.logical import _fig2 as logical_fig2
+from tokendynamics.papers.logical import _landscape as landscape
+from tokendynamics.papers.logical import _weights as weights
+from tokendynamics.papers.logical import _worked_examples as worked_examples
+from tokendynamics.papers.logical._learned import Size
+from tokendynamics.papers.positional import _fig1 as positional_fig1
+from tokendynamics.papers.positional import _fig2a as fig2a
+from tokendynamics.papers.positional import _fig2b as fig2b
+from tokendynamics.papers.positional import _fig5 as positional_fig5
+from tokendynamics.papers.positional import _fig9a as fig9a
+from tokendynamics.papers.positional import _fig9b as fig9b
+from tokendynamics.papers.positional import _remark_3_2 as remark_3_2
+from tokendynamics.papers.positional import _remark_3_5 as remark_3_5
+from tokendynamics.papers.positional import _remark_4_2 as remark_4_2
+
+_HOW = ("folder", "progress", "threads")
+"""Arguments that no number hangs on."""
+
+
+def _told(done: float, total: float, what: str) -> None:
+    """Say on the standard error how far a long figure is."""
+    print(f"  {done} of {total} parts done ({what})", file=sys.stderr, flush=True)
+
+
+@dataclass(frozen=True)
+class PaperFigure:
+    """One module with `reproduce` and `draw`.
+
+    Attributes:
+        module: The module.
+        full: Arguments of `reproduce` for the size of the paper, beyond its defaults.
+        quick: Arguments for a size that runs in seconds.
+        resumable: Whether `reproduce` keeps parts of the work in a ``folder`` and takes them from there.
+    """
+
+    module: ModuleType
+    full: Mapping[str, Any] = field(default_factory=dict)
+    quick: Mapping[str, Any] = field(default_factory=dict)
+    resumable: bool = False
+
+    def reproduce(self, *, quick: bool = False, folder: str | Path | None = None) -> Record:
+        """Compute and compare, at the size of the paper or quickly.
+
+        Args:
+            quick: Whether at the reduced size.
+            folder: Where a resumable figure keeps parts of the work; the others do not need it.
+        """
+        kept = {"folder": folder} if self.resumable else {}
+        given = self.quick if quick else self.full
+        record = replace(self.module.reproduce(**given, **kept), arguments=self.arguments(quick=quick))
+        return replace(record, quick=dict(self.quick)) if quick else record
+
+    def arguments(self, *, quick: bool = False) -> dict[str, Any]:
+        """Return sizes, seeds and tolerances that `reproduce` computes with, those left at their defaults too."""
+        parameters = inspect.signature(self.module.reproduce).parameters.values()
+        named = {one.name: one.default for one in parameters if one.kind is one.KEYWORD_ONLY}
+        # A figure that learns takes the size of its task as further keywords.
+        sized = asdict(Size()) if any(one.kind is one.VAR_KEYWORD for one in parameters) else {}
+        return {
+            name: value
+            for name, value in {**named, **sized, **(self.quick if quick else self.full)}.items()
+            if name not in _HOW
+        }
+
+    def draw(self, record: Record) -> Figure:
+        """Draw what `reproduce` returned."""
+        return self.module.draw(record)
+
+    @property
+    def title(self) -> str:
+        """The first line of the module."""
+        return (self.module.__doc__ or "").split("\n")[0].replace("`", "")
+
+
+_TOLD = {"progress": _told}
+_LEARNED = {"categories": 4, "positions": 8, "batch": 200, "steps": 10, "inner": 10, "seeds": 2}
+
+FIGURES: Mapping[str, PaperFigure] = {
+    "asymptotic-fig1": PaperFigure(fig1),
+    "asymptotic-fig2": PaperFigure(fig2),
+    "asymptotic-fig3": PaperFigure(fig3),
+    "asymptotic-fig4": PaperFigure(fig4),
+    "asymptotic-fig5": PaperFigure(fig5, full=_TOLD, quick={"systems": 2, "rtol": 1e-5}),
+    "asymptotic-wendel": PaperFigure(wendel, quick={"draws": 100}),
+    "logical-worked-examples": PaperFigure(worked_examples),
+    "logical-2-18": PaperFigure(attention_2_18),
+    "logical-equivalence": PaperFigure(equivalence),
+    "logical-landscape": PaperFigure(landscape, full=_TOLD, quick={"starts": 8, "depths": (2.0, 4.0, 6.0)}),
+    "logical-fig1": PaperFigure(logical_fig1, full=_TOLD, quick=_LEARNED, resumable=True),
+    "logical-fig2": PaperFigure(logical_fig2, full=_TOLD, quick=_LEARNED, resumable=True),
+    "logical-weights": PaperFigure(weights, full=_TOLD, quick={**_LEARNED, "samples": 300}, resumable=True),
+    "positional-fig1": PaperFigure(positional_fig1),
+    "positional-fig2a": PaperFigure(fig2a, quick={"systems": 8}),
+    "positional-fig2b": PaperFigure(fig2b),
+    "positional-fig5": PaperFigure(positional_fig5),
+    "positional-fig9a": PaperFigure(fig9a),
+    "positional-fig9b": PaperFigure(fig9b),
+    "positional-remark-3-2": PaperFigure(remark_3_2),
+    "positional-remark-3-5": PaperFigure(remark_3_5, quick={"draws": 40}),
+    "positional-remark-4-2": PaperFigure(remark_4_2, quick={"draws": 30}),
+}
+"""In the order of the papers."""

@@ -1,0 +1,132 @@
+"""What becomes of the tokens of many random flows: four outcomes, never two."""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tokendynamics.attention import Attention, RotaryPositions
+from tokendynamics.dynamics import Flow, Status, Trajectory, simulate
+from tokendynamics.dynamics.events import NormAbove
+from tokendynamics.numerics._seeding import generator
+from tokendynamics.spaces import Free
+
+HORIZON = 3000.0
+"""In units of 1/‖ov‖: every flow is run at the speed at which its value matrix has norm 1, a change of time."""
+
+_BOUND = 1e3
+_STEPS = 1500
+_IMPLICIT_STEPS = 1500
+_LONG_ENOUGH = 100.0
+_FAR, _STILL = 50.0, 1e-3
+_SLOPE = -0.25
+
+
+class Outcome(StrEnum):
+    """The end of one flow."""
+
+    ZERO = "to zero"
+    DIVERGED = "to infinity"
+    EQUILIBRIUM = "to a nonzero equilibrium"
+    UNDECIDED = "undecided"
+
+
+def positive_definite(count: int, dim: int, random: torch.Generator) -> Tensor:
+    """Standard normal matrices, those kept whose symmetric part is positive definite: nothing else is imposed.
+
+    Args:
+        count: How many.
+        dim: Rows and columns; about one matrix in 7 is kept in dim 2, and one in 400 in dim 4.
+        random: The generator of the draws.
+
+    Returns:
+        (count, dim, dim), float64.
+    """
+    kept = torch.empty(0, dim, dim, dtype=torch.float64)
+    while len(kept) < count:
+        drawn = torch.randn(20_000, dim, dim, dtype=torch.float64, generator=random)
+        lowest = torch.linalg.eigvalsh((drawn + drawn.mT) / 2)[:, 0]
+        kept = torch.cat([kept, drawn[lowest > 0]])
+    return kept[:count]
+
+
+def outcomes(qk: Tensor, ov: Tensor, tokens: int, seed: int, rotary: tuple[Tensor, Tensor] | None = None) -> np.ndarray:
+    """Run one flow for each pair of matrices from one normal start each, and say what became of it.
+
+    What is compared is the last third of each run (a factor of three in time):
+
+    - to infinity: the largest norm is 50 times that of the start or more, and has doubled at least;
+    - to a nonzero equilibrium: no token moved by more than a thousandth of the largest norm;
+    - to zero: the largest norm fell like t^(−1/4) or faster (t^(−1/2) is predicted);
+    - undecided: anything else, such as slower motion, rotation, or a step budget spent early.
+
+    Explicit steps come first; the flows that spend all of theirs are run again, from the start, by implicit steps.
+
+    Args:
+        qk: W, (system, dim, dim).
+        ov: V^T, (system, dim, dim).
+        tokens: Tokens of each start.
+        seed: Of the starts.
+        rotary: Q̄ and K̄, (system, dim, dim) each, for (8) instead of (2).
+
+    Returns:
+        Words of `Outcome`, (system,).
+    """
+    systems, dim = qk.shape[0], qk.shape[-1]
+    ov = ov / torch.linalg.matrix_norm(ov, ord=2)[:, None, None]
+    start = torch.randn(systems, tokens, dim, dtype=torch.float64, generator=generator(seed))
+    words, spent = _run(_flow(qk, ov, rotary), start, "batched", _STEPS)
+    if spent.any():
+        rows = torch.from_numpy(np.flatnonzero(spent))
+        turned = None if rotary is None else (rotary[0][rows], rotary[1][rows])
+        words[spent], _ = _run(_flow(qk[rows], ov[rows], turned), start[rows], "stiff", _IMPLICIT_STEPS)
+    return words
+
+
+def shares(words: np.ndarray) -> dict[Outcome, float]:
+    """The share of each outcome."""
+    return {outcome: float((words == str(outcome)).mean()) for outcome in Outcome}
+
+
+def _flow(qk: Tensor, ov: Tensor, rotary: tuple[Tensor, Tensor] | None) -> Flow:
+    positions = None if rotary is None else RotaryPositions(rotary[0].unsqueeze(1), rotary[1].unsqueeze(1))
+    return Flow(Attention(qk.unsqueeze(1), ov.unsqueeze(1), positions=positions), Free())
+
+
+def _run(flow: Flow, start: Tensor, engine: Literal["batched", "stiff"], steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """What became of each system, and which of them spent their steps before that was clear."""
+    times = np.concatenate([[0.0], np.geomspace(1.0, HORIZON, 81)])
+    events = [NormAbove(_BOUND)]
+    run = simulate(flow, start, times, rtol=1e-6, atol=1e-9, engine=engine, max_steps=steps, events=events)
+    words = _classified(run)
+    return words, (words == str(Outcome.UNDECIDED)) & (run.status == Status.BUDGET.value)
+
+
+def _classified(run: Trajectory) -> np.ndarray:
+    norms = torch.linalg.vector_norm(run.tensor, dim=-1).amax(dim=-1).numpy()
+    words = []
+    for system, end in enumerate(run.end_times):
+        last = int(np.searchsorted(run.times, end, side="right")) - 1
+        third = int(np.searchsorted(run.times, run.times[last] / 3))
+        late = run.tensor[system, third : last + 1]
+        moved = float((late - late[-1]).norm(dim=-1).max())
+        words.append(_outcome(norms[system, [0, third, last]], run.times[[third, last]], moved))
+    return np.array([str(word) for word in words], dtype=f"U{max(map(len, Outcome))}")
+
+
+def _outcome(norms: np.ndarray, times: np.ndarray, moved: float) -> Outcome:
+    """From the largest norms at the start, at a third of the run and at its end, and the motion in between."""
+    first, third, last = norms
+    if last > _FAR * first and last > 2 * third:
+        return Outcome.DIVERGED
+    if times[-1] < _LONG_ENOUGH:
+        return Outcome.UNDECIDED
+    if moved < _STILL * last:
+        return Outcome.EQUILIBRIUM
+    falling = math.log(last / third) < _SLOPE * math.log(times[-1] / times[0])
+    return Outcome.ZERO if falling else Outcome.UNDECIDED

@@ -1,0 +1,115 @@
+"""Text to token ids and back to something a person can read."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from tokendynamics.numerics._errors import ArgumentValueError, CheckpointError, expected
+from tokendynamics.pretrained._other_libraries import quiet, refusing, without_panics
+
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """A prompt as token ids.
+
+    Attributes:
+        ids: Token ids, int64.
+        tokens: Each token as readable text, with its leading space where it has one.
+    """
+
+    ids: Int[Tensor, "1 token"]
+    tokens: list[str]
+
+
+def load_tokenizer(folder: Path) -> Any | None:
+    """Return the tokenizer of a checkpoint folder, None if it has none.
+
+    Raises:
+        CheckpointError: Its files cannot be read.
+    """
+    if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
+        return None
+    from transformers import AutoTokenizer
+
+    def refusal(words: str) -> CheckpointError:
+        came = f"an unreadable one ({words})"
+        return CheckpointError(expected(str(folder), "a tokenizer", came, "copy or download it again"))
+
+    # Tokenizer files fail in as many ways as there are formats.
+    with refusing(refusal), quiet(), without_panics():
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+
+
+def encode(text: str, tokenizer: Any, context: int, *, truncate: bool, argument: str = "prompt") -> Encoding:
+    """Encode a prompt with the model's own tokenizer and its own special tokens.
+
+    Raises:
+        ArgumentValueError: An empty prompt, or one longer than `context` without `truncate`.
+    """
+    _check_not_empty(argument, text)
+    with refusing(lambda words: CheckpointError(expected("tokenizer", "one that can encode", words))), quiet():
+        ids = tokenizer(text, truncation=truncate, max_length=context if truncate else None)["input_ids"]
+    _check_length(argument, len(ids), context)
+    pieces = tokenizer.convert_ids_to_tokens(ids)
+    return Encoding(torch.tensor([ids], dtype=torch.long), [_readable(piece, tokenizer) for piece in pieces])
+
+
+def encode_bytes(text: str, vocabulary: int, context: int, *, truncate: bool, argument: str = "prompt") -> Encoding:
+    """Encode a prompt as its UTF-8 bytes modulo the vocabulary, for untrained networks without a tokenizer.
+
+    >>> encode_bytes("aé", vocabulary=50257, context=8, truncate=False)
+    Encoding(ids=tensor([[ 97, 195, 169]]), tokens=['a', '<0xC3>', '<0xA9>'])
+
+    Raises:
+        ArgumentValueError: See `encode`.
+    """
+    _check_not_empty(argument, text)
+    data = text.encode()
+    data = data[:context] if truncate else data
+    _check_length(argument, len(data), context)
+    tokens = [chr(byte) if byte < 128 else f"<0x{byte:02X}>" for byte in data]
+    return Encoding(torch.tensor([[byte % vocabulary for byte in data]], dtype=torch.long), tokens)
+
+
+def _check_not_empty(argument: str, text: str) -> None:
+    if not text.strip():
+        raise ArgumentValueError(expected(argument, "some text", repr(text[:20]), "pass at least one word"))
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        came = f"a lone surrogate at character {error.start}"
+        raise ArgumentValueError(expected(argument, "text that UTF-8 can hold", came, "remove it")) from error
+
+
+def _check_length(argument: str, length: int, context: int) -> None:
+    if length > context:
+        advice = "shorten it, or keep its beginning with truncate=True (--truncate on the command line)"
+        raise ArgumentValueError(
+            expected(argument, f"at most {context} tokens (the model's context)", f"{length}", advice)
+        )
+
+
+def _readable(piece: str, tokenizer: Any) -> str:
+    if "▁" in piece:
+        return piece.replace("▁", " ")
+    if byte := _BYTE.fullmatch(piece):
+        return chr(int(byte.group(1), 16)) if int(byte.group(1), 16) < 128 else piece
+    if _is_byte_level(tokenizer):
+        # Byte-level vocabularies spell each byte as a printable letter: Ġ is a space.
+        return tokenizer.convert_tokens_to_string([piece])
+    return piece
+
+
+def _is_byte_level(tokenizer: Any) -> bool:
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    return "ByteLevel" in repr(getattr(backend, "decoder", None))

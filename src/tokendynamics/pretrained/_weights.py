@@ -1,0 +1,121 @@
+"""The tensors of a base model by ITS names, checked, from wherever they are stored."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from math import prod
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from tokendynamics.numerics._errors import CheckpointError, expected
+from tokendynamics.numerics._messages import first_place
+from tokendynamics.numerics._resources import check_fits
+from tokendynamics.pretrained.adapters._adapter import Adapter
+
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+@runtime_checkable
+class TensorStore(Protocol):
+    """Anything that holds named tensors and reads them one at a time."""
+
+    @property
+    def shapes(self) -> Shapes:
+        """Shape of every tensor by its stored name."""
+        ...
+
+    def read(self, name: str) -> Tensor:
+        """Return one tensor in its stored dtype, owned by the caller."""
+        ...
+
+
+class Weights:
+    """Reads the tensors of a base model, whatever prefix or older name they are stored under.
+
+    Args:
+        store: Where the tensors are.
+        shapes: What the architecture needs: shape by name in the base model.
+        adapter: Its prefixes and older names.
+        origin: The checkpoint in a message.
+
+    Raises:
+        CheckpointError: A tensor is missing or has another shape than the configuration says.
+    """
+
+    def __init__(self, store: TensorStore, shapes: Shapes, adapter: Adapter, origin: str) -> None:
+        self._store = store
+        self._origin = origin
+        self._shapes = shapes
+        self._stored = _stored_names(store.shapes, shapes, adapter, origin)
+
+    def read(self, name: str) -> Tensor:
+        """Return one tensor in its stored dtype.
+
+        Raises:
+            CheckpointError: It holds no real numbers, or a NaN or an infinity (layer and tensor are named).
+            MemoryLimitError: More than there is memory for.
+        """
+        stored = self._stored[name]
+        check_fits(4 * prod(self._shapes[name]), _where(stored, self._origin))
+        tensor = self._store.read(stored)
+        # Eight bits and fewer mean nothing without the scales that a quantised checkpoint keeps elsewhere.
+        if tensor.dtype not in _DTYPES:
+            advice = "quantised checkpoints are read only as GGUF"
+            wanted = "real numbers of 16 bits or more"
+            raise CheckpointError(expected(_where(stored, self._origin), wanted, f"dtype {tensor.dtype}", advice))
+        _check_finite(tensor, _where(stored, self._origin))
+        return tensor
+
+
+def _stored_names(stored: Shapes, shapes: Shapes, adapter: Adapter, origin: str) -> dict[str, str]:
+    prefix = _prefix(stored, shapes, adapter)
+    names = {name: _stored_name(prefix + name, stored, adapter) for name in shapes}
+    for name, found in names.items():
+        if found not in stored:
+            advice = "the file is incomplete or its config.json belongs to another model"
+            raise CheckpointError(expected(_where(found, origin), f"shape {shapes[name]}", "no such tensor", advice))
+        if tuple(stored[found]) != tuple(shapes[name]):
+            advice = "does config.json belong to these weights?"
+            came = f"shape {tuple(stored[found])}"
+            raise CheckpointError(expected(_where(found, origin), f"shape {tuple(shapes[name])}", came, advice))
+    return names
+
+
+def _prefix(stored: Shapes, shapes: Shapes, adapter: Adapter) -> str:
+    """Return the prefix under which most of the tensors are found (a file may lack one of them)."""
+    return max(
+        adapter.prefixes,
+        key=lambda prefix: sum(_stored_name(prefix + name, stored, adapter) in stored for name in shapes),
+    )
+
+
+def _stored_name(name: str, stored: Shapes, adapter: Adapter) -> str:
+    for ours, older in adapter.renamed:
+        if name not in stored and name.endswith(ours) and name.removesuffix(ours) + older in stored:
+            return name.removesuffix(ours) + older
+    return name
+
+
+def _where(stored: str, origin: str) -> str:
+    # Files count blocks from 0.
+    layer = re.search(r"\.(\d+)\.", f".{stored}")
+    return f"{origin}: " + (f"layer {int(layer.group(1)) + 1}: " if layer else "") + f"tensor {stored}"
+
+
+def _check_finite(tensor: Tensor, where: str) -> None:
+    # A NaN or an infinity survives a sum, which is 20 times faster than a mask as large as the tensor; a sum that
+    # overflows by itself only leads to the slower check.
+    half = tensor.dtype in (torch.float16, torch.bfloat16)
+    if bool(torch.isfinite(tensor.sum(dtype=torch.float32 if half else tensor.dtype))):
+        return
+    finite = torch.isfinite(tensor)
+    if bool(finite.all()):
+        return
+    index = first_place(~finite)
+    came = f"{float(tensor[index])} at index {index} ({int((~finite).sum())} such entries)"
+    raise CheckpointError(expected(where, "finite numbers", came, "the checkpoint is damaged or its training diverged"))

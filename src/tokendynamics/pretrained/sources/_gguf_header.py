@@ -1,0 +1,182 @@
+"""The header of a GGUF file, read with every count and length held against the file before it is believed."""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from tokendynamics.numerics._errors import CheckpointError, expected, shown
+from tokendynamics.numerics._resources import check_fits
+from tokendynamics.pretrained.adapters import adapter_for
+from tokendynamics.pretrained.sources._configuration import MOST_LAYERS
+
+_VERSIONS = (2, 3)
+_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_STRING, _ARRAY = 8, 9
+_MOST_AXES = 4
+_LEAST_TENSOR, _LEAST_ENTRY = 24, 13  # bytes of the shortest description that can be written
+_LARGEST = 2**31
+
+_COUNTS = ("block_count", "embedding_length", "feed_forward_length", "context_length", "attention.head_count")
+_POSITIVE = ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon", "rope.freq_base")
+_OPTIONAL_COUNTS = ("attention.head_count_kv", "vocab_size", "rope.dimension_count")
+
+_SIDES = (("token_embd.weight", 0, "embedding_length"), ("blk.0.ffn_up.weight", 1, "feed_forward_length"))
+
+
+@dataclass(frozen=True)
+class GgufHeader:
+    """What a GGUF file says of itself.
+
+    Attributes:
+        metadata: Values by name; of an array its length alone, as ``range(length)``.
+        shapes: Shape of each tensor, the fastest axis first.
+    """
+
+    metadata: Mapping[str, Any]
+    shapes: Mapping[str, tuple[int, ...]]
+
+
+def read_header(path: Path) -> GgufHeader:
+    """Read and check the header of a GGUF file.
+
+    Raises:
+        CheckpointError: Another format or version, a count or length that the file cannot hold, a tensor that ends
+            behind it, or sizes that no network of its architecture has.
+        MemoryLimitError: Weights that do not fit into the memory.
+    """
+    if path.stat().st_size == 0:
+        raise _IncompleteError(path, "an empty file")
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        header = _Reader(path, data).header()
+    _check_sizes(path, header)
+    check_fits(4 * sum(prod(shape) for shape in header.shapes.values()), str(path))
+    return header
+
+
+class _IncompleteError(CheckpointError):
+    def __init__(self, path: Path, came: str) -> None:
+        super().__init__(expected(str(path), "a complete GGUF file", came, "download it again"))
+
+
+class _Reader:
+    """A position in the bytes of a file, which it never leaves."""
+
+    def __init__(self, path: Path, data: mmap.mmap) -> None:
+        self._path, self._data, self._at = path, data, 0
+
+    def header(self) -> GgufHeader:
+        magic, version, tensors, entries = self._numbers("4sIQQ")
+        if magic != b"GGUF" or version not in _VERSIONS:
+            raise self._refused(f"version {version}; versions 2 and 3 can be read")
+        left = len(self._data) - self._at
+        if tensors * _LEAST_TENSOR + entries * _LEAST_ENTRY > left:
+            raise self._refused(f"{tensors} tensors and {entries} entries in {left} bytes")
+        metadata = {self._text(): self._value(*self._numbers("I")) for _ in range(entries)}
+        found = [self._tensor() for _ in range(tensors)]
+        if len({name for name, *_ in found}) < tensors:
+            raise self._refused("two tensors of one name")
+        self._check_data(metadata.get("general.alignment", 32), found)
+        return GgufHeader(metadata, {name: shape for name, shape, *_ in found})
+
+    def _check_data(self, alignment: Any, found: list[tuple[str, tuple[int, ...], int, int]]) -> None:
+        if not isinstance(alignment, int) or not 0 < alignment <= _LARGEST:
+            raise self._refused(f"an alignment of {shown(alignment)}")
+        start = -(-self._at // alignment) * alignment
+        for name, shape, kind, offset in found:
+            if start + offset + _bytes_of(shape, kind, self._refused) > len(self._data):
+                raise self._refused(f"one that ends within tensor {shown(name)}")
+
+    def _tensor(self) -> tuple[str, tuple[int, ...], int, int]:
+        name, (axes,) = self._text(), self._numbers("I")
+        if not 1 <= axes <= _MOST_AXES:
+            raise self._refused(f"tensor {shown(name)} with {axes} axes")
+        shape = self._numbers(f"{axes}Q")
+        if not 0 < prod(shape) < 2**63:
+            raise self._refused(f"tensor {shown(name)} of shape {shape}")
+        return (name, shape, *self._numbers("IQ"))
+
+    def _value(self, kind: int, depth: int = 0) -> Any:
+        if kind == _STRING:
+            return self._text()
+        if kind == _ARRAY and depth < _MOST_AXES:
+            inner, length = self._numbers("IQ")
+            self._skip(inner, length, depth)
+            return range(length)
+        if kind not in _SCALARS:
+            raise self._refused(f"an entry of type {kind}")
+        return self._numbers(_SCALARS[kind])[0]
+
+    def _skip(self, kind: int, length: int, depth: int) -> None:
+        if kind in _SCALARS:
+            self._take(length * struct.calcsize(_SCALARS[kind]))
+            return
+        self._room(length)
+        for _ in range(length):
+            self._value(kind, depth + 1)
+
+    def _text(self) -> str:
+        (length,) = self._numbers("Q")
+        try:
+            return self._take(length).decode("utf-8")
+        except UnicodeDecodeError:
+            raise self._refused("text that is not UTF-8") from None
+
+    def _numbers(self, layout: str) -> tuple[Any, ...]:
+        return struct.unpack(f"<{layout}", self._take(struct.calcsize(f"<{layout}")))
+
+    def _take(self, length: int) -> bytes:
+        self._room(length)
+        self._at += length
+        return self._data[self._at - length : self._at]
+
+    def _room(self, length: int) -> None:
+        left = len(self._data) - self._at
+        if length > left:
+            raise self._refused(f"one that ends too early: {length} bytes wanted at byte {self._at}, {left} left")
+
+    def _refused(self, came: str) -> _IncompleteError:
+        return _IncompleteError(self._path, came)
+
+
+def _bytes_of(shape: tuple[int, ...], kind: int, refused: Any) -> int:
+    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+    try:
+        block, size = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
+    except (ValueError, KeyError):
+        raise refused(f"a tensor of type {kind}") from None
+    return -(-prod(shape) // block) * size
+
+
+def _check_sizes(path: Path, header: GgufHeader) -> None:
+    """Refuse sizes that no network has, and more layers than the file has tensors of."""
+    family = header.metadata.get("general.architecture")
+    adapter_for(family)
+    for name in (*_COUNTS, *_OPTIONAL_COUNTS):
+        came = header.metadata.get(f"{family}.{name}")
+        if came is None and name in _OPTIONAL_COUNTS:
+            continue
+        largest = MOST_LAYERS if name == "block_count" else _LARGEST
+        if isinstance(came, bool) or not isinstance(came, int) or not 1 <= came <= largest:
+            wanted = f"{family}.{name} as a whole number from 1 to {largest:,}"
+            raise CheckpointError(expected(str(path), wanted, "an array" if isinstance(came, range) else shown(came)))
+    for name in _POSITIVE:
+        came = header.metadata.get(f"{family}.{name}", 1.0)
+        if not isinstance(came, float) or not 0.0 < came < float("inf"):
+            raise CheckpointError(expected(str(path), f"{family}.{name} as a positive number", shown(came)))
+    said = header.metadata[f"{family}.block_count"]
+    blocks = {name.split(".")[1] for name in header.shapes if name.startswith("blk.")}
+    if said > len(blocks):
+        wanted = f"{family}.block_count of the {len(blocks)} layers that the file holds"
+        raise CheckpointError(expected(str(path), wanted, said))
+    for tensor, axis, name in _SIDES:
+        shape, came = header.shapes.get(tensor, ()), header.metadata[f"{family}.{name}"]
+        if len(shape) == 2 and shape[axis] != came:
+            wanted = f"{family}.{name} of {shape[axis]} as in the tensor {tensor}"
+            raise CheckpointError(expected(str(path), wanted, came))

@@ -1,0 +1,104 @@
+"""Untrained networks by name, tensors drawn one at a time: the same values whatever is asked for, in any order."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tokendynamics.pretrained.adapters._adapter import Law
+
+_LLAMA_2 = {"vocab_size": 32000, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5}
+
+FAMILIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "gpt2": ("gpt2", {}),
+    "gpt2-medium": ("gpt2", {"n_embd": 1024, "n_layer": 24, "n_head": 16}),
+    "gpt2-large": ("gpt2", {"n_embd": 1280, "n_layer": 36, "n_head": 20}),
+    "gpt2-xl": ("gpt2", {"n_embd": 1600, "n_layer": 48, "n_head": 25}),
+    "distilgpt2": ("gpt2", {"n_layer": 6}),
+    "llama-2-7b": ("llama", _LLAMA_2),
+    "llama-2-13b": (
+        "llama",
+        _LLAMA_2
+        | {
+            "hidden_size": 5120,
+            "intermediate_size": 13824,
+            "num_hidden_layers": 40,
+            "num_attention_heads": 40,
+            "num_key_value_heads": 40,
+        },
+    ),
+    "smollm2-135m": (
+        "llama",
+        {
+            "vocab_size": 49152,
+            "hidden_size": 576,
+            "intermediate_size": 1536,
+            "num_hidden_layers": 30,
+            "num_attention_heads": 9,
+            "num_key_value_heads": 3,
+            "max_position_embeddings": 8192,
+            "rms_norm_eps": 1e-5,
+            "initializer_range": 1 / 24,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e5},
+            "tie_word_embeddings": True,
+        },
+    ),
+    "mistral-7b": ("mistral", {"max_position_embeddings": 32768, "rms_norm_eps": 1e-5}),
+    "qwen2-0.5b": (
+        "qwen2",
+        {
+            "hidden_size": 896,
+            "intermediate_size": 4864,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 14,
+            "num_key_value_heads": 2,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
+            "tie_word_embeddings": True,
+        },
+    ),
+    "bert-base": ("bert", {}),
+    "bert-large": (
+        "bert",
+        {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16},
+    ),
+    "minilm": ("bert", {"hidden_size": 384, "intermediate_size": 1536, "num_hidden_layers": 6}),
+}
+"""name → (model type, what differs from the defaults of its configuration class)."""
+
+
+def family_config(name: str) -> Any:
+    """Return the transformers configuration of a family in `FAMILIES`."""
+    from transformers import AutoConfig
+
+    model_type, changes = FAMILIES[name]
+    return AutoConfig.for_model(model_type, **changes)
+
+
+class DrawnTensors:
+    """Initial weights of an architecture, each from its own generator seeded by (seed, name).
+
+    Attributes:
+        shapes: Shape of every tensor by its name in the base model.
+    """
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], law: Callable[[str], Law], seed: int) -> None:
+        self.shapes = shapes
+        self._law = law
+        self._seed = seed
+
+    def read(self, name: str) -> Tensor:
+        """Draw one tensor, float32."""
+        law, shape = self._law(name), self.shapes[name]
+        if law.std == 0.0:
+            return torch.full(shape, law.constant)
+        name_key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
+        generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([self._seed, name_key])))
+        tensor = torch.from_numpy(generator.standard_normal(shape, dtype=np.float32)).mul_(law.std)
+        if law.zero_row is not None:
+            tensor[law.zero_row] = 0.0
+        return tensor

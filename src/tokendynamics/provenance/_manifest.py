@@ -1,0 +1,97 @@
+"""How a result came about: command, parameters, versions, hardware, seed, start and duration, as plain JSON values."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+from dataclasses import fields, is_dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+
+from tokendynamics._version import __version__
+
+
+@runtime_checkable
+class _Array(Protocol):
+    def tolist(self) -> Any: ...
+
+
+def plain(value: Any) -> Any:
+    """Return dataclasses, arrays and tensors as plain JSON values; NaN and infinity are null, a path its last name.
+
+    >>> import numpy as np
+    >>> plain({"margin": np.float64("nan"), "shape": (1, 2)})
+    {'margin': None, 'shape': [1, 2]}
+    """
+    if is_dataclass(value):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, dict):
+        return {str(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(entry) for entry in value]
+    if isinstance(value, _Array):  # arrays, tensors and their numbers
+        return plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Enum):
+        return value.value
+    return value.name if isinstance(value, Path) else value
+
+
+def write_json(path: Path, values: Any) -> None:
+    """Write `plain` values, indented, with a newline at the end."""
+    text = json.dumps(plain(values), indent=2, ensure_ascii=False, allow_nan=False)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+_RECORDED = ("torch", "transformers", "numpy", "scipy", "xarray", "tokenizers", "safetensors", "gguf")
+
+
+def manifest(
+    command: str, parameters: dict[str, Any], *, seed: int | None, started: datetime, threads: int
+) -> dict[str, Any]:
+    """Return a record that says how to make the result again.
+
+    Args:
+        command: What the user called.
+        parameters: Every argument that changes the numbers.
+        seed: Seed of the random weights, None where nothing was drawn.
+        started: Timezone-aware start; the duration runs until now.
+        threads: PyTorch threads in force.
+
+    >>> from datetime import datetime, UTC
+    >>> manifest("td.audit(…)", {}, seed=None, started=datetime.now(UTC), threads=1)["seed"] is None
+    True
+    """
+    return {
+        "command": command,
+        "parameters": parameters,
+        "versions": _versions(),
+        "hardware": {
+            "machine": platform.machine(),
+            "system": f"{platform.system()} {platform.release()}",
+            "cores": os.cpu_count(),
+            "threads": threads,
+            "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        },
+        "seed": seed,
+        "started": started.isoformat(timespec="seconds"),
+        "duration_seconds": round((datetime.now(UTC) - started).total_seconds(), 3),
+    }
+
+
+def _versions() -> dict[str, str]:
+    versions = {"tokendynamics": __version__, "python": platform.python_version()}
+    for name in _RECORDED:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions

@@ -1,0 +1,207 @@
+"""Files and folders that are whole or not there: made beside their place and then put there; nothing foreign goes."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tokendynamics.numerics._errors import ArgumentValueError, StorageError, expected
+from tokendynamics.provenance._owned import MANIFEST, digests, entries_in, in_the_way, written_in
+from tokendynamics.provenance._swap import NEW, held, put_in_place, recover, staging
+
+
+@contextmanager
+def whole_file(path: str | Path) -> Iterator[Path]:
+    """Give a name to write to, rename it to `path` when the block is done, and remove it when it fails.
+
+    The remains of a run that was killed meanwhile are cleared by the next.
+
+    Raises:
+        StorageError: The disk is full; the older file is as it was.
+    """
+    target = Path(os.path.realpath(path))
+    recover(target)
+    with told_if_full(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with staging(target) as root:
+            made = root / target.name
+            yield made
+            made.replace(target)
+
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_MOST_ATTEMPTS = 100
+
+
+def check_free(
+    target: str | Path,
+    entries: Collection[str],
+    written_by: str,
+    *,
+    overwrite: bool = False,
+    keep: bool = False,
+    argument: str = "folder",
+) -> None:
+    """Refuse a folder where new results would replace what no earlier run of the same command wrote.
+
+    Meant to be called before anything is computed. A swap that a kill interrupted is completed first.
+
+    Args:
+        target: The folder, which need not exist.
+        entries: Names of files and folders that will be written directly in it.
+        written_by: The command, as in the manifest.
+        overwrite: Allow everything but a file where the folder should be.
+        keep: Whether files of earlier runs stay beside the new ones; otherwise they go.
+        argument: What the folder is called in the message.
+
+    Raises:
+        ArgumentValueError: A foreign file is in the way (it is named), or another command's results are, or the
+            target is a file.
+    """
+    place = _settled(target, argument)
+    recover(place)
+    if overwrite or not place.is_dir():
+        return
+    _check(place, _affected(place, entries, keep), written_by, argument)
+
+
+@contextmanager
+def whole_folder(
+    target: str | Path,
+    record: Mapping[str, Any],
+    written_by: str,
+    *,
+    overwrite: bool = False,
+    keep: bool = False,
+    shared: bool = False,
+    argument: str = "folder",
+) -> Iterator[Path]:
+    """Give an empty folder; at the end of the block what is in it becomes the content of `target`, whole.
+
+    A manifest.json is added: `record`, `written_by`, and `files`, the SHA-256 of each file by name. By it the next
+    run knows what it may replace. Files of others stay. If the block fails or the run is killed, the older results
+    are as they were; the next run clears what is left. Of two runs that end at the same time the later one's results
+    stay, whole.
+
+    Args:
+        target: The folder, which need not exist.
+        record: From `manifest`; plain JSON values.
+        written_by: The command.
+        overwrite: Replace foreign files that are in the way.
+        keep: Whether files of earlier runs stay beside the new ones; otherwise they go.
+        shared: Whether others work in the folder meanwhile, so that entries are replaced one by one.
+        argument: What the folder is called in a message.
+
+    Raises:
+        ArgumentValueError: As in `check_free`.
+        StorageError: The disk is full; nothing was replaced.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as parent:
+    ...     with whole_folder(f"{parent}/out", {"seed": 0}, "an example") as made:
+    ...         _ = (made / "numbers.txt").write_text("1 2 3")
+    ...     sorted(path.name for path in Path(parent, "out").iterdir())
+    ['manifest.json', 'numbers.txt']
+    """
+    place = _settled(target, argument)
+    recover(place)
+    with told_if_full(place):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with staging(place) as root:
+            new = root / NEW
+            new.mkdir()
+            yield new
+            _put(root, place, record, written_by, overwrite, keep, shared, argument)
+
+
+@contextmanager
+def told_if_full(place: Path) -> Iterator[None]:
+    """Turn what libraries raise on a full disk into one error that says that nothing was lost."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        number = error.errno if isinstance(error, OSError) else None
+        # HDF5 and PyTorch raise errors of their own, with the system's words in them.
+        words = str(error)
+        if isinstance(error, StorageError) or not (number in _FULL or os.strerror(errno.ENOSPC) in words):
+            raise
+        came = os.strerror(number or errno.ENOSPC).lower()
+        advice = "make room or choose another disk; what was there before is as it was"
+        raise StorageError(expected(str(place), "room for the results", came, advice)) from error
+
+
+def _put(
+    root: Path,
+    place: Path,
+    record: Mapping[str, Any],
+    written_by: str,
+    overwrite: bool,
+    keep: bool,
+    shared: bool,
+    argument: str,
+) -> None:
+    from tokendynamics.provenance._manifest import write_json
+
+    new = root / NEW
+    files, entries = digests(new), entries_in(new)
+    told = {**record, "written_by": written_by}
+    write_json(new / MANIFEST, {**told, "files": files})
+    for _ in range(_MOST_ATTEMPTS):
+        if not place.exists():
+            try:
+                new.rename(place)
+                return
+            except OSError:  # another run was faster
+                if not place.exists():
+                    raise
+        # Somebody may remove the folder just now: then it is made again.
+        with contextlib.suppress(FileNotFoundError), held(place):
+            affected = _affected(place, entries, keep)
+            if not overwrite:
+                _check(place, affected, written_by, argument)
+            if keep:
+                write_json(new / MANIFEST, {**told, "files": _kept(place, affected) | files})
+            put_in_place(root, place, affected, entry_by_entry=shared)
+            return
+    raise StorageError(expected(str(place), "a folder that stays", "one that is removed again and again"))
+
+
+def _affected(place: Path, entries: Collection[str], keep: bool) -> set[str]:
+    """Names in the folder that go or are replaced."""
+    written = written_in(place)
+    former = set() if keep or written is None else written.entries
+    return {*entries, MANIFEST, *former}
+
+
+def _kept(place: Path, affected: Collection[str]) -> dict[str, str]:
+    """Return what the older manifest says of files that stay."""
+    written = written_in(place)
+    files = {} if written is None else written.files
+    return {name: value for name, value in files.items() if name.split("/")[0] not in affected}
+
+
+def _check(place: Path, affected: Collection[str], written_by: str, argument: str) -> None:
+    advice = "choose another folder, or allow it with --overwrite (overwrite=True)"
+    written = written_in(place)
+    if written is not None and written.by != written_by:
+        wanted = f"a folder without the results of another command than {written_by}"
+        raise ArgumentValueError(expected(argument, wanted, f"{place} with those of {written.by}", advice))
+    foreign = in_the_way(place, affected)
+    if foreign:
+        more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
+        came = f"{place / foreign[0]}{more}"
+        wanted = "no file in the way that an earlier run did not write or that was changed since"
+        raise ArgumentValueError(expected(argument, wanted, came, advice))
+
+
+def _settled(target: str | Path, argument: str) -> Path:
+    """Return the folder itself where `target` is a link to one."""
+    place = Path(os.path.realpath(target))
+    if place.exists() and not place.is_dir():
+        raise ArgumentValueError(expected(argument, "a folder or a new name", f"the file {target}"))
+    return place

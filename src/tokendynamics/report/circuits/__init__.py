@@ -1,0 +1,1 @@
+"""The pages on circuits, a section a file."""

@@ -1,0 +1,226 @@
+"""Stationary points of a loss landscape, and where random starts end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import altair as alt
+
+from tokendynamics.circuits.landscape import Basins, Classification, LandscapeSurvey, StationaryPoint
+from tokendynamics.circuits.landscape._basins import BasinRun, Share
+from tokendynamics.report.circuits._matrix import (
+    Matrices,
+    Panel,
+    Parent,
+    Side,
+    add,
+    described,
+    empty,
+    line,
+    matrices,
+    text,
+)
+from tokendynamics.report.diagnosis._depth import WIDTH
+from tokendynamics.report.kit._figure import Cell, Figure, Table, cells
+from tokendynamics.report.kit._palette import BLUE, GREEN, GRID, INK, MUTED, NEGATIVE, ORANGE, PAPER
+from tokendynamics.report.kit._svg import Drawing, Key, draw
+from tokendynamics.report.kit._text import number, plural
+
+_WIDTH, _LEFT, _RIGHT, _ROW = 830.0, 150.0, 215.0, 34.0
+_COLOURS = {"global minimum": BLUE, "at infinity": ORANGE, "strict saddle": NEGATIVE}
+_LEAST = 1e-12
+"""Losses below are drawn there: they are rounding."""
+
+
+def points_table(points: Sequence[tuple[StationaryPoint, Classification]]) -> Table:
+    """List each family with its loss, gradient, curvatures and kind."""
+    rows = tuple(
+        (
+            Cell(point.family),
+            Cell(point.text),
+            *cells([point.loss_per_column]),
+            *(_rough(value) for value in (found.relative_gradient, found.lowest_curvature, found.highest_curvature)),
+            *cells([found.zero_directions, found.symmetric_directions, found.kind]),
+        )
+        for point, found in points
+    )
+    columns = (
+        "Family",
+        "What its members share",
+        "Loss per token",
+        "Relative gradient",
+        "Lowest curvature",
+        "Highest",
+        "Flat directions",
+        "of them symmetries",
+        "Kind",
+    )
+    return Table("Members of the families; curvatures are eigenvalues of the Hessian", columns, rows)
+
+
+def _rough(value: float) -> Cell:
+    """Write two digits: most of these are rounding."""
+    return Cell(number(value, 2), f"{value:.6g}")
+
+
+def points_matrices(points: Sequence[StationaryPoint], *, positions_attend: bool) -> Matrices:
+    """Draw attention and value map of some members.
+
+    Args:
+        points: At least one.
+        positions_attend: Whether attention is over positions and the value map over categories, or the reverse.
+    """
+    attends, carries = ("position", "category") if positions_attend else ("category", "position")
+    panels = []
+    for point in points:
+        q, v = point.attention.numpy(), point.v.numpy()
+        sender, receiver = (Side(title, ((attends, len(q)),)) for title in ("sender", "receiver"))
+        written, read = (Side(title, ((carries, len(v)),)) for title in ("written", "read"))
+        panels += [
+            Panel(f"{point.family}: q", q, sender, receiver, note=point.text),
+            Panel(f"{point.family}: v", v, written, read),
+        ]
+    return matrices(
+        panels,
+        ident="points",
+        question="What do these points look like?",
+        caption="Attention q and value map v of one member of each family. Orange is positive, purple negative, paper "
+        "is zero; each matrix has its own scale, centred at zero.",
+    )
+
+
+def basins_figure(found: Basins) -> Figure:
+    """Draw the share of random starts that ended in each kind of point."""
+    shares = found.shares
+    root, height = empty(_WIDTH), 30 + _ROW * len(shares)
+    for percent in (0, 25, 50, 75, 100):
+        line(root, _x(percent / 100), 14, _x(percent / 100), height - 12, GRID, 1)
+        text(root, f"{percent} %", _x(percent / 100), height + 4, size=11, fill=MUTED, anchor="middle")
+    for index, share in enumerate(shares):
+        _bar(root, share, 16 + _ROW * index, len(found.runs))
+    question = "Where do random starts end?"
+    statuses = ", ".join(f"{count} {status}" for status, count in found.statuses.items())
+    return Figure(
+        ident="basins",
+        question=question,
+        svg=described(
+            root,
+            ident="basins",
+            width=_WIDTH,
+            height=height + 12,
+            title=f"{question} Shares of {plural(len(found.runs), 'start')}",
+            description="; ".join(f"{share.kind} {_percent(share)}" for share in shares) + ".",
+        ),
+        caption=f"{found.method}, normal starts of standard deviation {found.scale}, seed {found.seed}; whiskers: 95 % "
+        f"intervals (Wilson). What stopped the same {plural(len(found.runs), 'run')}: {statuses}.",
+        table=_shares_table(found),
+    )
+
+
+def endings_figure(found: Basins, marks: Mapping[str, tuple[float, float]]) -> Figure:
+    """Draw the loss of every run at its end, sorted.
+
+    Args:
+        found: The runs.
+        marks: Losses worth a line, in all and per token, by name.
+    """
+    runs = sorted((run for run in found.runs if math.isfinite(run.loss)), key=lambda run: run.loss)
+    kinds = list(dict.fromkeys(run.kind for run in runs))
+    keys = [Key(kind, "disc", _COLOURS.get(kind, MUTED)) for kind in kinds]
+    keys += [
+        Key(f"{name}: {number(loss)} ({number(each)} per token)", "line", GREEN, dash="5 3", width=1.4)
+        for name, (loss, each) in marks.items()
+    ]
+    question = "How far down did each start get?"
+    return Figure(
+        ident="endings",
+        question=question,
+        svg=draw(
+            _endings(runs, [loss for loss, _ in marks.values()]),
+            ident="endings",
+            title=f"{question} Final losses",
+            description=f"{plural(len(runs), 'run')}, from {number(runs[0].loss if runs else None)} to "
+            f"{number(runs[-1].loss if runs else None)}.",
+            keys=keys,
+        ),
+        caption=f"The loss summed over the tokens from the second on, at the end of each run; below {number(_LEAST)} "
+        "it is rounding and drawn at the bottom.",
+        table=_runs_table(found),
+    )
+
+
+def _endings(runs: Sequence[BasinRun], marks: Sequence[float]) -> Drawing:
+    """Draw losses over their rank, and lines at `marks`."""
+    rows = [
+        {"rank": rank, "loss": max(run.loss, _LEAST), "colour": _COLOURS.get(run.kind, MUTED)}
+        for rank, run in enumerate(runs, start=1)
+    ]
+    high = max([*(row["loss"] for row in rows), *marks, 1e-6]) * 2
+    scale = alt.Scale(type="log", domain=[_LEAST / 2, high], nice=False)
+    ticks = [10.0**power for power in range(-12, math.floor(math.log10(high)) + 1, 2)]
+    y = alt.Y("loss:Q", scale=scale, axis=alt.Axis(title="Final loss (log scale)", values=ticks, format=".0e"))
+    points = alt.Chart(alt.Data(values=rows)).mark_point(
+        shape="circle", filled=True, size=46, opacity=1, stroke=PAPER, strokeWidth=0.6
+    )
+    rules = [
+        alt.Chart(alt.Data(values=[{"loss": value}]))
+        .mark_rule(color=GREEN, strokeWidth=1.3, strokeDash=[5, 3])
+        .encode(y=y)
+        for value in marks
+        if value > 0
+    ]
+    x = alt.X("rank:Q", axis=alt.Axis(title="Starts, by their final loss", format="d", tickMinStep=1))
+    fill = alt.Color("colour:N", scale=None)
+    return alt.layer(*rules, points.encode(x=x, y=y, color=fill), width=WIDTH, height=240)
+
+
+def _runs_table(found: Basins) -> Table:
+    columns = ("Start", "Final loss", "Relative gradient", "Kind", "Status", "Evaluations")
+    rows = (
+        cells([run.start, run.loss, run.relative_gradient, run.kind, run.status, run.evaluations]) for run in found.runs
+    )
+    return Table("Every run", columns, tuple(rows))
+
+
+def stall_table(found: LandscapeSurvey) -> Table:
+    """Draw how long gradient flow waits, by depth."""
+    rows = tuple(
+        cells([one.depth, found.per_token(one.loss), one.gradient, one.time, one.status]) for one in found.stalls
+    )
+    columns = ("Depth", "Loss per token", "Gradient", "Time to leave", "End")
+    start = "logits of −depth for the previous tokens, 0 for the others"
+    return Table(f"Stalls: gradient flow from {start}; gradient: its size on the former", columns, rows)
+
+
+def _x(share: float) -> float:
+    return _LEFT + share * (_WIDTH - _LEFT - _RIGHT)
+
+
+def _bar(root: Parent, share: Share, y: float, starts: int) -> None:
+    text(root, share.kind, _LEFT - 12, y + 15, size=12.5, anchor="end")
+    width, colour = _x(share.fraction) - _LEFT, _COLOURS.get(share.kind, MUTED)
+    add(
+        root,
+        "rect",
+        x=f"{_LEFT:g}",
+        y=f"{y:g}",
+        width=f"{width:.5g}",
+        height="20",
+        fill=colour,
+        **{"fill-opacity": "0.55"},
+    )
+    line(root, _x(share.low), y + 10, _x(share.high), y + 10, INK, 1.6)
+    for end in (share.low, share.high):
+        line(root, _x(end), y + 5, _x(end), y + 15, INK, 1.6)
+    text(root, f"{share.count} of {starts}: {_percent(share)}", _WIDTH - _RIGHT + 22, y + 15, size=12)
+
+
+def _percent(share: Share) -> str:
+    return f"{100 * share.fraction:.0f} % [{100 * share.low:.0f}, {100 * share.high:.0f}]"
+
+
+def _shares_table(found: Basins) -> Table:
+    rows = [cells([share.kind, share.count, share.fraction, share.low, share.high]) for share in found.shares]
+    columns = ("Kind", "Starts", "Share", "Lower end", "Upper end")
+    return Table(f"Shares of {plural(len(found.runs), 'start')} with 95 % intervals", columns, tuple(rows))

@@ -1,0 +1,114 @@
+"""The weights of a one-layer transformer as heat maps, and the functional beside the block that may hold it."""
+
+from __future__ import annotations
+
+import torch
+
+from tokendynamics.circuits._task import PairTask
+from tokendynamics.circuits._transformer import OneLayerTransformer
+from tokendynamics.circuits.evidence._instrument import row_centred
+from tokendynamics.report.circuits._matrix import Matrices, Panel, Side, matrices
+
+_COLOURS = (
+    "Orange is positive, purple negative (a dash marks negative cells where there is room), paper is zero; each matrix "
+    "has its own scale, centred at zero."
+)
+
+
+def attention_weights(model: OneLayerTransformer) -> Matrices:
+    """Return the paper's ``k^t q``, the transpose of qk, and v of every head."""
+    panels = []
+    for head, (qk, v) in enumerate(zip(model.qk, model.ov, strict=True), start=1):
+        of_head = f", head {head}" if len(model.ov) > 1 else ""
+        panels += [
+            Panel(f"kᵗq{of_head}", qk.mT.numpy(), _features(model, "sender"), _features(model, "receiver")),
+            Panel(f"v{of_head}", v.numpy(), _features(model, "written"), _features(model, "read")),
+        ]
+    return matrices(
+        panels,
+        ident="weights-attention",
+        question="What does attention weigh, and what does it carry?",
+        caption="Row of kᵗq: a feature of the sender; column: a feature of the receiver; the weight of a sender is the "
+        f"sum of the entries that its features and the receiver's choose{_softmax(model)}. Row of v: what is written; "
+        f"column: what is read from the sender. {_COLOURS}",
+    )
+
+
+def feed_forward_weights(model: OneLayerTransformer) -> Matrices:
+    """Draw B with the bias and C of each hidden unit beside it."""
+    hidden = Side("hidden unit", (("", model.B.shape[0]),))
+    one = Side("", (("", 1),))
+    panels = [
+        Panel("B", model.B.numpy(), hidden, _features(model, "stream")),
+        Panel("bias", model.bias.numpy()[:, None], hidden, one),
+        Panel("C", model.C.numpy()[:, None], hidden, one),
+    ]
+    norm = "LayerNorm of the stream, then " if model.norm is not None else ""
+    act = "ReLU" if model.activation == "relu" else "no bend"
+    return matrices(
+        panels,
+        ident="weights-feed-forward",
+        question="What do the hidden units read, and what do they add to the answer?",
+        caption=f"Each row is one hidden unit: {norm}B reads, the bias shifts, {act}, C adds up. {_COLOURS}",
+        per_row=3,
+    )
+
+
+def functional_beside_block(model: OneLayerTransformer, task: PairTask, head: int = 0) -> Matrices:
+    """Draw q_true and the category block of ``k^t q``, as they are and with columns centred over the senders.
+
+    Args:
+        model: The transformer.
+        task: Its q_true and law.
+        head: Which head, from 0.
+    """
+    categories = model.block("category")
+    block = model.qk[head, categories, categories].mT
+    previous, current = (Side(title, (("category", task.categories),)) for title in ("previous", "current"))
+    sender, receiver = (Side(title, (("category", task.categories),)) for title in ("sender", "receiver"))
+    raw, centred = correlations(block, task)
+    of_head = f" of head {head + 1}" if len(model.ov) > 1 else ""
+    panels = [
+        Panel("q_true", task.q_true.numpy(), previous, current),
+        Panel(f"kᵗq{of_head}", block.numpy(), sender, receiver, note=f"correlation {raw}"),
+        Panel("q_true, columns centred", row_centred(task.q_true.mT, task.law).mT.numpy(), previous, current),
+        Panel(
+            f"kᵗq{of_head}, columns centred",
+            row_centred(block.mT, task.law).mT.numpy(),
+            sender,
+            receiver,
+            note=f"correlation {centred}",
+        ),
+    ]
+    return matrices(
+        panels,
+        ident="weights-functional",
+        question="Does attention weigh pairs of categories the way q_true does?",
+        caption="Left q_true, right the category block of kᵗq; above as they are, below with the mean over senders "
+        "taken from every column: such a constant is the same for all senders, and what reads the attention can take "
+        f"it off. Only the lower pair can be compared. {_COLOURS}",
+    )
+
+
+def correlations(block: torch.Tensor, task: PairTask) -> tuple[str, str]:
+    """Say the law-weighted correlation with q_true as it is, and with columns centred; a sign is kept."""
+    weights = task.law[:, None] * task.law
+    raw = [one - (weights * one).sum() for one in (block, task.q_true)]
+    centred = [row_centred(one.mT, task.law).mT for one in (block, task.q_true)]
+    return _cosine(raw[0], raw[1], weights), _cosine(centred[0], centred[1], weights)
+
+
+def _cosine(a: torch.Tensor, b: torch.Tensor, weights: torch.Tensor) -> str:
+    size = float(((weights * a * a).sum() * (weights * b * b).sum()).sqrt())
+    return f"{float((weights * a * b).sum()) / size:+.4f}".replace("-", "−") if size > 0 else "undefined"
+
+
+def _features(model: OneLayerTransformer, title: str) -> Side:
+    blocks = [("category", model.task.categories), ("position", model.task.positions)]
+    if model.scratch:
+        blocks.append(("scratch", model.scratch))
+    return Side(title, tuple(blocks))
+
+
+def _softmax(model: OneLayerTransformer) -> str:
+    return ", through a softmax over senders" if model.attention.weights == "softmax" else ""

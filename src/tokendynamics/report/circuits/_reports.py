@@ -1,0 +1,386 @@
+"""What the pages on circuits say of transformers that were built, examined, or learned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from torch import Tensor
+
+from tokendynamics.circuits._task import PairTask
+from tokendynamics.circuits._transformer import OneLayerTransformer
+from tokendynamics.circuits.constructions._comparison import Comparison
+from tokendynamics.circuits.evidence import Evidence
+from tokendynamics.circuits.landscape import LandscapeSurvey, StationaryPoint
+from tokendynamics.circuits.learning import LearningRecord
+from tokendynamics.diagnosis._result import Convention
+from tokendynamics.report.circuits._answers import answers_figure
+from tokendynamics.report.circuits._instruments import instruments_figure, instruments_table, thresholds_table
+from tokendynamics.report.circuits._landscape import (
+    basins_figure,
+    endings_figure,
+    points_matrices,
+    points_table,
+    stall_table,
+)
+from tokendynamics.report.circuits._losses import loss_curves
+from tokendynamics.report.circuits._model import attention_weights, feed_forward_weights, functional_beside_block
+from tokendynamics.report.circuits._page import CircuitsReport, Section
+from tokendynamics.report.kit._figure import Cell, Table, cells
+from tokendynamics.report.kit._text import number, plural
+
+_TOKENS = Convention(
+    "Tokens",
+    "rows: the category as a one-hot, then the position as a one-hot; categories are numbered from 1, and q_true has "
+    "the previous category first",
+    "with the previous category second, q_true and every learned block would be transposed",
+)
+_SENDER_FIRST = Convention(
+    "kᵗq",
+    "printed with the sender's features as rows and the receiver's as columns",
+    "with the receiver first it would be transposed, as the matrix qk of the rest of this package is",
+)
+_LOSS = Convention(
+    "Loss",
+    "the mean over the tokens from the second on of the squared error; the first token has no previous one",
+    "with the first token counted, constructions that do not give 0 there would be charged for it",
+)
+_EXPECTED = Convention(
+    "Loss of a landscape",
+    "the exact expectation over independent categories of their law, summed over the tokens from the second on, in "
+    "closed form",
+    "a sample of sequences would add noise to losses and gradients",
+)
+_RELATIVE = Convention(
+    "Gradient",
+    "times the size of the point, over the loss of no output at all: it has no units and is the same in every scaling "
+    "of q against v",
+    "a gradient could be made small by scaling alone",
+)
+_INTERACTION = Convention(
+    "Interaction",
+    "the part of q_true that no sum f(previous) + g(current) gives: q_true less the means of its rows and of its "
+    "columns under the law, plus the mean of all; shares of logic are shares of it",
+    "with sums counted as logic, a network that only adds would seem to decide",
+)
+_MIXING = Convention(
+    "T",
+    "1 − Σ p², p the law: the chance that two categories differ, and the loss per token of always predicting the mean",
+    "other measures of how mixed the categories are would not give the limit T/M of the loss",
+)
+_VERDICT = Convention(
+    "Verdict",
+    "rests on path patching and ablation, which change the model and watch the answer, with a tenth of the interaction "
+    "as the share from which a part counts; “either” where each part makes most of it when the other one is ablated",
+    "what can be decoded from the stream, or what weights look like, would count although it may not be used",
+)
+
+_PREDICTED = {
+    "3.1": "the one-hot of Xᵢ₋₁ is predicted by v Σⱼ q[j, i] xⱼ, xⱼ the one-hot of Xⱼ, q over positions",
+    "3.2": "the one-hot of Xᵢ₋₁ is predicted by v Σⱼ w[j, i] xⱼ, xⱼ the one-hot of Xⱼ, each column of w a softmax over "
+    "positions",
+    "3.3": "Yᵢ = q_true[Xᵢ₋₁, Xᵢ] is predicted by Σⱼ v[i, j] q[Xⱼ, Xᵢ], q over categories",
+}
+
+_REMARKS = {
+    "3.1": "Six families; the free parameters of each member are drawn. The last row is no stationary point: it is on "
+    "the way to one at infinity.",
+    "3.2": "The closed simplex has such points at infinite logits: v = p 1ᵀ with no weight on the previous token. The "
+    "table says how long gradient flow waits near one.",
+    "3.3": "Members of each family; the letters are ours.",
+}
+
+Meant = Literal["exact", "approximate", "wrong"]
+"""Of a construction: exact, right up to an error that no weights take away, or wrong as printed."""
+
+
+def built_report(
+    comparison: Comparison, manifest: Mapping[str, Any], files: Sequence[str], *, meant: Meant
+) -> CircuitsReport:
+    """Return the page of a hand-built transformer.
+
+    Args:
+        comparison: What it answers.
+        manifest: See `manifest`.
+        files: Beside the page.
+        meant: "wrong" for a construction as printed, which is kept to show how it fails, "approximate" for one that no
+            weights make exact.
+    """
+    model = comparison.model
+    answer = "Exact" if comparison.exact else f"Wrong for {plural(len(comparison.wrong), 'pair')} of categories"
+    if meant == "approximate" and not comparison.exact:
+        answer = f"Right up to {number(comparison.relative_error)} standard deviations"
+    if not comparison.has_pairs:
+        answer = "Nothing to check"
+    findings = list(comparison.sentences)
+    if meant == "wrong":
+        findings.append("This is the construction as it is printed in the paper, kept to show where it fails.")
+    answers = (answers_figure(comparison),) if comparison.answers else ()
+    sections = (
+        Section("answers-section", "What does it answer?", figures=answers, tables=_wrong_table(comparison)),
+        Section("attention-section", "The attention", figures=(attention_weights(model),)),
+        Section("feed-forward-section", "The feed-forward part", figures=(feed_forward_weights(model),)),
+        Section("task-section", "The task", figures=(functional_beside_block(model, model.task),)),
+    )
+    return CircuitsReport(
+        question="does it compute the functional of adjacent categories?",
+        name=model.name,
+        answer=answer,
+        findings=tuple(findings),
+        facts=(*_task_facts(model.task), *_model_facts(model)),
+        sections=sections,
+        conventions=(_TOKENS, _SENDER_FIRST, _LOSS, _INTERACTION),
+        manifest=manifest,
+        files=tuple(files),
+    )
+
+
+def evidence_report(
+    model: OneLayerTransformer, found: Evidence, manifest: Mapping[str, Any], files: Sequence[str]
+) -> CircuitsReport:
+    """Return the page of one transformer and the five instruments.
+
+    Args:
+        model: The transformer.
+        found: What the instruments say of it.
+        manifest: See `manifest`.
+        files: Beside the page.
+    """
+    sections = (_instruments_section(found), *_weights_sections(model, best_head(found)))
+    return CircuitsReport(
+        question="is the logic in the attention or in the feed-forward part?",
+        name=model.name,
+        answer=_spelt(found),
+        findings=_evidence_findings(found),
+        facts=(*_task_facts(model.task), *_model_facts(model)),
+        sections=sections,
+        conventions=(_TOKENS, _SENDER_FIRST, _LOSS, _INTERACTION, _VERDICT),
+        manifest=manifest,
+        files=tuple(files),
+    )
+
+
+def learning_report(
+    records: Sequence[LearningRecord],
+    evidences: Sequence[Evidence | None],
+    manifest: Mapping[str, Any],
+    files: Sequence[str],
+) -> CircuitsReport:
+    """Return the page of models of one design that learned from several seeds; the one with the median loss is shown.
+
+    Args:
+        records: At least one, of one architecture, flavour and task but for the seeds.
+        evidences: One for each record; None for a run that broke off.
+        manifest: See `manifest`.
+        files: Beside the page.
+    """
+    shown = median_record(records)
+    found = evidences[records.index(shown)]
+    seeds = _seeds_section(records, evidences)
+    model, head = shown.transformer, best_head(found) if found else 0
+    about = f"The model shown from here on is that of seed {shown.seed}, the one with the median loss."
+    return CircuitsReport(
+        question="is what it learned in the attention or in the feed-forward part?",
+        name=shown.name.rpartition(", seed")[0],
+        answer=_learned_answer(shown, found),
+        findings=(*seeds.sentences, about, *(_evidence_findings(found) if found else (_broken(shown),))),
+        facts=(*_task_facts(shown.task), *_recipe_facts(shown), *_model_facts(model)),
+        sections=(seeds, *([_instruments_section(found)] if found else []), *_weights_sections(model, head)),
+        conventions=(_TOKENS, _SENDER_FIRST, _LOSS, _INTERACTION, _VERDICT),
+        manifest=manifest,
+        files=tuple(files),
+    )
+
+
+def _learned_answer(shown: LearningRecord, found: Evidence | None) -> str:
+    if found is None:
+        return "Broken off"
+    return _spelt(found) if shown.solved else f"Not solved; {_spelt(found).lower()}"
+
+
+def _broken(shown: LearningRecord) -> str:
+    return f"It is {shown.status}. Its last finite weights are shown and were not measured."
+
+
+def median_record(records: Sequence[LearningRecord]) -> LearningRecord:
+    """Return the run with the (lower) median of the final losses; runs that became not finite come last."""
+    ordered = sorted(records, key=lambda record: (not np.isfinite(record.final_loss), record.final_loss))
+    return ordered[(len(ordered) - 1) // 2]
+
+
+def best_head(found: Evidence) -> int:
+    """Return the head whose category block is most like q_true, from 0."""
+    heads = found.instrument("correlation").details.get("heads", [])
+    return max(heads, key=lambda head: head["centred"])["head"] if heads else 0
+
+
+def _seeds_section(records: Sequence[LearningRecord], evidences: Sequence[Evidence | None]) -> Section:
+    finals = np.array([record.final_loss for record in records])
+    solved = sum(record.solved for record in records)
+    spread = f"from {number(float(finals.min()))} to {number(float(finals.max()))}" if len(records) > 1 else "one run"
+    return Section(
+        "seeds-section",
+        "Did it learn?",
+        sentences=(
+            f"{solved} of {plural(len(records), 'seed')} solved the task; solved means that at most a hundredth of the "
+            f"variance is left. The final loss, on fresh test sequences, has the median "
+            f"{number(float(np.median(finals)))} ({spread}).",
+        ),
+        tables=(_seeds_table(records, evidences),),
+        figures=(loss_curves(records),),
+    )
+
+
+def _weights_sections(model: OneLayerTransformer, head: int) -> tuple[Section, ...]:
+    return (
+        Section("task-section", "Does the category block look like what was asked?", figures=_beside(model, head)),
+        Section("attention-section", "The attention", figures=(attention_weights(model),)),
+        Section("feed-forward-section", "The feed-forward part", figures=(feed_forward_weights(model),)),
+    )
+
+
+def _beside(model: OneLayerTransformer, head: int) -> tuple[Any, ...]:
+    return (functional_beside_block(model, model.task, head),)
+
+
+def _instruments_section(found: Evidence) -> Section:
+    return Section(
+        "evidence-section",
+        "What do the instruments say?",
+        tables=(instruments_table(found), thresholds_table(found)),
+        figures=(instruments_figure(found),),
+    )
+
+
+def _spelt(found: Evidence) -> str:
+    return {
+        "attention": "The attention",
+        "feed-forward": "The feed-forward part",
+        "both": "Both parts",
+        "either": "Either part",
+        "undecided": "Undecided",
+    }[found.verdict]
+
+
+def _evidence_findings(found: Evidence) -> tuple[str, ...]:
+    sentence = found.sentence[:1].upper() + found.sentence[1:]
+    loss = "is not finite" if found.loss is None else f"is {number(found.loss)}"
+    return (
+        sentence,
+        f"On the {plural(found.samples, 'sequence')} of this evidence the mean squared error of the model {loss}; the "
+        "best answer without any logic would have "
+        f"{number(found.interaction_variance)}, the variance of q_true’s interaction.",
+    )
+
+
+def _wrong_table(comparison: Comparison) -> tuple[Table, ...]:
+    if comparison.exact:
+        return ()
+    rows = [cells([pair.previous, pair.current, pair.target, pair.output]) for pair in comparison.wrong[:40]]
+    more = len(comparison.wrong) - len(rows)
+    caption = "Pairs answered wrongly, the farthest off first" + (f" ({more} more are in the data)" if more else "")
+    return (Table(caption, ("Previous category", "Category", "Target", "Output"), tuple(rows)),)
+
+
+def _seeds_table(records: Sequence[LearningRecord], evidences: Sequence[Evidence | None]) -> Table:
+    rows = tuple(
+        (
+            *cells([record.seed, record.final_loss, record.relative_loss]),
+            Cell("yes" if record.solved else "no"),
+            *cells([found and found.instrument("correlation").estimate, found.verdict if found else "not measured"]),
+            *cells([record.status, record.seconds]),
+        )
+        for record, found in zip(records, evidences, strict=True)
+    )
+    columns = (
+        "Seed",
+        "Final loss",
+        "Share of variance",
+        "Solved",
+        "Centred |correlation|",
+        "Verdict",
+        "Status",
+        "Seconds",
+    )
+    return Table("One run a row", columns, rows)
+
+
+def _task_facts(task: PairTask) -> tuple[tuple[str, str], ...]:
+    extremes = f"from {number(float(task.q_true.min()))} to {number(float(task.q_true.max()))}"
+    variance = f"variance {number(task.variance)}, of which {number(task.interaction_variance)} is interaction"
+    return (
+        ("Task", f"Yᵢ = q_true[Xᵢ₋₁, Xᵢ], the previous category first, and Y₁ = 0; {_size(task.law, task.positions)}"),
+        ("q_true", f"{extremes}; {variance} (what no sum f(previous) + g(current) gives)"),
+    )
+
+
+def _size(law: Tensor, positions: int) -> str:
+    """Return N with the law, and M."""
+    drawn = "equally likely"
+    if not bool((law - law[0]).abs().max() < 1e-15):
+        drawn = f"with probabilities {', '.join(number(float(p)) for p in law)}"
+    categories = "category" if len(law) == 1 else "categories"
+    return f"N = {len(law)} {categories} {drawn} and independent, M = {plural(positions, 'position')}"
+
+
+def _model_facts(model: OneLayerTransformer) -> tuple[tuple[str, str], ...]:
+    norm = ", LayerNorm" if model.norm is not None else ""
+    mask = "causal" if model.attention.causal else "full mask"
+    shape = f"{plural(len(model.ov), 'head')}, {model.attention.weights} weights, {mask}, width {model.width}"
+    return (("Model", f"{shape}{norm}, {plural(model.C.shape[0], 'hidden unit')}"),)
+
+
+def _recipe_facts(record: LearningRecord) -> tuple[tuple[str, str], ...]:
+    recipe = record.settings
+    steps, inner = plural(recipe.steps, "outer step"), plural(recipe.inner, "iteration")
+    return (("Recipe", f"L-BFGS, {steps} of up to {inner}, each on {plural(recipe.batch, 'fresh sequence')}"),)
+
+
+def landscape_report(found: LandscapeSurvey, manifest: Mapping[str, Any], files: Sequence[str]) -> CircuitsReport:
+    """Return the page of one loss landscape.
+
+    Args:
+        found: What was found.
+        manifest: See `manifest`.
+        files: Beside the page.
+    """
+    runs = found.basins
+    marks = {name: (loss, found.per_token(loss)) for name, loss in found.marks.items()}
+    ends = Section(
+        "basins-section",
+        "Where does descent end?",
+        figures=(basins_figure(runs), endings_figure(runs, marks)),
+    )
+    descent = f"{plural(len(runs.runs), 'start')}, {runs.method}, at most {plural(runs.budget, 'step')}"
+    return CircuitsReport(
+        question="what can a descent run into?",
+        name=found.name,
+        answer=found.answer,
+        findings=found.claims,
+        facts=(
+            ("Task", f"{_PREDICTED[found.section]}; {_size(found.landscape.law, found.landscape.positions)}"),
+            ("Descent", f"{descent}, seed {runs.seed}"),
+        ),
+        sections=(_points_section(found), ends),
+        conventions=(_SENDER_FIRST, _EXPECTED, _RELATIVE, _INTERACTION if found.section == "3.3" else _MIXING),
+        manifest=manifest,
+        files=tuple(files),
+    )
+
+
+def _points_section(found: LandscapeSurvey) -> Section:
+    points = [point for point, _ in found.points]
+    shown = (points_matrices(_one_each(points), positions_attend=found.section != "3.3"),) if points else ()
+    return Section(
+        "points-section" if points else "stalls-section",
+        "Where does the gradient vanish?",
+        sentences=(_REMARKS[found.section],),
+        tables=(points_table(found.points) if points else stall_table(found),),
+        figures=shown,
+    )
+
+
+def _one_each(points: Sequence[StationaryPoint]) -> list[StationaryPoint]:
+    """Return the first member of each family, at most four."""
+    return list({point.family[0]: point for point in reversed(points)}.values())[::-1][:4]

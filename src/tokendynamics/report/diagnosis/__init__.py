@@ -1,0 +1,1 @@
+"""The page of a diagnosis, a figure a file."""

@@ -1,0 +1,248 @@
+"""Do the tokens draw together with depth? Six measures over depth, one shown at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import altair as alt
+import xarray as xr
+
+from tokendynamics.report.diagnosis._depth import (
+    WIDTH,
+    Spread,
+    Step,
+    along,
+    at_steps,
+    depth_axis,
+    hover,
+    nothing_to_draw,
+    steps,
+)
+from tokendynamics.report.kit._figure import Figure, Table, cells
+from tokendynamics.report.kit._palette import BLUE, INK, MUTED, ORANGE, PAPER
+from tokendynamics.report.kit._svg import Drawing, Key, draw
+from tokendynamics.report.kit._text import number, plural
+
+QUESTION = "Do the tokens draw together with depth?"
+HEIGHT = 270
+MOST_PROMPT_COLUMNS = 8
+"""With more prompts than this the table holds their mean and range only; the data files hold each."""
+
+
+@dataclass(frozen=True)
+class _Measure:
+    variable: str
+    label: str
+    axis: str
+    meaning: str
+    bounds: tuple[float, float | None]
+
+
+_MEASURES = (
+    _Measure(
+        "mean_pair_cosine",
+        "Mean pair cosine",
+        "Mean pair cosine (1: all point the same way)",
+        "Mean cosine over all pairs of different tokens of a prompt. The dotted line is the mean cosine between "
+        "tokens of different prompts at the same layer (anisotropy): a direction common to everything the model "
+        "says is not consensus; the gap between the two lines is what the tokens of one prompt share beyond it.",
+        (0.0, 1.0),
+    ),
+    _Measure(
+        "consensus_first",
+        "E, first token",
+        "E against the first token (0: consensus)",
+        "E = 1 − mean of |cos(first token, token i)|, the consensus functional (asymptotic, eq. 25), which counts "
+        "an opposite pair as agreed.",
+        (0.0, 1.0),
+    ),
+    _Measure(
+        "consensus_first_signed",
+        "E, first token, signed",
+        "Signed E against the first token (0: consensus)",
+        "1 − mean of cos(first token, token i) without the absolute value of eq. 25: an opposite pair counts as "
+        "disagreement, so that the value runs from 0 to 2.",
+        (0.0, 1.0),
+    ),
+    _Measure(
+        "consensus_last",
+        "E, last token",
+        "E against the last token (0: consensus)",
+        "E = 1 − mean of |cos(last token, token i)|: as eq. 25 with the last token, which reads all others in a "
+        "causal model, as the reference.",
+        (0.0, 1.0),
+    ),
+    _Measure(
+        "effective_rank_unit_rows",
+        "Effective rank, unit rows",
+        "Effective rank of unit rows (1: one direction)",
+        "Number of directions that the tokens fill, exp of the entropy of the squared singular values normalised to "
+        "sum 1, with each token scaled to length 1, so that no large token decides alone.",
+        (0.0, None),
+    ),
+    _Measure(
+        "effective_rank",
+        "Effective rank, raw",
+        "Effective rank of raw rows (1: one direction)",
+        "As on unit rows, with each token at its own length: one large token (a sink) pulls it to 1 although the "
+        "others have not drawn together.",
+        (0.0, None),
+    ),
+    _Measure(
+        "rank_one_distance",
+        "Distance to identical tokens",
+        "‖X − 1x̄ᵀ‖ / ‖X‖ (0: all tokens identical)",
+        "Relative Frobenius distance to the nearest matrix of identical rows: rank collapse in the literature's sense.",
+        (0.0, 1.0),
+    ),
+)
+
+
+def together(trace: xr.Dataset) -> list[Figure]:
+    """Return one figure per measure, the default first."""
+    where = steps(trace)
+    return [_figure(trace, measure, where) for measure in _MEASURES if measure.variable in trace]
+
+
+def _figure(trace: xr.Dataset, measure: _Measure, where: list[Step]) -> Figure:
+    removed = along(trace, measure.variable, "removed", where)
+    kept = along(trace, measure.variable, "kept", where)
+    between = _between(trace, where) if measure.variable == "mean_pair_cosine" else None
+    ident = f"together-{measure.variable.replace('_', '-')}"
+    prompts = trace.sizes["prompt"]
+    return Figure(
+        ident=ident,
+        question=QUESTION,
+        svg=draw(
+            _chart(measure, where, removed, kept, between),
+            ident=ident,
+            title=f"{QUESTION} {measure.label}",
+            description=_description(measure, where, removed, prompts),
+            keys=_keys(prompts, between is not None, any(step.site == "final_norm" for step in where)),
+        ),
+        caption=f"{measure.meaning} {_convention(prompts)}",
+        table=_table(measure, where, removed, kept, between, [str(p) for p in trace["prompt"].values]),
+        label=measure.label,
+    )
+
+
+def _between(trace: xr.Dataset, where: list[Step]) -> list[Spread] | None:
+    values = at_steps(trace["anisotropy"].transpose("layer", "site"), where)
+    return values if any(value.mean is not None for value in values) else None
+
+
+def _convention(prompts: int) -> str:
+    sinks = "Sinks, tokens far larger than the rest of their prompt, are left out; the thin dashed line keeps them."
+    if prompts == 1:
+        return f"One prompt. {sinks}"
+    return f"Line: mean over {prompts} prompts; band: lowest to highest prompt. {sinks}"
+
+
+def _keys(prompts: int, between: bool, final_norm: bool) -> list[Key]:
+    keys = [Key("sinks removed" if prompts == 1 else "mean, sinks removed", "line", BLUE)]
+    if prompts > 1:
+        keys.append(Key("range over prompts", "band", BLUE))
+    keys.append(Key("sinks kept", "line", MUTED, dash="5,3", width=1.3))
+    if between:
+        keys.append(Key("between prompts", "line", ORANGE, dash="1.5,2.5", width=2.2))
+    keys += [Key("after attention", "circle", BLUE, width=1.5), Key("after feed-forward", "disc", BLUE)]
+    return [*keys, Key("after the final norm", "diamond", INK)] if final_norm else keys
+
+
+def _chart(
+    measure: _Measure, where: list[Step], removed: list[Spread], kept: list[Spread], between: list[Spread] | None
+) -> Drawing:
+    last = max((step.layer for step in where), default=0)
+    rows = [
+        {"x": s.x, "site": s.site, "mid": r.mean, "low": r.low, "high": r.high, "kept": k.mean}
+        | ({"between": between[i].mean} if between else {})
+        for i, (s, r, k) in enumerate(zip(where, removed, kept, strict=True))
+    ]
+    base = alt.Chart(alt.Data(values=rows)).encode(x=depth_axis(last))
+    y = _y_axis(measure, rows)
+    layers: list[alt.Chart] = [
+        base.mark_area(color=BLUE, opacity=0.16).encode(y=y("low"), y2="high:Q"),
+        base.mark_line(color=MUTED, strokeDash=[5, 3], strokeWidth=1.3).encode(y=y("kept")),
+    ]
+    if between:
+        layers.append(base.mark_line(color=ORANGE, strokeDash=[1.5, 2.5], strokeWidth=2.2).encode(y=y("between")))
+    layers.append(base.mark_line(color=BLUE, strokeWidth=2.2).encode(y=y("mid")))
+    layers += _marks(base, y("mid"))
+    layers.append(hover(_columns(where, removed, kept, between), last, HEIGHT))
+    if all(row["mid"] is None and row["kept"] is None for row in rows):
+        layers.append(nothing_to_draw(HEIGHT))
+    return alt.layer(*layers, width=WIDTH, height=HEIGHT)
+
+
+def _marks(base: alt.Chart, y: alt.Y) -> list[alt.Chart]:
+    shapes = {
+        "attention": {"shape": "circle", "fill": PAPER, "stroke": BLUE, "strokeWidth": 1.5, "size": 26},
+        "feed_forward": {"shape": "circle", "fill": BLUE, "stroke": BLUE, "size": 26},
+        "final_norm": {"shape": "diamond", "fill": INK, "stroke": PAPER, "size": 90},
+    }
+    return [
+        base.transform_filter(f"datum.site === '{site}' && isValid(datum.mid)")
+        .mark_point(opacity=1, **look)
+        .encode(y=y)
+        for site, look in shapes.items()
+    ]
+
+
+def _y_axis(measure: _Measure, rows: list[dict]):
+    drawn = [row[name] for row in rows for name in ("low", "high", "kept", "between") if row.get(name) is not None]
+    low = min([measure.bounds[0], *drawn])
+    high = measure.bounds[1] or max([1.0, *drawn]) * 1.04
+    scale = alt.Scale(domain=[low, max([high, *drawn])], nice=low < 0 or measure.bounds[1] is None)
+    axis = alt.Axis(title=measure.axis, tickCount=6)
+    return lambda field: alt.Y(f"{field}:Q", scale=scale, axis=axis)
+
+
+def _columns(
+    where: list[Step], removed: list[Spread], kept: list[Spread], between: list[Spread] | None
+) -> list[tuple[float, float, str]]:
+    columns = []
+    for i, step in enumerate(where):
+        text = f"{step.name}: {number(removed[i].mean)}"
+        if len(removed[i].values) > 1 and removed[i].low is not None:
+            text += f" ({number(removed[i].low)} to {number(removed[i].high)})"
+        text += f"\nsinks kept: {number(kept[i].mean)}"
+        text += f"\nbetween prompts: {number(between[i].mean)}" if between else ""
+        columns.append((step.x - 0.25, step.x + 0.25, text))
+    return columns
+
+
+def _description(measure: _Measure, where: list[Step], removed: list[Spread], prompts: int) -> str:
+    drawn = [(step, value.mean) for step, value in zip(where, removed, strict=True) if value.mean is not None]
+    if not drawn:
+        return f"{measure.axis}: undefined for these prompts, since no prompt has two tokens that are no sinks."
+    high = max(drawn, key=lambda pair: pair[1])
+    low = min(drawn, key=lambda pair: pair[1])
+    (first, start), (final, end) = drawn[0], drawn[-1]
+    return (
+        f"{measure.axis}. Mean over {plural(prompts, 'prompt')}, sinks removed: {number(start)} at {first.name}, "
+        f"highest {number(high[1])} at {high[0].name}, lowest {number(low[1])} at {low[0].name}, "
+        f"{number(end)} at {final.name}. The table below holds every value."
+    )
+
+
+def _table(
+    measure: _Measure,
+    where: list[Step],
+    removed: list[Spread],
+    kept: list[Spread],
+    between: list[Spread] | None,
+    prompts: list[str],
+) -> Table:
+    single = len(prompts) == 1
+    columns = ["Layer", "After", "Mean" if not single else "Sinks removed"]
+    columns += [] if single else ["Lowest", "Highest"]
+    columns += ["Sinks kept"] + (["Between prompts"] if between else [])
+    each = [] if single or len(prompts) > MOST_PROMPT_COLUMNS else prompts
+    rows = []
+    for i, step in enumerate(where):
+        row: list[float | int | str | None] = [step.layer, step.after, removed[i].mean]
+        row += [] if single else [removed[i].low, removed[i].high]
+        row += [kept[i].mean] + ([between[i].mean] if between else [])
+        rows.append(cells(row + (list(removed[i].values) if each else [])))
+    caption = f"{measure.label}, sinks removed unless it says otherwise"
+    return Table(caption + (" (prompts by name)" if each else ""), tuple(columns + each), tuple(rows))

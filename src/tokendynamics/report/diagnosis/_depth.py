@@ -1,0 +1,119 @@
+"""The depth axis: where each measured state of the model stands, and how prompts are summarised there."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import altair as alt
+import numpy as np
+import xarray as xr
+
+from tokendynamics.report.kit._palette import MUTED
+from tokendynamics.report.kit._text import UNDEFINED
+
+WIDTH = 740
+"""Width of a chart's plotting area in CSS pixels; the page scales it down."""
+
+_OFFSET = {"attention": -0.5, "feed_forward": 0.0, "final_norm": 0.5}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One measured state: after a component of a layer; layer 0 is the embedding."""
+
+    layer: int
+    site: str
+
+    @property
+    def x(self) -> float:
+        """Place on the depth axis: attention half a layer early, the final norm half a layer late."""
+        return self.layer + _OFFSET[self.site]
+
+    @property
+    def after(self) -> str:
+        """The component that wrote this state."""
+        if self.layer == 0:
+            return "embedding"
+        return {"attention": "attention", "feed_forward": "feed-forward", "final_norm": "final norm"}[self.site]
+
+    @property
+    def name(self) -> str:
+        """The state in words."""
+        return "Embedding" if self.layer == 0 else f"Layer {self.layer}, after {self.after}"
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A quantity over prompts: its values (None where undefined), mean, lowest and highest."""
+
+    values: tuple[float | None, ...]
+    mean: float | None
+    low: float | None
+    high: float | None
+
+
+def steps(trace: xr.Dataset) -> list[Step]:
+    """Return the states that were measured for at least one prompt, in order of depth."""
+    measured = trace["norm_median"].notnull().any(["prompt", "sinks"]).transpose("layer", "site").values
+    found = [
+        Step(int(layer), str(site))
+        for i, layer in enumerate(trace["layer"].values)
+        for j, site in enumerate(trace["site"].values)
+        if measured[i, j]
+    ]
+    return sorted(found, key=lambda step: step.x)
+
+
+def spread(values: np.ndarray) -> Spread:
+    """Summarise one value per prompt; undefined ones are left out of the summary."""
+    each = tuple(float(v) if math.isfinite(v) else None for v in values)
+    defined = [v for v in each if v is not None]
+    if not defined:
+        return Spread(each, None, None, None)
+    return Spread(each, float(np.mean(defined)), min(defined), max(defined))
+
+
+def along(trace: xr.Dataset, variable: str, sinks: str, where: list[Step]) -> list[Spread]:
+    """Return the spread over prompts of `variable` at each step, with the sinks ``"kept"`` or ``"removed"``."""
+    values = trace[variable].sel(sinks=sinks).transpose("layer", "site", "prompt")
+    return at_steps(values, where)
+
+
+def at_steps(values: xr.DataArray, where: list[Step]) -> list[Spread]:
+    """Return the spread of `values` (layer, site, …) at each step."""
+    layers = {int(layer): index for index, layer in enumerate(values["layer"].values)}
+    sites = {str(site): index for index, site in enumerate(values["site"].values)}
+    return [spread(np.atleast_1d(values.values[layers[step.layer], sites[step.site]])) for step in where]
+
+
+def depth_axis(last: int) -> alt.X:
+    """Return the x axis of every figure over depth, so that all of them line up on the page."""
+    return alt.X(
+        "x:Q",
+        scale=alt.Scale(domain=[-0.6, last + 1.0], nice=False),
+        axis=alt.Axis(values=ticks(last), format="d", title="Layer (0 = embedding)"),
+    )
+
+
+def ticks(last: int) -> list[int]:
+    """Choose whole layers to label, at most about fifteen."""
+    every = next(step for step in (1, 2, 5, 10, 20, 50, 100, 1000) if last / step <= 15)
+    return list(range(0, last + 1, every))
+
+
+def hover(columns: list[tuple[float, float, str]], last: int, height: int, name: str = "hover") -> alt.Chart:
+    """Lay invisible columns from x to x2 that carry the text shown when the pointer rests on them."""
+    rows = [{"x": x, "x2": x2, "text": text} for x, x2, text in columns]
+    return (
+        alt.Chart(alt.Data(values=rows), name=name)
+        .mark_rect(fillOpacity=0, strokeOpacity=0, y=0, y2=height)
+        .encode(x=depth_axis(last), x2="x2:Q", description="text:N")
+    )
+
+
+def nothing_to_draw(height: int) -> alt.Chart:
+    """Return what stands in a chart of a pairwise measure when no prompt has a pair of tokens."""
+    why = f"{UNDEFINED}: needs two tokens that are no sinks"
+    blank = alt.Chart(alt.Data(values=[{}]))
+    return blank.mark_text(color=MUTED, fontSize=14, x=WIDTH / 2, y=height / 2 - 14, text=why)

@@ -1,0 +1,171 @@
+"""Do the tokens grow? Norms over depth on a log axis, the sink apart."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import altair as alt
+import xarray as xr
+
+from tokendynamics.report.diagnosis._depth import WIDTH, Spread, Step, along, depth_axis, hover, spread, steps
+from tokendynamics.report.kit._figure import Figure, Table, cells
+from tokendynamics.report.kit._palette import BLUE, INK, ORANGE, PAPER
+from tokendynamics.report.kit._svg import Drawing, Key, draw
+from tokendynamics.report.kit._text import number, plural
+
+QUESTION = "Do they grow?"
+HEIGHT = 270
+
+
+def grow(trace: xr.Dataset) -> Figure:
+    """Draw median and quartiles of the tokens' norms, and the largest sink's norm, at each state of the model."""
+    where = steps(trace)
+    bands = {
+        name: along(trace, f"norm_{name}", "removed", where) for name in ("lower_quartile", "median", "upper_quartile")
+    }
+    sinks = _sinks(trace)
+    prompts = trace.sizes["prompt"]
+    return Figure(
+        ident="grow-norms",
+        question=QUESTION,
+        svg=draw(
+            _chart(where, bands, sinks),
+            ident="grow-norms",
+            title=f"{QUESTION} Norm of the tokens over depth, on a log axis",
+            description=_description(where, bands["median"], sinks, prompts),
+            keys=_keys(any(sink.norm.mean is not None for sink in sinks.values()), where),
+        ),
+        caption=_caption(prompts, sinks),
+        table=_table(where, bands, sinks),
+    )
+
+
+@dataclass(frozen=True)
+class _Sink:
+    norm: Spread
+    share: Spread
+    many: Spread
+
+
+def _sinks(trace: xr.Dataset) -> dict[int, _Sink]:
+    names = ("sink_norm", "sink_share", "sink_count")
+    values = [trace[name].transpose("layer", "prompt").values.astype(float) for name in names]
+    return {int(layer): _Sink(*(spread(each[i]) for each in values)) for i, layer in enumerate(trace["layer"].values)}
+
+
+def _chart(where: list[Step], bands: dict[str, list[Spread]], sinks: dict[int, _Sink]) -> Drawing:
+    last = max((step.layer for step in where), default=0)
+    rows = [
+        {"x": step.x, "site": step.site, "low": low.mean, "mid": mid.mean, "high": high.mean}
+        for step, low, mid, high in zip(
+            where, bands["lower_quartile"], bands["median"], bands["upper_quartile"], strict=True
+        )
+    ]
+    large = [{"x": layer, "sink": sink.norm.mean} for layer, sink in sinks.items()]
+    y = _log_axis([row[name] for row in rows for name in ("low", "mid", "high")] + [row["sink"] for row in large])
+    base = alt.Chart(alt.Data(values=_positive(rows))).encode(x=depth_axis(last))
+    apart = alt.Chart(alt.Data(values=_positive(large))).encode(x=depth_axis(last), y=y("sink"))
+    valid = apart.transform_filter("isValid(datum.sink)")
+    layers = [
+        base.mark_area(color=BLUE, opacity=0.16).encode(y=y("low"), y2="high:Q"),
+        base.mark_line(color=BLUE, strokeWidth=2.2).encode(y=y("mid")),
+        base.transform_filter("datum.site === 'final_norm' && isValid(datum.mid)")
+        .mark_point(shape="diamond", fill=INK, stroke=PAPER, size=90, opacity=1)
+        .encode(y=y("mid")),
+        apart.mark_line(color=ORANGE, strokeDash=[1.5, 2.5], strokeWidth=1.6),
+        valid.mark_point(shape="triangle-up", fill=ORANGE, stroke=PAPER, strokeWidth=0.6, size=64, opacity=1),
+        hover(_columns(where, bands, sinks), last, HEIGHT),
+    ]
+    return alt.layer(*layers, width=WIDTH, height=HEIGHT)
+
+
+def _positive(rows: list[dict]) -> list[dict]:
+    """Drop zero: a log axis has no place for it."""
+    return [{k: None if k != "x" and isinstance(v, float) and v <= 0 else v for k, v in row.items()} for row in rows]
+
+
+def _log_axis(values: list[float | None]):
+    drawn = [v for v in values if v is not None and v > 0] or [1.0]
+    low, high = min(drawn) / 1.25, max(drawn) * 1.25
+    scale = alt.Scale(type="log", domain=[low, high], nice=False)
+    axis = alt.Axis(title="Norm of a token (log scale)", values=log_ticks(low, high), format=",")
+    return lambda field: alt.Y(f"{field}:Q", scale=scale, axis=axis)
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Return powers of ten between `low` and `high`; also 2 and 5 times them where fewer than two decades show.
+
+    >>> log_ticks(3.0, 2000.0)
+    [10.0, 100.0, 1000.0]
+    """
+    few = math.log10(high / low) < 2
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    candidates = [m * 10.0**p for p in powers for m in ((1, 2, 5) if few else (1,))]
+    return [tick for tick in candidates if low <= tick <= high]
+
+
+def _keys(has_sink: bool, where: list[Step]) -> list[Key]:
+    keys = [Key("median over tokens", "line", BLUE), Key("quartiles over tokens", "band", BLUE)]
+    if any(step.site == "final_norm" for step in where):
+        keys.append(Key("after the final norm", "diamond", INK))
+    if has_sink:
+        keys.append(Key("largest sink of the layer", "triangle", ORANGE))
+    return keys
+
+
+def _columns(
+    where: list[Step], bands: dict[str, list[Spread]], sinks: dict[int, _Sink]
+) -> list[tuple[float, float, str]]:
+    columns = []
+    for i, step in enumerate(where):
+        low, mid, high = (bands[name][i].mean for name in ("lower_quartile", "median", "upper_quartile"))
+        text = f"{step.name}: median norm {number(mid)}, quartiles {number(low)} and {number(high)}"
+        sink = sinks[step.layer]
+        if step.site == "feed_forward" and sink.norm.mean is not None:
+            text += f"\nlargest sink: {number(sink.norm.mean)}"
+        columns.append((step.x - 0.25, step.x + 0.25, text))
+    return columns
+
+
+def _caption(prompts: int, sinks: dict[int, _Sink]) -> str:
+    over = "" if prompts == 1 else f" Each is the mean over {prompts} prompts."
+    text = f"Euclidean norms after attention and after the feed-forward part of each layer, sinks left out.{over}"
+    with_sink = {layer: sink for layer, sink in sinks.items() if sink.norm.mean is not None}
+    if not with_sink:
+        return f"{text} No token is large enough to count as a sink."
+    layer, top = max(with_sink.items(), key=lambda item: item[1].norm.mean or 0.0)
+    share = top.share.mean
+    held = f"; sinks hold {number(100 * share, 2)}\u00a0% of all norm there" if share is not None else ""
+    return (
+        f"{text} Sinks, tokens that outgrow the rest, stand apart: the largest reaches {number(top.norm.mean)} "
+        f"after layer {layer}{held}."
+    )
+
+
+def _description(where: list[Step], medians: list[Spread], sinks: dict[int, _Sink], prompts: int) -> str:
+    drawn = [(s.name, m.mean) for s, m in zip(where, medians, strict=True) if m.mean is not None]
+    if not drawn:
+        return "Norms are undefined: every token of these prompts is a sink."
+    text = f"Median norm, {plural(prompts, 'prompt')}: {number(drawn[0][1])} at {drawn[0][0]}"
+    text += f", {number(drawn[-1][1])} at {drawn[-1][0]}."
+    found = [layer for layer, sink in sinks.items() if sink.norm.mean is not None]
+    text += f" Sinks are found at {plural(len(found), 'layer')}." if found else " No sink is found."
+    return f"{text} The table below holds every value."
+
+
+def _table(where: list[Step], bands: dict[str, list[Spread]], sinks: dict[int, _Sink]) -> Table:
+    rows = []
+    for i, step in enumerate(where):
+        row: list[float | int | str | None] = [step.layer, step.after]
+        row += [bands[name][i].mean for name in ("lower_quartile", "median", "upper_quartile")]
+        sink = sinks[step.layer]
+        if step.site == "feed_forward":
+            share = None if sink.share.mean is None else 100 * sink.share.mean
+            none = "no sink" if sink.norm.mean is None else sink.norm.mean
+            row += [sink.many.mean, none, share if sink.norm.mean is not None else "no sink"]
+        else:
+            row += ["", "", ""]
+        rows.append(cells(row))
+    columns = ("Layer", "After", "Lower quartile", "Median", "Upper quartile", "Sinks", "Largest sink", "Share (%)")
+    return Table("Norms of the tokens, sinks removed; means over prompts", columns, tuple(rows))

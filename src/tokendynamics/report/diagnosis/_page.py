@@ -1,0 +1,151 @@
+"""Puts the parts of a diagnosis into the one page that a person reads."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from markupsafe import Markup
+
+from tokendynamics.diagnosis._result import Diagnosis
+from tokendynamics.diagnosis._verdict import LayerEffect
+from tokendynamics.report.diagnosis._agreement import together
+from tokendynamics.report.diagnosis._components import who
+from tokendynamics.report.diagnosis._norms import grow
+from tokendynamics.report.diagnosis._token_paths import player, watch
+from tokendynamics.report.diagnosis._weights import regimes, summary, weights
+from tokendynamics.report.kit._page_file import write_page
+from tokendynamics.report.kit._templates import content_security_policy, environment, resource, style
+from tokendynamics.report.kit._text import count, duration, manifest_entries, moment, plural, written
+
+SECTIONS = {
+    "together": "Do the tokens draw together with depth?",
+    "grow": "Do they grow?",
+    "who": "Who does it?",
+    "weights": "What do the weights say?",
+    "watch": "Watch the tokens",
+}
+"""The sections a finding can link to, by the name it uses."""
+
+_EFFECTS: dict[LayerEffect, str] = {"contracts": "›‹", "neutral": "·", "expands": "‹›"}
+# Not − and +: a contracting layer RAISES the mean pair cosine, and the figures print that with a plus.
+
+
+def render_report(diagnosis: Diagnosis) -> str:
+    """Return the whole report as one HTML page that needs nothing else.
+
+    Every figure is an SVG with title and description and a table of its numbers; nothing is fetched, and all text
+    that came from a user, a tokenizer or a checkpoint is escaped, with control characters made visible.
+
+    Args:
+        diagnosis: From `tokendynamics.diagnose`.
+
+    Returns:
+        HTML, to be stored as UTF-8.
+    """
+    script, sheet = f"{resource('shared.js')}\n\n{resource('watch.js')}", style("page.css")
+    return (
+        environment()
+        .get_template("page.html.jinja")
+        .render(
+            script=Markup(script),  # noqa: S704  # the project's own files
+            style=Markup(sheet),  # noqa: S704
+            policy=content_security_policy(script, sheet),
+            sections=SECTIONS,
+            model=_model(diagnosis),
+            facts=_facts(diagnosis),
+            prompts=_prompts(diagnosis),
+            verdict=diagnosis.verdict.sentences,
+            layers=_layers(diagnosis),
+            together=together(diagnosis.trace),
+            grow=grow(diagnosis.trace),
+            who=who(diagnosis.trace),
+            weights=weights(diagnosis.audit),
+            regimes=regimes(diagnosis.audit, int(diagnosis.model["dim"])),
+            summary=summary(diagnosis.audit, int(diagnosis.model["dim"])),
+            watch=watch(diagnosis.paths),
+            player=player(diagnosis.paths),
+            watched=_watched(diagnosis),
+            conventions=diagnosis.conventions,
+            manifest=manifest_entries(diagnosis.manifest),
+            command=str(diagnosis.manifest.get("command", "")),
+            data_files=[(name, quote(name)) for name in diagnosis.files],
+        )
+    )
+
+
+def write_report(diagnosis: Diagnosis, path: str | Path, *, max_bytes: int | None = None) -> Path:
+    """Write the report of `diagnosis` as one HTML file.
+
+    It is made beside its place and then renamed: a failure or a kill leaves neither a half-written report nor a
+    damaged older one.
+
+    Args:
+        diagnosis: From `tokendynamics.diagnose`.
+        path: The file to write; its folder is made if need be.
+        max_bytes: Refuse to write a page larger than this; None for no limit.
+
+    Returns:
+        The path written.
+
+    Raises:
+        ArgumentValueError: `path` is a folder, or the page would be larger than `max_bytes`.
+    """
+    return write_page(render_report(diagnosis), path, max_bytes=max_bytes)
+
+
+def _model(diagnosis: Diagnosis) -> str:
+    return str(diagnosis.model["name"])
+
+
+def _facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    model, manifest = diagnosis.model, diagnosis.manifest
+    heads = f"{count(model['heads'])} heads"
+    if model.get("kv_heads") not in (None, model["heads"]):
+        heads += f" ({count(model['kv_heads'])} for keys and values)"
+    seed = model.get("random_seed")
+    weights = "random" if seed is not None else "pretrained"
+    facts = [
+        ("Parameters", f"{count(model['parameters'])}, {weights}" + (f" (seed {seed})" if seed is not None else "")),
+        ("Shape", f"{plural(model['layers'], 'layer')} × {heads} × dim {count(model['dim'])}"),
+        ("Architecture", _architecture(model)),
+        ("Source", written(model.get("source"))),
+        ("Measured", f"{moment(manifest.get('started'))}, in {duration(manifest.get('duration_seconds'))}"),
+        ("With", written(manifest.get("versions"))),
+    ]
+    return [(name, text) for name, text in facts if text]
+
+
+def _architecture(model: Mapping[str, Any]) -> str:
+    parts = [model.get("model_type") or model.get("family")]
+    parts += [
+        f"{model[name]} {noun}" for name, noun in (("positions", "positions"), ("norm", "norm")) if model.get(name)
+    ]
+    return ", ".join(str(part) for part in parts if part)
+
+
+def _prompts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    trace = diagnosis.trace
+    names = [str(name) for name in trace["prompt"].values]
+    texts = (
+        [str(text) for text in trace["text"].values] if "text" in trace.coords or "text" in trace else [""] * len(names)
+    )
+    return list(zip(names, texts, strict=True))
+
+
+def _watched(diagnosis: Diagnosis) -> str:
+    """Name of the prompt whose tokens are drawn."""
+    text = str(diagnosis.paths.attrs.get("prompt", ""))
+    return next((name for name, prompt in _prompts(diagnosis) if prompt == text), "")
+
+
+def _layers(diagnosis: Diagnosis) -> dict[str, Any]:
+    effects = diagnosis.verdict.layers
+    counts = Counter(effects)
+    return {
+        "badges": [(index, effect, _EFFECTS[effect]) for index, effect in enumerate(effects, start=1)],
+        "legend": [(effect, glyph, counts[effect]) for effect, glyph in _EFFECTS.items()],
+    }

@@ -1,0 +1,194 @@
+"""From the matrices of a file to the circuits of all heads, constant or as schedules in time."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tokendynamics.attention import Periodic, Sinusoidal
+from tokendynamics.numerics._seeding import generator
+from tokendynamics.specification._file import SpecificationFile
+from tokendynamics.specification._matrices import (
+    DiagonalMatrix,
+    DrawnMatrix,
+    FromContraction,
+    Law,
+    PeriodicMatrix,
+    Product,
+    ScaledIdentity,
+    SinusoidalMatrix,
+)
+from tokendynamics.specification._toml import KeyPath
+
+CircuitSchedule = Tensor | Sinusoidal | Periodic
+
+
+def build_circuits(file: SpecificationFile, dim: int) -> tuple[CircuitSchedule, CircuitSchedule]:
+    """Build the circuits qk and ov of all heads; an entry that stands alone holds for every head.
+
+    Raises:
+        SpecificationError: Numbers of heads or shapes that do not fit (both are printed), or schedules that
+            cannot stand side by side.
+    """
+    table = file.tables.attention
+    qk, ov = heads_of(table.qk, ("attention", "qk")), heads_of(table.ov, ("attention", "ov"))
+    count = max(len(qk), len(ov))
+    if min(len(qk), len(ov)) not in (1, count):
+        raise file.error(("attention", "ov"), f"expected as many heads as qk, {len(qk)}, or one entry, got {len(ov)}")
+    qk, ov = (heads if len(heads) == count else heads * count for heads in (qk, ov))
+    ov = [_resolved(file, entry, path, qk[head], dim) for head, (entry, path) in enumerate(ov)]
+    return _schedule(file, qk, dim), _schedule(file, ov, dim)
+
+
+def heads_of(circuit: Any, path: KeyPath) -> list[tuple[Any, KeyPath]]:
+    """Return the entry of each head, and where it stands in the file."""
+    if isinstance(circuit, list) and not (isinstance(circuit[0], list) and isinstance(circuit[0][0], float)):
+        return [(entry, (*path, head)) for head, entry in enumerate(circuit)]
+    return [(circuit, path)]
+
+
+def declared_dim(entry: Any) -> int | None:
+    """Return the rows of a matrix where the file says so; None for an identity or a drawn matrix."""
+    match entry:
+        case Tensor() | list():
+            return len(entry)
+        case DiagonalMatrix():
+            return len(entry.diagonal)
+        case Product():
+            return len(entry.query)
+        case FromContraction():
+            return len(entry.contraction)
+        case SinusoidalMatrix():
+            return declared_dim(entry.matrix)
+        case PeriodicMatrix():
+            return next((size for size in map(declared_dim, entry.matrices) if size is not None), None)
+    return None
+
+
+def dense(file: SpecificationFile, entry: Any, path: KeyPath, dim: int) -> Tensor:
+    """Return a constant matrix of the file, (dim, dim), float64.
+
+    Raises:
+        SpecificationError: A shape that does not fit; both are printed.
+    """
+    matrix = _dense(file, entry, path, dim)
+    if matrix.shape != (dim, dim):
+        raise file.error(path, f"expected shape ({dim}, {dim}) to fit the tokens, got {tuple(matrix.shape)}")
+    return matrix
+
+
+def draw(law: Law, *shape: int) -> Tensor:
+    """Draw independent numbers of a law, float64."""
+    source = generator(law.seed)
+    if law.law == "normal":
+        return law.scale * torch.randn(*shape, dtype=torch.float64, generator=source)
+    return law.low + (law.high - law.low) * torch.rand(*shape, dtype=torch.float64, generator=source)
+
+
+def matrix_of(file: SpecificationFile, entry: Any, path: KeyPath, dim: int) -> Tensor:
+    """Return what `dense` does for matrices that need not be square, such as the Q̄ of rotary positions."""
+    return _dense(file, entry, path, dim)
+
+
+def _dense(file: SpecificationFile, entry: Any, path: KeyPath, dim: int) -> Tensor:
+    match entry:
+        case Tensor():
+            return entry
+        case "identity":
+            return torch.eye(dim, dtype=torch.float64)
+        case list():
+            return torch.tensor(entry, dtype=torch.float64)
+        case ScaledIdentity():
+            return entry.identity * torch.eye(dim, dtype=torch.float64)
+        case DiagonalMatrix():
+            return torch.tensor(entry.diagonal, dtype=torch.float64).diag()
+        case Product():
+            query, key = (torch.tensor(rows, dtype=torch.float64) for rows in (entry.query, entry.key))
+            if query.shape != key.shape:
+                raise file.error(
+                    path, f"expected query and key of one shape, got {(*query.shape,)} and {(*key.shape,)}"
+                )
+            return query @ key.mT
+        case DrawnMatrix():
+            drawn = draw(entry, dim, dim)
+            return drawn + drawn.mT if entry.symmetric else drawn
+    raise file.error(
+        path, "expected a matrix that stands for itself: a contraction form gives ov from qk, nothing else"
+    )
+
+
+def _resolved(
+    file: SpecificationFile, entry: Any, path: KeyPath, qk: tuple[Any, KeyPath], dim: int
+) -> tuple[Any, KeyPath]:
+    """Return the matrix ov where it was given by the contraction form A: ``ov = A^{-1} qk``."""
+    if not isinstance(entry, FromContraction):
+        return entry, path
+    if isinstance(qk[0], SinusoidalMatrix | PeriodicMatrix):
+        raise file.error(path, "expected a qk that does not depend on time beside a contraction form")
+    contraction = dense(file, entry.contraction, path, dim)
+    if torch.linalg.matrix_rank(contraction) < dim:
+        raise file.error(path, "expected an invertible contraction form, got a singular one")
+    return torch.linalg.solve(contraction, dense(file, *qk, dim)), path
+
+
+def _schedule(file: SpecificationFile, heads: list[tuple[Any, KeyPath]], dim: int) -> CircuitSchedule:
+    if any(isinstance(entry, PeriodicMatrix) for entry, _ in heads):
+        return _periodic(file, heads, dim)
+    if any(isinstance(entry, SinusoidalMatrix) for entry, _ in heads):
+        return _sinusoidal(file, heads, dim)
+    return torch.stack([dense(file, entry, path, dim) for entry, path in heads])
+
+
+def _sinusoidal(file: SpecificationFile, heads: list[tuple[Any, KeyPath]], dim: int) -> Sinusoidal:
+    varying = [(entry, path) for entry, path in heads if isinstance(entry, SinusoidalMatrix)]
+    absolute = varying[0][0].absolute
+    for entry, path in varying:
+        if entry.absolute != absolute:
+            raise file.error(path, "expected the same 'absolute' in every head of a circuit")
+    # A constant head is one whose gate stands still at sin(π/2) = 1.
+    still = SinusoidalMatrix(matrix="identity", frequency=0.0, phase=math.pi / 2)
+    gates = [(entry if isinstance(entry, SinusoidalMatrix) else still, path) for entry, path in heads]
+    matrices = [
+        dense(file, entry.matrix, (*path, "matrix"), dim)
+        if isinstance(entry, SinusoidalMatrix)
+        else dense(file, entry, path, dim)
+        for entry, path in heads
+    ]
+    amplitude, frequency, phase = (
+        torch.stack([_gate(file, getattr(entry, name), (*path, name), dim) for entry, path in gates])
+        for name in ("amplitude", "frequency", "phase")
+    )
+    return Sinusoidal(torch.stack(matrices), amplitude, frequency, phase, absolute)
+
+
+def _gate(file: SpecificationFile, value: Any, path: KeyPath, dim: int) -> Tensor:
+    """Return one number per row of the matrix."""
+    if isinstance(value, Law):
+        return draw(value, dim)
+    numbers = torch.tensor(value, dtype=torch.float64)
+    if numbers.ndim and len(numbers) != dim:
+        raise file.error(path, f"expected one number, or one for each of {dim} rows, got {len(numbers)}")
+    return numbers.expand(dim)
+
+
+def _periodic(file: SpecificationFile, heads: list[tuple[Any, KeyPath]], dim: int) -> Periodic:
+    first = next(entry for entry, _ in heads if isinstance(entry, PeriodicMatrix))
+    pieces = len(first.matrices)
+    columns = []
+    for entry, path in heads:
+        if isinstance(entry, SinusoidalMatrix):
+            raise file.error(path, "expected constant or periodic heads beside a periodic one")
+        if isinstance(entry, PeriodicMatrix):
+            if (entry.period, len(entry.matrices)) != (first.period, pieces):
+                came = f"{len(entry.matrices)} matrices in {entry.period}"
+                raise file.error(
+                    path, f"expected {pieces} matrices in a period of {first.period}, as above, got {came}"
+                )
+            parts = [(matrix, (*path, "matrices", piece)) for piece, matrix in enumerate(entry.matrices)]
+        else:
+            parts = [(entry, path)] * pieces
+        columns.append(torch.stack([dense(file, matrix, where, dim) for matrix, where in parts]))
+    return Periodic(torch.stack(columns, dim=1), first.period)

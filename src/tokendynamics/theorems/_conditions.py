@@ -1,0 +1,184 @@
+"""The parts that certificates are made of: monotone quantities, bounds, limits; and how they add up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tokendynamics.dynamics import Flow, Trajectory
+from tokendynamics.numerics._arguments import ArrayLike
+from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.theorems._result import Certificate, Condition, Outcome, counted
+
+LIMIT = 1e-3
+"""A limit counts as reached when the quantity is below this, relative to its natural scale."""
+_WORST_FIRST: tuple[Outcome, ...] = ("fails", "undecided", "holds")
+
+
+def flow_of(trajectory: Trajectory) -> Flow:
+    """Return the flow of a trajectory.
+
+    Raises:
+        ArgumentValueError: It was opened from a file that could not keep its flow.
+    """
+    if trajectory.flow is None:
+        came = "one opened from a file whose schedule was a function of time"
+        raise ArgumentValueError(expected("trajectory", "one that knows its flow", came, "simulate it again"))
+    return trajectory.flow
+
+
+def beyond_rounding(error: Tensor, condition: Tensor, tolerance: float) -> Tensor:
+    """Scale down the error (…, time) of an identity where a condition number (…) makes rounding exceed the tolerance.
+
+    Rounding alone makes an error of about eps · condition; where four times that is above the tolerance, the error
+    is counted in those units, so that an exact identity does not fail for an ill-conditioned matrix.
+    """
+    unavoidable = 4 * torch.finfo(torch.float64).eps * condition / tolerance
+    return error / unavoidable.clamp_min(1.0).unsqueeze(-1)
+
+
+def never_above(
+    excess: ArrayLike, trajectory: Trajectory, tolerance: float, text: str, *, pointwise: bool = False
+) -> Condition:
+    """Require a quantity not above 0: it fails at the first time at which it exceeds the tolerance.
+
+    Args:
+        excess: Shape (…, time).
+        trajectory: The run; saved times that it did not reach do not count.
+        tolerance: The excess that counts as rounding.
+        text: What is required.
+        pointwise: See `Condition`.
+    """
+    seen = np.where(np.asarray(trajectory.reached), _as_array(excess), -np.inf)
+    # A NaN is no proof of anything: it counts as a violation.
+    violated = ~(seen <= tolerance)
+    failed = violated.any(axis=-1)
+    first = np.where(failed, np.asarray(trajectory.times)[violated.argmax(axis=-1)], np.nan)
+    outcome = np.where(failed, "fails", "holds")
+    margin = np.nan_to_num(tolerance - seen.max(axis=-1), nan=-np.inf, posinf=np.inf, neginf=-np.inf)
+    return Condition(text, outcome, np.asarray(margin), tolerance, first, pointwise=pointwise)
+
+
+def never_rises(values: ArrayLike, trajectory: Trajectory, tolerance: float, text: str) -> Condition:
+    """Require that a quantity not rise: it fails above its lowest value so far by more than the tolerance.
+
+    Args:
+        values: Shape (…, time).
+        trajectory: The run; saved times that it did not reach do not count.
+        tolerance: The rise that counts as the integrator's error.
+        text: What is required.
+    """
+    array = _as_array(values)
+    return never_above(array - np.minimum.accumulate(array, axis=-1), trajectory, tolerance, text)
+
+
+def tends_to_zero(values: ArrayLike, threshold: float, text: str) -> Condition:
+    """Require the limit 0 of a quantity ≥ 0: it holds if below the threshold at the end, else undecided.
+
+    A finite run cannot refute a limit, so this never fails; the margin tells how far the run came.
+
+    Args:
+        values: Shape (…, time); the last entry is that of the last state reached.
+        threshold: The value at which the limit counts as reached.
+        text: What is required.
+    """
+    last = _as_array(values)[..., -1]
+    outcome = np.where(last <= threshold, "holds", "undecided")
+    return Condition(text, outcome, np.asarray(threshold - last), threshold, np.full(last.shape, np.nan))
+
+
+def undecided(shape: tuple[int, ...], text: str, where: np.ndarray | None = None) -> Condition:
+    """Return a condition that cannot be evaluated (at the systems in `where`, otherwise everywhere)."""
+    chosen = np.ones(shape, dtype=bool) if where is None else np.asarray(where)
+    outcome = np.where(chosen, "undecided", "holds")
+    return Condition(text, outcome, np.zeros(shape), 0.0, np.full(shape, np.nan))
+
+
+def except_where(condition: Condition, lost: np.ndarray, reason: str) -> Condition:
+    """Return the condition, undecided at the systems in `lost`, at which it means nothing."""
+    where = np.broadcast_to(lost, condition.outcome.shape)
+    if not where.any():
+        return condition
+    return replace(
+        condition,
+        outcome=np.where(where, "undecided", condition.outcome),
+        margin=np.where(where, 0.0, condition.margin),
+        first_failure=np.where(where, np.nan, condition.first_failure),
+        reason=reason,
+    )
+
+
+def combine(statement: str, conditions: tuple[Condition, ...]) -> Certificate:
+    """Add conditions up to a certificate: the worst outcome of any condition at any system decides."""
+    outcomes = _worst([condition.outcome for condition in conditions])
+    outcome: Outcome = next(word for word in _WORST_FIRST if word == "holds" or (outcomes == word).any())
+    deciding = min(conditions, key=lambda condition: _narrowness(condition, outcome))
+    failures = [condition.first_failure[~np.isnan(condition.first_failure)] for condition in conditions]
+    times = np.concatenate(failures)
+    first = float(times.min()) if times.size else None
+    margin = _margin(deciding, outcome)
+    return Certificate(
+        statement=statement,
+        outcome=outcome,
+        margin=margin,
+        tolerance=deciding.tolerance,
+        first_failure=first,
+        text=_sentence(deciding, outcome, margin, first, outcomes),
+        outcomes=outcomes,
+        margins=deciding.margin,
+        conditions=conditions,
+    )
+
+
+def _as_array(values: ArrayLike) -> np.ndarray:
+    plain = values.detach().cpu() if isinstance(values, torch.Tensor) else values
+    return np.asarray(plain, dtype=np.float64)
+
+
+def _worst(outcomes: list[np.ndarray]) -> np.ndarray:
+    stacked = np.stack(np.broadcast_arrays(*outcomes))
+    found = np.full(stacked.shape[1:], "holds", dtype=stacked.dtype)
+    for word in ("undecided", "fails", "does not apply"):
+        found = np.where((stacked == word).any(axis=0), word, found)
+    return found
+
+
+def _margin(condition: Condition, outcome: Outcome) -> float:
+    """Return the lowest margin among the systems with that outcome."""
+    chosen = condition.margin[condition.outcome == outcome]
+    return float(chosen.min()) if chosen.size else float("inf")
+
+
+def _narrowness(condition: Condition, outcome: Outcome) -> float:
+    """Margins of different conditions compare in units of their tolerances."""
+    return _margin(condition, outcome) / (condition.tolerance or 1.0)
+
+
+def _share(outcomes: np.ndarray, outcome: Outcome) -> str:
+    """Say at which systems that is the outcome, and what became of the others."""
+    if outcomes.size == 1:
+        return ""
+    words, counts = np.unique(outcomes, return_counts=True)
+    others = [f"{count} {word}" for word, count in zip(words, counts, strict=True) if word != outcome]
+    here = counted(np.asarray(outcomes == outcome))
+    return f" ({here}{'; ' if others else ''}{', '.join(others)})"
+
+
+def _sentence(condition: Condition, outcome: Outcome, margin: float, first: float | None, outcomes: np.ndarray) -> str:
+    share = _share(outcomes, outcome)
+    value, limit = condition.tolerance - margin, condition.tolerance
+    reason = f" ({condition.reason})" if condition.reason else ""
+    if limit == 0 and outcome != "fails":
+        # Nothing was compared: the text says it all.
+        return f"{condition.text}: {outcome}{share}{reason}"
+    numbers = {
+        "holds": f"holds: {value:.3g} against {limit:.3g} allowed",
+        "fails": f"fails: {value:.3g} against {limit:.3g} allowed, first at t = {first}",
+        "undecided": f"undecided: {value:.3g} when the run ended, {limit:.3g} needed",
+    }[outcome]
+    if outcome == "undecided" and condition.reason:
+        numbers = f"undecided: {value:.3g} against {limit:.3g} allowed"
+    return f"{condition.text}: {numbers}{share}{reason if outcome != 'holds' else ''}"

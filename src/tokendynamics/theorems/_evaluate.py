@@ -1,0 +1,118 @@
+"""Which statements apply to a flow and a start, and what became of their predictions along a trajectory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from torch import Tensor
+
+from tokendynamics.dynamics import Flow, Trajectory
+from tokendynamics.dynamics._options import read_times
+from tokendynamics.numerics._arguments import ArrayLike
+from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected
+from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.theorems._conditions import flow_of
+from tokendynamics.theorems._horizon import over_horizon
+from tokendynamics.theorems._result import Certificate, Check
+from tokendynamics.theorems._statement import Statement
+from tokendynamics.theorems.statements import STATEMENTS
+
+
+@typed_arguments
+def check(flow: Flow, x0: ArrayLike, times: ArrayLike | None = None) -> list[Check]:
+    """Measure the hypotheses of every statement; nothing is integrated.
+
+    Source: the table of statements of `asymptotic` (theorems 3.1 to 6.1, remarks 4.2 and 5.1) and `positional`
+    (theorems 3.1 to 3.6, C.1 to C.3, remarks 3.2 and 3.5), each with its own measurements.
+
+    Args:
+        flow: What moves the tokens.
+        x0: The start, shape (…, token, dim). Leading axes are systems: `.applies_to` has every one, `.applies` says
+            whether that is all, and margins are those of the worst.
+        times: Those of the run, whose first and last bound where functions of time are looked at; some times from 0
+            to 138 if None.
+
+    Returns:
+        One `Check` per statement, in the order of the papers: `.statement`, `.applies`, `.applies_to`, `.reasons`
+        (one sentence per violated hypothesis, with the systems), `.prediction`, `.assumed` (what cannot be measured,
+        such as the boundedness of a callable), `.hypotheses` with margins, `.erratum`, `.equations`.
+
+    Raises:
+        ArgumentTypeError, ArgumentValueError: A start that is no real array, holds NaN, or has another dim; times
+            that do not increase.
+
+    >>> import torch
+    >>> from tokendynamics.attention import Attention
+    >>> from tokendynamics.dynamics import Flow
+    >>> from tokendynamics.spaces import Sphere
+    >>> flow = Flow(Attention(torch.eye(2).double(), torch.eye(2).double(), causal=True), Sphere())
+    >>> [found.statement for found in check(flow, [[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]]) if found.applies]
+    ['asymptotic-remark-4.2', 'asymptotic-5.1']
+    """
+    start = as_start(flow, x0)
+    if times is not None:
+        flow = over_horizon(flow, np.array(read_times(times)))
+    return [statement.check(flow, start) for statement in STATEMENTS]
+
+
+def as_start(flow: Flow, x0: ArrayLike) -> Tensor:
+    """Return the start in float64, refused where it does not fit the flow or is no start of it."""
+    if not isinstance(flow, Flow):
+        raise ArgumentTypeError(expected("flow", "a Flow", type(flow).__name__))
+    start = flow.fitting(x0, "x0").detach().double()
+    if start.numel() == 0:
+        raise ArgumentValueError(expected("x0", "at least one system", f"shape {tuple(start.shape)}"))
+    flow.geometry.check(start, "x0")
+    return start
+
+
+@typed_arguments
+def certify(trajectory: Trajectory, statements: Sequence[str] | None = None) -> list[Certificate]:
+    """Run the certificate of every statement that applies to the trajectory's flow and first state.
+
+    A certificate says *holds* (nothing violated, limits down to the threshold), *fails* (a condition violated by
+    more than the tolerance, with the first time of failure), or *undecided* (the run ended too early to see the
+    limit, or was too loose), with the margin and the tolerance that decided. Tolerances follow those of the run;
+    before "fails" is said the systems in question run again with a hundredth of them, and must fail again.
+
+    Args:
+        trajectory: A run of `simulate`. `.outcome` is the worst of the systems to which the statement applies, and
+            `.outcomes` and `.margins` have every system.
+        statements: Names such as ``"asymptotic-3.1"`` to run at all systems, whether or not they apply. If None, all
+            that apply to some system, at those, and can be decided: a probability (remark 4.2) takes 30 systems,
+            unless it is 1.
+
+    Returns:
+        One `Certificate` per statement.
+
+    Raises:
+        ArgumentValueError: A name that is no statement (the known ones are printed), or a trajectory from a file
+            that could not keep its flow.
+
+    >>> import numpy as np, torch
+    >>> from tokendynamics.attention import Attention
+    >>> from tokendynamics.dynamics import Flow, simulate
+    >>> from tokendynamics.spaces import Sphere
+    >>> flow = Flow(Attention(torch.eye(2).double(), torch.eye(2).double()), Sphere())
+    >>> run = simulate(flow, [[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]], np.linspace(0.0, 30.0, 31))
+    >>> certificate, = certify(run, statements=["asymptotic-4.1"])
+    >>> certificate.outcome, certificate.margin > 0
+    ('holds', True)
+    """
+    if trajectory.flow is not None:
+        trajectory = replace(trajectory, flow=over_horizon(trajectory.flow, trajectory.times))
+    if statements is not None:
+        return [_named(name).certify(trajectory) for name in statements]
+    flow = flow_of(trajectory)
+    start = as_start(flow, trajectory.tensor[..., 0, :, :])
+    checks = ((one, one.check(flow, start).applies_to) for one in STATEMENTS)
+    return [one.certify(trajectory, where) for one, where in checks if where.any() and one.decidable(trajectory)]
+
+
+def _named(name: str) -> Statement:
+    found = {statement.name: statement for statement in STATEMENTS}
+    if name not in found:
+        raise ArgumentValueError(expected("statements", f"names among {', '.join(found)}", repr(name)))
+    return found[name]

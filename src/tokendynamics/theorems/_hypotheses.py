@@ -1,0 +1,229 @@
+"""Measurements that several statements share: what a flow and a start are, and by how much.
+
+Each returns a `Hypothesis`. Margins are at least 0 where the hypothesis holds, tolerance taken off, and those of the
+worst head, time and system. What only a proof could show (all values of a callable) is assumed: `holds` is None.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tokendynamics.attention import Schedule
+from tokendynamics.dynamics import Flow
+from tokendynamics.observables import hemisphere
+from tokendynamics.observables._half_space import RESOLUTION
+from tokendynamics.theorems._horizon import OnHorizon
+from tokendynamics.theorems._result import Hypothesis
+
+ROUNDING = 1e-12
+"""A relative deviation from an identity between matrices that counts as rounding."""
+_TIMES = (0.0, 0.137, 0.71, 1.93, 4.41, 9.7, 23.3, 58.1, 137.9)
+"""Where schedules that cannot be known at all times are looked at, if the times of the run are not known."""
+
+
+def observed(schedule: Schedule) -> tuple[list[Tensor], bool]:
+    """Return the matrices of a schedule, float64, and whether these are all that it ever takes."""
+    if schedule.constant:
+        return [schedule.matrix_at(0.0).double()], True
+    pieces = getattr(schedule, "pieces", None)
+    if pieces is not None:
+        return [piece.matrix_at(0.0).double() for piece in pieces], True
+    return [schedule.matrix_at(time).double() for time in _moments(schedule)], False
+
+
+def _moments(schedule: Schedule) -> tuple[float, ...]:
+    return schedule.moments if isinstance(schedule, OnHorizon) else _TIMES
+
+
+def _looked_at(schedule: Schedule) -> str:
+    moments = _moments(schedule)
+    return f"at the {len(moments)} times looked at in [{moments[0]:g}, {moments[-1]:g}]"
+
+
+def fact(name: str, holds: bool, text: str) -> Hypothesis:
+    """Return a hypothesis without a size, such as the mask."""
+    return Hypothesis(name, holds, None, 0.0, text)
+
+
+def assumed(name: str, text: str) -> Hypothesis:
+    """Return a hypothesis that cannot be measured."""
+    return Hypothesis(name, None, None, 0.0, text)
+
+
+def at_most(name: str, value: float | Tensor, tolerance: float | Tensor, what: str) -> Hypothesis:
+    """Require that a deviation, one or (…,), vanish up to the tolerance; `what` says what it is."""
+    values, limits = _beside(value, tolerance)
+    worst = int((limits - values).argmin())
+    came, allowed = float(values.flatten()[worst]), float(limits.flatten()[worst])
+    holds = values <= limits
+    text = f"{what} is {came:.3g}, at most {allowed:.3g} allowed"
+    return Hypothesis(name, bool(holds.all()), allowed - came, allowed, text, _where_they_differ(holds))
+
+
+def above(name: str, value: float | Tensor, tolerance: float | Tensor, what: str) -> Hypothesis:
+    """Require that a quantity, one or (…,) for each system, exceed 0 by more than the tolerance."""
+    values, limits = _beside(value, tolerance)
+    worst = int((values - limits).argmin())
+    came, required = float(values.flatten()[worst]), float(limits.flatten()[worst])
+    holds = values > limits
+    text = f"{what} is {came:.3g}, above {required:.3g} required"
+    return Hypothesis(name, bool(holds.all()), came - required, required, text, _where_they_differ(holds))
+
+
+def _beside(value: float | Tensor, tolerance: float | Tensor) -> list[Tensor]:
+    return list(torch.broadcast_tensors(*(torch.as_tensor(each, dtype=torch.float64) for each in (value, tolerance))))
+
+
+def _where_they_differ(holds: Tensor) -> np.ndarray | None:
+    """Tell whether it holds at each system, or None where all are alike."""
+    return holds.cpu().numpy() if bool(holds.any()) and not bool(holds.all()) else None
+
+
+def one_head(flow: Flow) -> Hypothesis:
+    """Tell whether there is a single head."""
+    return fact("one head", flow.heads == 1, f"the flow has {flow.heads} head{'s' * (flow.heads > 1)}")
+
+
+def full_mask(flow: Flow) -> Hypothesis:
+    """Tell whether every token sees every token."""
+    return fact("full mask", not flow.attention.causal, _mask(flow))
+
+
+def causal_mask(flow: Flow) -> Hypothesis:
+    """Tell whether token i sees only tokens j ≤ i."""
+    return fact("causal mask", flow.attention.causal, _mask(flow))
+
+
+def softmax_weights(flow: Flow) -> Hypothesis:
+    """Tell whether weights are a softmax of the logits, hence positive."""
+    return fact("softmax weights", flow.attention.weights == "softmax", f"weights are {flow.attention.weights}")
+
+
+def no_positions(flow: Flow) -> Hypothesis:
+    """Tell whether attention reads the states and nothing else."""
+    positions = flow.attention.positions
+    came = "there are none" if positions is None else f"the flow has {type(positions).__name__}"
+    return fact("no positions", positions is None, came)
+
+
+def projection_is(flow: Flow, projection: str) -> Hypothesis:
+    """Tell whether the projection onto the tangent space is that of the statement."""
+    return fact(f"{projection} projection", flow.projection == projection, f"the projection is {flow.projection}")
+
+
+def on_ellipsoid(flow: Flow) -> Hypothesis:
+    """Tell whether tokens live on an ellipsoid, the sphere among them."""
+    return fact("tokens on an ellipsoid", flow.geometry.quadratic, _space(flow))
+
+
+def on_sphere(flow: Flow) -> Hypothesis:
+    """Measure whether tokens live on the unit sphere, or on an ellipsoid whose metric is the identity."""
+    metric = metric_of(flow)
+    if not flow.geometry.quadratic or flow.geometry.metric is None:
+        return fact("tokens on the sphere", flow.geometry.quadratic, _space(flow))
+    deviation = (metric - torch.eye(flow.dim).double()).abs().amax(dim=(-2, -1))
+    return at_most("tokens on the sphere", deviation, ROUNDING, "the largest entry of M − I")
+
+
+def in_free_space(flow: Flow) -> Hypothesis:
+    """Tell whether tokens are not constrained."""
+    return fact("free space", flow.geometry.closed_form and not flow.geometry.constrained, _space(flow))
+
+
+def dim_at_least_two(flow: Flow) -> Hypothesis:
+    """Tell whether the sphere is connected; in dim 1 it is two points, and nothing moves."""
+    return fact("dim at least 2", flow.dim >= 2, f"dim is {flow.dim}")
+
+
+def metric_of(flow: Flow) -> Tensor:
+    """Return M of the flow's space, float64, the identity on the sphere (and in free space)."""
+    metric = flow.geometry.metric
+    return torch.eye(flow.dim, dtype=torch.float64) if metric is None else metric.detach().double().cpu()
+
+
+def constant(schedule: Schedule, name: str) -> Hypothesis:
+    """Measure that matrices do not depend on time; assumed of a callable that agrees at a few times."""
+    matrices, complete = observed(schedule)
+    changes = torch.stack([(matrix - matrices[0]).abs().amax(dim=(-3, -2, -1)) for matrix in matrices]).amax(dim=0)
+    claim = f"{name} constant in time"
+    if float(changes.max()) == 0 and not complete:
+        return assumed(claim, f"{name} is the same {_looked_at(schedule)}, other times are unknown")
+    scale = matrices[0].abs().amax(dim=(-3, -2, -1)).clamp_min(1.0)
+    return at_most(claim, changes / scale, ROUNDING, f"the largest relative change of {name}")
+
+
+def identity_values(flow: Flow) -> Hypothesis:
+    """Measure that every value matrix is the identity at all times, or is cancelled by the projection."""
+    claim = "ov is the identity"
+    if flow.projection == "remark_5_1":
+        return fact(claim, True, "the projection of Remark 5.1 cancels ov")
+    matrices, complete = observed(flow.attention.ov)
+    eye = torch.eye(flow.dim, dtype=torch.float64, device=matrices[0].device)
+    deviation = torch.stack([(matrix - eye).abs().amax(dim=(-3, -2, -1)) for matrix in matrices]).amax(dim=0)
+    if float(deviation.max()) <= ROUNDING and not complete:
+        return assumed(claim, f"ov is the identity {_looked_at(flow.attention.ov)}, other times are unknown")
+    return at_most(claim, deviation, ROUNDING, "the largest entry of ov − I")
+
+
+def symmetric(matrix: Tensor, name: str, tolerance: float | Tensor = ROUNDING) -> Hypothesis:
+    """Measure that a matrix (…, dim, dim) is symmetric; the deviation is relative to its largest entry."""
+    scale = matrix.abs().amax(dim=(-2, -1)).clamp_min(torch.finfo(matrix.dtype).tiny)
+    deviation = (matrix - matrix.mT).abs().amax(dim=(-2, -1)) / scale
+    return at_most(f"{name} symmetric", deviation, tolerance, f"the relative asymmetry of {name}")
+
+
+def definite(matrix: Tensor, name: str, sign: int = 1, tolerance: float | Tensor = ROUNDING) -> Hypothesis:
+    """Measure that a symmetric part is positive (sign 1) or negative (−1) definite, relative to its size."""
+    values = sign * torch.linalg.eigvalsh((matrix + matrix.mT) / 2)
+    largest = values.abs().amax(dim=-1).clamp_min(torch.finfo(matrix.dtype).tiny)
+    lowest = values.amin(dim=-1) / largest
+    word, end = ("positive", "lowest") if sign > 0 else ("negative", "highest")
+    what = f"the {end} eigenvalue of {name}{'' if sign > 0 else ', its sign changed,'} relative to the largest"
+    return above(f"{name} {word} definite", lowest, tolerance, what)
+
+
+def equal(first: Tensor, second: Tensor, claim: str, what: str, tolerance: float = ROUNDING) -> Hypothesis:
+    """Measure that two matrices agree, relative to the largest entry of the second."""
+    scale = second.abs().amax(dim=(-2, -1)).clamp_min(torch.finfo(second.dtype).tiny)
+    deviation = (first - second).abs().amax(dim=(-2, -1)) / scale
+    return at_most(claim, deviation, tolerance, what)
+
+
+def bounded(schedule: Schedule, name: str) -> Hypothesis:
+    """Tell whether matrices stay bounded for all times."""
+    if schedule.bounded is None:
+        return assumed(f"{name} bounded", f"{name} is a function of time whose bound cannot be measured")
+    return fact(f"{name} bounded", schedule.bounded, f"{name} is {type(schedule).__name__}")
+
+
+def uniformly_continuous(schedule: Schedule, name: str) -> Hypothesis:
+    """Tell whether matrices are uniformly continuous in time: not so where they jump."""
+    claim = f"{name} uniformly continuous"
+    if getattr(schedule, "pieces", None) is not None:
+        matrices, _ = observed(schedule)
+        jump = max(float((a - b).abs().max()) for a, b in zip(matrices, matrices[1:] + matrices[:1], strict=True))
+        return at_most(claim, jump, 0.0, f"the largest jump of {name}, piecewise constant in time,")
+    if schedule.uniformly_continuous is None:
+        return assumed(claim, f"{name} is a function of time whose continuity cannot be measured")
+    return fact(claim, schedule.uniformly_continuous, f"{name} is {type(schedule).__name__}")
+
+
+def open_half_space(start: Tensor) -> Hypothesis:
+    """Measure whether an open half space through 0 holds all tokens of a system: the margin of the deepest."""
+    # A token at zero, where a free flow may start, is in no open half space.
+    at_zero = (start == 0).all(dim=-1)
+    somewhere = torch.where(at_zero.unsqueeze(-1), 1.0, start)
+    margin = torch.where(at_zero.any(dim=-1), 0.0, hemisphere(somewhere).margin)
+    what = "the margin of the deepest half space (0 where there is none)"
+    return above("start in an open half space", margin, RESOLUTION, what)
+
+
+def _space(flow: Flow) -> str:
+    own = "" if flow.geometry.closed_form else ", one of your own, of which nothing more is known"
+    return f"the space is {flow.space.name}{own}"
+
+
+def _mask(flow: Flow) -> str:
+    return "the mask is causal" if flow.attention.causal else "the mask is full"

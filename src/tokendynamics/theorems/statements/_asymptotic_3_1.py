@@ -1,0 +1,128 @@
+"""Theorem 3.1 of `asymptotic`: the flow is minus the gradient of the potential in the metric (9)."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from tokendynamics.dynamics import Flow, Trajectory
+from tokendynamics.observables import log_potential
+from tokendynamics.observables._interactions import log_interaction_sums
+from tokendynamics.theorems import _hypotheses as measured
+from tokendynamics.theorems._conditions import beyond_rounding, except_where, flow_of, never_above, undecided
+from tokendynamics.theorems._result import Condition, Hypothesis, Prediction
+from tokendynamics.theorems._statement import Statement
+
+TOLERANCE = 1e-10
+"""Largest relative error of the identity."""
+_LOOKED_AT = 64
+
+
+def gradient_structure(flow: Flow) -> tuple[Hypothesis, ...]:
+    """Suppose one head of softmax weights on an ellipsoid, full mask."""
+    return (
+        measured.on_ellipsoid(flow),
+        measured.softmax_weights(flow),
+        measured.no_positions(flow),
+        measured.full_mask(flow),
+        measured.one_head(flow),
+    )
+
+
+def gradient_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
+    """Measure ov = I, qk ≻ 0 symmetric and constant, M = qk; they depend on the flow alone."""
+    found = [measured.identity_values(flow), measured.constant(flow.attention.qk, "qk")]
+    # The signs of a matrix that varies are those of no moment in particular.
+    if not found[-1].anywhere:
+        return tuple(found)
+    qk = flow.attention.qk.matrix_at(0.0)[..., 0, :, :].double().cpu()
+    found += [measured.symmetric(qk, "qk"), measured.definite(qk, "qk")]
+    # An indefinite qk equals no metric: the first cause is enough.
+    if found[-1].anywhere:
+        metric, part = measured.metric_of(flow), (qk + qk.mT) / 2
+        what = "the relative difference of M and the symmetric part of qk"
+        found.append(measured.equal(metric, part, "M = qk", what))
+    return tuple(found)
+
+
+def negative_gradient(flow: Flow, y: Tensor, t: float) -> Tensor | None:
+    """Return −grad V at y (…, token, dim), the Riemannian gradient on the ellipsoid in the metric (9), float64.
+
+    By another route than the flow's: V is differentiated automatically, its differential is raised with the
+    metric ``G_i = Z_i sym(qk)``, and the part normal to ``y^T M y = 1`` in that metric is removed,
+
+        u_i = −G_i^{−1}(∂V/∂y_i − μ_i M y_i),   μ_i = (M y_i · G_i^{−1} ∂V/∂y_i) / (M y_i · G_i^{−1} M y_i),
+
+    which is right for any M, not only for M = qk. The qk is that of the first head. Logarithms of V and Z
+    keep large logits finite. Where sym(qk) is singular there is no such gradient: NaN, or None if so at all systems.
+    """
+    qk = flow.attention.qk.matrix_at(t)[..., 0, :, :].to(y)
+    metric = measured.metric_of(flow).to(y)
+    values, vectors = torch.linalg.eigh((qk + qk.mT) / 2)
+    singular = values.abs().amin(dim=-1) <= measured.ROUNDING * values.abs().amax(dim=-1)
+    if bool(singular.all()):
+        return None
+    # Where there is no gradient the answer is NaN, and nothing is divided by zero on the way.
+    safe = torch.where(singular.unsqueeze(-1), 1.0, values)
+    inverse = (vectors / safe.unsqueeze(-2)) @ vectors.mT
+    leaf = y.detach().requires_grad_()
+    with torch.enable_grad():
+        log_v = log_potential(leaf, qk)
+        (slope,) = torch.autograd.grad(log_v.sum(), leaf)
+    log_z = log_interaction_sums(y, qk, normalization=flow.normalization)
+    # −∂V/∂y_i / Z_i, with V = −exp(log_v).
+    force = slope * (log_v.detach().unsqueeze(-1) - log_z).exp().unsqueeze(-1)
+    normal = y @ metric
+    raised, raised_normal = force @ inverse, normal @ inverse
+    share = (normal * raised).sum(dim=-1, keepdim=True) / (normal * raised_normal).sum(dim=-1, keepdim=True)
+    return torch.where(singular[..., None, None], torch.nan, raised - share * raised_normal)
+
+
+def identity_error(flow: Flow, y: Tensor, t: float) -> Float64[Tensor, "*system"] | None:
+    """Return max_i |velocity_i + grad_i V|_M relative to the weights' sum, the largest speed there can be."""
+    gradient = negative_gradient(flow, y, t)
+    if gradient is None:
+        return None
+    gap = flow.velocity(y, t) - gradient
+    metric = measured.metric_of(flow).to(y)
+    return ((gap @ metric) * gap).sum(dim=-1).amax(dim=-1).sqrt() / (flow.weight_factor * flow.heads)
+
+
+def _predict(flow: Flow, start: Tensor) -> Prediction:
+    text = "the velocity is minus the Riemannian gradient of V, (10), in the metric (9), at every state"
+    return Prediction(text, limit="none: an identity between vector fields")
+
+
+def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
+    text = "relative error of velocity = −grad V"
+    flow = flow_of(trajectory)
+    states, times = trajectory.tensor.detach().double(), np.asarray(trajectory.times)
+    excess = torch.full(states.shape[:-2], -torch.inf, dtype=torch.float64)
+    for index in np.unique(np.linspace(0, len(times) - 1, min(len(times), _LOOKED_AT)).round().astype(int)):
+        y = flow.space.project(states[..., index, :, :])
+        error = identity_error(flow, y, float(times[index]))
+        if error is not None:
+            excess[..., index] = error
+    # Where qk is singular the metric (9) is none.
+    none = torch.isneginf(excess).all(dim=-1) | torch.isnan(excess).any(dim=-1)
+    why = "qk is singular, the metric (9) is none"
+    if bool(none.all()):
+        return (undecided(tuple(states.shape[:-3]), f"{text}: {why}"),)
+    excess = torch.where(none.unsqueeze(-1), -torch.inf, excess)
+    condition = torch.linalg.cond(measured.metric_of(flow)).to(excess)
+    error = never_above(beyond_rounding(excess, condition, TOLERANCE), trajectory, TOLERANCE, text, pointwise=True)
+    return (except_where(error, none.numpy(), why),)
+
+
+STATEMENT = Statement(
+    name="asymptotic-3.1",
+    title="The flow is minus the gradient of the potential",
+    equations="(8), (9), (10)",
+    erratum="",
+    structure=gradient_structure,
+    hypotheses=gradient_hypotheses,
+    predict=_predict,
+    conditions=_conditions,
+)

@@ -1,0 +1,110 @@
+"""Theorem 5.1 of `asymptotic`: with a causal mask all tokens go to the first one, from almost every start."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tokendynamics.dynamics import Flow, Trajectory
+from tokendynamics.observables import consensus, direction_deficit
+from tokendynamics.theorems import _hypotheses as measured
+from tokendynamics.theorems._conditions import LIMIT, never_above, tends_to_zero
+from tokendynamics.theorems._precision import integration_tolerance
+from tokendynamics.theorems._result import Condition, Hypothesis, Prediction
+from tokendynamics.theorems._statement import Statement
+
+PRINTED_BASIN_COUNTEREXAMPLE = {
+    "qk": [[1.0, 0.0], [0.0, 1.0]],
+    "ov": [[1.0, 0.0], [0.0, 1.0]],
+    "angles": (0.0, 2.0, 3.7852751016621813),
+}
+"""Angles on the circle of three tokens, none of them at the antipode of token 1, of which the third converges to that
+antipode: token 2 drags it there. The printed basin, all starts with y_j ≠ −y_1, is therefore false for three
+tokens or more. The antipode is unstable, so in floating point the third token leaves it again after a long stay."""
+
+
+def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
+    return (measured.on_sphere(flow), measured.dim_at_least_two(flow), *causal_attention(flow))
+
+
+def causal_attention(flow: Flow) -> tuple[Hypothesis, ...]:
+    """Return what theorem 5.1 and remark 5.1 suppose of the attention, whatever the space."""
+    return (measured.softmax_weights(flow), measured.no_positions(flow), measured.causal_mask(flow))
+
+
+def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
+    return (
+        measured.bounded(flow.attention.qk, "qk"),
+        measured.identity_values(flow),
+        *generic_start(unit_start(flow, start)),
+    )
+
+
+def unit_start(flow: Flow, start: Tensor) -> Tensor:
+    """Return the start on the space of the flow."""
+    return flow.space.project(start)
+
+
+def generic_start(y: Tensor) -> tuple[Hypothesis, ...]:
+    """Measure what can be of "almost every": no token at the antipode of the first; name what cannot."""
+    if y.shape[-2] == 1:
+        return ()
+    distance = torch.linalg.vector_norm(y[..., 1:, :] + y[..., :1, :], dim=-1).amin(dim=-1)
+    what = "the least distance of a token to the antipode of token 1"
+    found = [measured.above("no token at the antipode of token 1", distance, measured.ROUNDING, what)]
+    if y.shape[-2] > 2:
+        text = "almost every start leads to consensus; whether this one is among them cannot be read off it"
+        found.append(measured.assumed("generic start", text))
+    return tuple(found)
+
+
+def causal_consensus(flow: Flow, heads: int, tokens: int) -> Prediction:
+    """Predict that all tokens go to the first; the second is the slowest, held back by half of its own weight."""
+    # At consensus token i gives weight 1/i to each token it sees: its distance decays at heads · factor · (1 − 1/i).
+    rate = flow.weight_factor * heads / 2 if tokens > 1 else None
+    decay = "" if rate is None else f", distances shrinking like exp(−{rate:.6g} t) in the end"
+    text = f"from almost every start all tokens go to token 1, which does not move{decay}"
+    return Prediction(text, limit="consensus at token 1", rate=rate)
+
+
+def causal_consensus_conditions(states: Tensor, trajectory: Trajectory) -> tuple[Condition, ...]:
+    """Require token 1 constant, E → 0, a_i → 1, of states (…, time, token, dim) on the unit sphere."""
+    first = states[..., :, 0, :]
+    moved = torch.linalg.vector_norm(first - first[..., :1, :], dim=-1)
+    gap = direction_deficit(states, first).amax(dim=-1)
+    return (
+        never_above(moved, trajectory, integration_tolerance(trajectory), "distance of token 1 from its start"),
+        tends_to_zero(consensus(states), LIMIT, "E, (25), tends to 0"),
+        tends_to_zero(gap, LIMIT, f"max_i (1 − a_i), a_i = y_1·y_i, tends to 0{_after_the_antipode(gap)}"),
+    )
+
+
+def _after_the_antipode(gap: Tensor) -> str:
+    """Return a caution where a token came as close to the unstable antipode as rounding lets it leave again."""
+    if float(gap.max()) < 2 - 1e-9:
+        return ""
+    return " (a token stood at the antipode of token 1, which the exact flow may never leave and rounding does)"
+
+
+def _predict(flow: Flow, start: Tensor) -> Prediction:
+    return causal_consensus(flow, flow.heads, start.shape[-2])
+
+
+def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
+    return causal_consensus_conditions(trajectory.tensor.detach(), trajectory)
+
+
+STATEMENT = Statement(
+    name="asymptotic-5.1",
+    title="Causal consensus at the first token",
+    equations="(15), (17), (25)",
+    erratum=(
+        "The printed domain of attraction, all starts with y_j ≠ −y_1, is false for three tokens or more: angles 0, "
+        "2.0, 3.7852751016621813 on the circle with qk = I send token 3 to the antipode. What is claimed here is "
+        "almost every start. The printed sum of (25) starts at 0: read 1."
+    ),
+    structure=_structure,
+    hypotheses=_hypotheses,
+    predict=_predict,
+    conditions=_conditions,
+)

@@ -1,0 +1,100 @@
+"""Proposition 3.3 of `positional`: how fast the form of a token changes at least, and the bound that follows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tokendynamics.dynamics import Flow, Trajectory
+from tokendynamics.observables._quadratic import quadratic_form, quadratic_form_rate, quadratic_form_rate_bound
+from tokendynamics.theorems import _hypotheses as measured
+from tokendynamics.theorems._conditions import except_where, flow_of, never_above, undecided
+from tokendynamics.theorems._contraction import (
+    ContractionForm,
+    contracting_systems,
+    contraction_form,
+    largest_ratio,
+    norm_bound,
+    symmetric_contraction,
+)
+from tokendynamics.theorems._free_flow import along, free_softmax, of_constant_circuits, states_of
+from tokendynamics.theorems._precision import integration_tolerance
+from tokendynamics.theorems._result import Condition, Hypothesis, Prediction
+from tokendynamics.theorems._statement import Statement
+
+
+def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
+    # The mask may be causal: token l then averages over l ≤ L tokens, itself among them, and the proof goes through.
+    return (*free_softmax(flow), measured.no_positions(flow), measured.one_head(flow))
+
+
+def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
+    return of_constant_circuits(flow, lambda flow: symmetric_contraction(contraction_form(flow)))
+
+
+def _predict(flow: Flow, start: Tensor) -> Prediction:
+    form = contraction_form(flow)
+    text = "d/dt q_A(x_l) ≥ 2 − 2L exp(−q_qk(x_l)) for every token"
+    if not bool(contracting_systems(form).all()):
+        return Prediction(text, limit="none: an inequality")
+    c, tokens = largest_ratio(form), start.shape[-2]
+    squared = -quadratic_form(form.matrix, start)
+    highest = torch.maximum(squared.amax(dim=-1), np.log(tokens) / c)
+    bound = f"‖x_l(t)‖²_A ≤ (1/c) log(e^(−2ct)(e^(c‖x_l(0)‖²_A) − {tokens}) + {tokens}) ≤ {float(highest.max()):.6g}"
+    return Prediction(f"{text}; {bound} with c = {float(c.min()):.6g}", limit="bounded tokens")
+
+
+def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
+    flow, text = flow_of(trajectory), "d/dt q_A(x_l) ≥ 2 − 2L exp(−q_qk(x_l))"
+    form = contraction_form(flow)
+    if flow.heads != 1 or not bool(form.defined.any()):
+        return (undecided(tuple(trajectory.tensor.shape[:-3]), f"{text}: A is undefined"),)
+    size = torch.linalg.matrix_norm(form.matrix, 2) * torch.linalg.matrix_norm(form.ov, 2)
+
+    def shortfall(x: Tensor, velocity: Tensor) -> Tensor:
+        rate, bound = quadratic_form_rate(form.matrix, x, velocity), quadratic_form_rate_bound(x, form.qk)
+        lengths = torch.linalg.vector_norm(x, dim=-1)
+        terms = 2 + bound.abs() + size[..., None] * lengths * lengths.amax(dim=-1, keepdim=True)
+        # A bound of −inf is met by any rate.
+        return torch.where(torch.isinf(bound), -1.0, (bound - rate) / terms).amax(dim=-1)
+
+    inequality = never_above(
+        form.scaled(along(trajectory, shortfall)), trajectory, measured.ROUNDING, text, pointwise=True
+    )
+    contracting = contracting_systems(form) & form.defined
+    found = (inequality, _bounded(trajectory, form, contracting)) if bool(contracting.any()) else (inequality,)
+    return tuple(except_where(one, (~form.defined).numpy(), "A is undefined") for one in found)
+
+
+def _bounded(trajectory: Trajectory, form: ContractionForm, contracting: Tensor) -> Condition:
+    """Require the explicit bound at the systems with A ≺ 0 and qk_sym ≻ 0; nothing of the others."""
+    eye = torch.eye(form.ov.shape[-1], dtype=torch.float64)
+    chosen = contracting[..., None, None]
+    tame = replace(form, qk=torch.where(chosen, form.qk, eye), matrix=torch.where(chosen, form.matrix, -eye))
+    states = states_of(trajectory)
+    squared = -quadratic_form(tame.matrix.unsqueeze(-3), states)
+    times = torch.as_tensor(np.asarray(trajectory.times, dtype=float))
+    bound = norm_bound(squared[..., 0, :], largest_ratio(tame), states.shape[-2], times - times[0])
+    scale = torch.maximum(bound, squared[..., :1, :]).clamp_min(torch.finfo(torch.float64).tiny)
+    excess = ((squared - bound) / scale).amax(dim=-1)
+    excess = torch.where(contracting[..., None], excess, -torch.inf)
+    text = "‖x_l(t)‖²_A ≤ (1/c) log(e^(−2ct)(e^(c‖x_l(0)‖²_A) − L) + L), relative excess"
+    return never_above(excess, trajectory, integration_tolerance(trajectory), text)
+
+
+STATEMENT = Statement(
+    name="positional-3.3",
+    title="Rate and bound of a token in the contraction form",
+    equations="Proposition 3.3, B.3; (11)",
+    erratum=(
+        "The proof prints c with ‖·‖²_A ≥ c‖·‖²_W; the bound needs the other direction, q_W ≥ c‖·‖²_A, which is "
+        "used here. With a c allowed by the print the bound is false: A = −I, qk = 0.01 I, c = 100."
+    ),
+    structure=_structure,
+    hypotheses=_hypotheses,
+    predict=_predict,
+    conditions=_conditions,
+)

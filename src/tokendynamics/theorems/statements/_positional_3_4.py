@@ -1,0 +1,107 @@
+"""Theorem 3.4 of `positional`: with A ≺ 0 and qk ≻ 0, both symmetric, all tokens tend to zero, slowly."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tokendynamics.dynamics import Flow, Trajectory
+from tokendynamics.observables import log_potential
+from tokendynamics.theorems import _hypotheses as measured
+from tokendynamics.theorems._conditions import LIMIT, except_where, flow_of, never_rises, tends_to_zero, undecided
+from tokendynamics.theorems._contraction import contraction_form, definite_forms, symmetric_contraction
+from tokendynamics.theorems._free_flow import free_softmax, of_constant_circuits, states_of
+from tokendynamics.theorems._outcomes import slope_condition
+from tokendynamics.theorems._precision import integration_tolerance
+from tokendynamics.theorems._result import Condition, Hypothesis, Prediction
+from tokendynamics.theorems._statement import Statement
+
+
+def contraction_structure(flow: Flow) -> tuple[Hypothesis, ...]:
+    """Return what theorem 3.4 and corollary C.1 suppose of the kind of flow, positions aside."""
+    return (
+        *free_softmax(flow),
+        # With a causal mask h is no Lyapunov function, and the decay is exponential: token 1 moves by x' = ov x.
+        measured.full_mask(flow),
+        measured.one_head(flow),
+    )
+
+
+def contraction_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
+    """Measure what theorem 3.4 and corollary C.1 suppose of the circuits."""
+    return of_constant_circuits(flow, _symmetric_definite)
+
+
+def _symmetric_definite(flow: Flow) -> tuple[Hypothesis, ...]:
+    form = contraction_form(flow)
+    return (measured.symmetric(form.qk, "qk"), *symmetric_contraction(form), *definite_forms(form))
+
+
+def contraction_prediction(flow: Flow, start: Tensor, name: str) -> Prediction:
+    """Predict that tokens `name` tend to zero: exponentially if all are equal, like t^(−1/2) otherwise."""
+    limit = f"{name} = 0 for every token"
+    if bool(_all_equal(start).all()):
+        lowest = float(_contraction_rates(flow)[..., 0].min())
+        return Prediction(f"{name} → 0 like exp(ov t), all tokens being equal", limit=limit, rate=lowest)
+    mean = f"mean_l {name} {name}^T ≈ −qk^(−1) A qk^(−1)/(2t) where the differences of tokens span the space"
+    return Prediction(f"{name} → 0 for every token, slowly: |{name}| like t^(−1/2), in the end {mean}", limit=limit)
+
+
+def contraction_conditions(states: Tensor, trajectory: Trajectory) -> tuple[Condition, ...]:
+    """Require log h non-increasing and the slope of t^(−1/2), of states (…, time, token, dim) tending to zero."""
+    flow = flow_of(trajectory)
+    form = contraction_form(flow)
+    if flow.heads != 1 or not bool(form.defined.any()):
+        return (undecided(tuple(states.shape[:-3]), "decay of h: A is undefined"),)
+    return tuple(except_where(one, (~form.defined).numpy(), "A is undefined") for one in _decay(states, trajectory))
+
+
+def _decay(states: Tensor, trajectory: Trajectory) -> tuple[Condition, ...]:
+    flow = flow_of(trajectory)
+    form = contraction_form(flow)
+    log_h = log_potential(states, form.qk.unsqueeze(-3))
+    relative = log_h / log_h[..., :1].abs().clamp_min(1.0)
+    h = never_rises(relative, trajectory, integration_tolerance(trajectory), "log Σ_ij exp(x_i^T qk x_j) never rises")
+    equal = _all_equal(states[..., 0, :, :])
+    if bool(equal.all()):
+        norms = torch.linalg.vector_norm(states, dim=-1).amax(dim=-1)
+        scale = norms[..., :1].clamp_min(torch.finfo(norms.dtype).tiny)
+        return h, tends_to_zero(norms / scale, LIMIT, "max|x_l| relative to its start, tokens being equal, tends to 0")
+    rates = _contraction_rates(flow)
+    stiffness = (rates[..., -1] / rates[..., 0].clamp_min(torch.finfo(rates.dtype).tiny)).clamp_min(1.0)
+    return h, slope_condition(states, trajectory, stiffness.expand(states.shape[:-3]).numpy())
+
+
+def _contraction_rates(flow: Flow) -> Tensor:
+    """|eigenvalues| of ov in ascending order: those of qk relative to −A, (*system, dim)."""
+    return torch.linalg.eigvals(contraction_form(flow).ov).abs().sort(dim=-1).values
+
+
+def _all_equal(start: Tensor) -> Tensor:
+    """Tell whether all tokens of a start (…, token, dim) are one point up to rounding, (…,)."""
+    spread = (start - start[..., :1, :]).abs().amax(dim=(-2, -1))
+    return spread <= measured.ROUNDING * start.abs().amax(dim=(-2, -1))
+
+
+def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
+    return (measured.no_positions(flow), *contraction_structure(flow))
+
+
+def _predict(flow: Flow, start: Tensor) -> Prediction:
+    return contraction_prediction(flow, start, "x_l")
+
+
+def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
+    return contraction_conditions(states_of(trajectory), trajectory)
+
+
+STATEMENT = Statement(
+    name="positional-3.4",
+    title="Convergence of all tokens to zero",
+    equations="Theorem 3.4, B.4, B.6; (12), (13)",
+    erratum="The paper gives no rate. It is t^(−1/2): test the predicted factor, never closeness to 0.",
+    structure=_structure,
+    hypotheses=contraction_hypotheses,
+    predict=_predict,
+    conditions=_conditions,
+)

@@ -1,0 +1,41 @@
+"""Corollary C.1 of `positional`: with absolute positions the tokens of theorem 3.4 tend to minus their positions."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from tokendynamics.dynamics import Flow, Trajectory
+from tokendynamics.theorems._free_flow import absolute_positions, placed_states_of
+from tokendynamics.theorems._result import Condition, Hypothesis, Prediction
+from tokendynamics.theorems._statement import Statement
+from tokendynamics.theorems.statements._positional_3_4 import (
+    contraction_conditions,
+    contraction_hypotheses,
+    contraction_prediction,
+    contraction_structure,
+)
+
+
+def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
+    return (absolute_positions(flow), *contraction_structure(flow))
+
+
+def _predict(flow: Flow, start: Tensor) -> Prediction:
+    shifted = contraction_prediction(flow, flow.attention.placed(start), "(x_l + p_l)")
+    return Prediction(shifted.text, limit="x_l = −p_l for every token", rate=shifted.rate)
+
+
+def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
+    return contraction_conditions(placed_states_of(trajectory), trajectory)
+
+
+STATEMENT = Statement(
+    name="positional-C.1",
+    title="Convergence to minus the positions",
+    equations="Corollary C.1; (5), (17)",
+    erratum="",
+    structure=_structure,
+    hypotheses=contraction_hypotheses,
+    predict=_predict,
+    conditions=_conditions,
+)

@@ -1,0 +1,93 @@
+"""How the package hangs together: no rings of imports, no name public by accident, no module too long to read."""
+
+import ast
+import importlib
+import inspect
+import pkgutil
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import tokendynamics
+
+SOURCE = Path(tokendynamics.__file__).parent
+LINES = 400
+FUNCTION_LINES = 60
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in sorted(SOURCE.rglob("*.py"))}
+PACKAGES = [name for name, path in MODULES.items() if path.name == "__init__.py"]
+
+
+def imports(tree: ast.AST) -> set[str]:
+    """Modules of ours that are imported anywhere in a file: in functions and under TYPE_CHECKING too."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module in MODULES:
+            submodules = {f"{node.module}.{alias.name}" for alias in node.names} & MODULES.keys()
+            found |= submodules
+            if len(submodules) < len(node.names):
+                found.add(node.module)
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names} & MODULES.keys()
+    return found
+
+
+def test_no_module_imports_itself_by_any_way_round():
+    graph = {name: imports(ast.parse(path.read_text())) - {name} for name, path in MODULES.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as ring:
+        pytest.fail(f"a ring of imports: {' -> '.join(ring.args[1])}")
+
+
+def test_a_ring_would_be_seen_wherever_it_is_imported():
+    lazy = "def f():\n    from tokendynamics.dynamics import simulate\n"
+    typed = "if TYPE_CHECKING:\n    from tokendynamics.dynamics import events, Flow\n"
+    assert imports(ast.parse(lazy)) == {"tokendynamics.dynamics"}
+    assert imports(ast.parse(typed)) == {"tokendynamics.dynamics", "tokendynamics.dynamics.events"}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_modules_and_functions_are_short_enough_to_read(name):
+    text = MODULES[name].read_text()
+    assert text.count("\n") <= LINES
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or 0) - node.lineno + 1
+            assert length <= FUNCTION_LINES, f"{node.name} has {length} lines"
+
+
+def belongs(value: object, name: str) -> bool:
+    """Whether a module or package is where a value comes from; a constant comes from wherever it stands."""
+    origin = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", name)
+    return origin == name or origin.startswith(f"{name}.")
+
+
+def test_no_module_is_public_by_accident():
+    """A module without an underscore is named by the package that it is in."""
+    for name in MODULES:
+        package, _, own = name.rpartition(".")
+        if own.startswith("_") or name in PACKAGES:
+            continue
+        assert own in getattr(importlib.import_module(package), "__all__", ()), name
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if not name.rpartition(".")[2].startswith("_")])
+def test_what_can_be_imported_is_what_is_meant(name):
+    """Whatever a public module or package holds of its own has an underscore or is in `__all__`."""
+    module = importlib.import_module(name)
+    meant = set(getattr(module, "__all__", ()))
+    below = {found.name for found in pkgutil.iter_modules(getattr(module, "__path__", []))}
+    own = {each for each, value in vars(module).items() if not each.startswith("_") and belongs(value, name)}
+    assert own - below - {"TYPE_CHECKING"} <= meant
+    for each in meant:
+        value = getattr(module, each)
+        if inspect.isfunction(value) or inspect.isclass(value):
+            assert inspect.getdoc(value), f"{each} says nothing of itself"
