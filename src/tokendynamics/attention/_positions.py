@@ -73,7 +73,7 @@ class Positions(Protocol):
     ...         rows = [torch.cat(pair, -1) for pair in ((-self.slope * i, one), (one, self.slope * i))]
     ...         sides = zip((query, key), rows, strict=True)
     ...         return tuple(torch.cat([side, row.expand(*side.shape[:-1], 2)], -1) for side, row in sides)
-    >>> from tokendynamics.attention._attention import Attention
+    >>> from tokendynamics.attention import Attention
     >>> attention = Attention([[0.0]], [[1.0]], positions=LinearBias(0.5))
     >>> attention.logits([[1.0], [1.0]])
     [[[0.0, 0.5], [-0.5, 0.0]]]

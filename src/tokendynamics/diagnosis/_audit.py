@@ -189,8 +189,8 @@ def audit(
 ) -> xr.Dataset:
     """Measure signs, spectra and regime of every layer, from the weights alone.
 
-    With W = Σ_h W_Q W_K^T and A = W (V^T)^{-1}, the inertia of W_sym and A_sym and the spectrum of V say which regime
-    the layer's attention would have as a free flow. Layers are read one at a time; a model is never built.
+    With W = Σ_h W_Q W_K^T and A = W (V^T)^{-1}, inertia of W_sym and A_sym and spectrum of V say which regime the layer
+    has as a free flow (`positional` D.6.2, Table 7, Remark 3.5). Layers are read one at a time, no model is built.
 
     Args:
         ckpt: From `tokendynamics.load`.
@@ -214,13 +214,10 @@ def audit(
         ``regime_by_spectrum`` (layer). Every convention is an attribute.
 
     Raises:
-        ArgumentValueError: An unknown value map, a layer that does not exist, norms that cannot be folded, a W_V that
-            is not square.
+        ArgumentTypeError, ArgumentValueError: An argument of another kind, an unknown value map, a layer that does
+            not exist, norms that cannot be folded, a W_V that is not square.
         CheckpointError: A tensor cannot be read or holds a NaN.
-        ArgumentTypeError: An argument of another kind.
         MemoryLimitError: Matrices larger than the memory.
-
-    Source: `positional` section D.6.2 and Table 7; Remark 3.5 for the regimes.
 
     >>> from tokendynamics.pretrained import load
     >>> table = audit(load("random:distilgpt2"), layers=[1])
@@ -230,8 +227,7 @@ def audit(
     _check_choice("value", value, ("V", "VO"))
     _check_choice("singular", singular, ("undefined", "pinv"))
     chosen = list(dict.fromkeys(as_layers(layers, ckpt.architecture.layers)))
-    # W, V and A of a layer as dense matrices in float64.
-    check_fits(3 * 8 * ckpt.architecture.dim**2, f"the audit of {ckpt.name}")
+    check_fits(3 * 8 * ckpt.architecture.dim**2, f"the audit of {ckpt.name}")  # W, V and A, dense, in float64
     distances = tuple(whole_numbers(offsets, "offsets"))
     rotary = distances if ckpt.architecture.positions == "rotary" else ()
     with reporting(progress) as report:

@@ -24,72 +24,57 @@ from tokendynamics.pretrained._architecture import as_layers
 from tokendynamics.provenance._manifest import manifest
 from tokendynamics.provenance._progress import Progress, reporting
 
+_OTHERWISE = {
+    "Value map": "the other choice changes A, and with it the regime, but not W",
+    "Norm folding": "folding it rescales rows of W_Q, W_K and W_V: signs per head stay nearly all the same, sizes do "
+    "not",
+    "Singular value maps": "a pseudo-inverse gives signs for A that no statement of the theory is about",
+    "Scaling": "eigenvalues would be √d_head times larger",
+    "Near zero": "an absolute threshold counts more in a network with small weights; cond(V) stands beside it",
+    "Balance": "the two balances of ov differ where ov is far from symmetric",
+    "Sinks": "with them, the raw effective rank reads about 1 and E compares every token with the sink",
+    "Consensus E": "without |·| an antipodal pair would not count as agreed",
+    "Effective rank": "from the singular values themselves (Roy and Vetterli) it is larger",
+    "Sites": "one state a layer would hide which part moved it, and reading the last one after a final norm mixes in "
+    "the norm's effect",
+    "Who does it": "with sinks, their few pairs would blur the sums",
+    "Layer badges": "a wider band calls more layers neutral",
+    "Precision": "half precision adds noise of about 1e-3 to each cosine",
+    "Tokenization": "other tokens are other particles",
+}
+_VALUE_MAP = {"V": "V is W_V, each group's repeated for the heads that share it", "VO": "V is Σ_h W_V W_O"}
+_SINGULAR = {
+    "undefined": "A is reported as undefined where V is singular",
+    "pinv": "A uses the pseudo-inverse where V is singular",
+}
+
 
 def conventions_of(audit: xr.Dataset, trace: xr.Dataset) -> tuple[Convention, ...]:
     """Return the conventions recorded in two datasets, in words.
 
     Args:
-        audit: From `tokendynamics.diagnosis.audit`.
-        trace: From `tokendynamics.diagnosis.trace`.
+        audit: From `tokendynamics.audit`.
+        trace: From `tokendynamics.trace`.
     """
-    return (
-        Convention(
-            "Value map",
-            {"V": "V is W_V, each group's repeated for the heads that share it", "VO": "V is Σ_h W_V W_O"}[
-                audit.attrs["value_map"]
-            ],
-            "the other choice changes A, and with it the regime, but not W",
-        ),
-        Convention(
-            "Norm folding",
-            f"the gain of the norm before attention is {audit.attrs['fold_norms']}",
-            "folding it rescales rows of W_Q, W_K and W_V: signs per head stay nearly all the same, sizes do not",
-        ),
-        Convention(
-            "Singular value maps",
-            {
-                "undefined": "A is reported as undefined where V is singular",
-                "pinv": "A uses the pseudo-inverse where V is singular",
-            }[audit.attrs["singular"]],
-            "a pseudo-inverse gives signs for A that no statement of the theory is about",
-        ),
-        Convention("Scaling", audit.attrs["scaling"], "eigenvalues would be √d_head times larger"),
-        Convention(
-            "Near zero",
-            audit.attrs["near_zero_threshold"],
-            "an absolute threshold counts more in a network with small weights; cond(V) stands beside it",
-        ),
-        Convention("Balance", audit.attrs["balance"], "the two balances of ov differ where ov is far from symmetric"),
-        Convention(
-            "Sinks",
-            trace.attrs["sinks"],
-            "with them, the raw effective rank reads about 1 and E compares every token with the sink",
-        ),
-        Convention("Consensus E", trace.attrs["consensus"], "without |·| an antipodal pair would not count as agreed"),
-        Convention(
-            "Effective rank",
-            trace.attrs["effective_rank"],
-            "from the singular values themselves (Roy and Vetterli) it is larger",
-        ),
-        Convention(
-            "Sites",
-            trace.attrs["sites"],
-            "one state a layer would hide which part moved it, and reading the last one after a final norm mixes in "
-            "the norm's effect",
-        ),
-        Convention("Who does it", trace.attrs["component_change"], "with sinks, their few pairs would blur the sums"),
-        Convention(
-            "Layer badges",
-            f"neutral when the mean pair cosine changes by at most {NEUTRAL:g}; collapsed from {COLLAPSED:g}",
-            "a wider band calls more layers neutral",
-        ),
-        Convention("Precision", trace.attrs["precision"], "half precision adds noise of about 1e-3 to each cosine"),
-        Convention(
-            "Tokenization",
-            "the model's own tokenizer" if trace.attrs["tokenization"] == "own" else trace.attrs["tokenization"],
-            "other tokens are other particles",
-        ),
-    )
+    own = trace.attrs["tokenization"] == "own"
+    choices = {
+        "Value map": _VALUE_MAP[audit.attrs["value_map"]],
+        "Norm folding": f"the gain of the norm before attention is {audit.attrs['fold_norms']}",
+        "Singular value maps": _SINGULAR[audit.attrs["singular"]],
+        "Scaling": audit.attrs["scaling"],
+        "Near zero": audit.attrs["near_zero_threshold"],
+        "Balance": audit.attrs["balance"],
+        "Sinks": trace.attrs["sinks"],
+        "Consensus E": trace.attrs["consensus"],
+        "Effective rank": trace.attrs["effective_rank"],
+        "Sites": trace.attrs["sites"],
+        "Who does it": trace.attrs["component_change"],
+        "Layer badges": f"neutral when the mean pair cosine changes by at most {NEUTRAL:g}; collapsed from "
+        f"{COLLAPSED:g}",
+        "Precision": trace.attrs["precision"],
+        "Tokenization": "the model's own tokenizer" if own else trace.attrs["tokenization"],
+    }
+    return tuple(Convention(name, choice, _OTHERWISE[name]) for name, choice in choices.items())
 
 
 @typed_arguments
@@ -111,32 +96,28 @@ def diagnose(
     command: str | None = None,
     progress: bool | Progress = False,
 ) -> Diagnosis:
-    """Audit the weights, trace real tokens, and say in sentences where they go and why.
+    """Audit the weights, trace real tokens, and return both with sentences that say where tokens go and why.
 
     Args:
         model: Anything `tokendynamics.load` takes, or a checkpoint already loaded.
         texts: Prompts; None for the project's own five (prose, code, dialogue, a list, German).
-        value: The value map; see `tokendynamics.audit`.
-        fold_norms: See `tokendynamics.audit`.
-        singular: See `tokendynamics.audit`.
+        value: The value map; see `tokendynamics.audit`, also for the next two.
+        fold_norms: Whether the gain of the norm before attention is folded in.
+        singular: What A is where V is singular.
         layers: Layers to audit, counted from 1; the trace covers every layer, since tokens pass through all of them.
-        sinks: See `tokendynamics.trace`.
+        sinks: Which tokens "removed" leaves out; see `tokendynamics.trace`.
         sink_ratio: See `tokendynamics.trace`.
         truncate: Whether prompts longer than the context are cut; otherwise they are refused.
-        dtype: Precision of the forward pass, "float32" or "float64" (or half precisions); ignored for a checkpoint.
-        device: Where the forward pass runs; ignored for a checkpoint.
+        dtype: Of the forward pass, see `tokendynamics.load`; ignored for a checkpoint already loaded.
+        device: Likewise.
         threads: PyTorch threads for this call, None to leave them.
         allow_pickle: See `tokendynamics.load`.
         command: What to record as the command that makes this again; None for the Python call.
         progress: True for a progress bar, or a function; see `progress`.
 
-    Returns:
-        Diagnosis: datasets, verdict, conventions and manifest.
-
     Raises:
         CheckpointError: The model cannot be found, read or trusted.
-        ArgumentTypeError: An argument of another kind.
-        ArgumentValueError: An impossible argument or prompt.
+        ArgumentTypeError, ArgumentValueError: An argument of another kind, or an impossible one.
         MemoryLimitError: A network or a prompt that is larger than the memory.
 
     >>> found = diagnose("random:distilgpt2", "a short text", layers=[1])
@@ -145,18 +126,21 @@ def diagnose(
     """
     started = datetime.now(UTC)
     with limited_threads(threads) as in_force, reporting(progress) as report:
-        ckpt = (
-            model
-            if isinstance(model, Checkpoint)
-            else load(model, dtype=dtype, device=device, allow_pickle=allow_pickle, progress=report)
-        )
-        # Wrong arguments are found before the work begins.
-        chosen = as_layers(layers, ckpt.architecture.layers)
+        if not isinstance(model, Checkpoint):
+            model = load(model, dtype=dtype, device=device, allow_pickle=allow_pickle, progress=report)
+        chosen = as_layers(layers, model.architecture.layers)  # what is wrong is found before the work begins
         prompts = default_texts() if texts is None else texts
-        measured = trace(ckpt, prompts, sinks=sinks, sink_ratio=sink_ratio, truncate=truncate, progress=report)
-        weights = audit(ckpt, value, fold_norms, singular, layers=chosen, progress=report)
-        paths = token_paths(ckpt, str(measured.text.values[0]), sinks=sinks, sink_ratio=sink_ratio, truncate=truncate)
-    parameters = {
+        measured = trace(model, prompts, sinks=sinks, sink_ratio=sink_ratio, truncate=truncate, progress=report)
+        weights = audit(model, value, fold_norms, singular, layers=chosen, progress=report)
+        paths = token_paths(model, str(measured.text.values[0]), sinks=sinks, sink_ratio=sink_ratio, truncate=truncate)
+    made_by, parameters = command or f"td.diagnose({model.name!r})", _parameters(model, weights, measured, truncate)
+    record = manifest(made_by, parameters, seed=model.random_seed, started=started, threads=in_force)
+    words = judge(weights, measured), conventions_of(weights, measured)
+    return Diagnosis(describe(model), weights, measured, paths, *words, record)
+
+
+def _parameters(ckpt: Checkpoint, weights: xr.Dataset, measured: xr.Dataset, truncate: bool) -> dict[str, Any]:
+    return {
         "model": ckpt.name,
         "prompts": measured.prompt.values.tolist(),
         "layers": weights.layer.values.tolist(),
@@ -166,21 +150,6 @@ def diagnose(
         "sinks": measured.attrs["sinks"],
         "truncate": truncate,
     }
-    return Diagnosis(
-        model=describe(ckpt),
-        audit=weights,
-        trace=measured,
-        paths=paths,
-        verdict=judge(weights, measured),
-        conventions=conventions_of(weights, measured),
-        manifest=manifest(
-            command or f"td.diagnose({ckpt.name!r})",
-            parameters,
-            seed=ckpt.random_seed,
-            started=started,
-            threads=in_force,
-        ),
-    )
 
 
 def describe(ckpt: Checkpoint) -> dict[str, Any]:

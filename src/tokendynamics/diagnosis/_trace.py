@@ -21,7 +21,7 @@ from tokendynamics.diagnosis._prompt_trace import (
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected, shown
 from tokendynamics.numerics._resources import check_fits
 from tokendynamics.numerics._signatures import typed_arguments
-from tokendynamics.pretrained import Architecture, Checkpoint
+from tokendynamics.pretrained import Architecture, Checkpoint, SiteStates
 from tokendynamics.provenance._progress import Progress, reporting, tracked
 
 
@@ -37,14 +37,13 @@ def trace(
     cluster_angle: float = 0.5,
     progress: bool | Progress = False,
 ) -> xr.Dataset:
-    """Run real text through the real model and measure the tokens at every site of every layer.
+    """Run real text through the real model and measure the tokens at every site of every layer (`asymptotic` 7).
 
     Args:
         ckpt: From `tokendynamics.load`.
         texts: One prompt, several, or several by name.
-        sinks: Which tokens "removed" leaves out: "detect" (norm above `sink_ratio` times the prompt's median after
-            that layer; a token that is one in at least half of the layers is left out in all), or positions to leave
-            out everywhere, such as ``(0,)``, or ``()`` for none.
+        sinks: What "removed" leaves out: "detect" (norm above `sink_ratio` times the prompt's median after that layer;
+            a token that is one in half of the layers is left out in all), or positions, such as ``(0,)``, or ``()``.
         sink_ratio: Dimensionless, above 1.
         truncate: Whether a prompt longer than the context is cut; otherwise it is refused.
         extra: Observables that cost more than the forward pass: "clusters", "hemisphere_margin".
@@ -55,30 +54,22 @@ def trace(
         Dataset with dims ``prompt``, ``layer`` (0 … L, 0 the input of the first block), ``site`` ("attention",
         "feed_forward": the residual state after that part of the block; "final_norm": after the last norm; at layer 0
         only "feed_forward" exists, "final_norm" only at layer L), ``sinks`` ("kept", "removed"), ``component``.
-
         (prompt, layer, site, sinks): ``consensus_first``, ``consensus_first_signed``, ``consensus_last`` (E,
         `asymptotic` (25), against the first and the last token that counts), ``mean_pair_cosine``,
         ``effective_rank``, ``stable_rank`` (each also ``…_unit_rows``), ``rank_one_distance``, ``norm_median``,
         ``norm_lower_quartile``, ``norm_upper_quartile``, ``distance_mean``, and the extra ones asked for. NaN means
-        that the site does not exist, or that fewer than two tokens count (see ``token_count``): the measure is
-        undefined, not zero.
-
+        undefined: the site does not exist, or fewer than two tokens count (see ``token_count``).
         (prompt, layer): ``sink_count``, ``sink_norm`` and ``sink_position`` of the largest (NaN and −1 where none),
-        ``sink_share`` (of the sum of all norms). (prompt, layer, component): ``component_change``, the signed change
-        of the mean pair cosine over the tokens that are a sink nowhere; it sums to the change from layer 0 to the
-        end. (prompt, component): ``component_share`` of all absolute changes. (prompt, token): ``token_text``, padded
-        with "".
-
-        Across prompts, (layer, site): ``anisotropy`` and ``anisotropy_with_sinks``, the mean cosine between tokens of
-        DIFFERENT prompts (each pair of tokens counting alike), and ``cosine_beyond_anisotropy``, what the tokens of
-        one prompt share beyond that; NaN for one prompt.
+        ``sink_share`` (of the sum of all norms). (prompt, layer, component): ``component_change`` of the mean pair
+        cosine over the tokens that are a sink nowhere; it sums to the change from layer 0 to the end. (prompt,
+        component): ``component_share`` of all absolute changes. (prompt, token): ``token_text``, padded with "".
+        (layer, site): ``anisotropy`` and ``anisotropy_with_sinks``, the mean cosine of tokens of DIFFERENT prompts, and
+        ``cosine_beyond_anisotropy``, what the tokens of one prompt share beyond that; NaN for one prompt.
 
     Raises:
-        ArgumentValueError: No prompt, an empty one, one longer than the context, an impossible position.
-        ArgumentTypeError: A prompt that is no text, or another argument of the wrong kind.
+        ArgumentTypeError, ArgumentValueError: No prompt, an empty one, one longer than the context, one that is no
+            text, an impossible position, or another argument of the wrong kind.
         MemoryLimitError: A prompt whose states and cosines are larger than the memory.
-
-    Source: `asymptotic` (25) for E and section 7 for measuring it through a model.
 
     >>> from tokendynamics.pretrained import load
     >>> table = trace(load("random:distilgpt2"), "a short text")
@@ -88,14 +79,20 @@ def trace(
     _check_above("sink_ratio", sink_ratio, 1.0)
     _check_above("cluster_angle", cluster_angle, 0.0)
     prompts, slower = _named(texts), slower_observables(extra, cluster_angle)
-    rows = []
     with reporting(progress) as report:
-        for name, text in tracked(prompts.items(), report, "following the tokens"):
-            encoding = ckpt.encode(text, truncate=truncate, argument=name)
-            check_fits(_bytes_needed(ckpt, len(encoding.tokens)), name, "shorten the prompt")
-            rows.append(measure_prompt(ckpt.states(encoding.ids), encoding.tokens, sinks, sink_ratio, slower))
+        rows = [
+            measure_prompt(*_passed(ckpt, text, truncate, name), sinks, sink_ratio, slower)
+            for name, text in tracked(prompts.items(), report, "following the tokens")
+        ]
     attrs = _conventions(ckpt, sinks, sink_ratio) | ({"cluster_angle": cluster_angle} if "clusters" in extra else {})
     return _as_dataset(rows, prompts, attrs)
+
+
+def _passed(ckpt: Checkpoint, text: str, truncate: bool, name: str) -> tuple[SiteStates, list[str]]:
+    """Return the states of a prompt in the model, and its tokens."""
+    encoding = ckpt.encode(text, truncate=truncate, argument=name)
+    check_fits(_bytes_needed(ckpt, len(encoding.tokens)), name, "shorten the prompt")
+    return ckpt.states(encoding.ids), encoding.tokens
 
 
 def _bytes_needed(ckpt: Checkpoint, tokens: int) -> int:

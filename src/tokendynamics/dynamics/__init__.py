@@ -1,4 +1,17 @@
-"""Flows of tokens under attention and their simulation."""
+"""Flows of tokens under attention and their simulation.
+
+`simulate` has four engines: "batched" (Dormand–Prince 5(4) in PyTorch, step control for each system by itself), "stiff"
+(SciPy's LSODA with the analytic Jacobian, for long horizons), "layers" (the discrete model: times count layers of step
+`tau`), "fixed" (equal steps of `method`, differentiable). "auto" takes "fixed" if `step` is given, "stiff" for small
+systems over long horizons, and "batched" otherwise; the trajectory says which.
+
+A run goes on from a trajectory: systems that reached its end start there, and schedules go on at its time; systems
+that ended before keep their status, end time and last state and are not run. The new trajectory has its own times only.
+
+A system whose run cannot be completed does not raise: its status says why, and its states are held from there. In free
+space a system whose norm exceeds 1e100 (1e15 in float32) ends as "diverged", and the trajectory's notes warn where
+tokens come near `atol`, which is then all that controls them.
+"""
 
 from tokendynamics.dynamics import events
 from tokendynamics.dynamics._flow import Flow

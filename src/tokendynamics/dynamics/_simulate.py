@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -91,43 +91,28 @@ def simulate(
 ) -> Trajectory:
     """Run a flow from `x0` and return the states at `times`.
 
-    Engines: ``"batched"`` (Dormand–Prince 5(4) in PyTorch, step control for each system by itself), ``"stiff"``
-    (SciPy's LSODA with the analytic Jacobian, for long horizons), ``"layers"`` (the discrete model: `times` count
-    layers of step `tau`), ``"fixed"`` (equal steps of `method`, differentiable). ``"auto"`` takes "fixed" if `step`
-    is given, "stiff" for small systems over long horizons, and "batched" otherwise; the trajectory says which.
-
-    A run goes on from a trajectory: systems that reached its end start there, and schedules go on at its time; systems
-    that ended before keep their status, end time and last state and are not run. The new trajectory has `times` only.
-
-    A system whose run cannot be completed does not raise: its status says why, and its states are held from there.
-    In free space a system whose norm exceeds 1e100 (1e15 in float32) ends as "diverged".
+    Engines, runs that go on from a trajectory, and the ways in which a run ends: `help(tokendynamics.dynamics)`.
 
     Args:
         flow: The flow.
-        x0: Start (…, token, dim) at `times[0]`; projected onto a constrained space. Leading axes are systems; one start
-            (token, dim) holds for all systems of matrices. Or a trajectory, which goes on from its last time.
-        times: Increasing output times, at least two; any spacing, steps do not depend on it. After a trajectory: one or
-            more, none before its end.
-        rtol: Relative tolerance per step of "batched" and "stiff", 1e-8 if None; raised to ten units in the last place
-            of the dtype if below that.
-        atol: Absolute tolerance per step, 1e-10 if None, of each number in free space; on a sphere or ellipsoid of
-            each token, in its own metric. In free space, where tokens come near it, the trajectory's notes warn.
-        engine: See above.
-        events: From `tokendynamics.dynamics.events`; a system ends at its first one; with ``then="record"`` the
-            run goes on and the trajectory's `recorded` says when and where.
+        x0: Start (…, token, dim) at `times[0]`, projected onto a constrained space; leading axes are systems, and one
+            start holds for all systems of matrices. Or a trajectory, which goes on from its last time.
+        times: Increasing output times, at least two; after a trajectory one or more, none before its end.
+        rtol: Relative tolerance per step of "batched" and "stiff", 1e-8 if None, at least ten rounding units.
+        atol: Absolute tolerance per step, 1e-10 if None: of each number in free space, of each token elsewhere.
+        engine: "batched", "stiff", "layers", "fixed"; "auto" chooses, and the trajectory says which.
+        events: From `tokendynamics.dynamics.events`; a system ends at its first one, unless it is to be recorded.
         max_steps: Attempted steps (layers, fixed steps) for each system, 30,000 if None.
         device: Such as "cuda"; that of `x0` if None.
         dtype: "float64" or "float32", or torch's; that of `x0` if None.
         progress: True for a progress bar, or a function, called with the share done (0 to 1), 1.0 and "simulating".
-        method: Of "batched" and "fixed": "dopri5" if None; "bosh3" of order 3 for fields with kinks such as |sin|
-            gates; with `step` also "rk4", "euler".
+        method: "dopri5" if None; "bosh3" for fields with kinks such as |sin| gates; with `step` also "rk4", "euler".
         step: A fixed step instead of step control: gradients then flow through the simulation.
         tau: Step of one layer of engine "layers", 1 if None.
 
     Raises:
-        ArgumentTypeError: Integer or complex arrays.
-        ArgumentValueError: Shapes that do not fit (both are printed), NaN, a zero token on a sphere, times that do not
-            increase, an unknown engine or method, an option that the engine does not use.
+        ArgumentTypeError, ArgumentValueError: Arrays that are not real, shapes that do not fit, NaN, a zero token on
+            a sphere, times that do not increase, an option that the engine does not use.
         Interrupted: Ctrl-C; it holds the trajectory so far.
 
     >>> import torch
@@ -140,49 +125,67 @@ def simulate(
     """
     start = read_start(flow, x0, device, dtype)
     moments, skipped = start.moments(times)
-    if method is not None and method not in TABLEAUS:
-        raise ArgumentValueError(expected("method", f"one of {', '.join(TABLEAUS)}", repr(method)))
-    options = {"rtol": rtol, "atol": atol, "method": method, "step": step, "tau": tau}
-    given = {name for name, value in options.items() if value is not None}
-    ending, noted = split_events(checked_events(events, start.states))
+    given = _given(rtol=rtol, atol=atol, method=method, step=step, tau=tau)
     with reporting(progress) as report:
-        problem = Problem(
-            field=flow.field(start.states).flattened(),
-            start=start.placed(flow),
-            times=moments,
-            rtol=max(_positive(rtol, "rtol", 1e-8), 10 * torch.finfo(start.states.dtype).eps),
-            atol=_positive(atol, "atol", 1e-10),
-            events=with_overflow_guard(ending, flow, start.states.dtype),
-            recorded=noted,
-            max_steps=budget(max_steps),
-            tableau=TABLEAUS[method or "dopri5"],
-            step=None if step is None else as_positive(step, "step"),
-            tau=_positive(tau, "tau", 1.0),
-            progress=report,
-        )
+        problem = _problem(flow, start, moments, given, checked_events(events, start.states), budget(max_steps), report)
         chosen = choose(engine, problem, given)
         check_steps(chosen, moments, problem.step, max_steps)
-        outcome = _run_moving(chosen, problem, start)
-        if ENGINES[chosen].controls_error and (warning := warning_of_small_states(problem, outcome)) is not None:
-            outcome.notes.append(warning)
-        problem.report(1.0)
-    used = {
-        "rtol": problem.rtol,
-        "atol": problem.atol,
-        "max_steps": problem.max_steps,
-        "tau": problem.tau,
-        "step": step,
+        outcome = _outcome(chosen, problem, start)
+    return _trajectory(flow, start, problem, outcome, chosen, skipped)
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _problem(
+    flow: Flow,
+    start: Start,
+    times: tuple[float, ...],
+    given: Mapping[str, Any],
+    events: Sequence[Event],
+    max_steps: int,
+    report: Progress,
+) -> Problem:
+    """Return what an engine is given, from checked times and events and the options that the caller gave."""
+    method = given.get("method", "dopri5")
+    if method not in TABLEAUS:
+        raise ArgumentValueError(expected("method", f"one of {', '.join(TABLEAUS)}", repr(method)))
+    dtype = start.states.dtype
+    ending, noted = split_events(events)
+    return Problem(
+        field=flow.field(start.states).flattened(),
+        start=start.placed(flow),
+        times=times,
+        rtol=max(as_positive(given.get("rtol", 1e-8), "rtol"), 10 * torch.finfo(dtype).eps),
+        atol=as_positive(given.get("atol", 1e-10), "atol"),
+        events=with_overflow_guard(ending, flow, dtype),
+        recorded=noted,
+        max_steps=max_steps,
+        tableau=TABLEAUS[method],
+        step=as_positive(given["step"], "step") if "step" in given else None,
+        tau=as_positive(given.get("tau", 1.0), "tau"),
+        progress=report,
+    )
+
+
+def _outcome(engine: str, problem: Problem, start: Start) -> Outcome:
+    outcome = _run_moving(engine, problem, start)
+    if ENGINES[engine].controls_error and (warning := warning_of_small_states(problem, outcome)) is not None:
+        outcome.notes.append(warning)
+    problem.report(1.0)
+    return outcome
+
+
+def _parameters(problem: Problem, start: Start) -> dict[str, Any]:
+    """Return what a trajectory records of its run."""
+    names = ("rtol", "atol", "max_steps", "tau", "step")
+    used: dict[str, Any] = {name: getattr(problem, name) for name in names}
+    return used | {
+        "method": problem.tableau.name,
+        "device": str(start.states.device),
+        "events": [repr(event) for event in (*problem.events, *problem.recorded)],
     }
-    used |= {"method": problem.tableau.name, "device": str(start.states.device)}
-    used |= {"events": [repr(event) for event in (*problem.events, *problem.recorded)]}
-    trajectory = _trajectory(flow, start, problem, outcome, chosen, record(used), skipped)
-    if outcome.interrupted:
-        raise Interrupted(trajectory)
-    return trajectory
-
-
-def _positive(value: float | None, argument: str, usual: float) -> float:
-    return usual if value is None else as_positive(value, argument)
 
 
 def _run_moving(engine: str, problem: Problem, start: Start) -> Outcome:
@@ -208,14 +211,14 @@ def _trajectory(
     problem: Problem,
     outcome: Outcome,
     engine: str,
-    parameters: dict[str, Any],
     skipped: int,
 ) -> Trajectory:
+    """Return the trajectory, or raise it within `Interrupted`."""
     leading, times = start.leading, np.array(problem.times)[skipped:]
     end_times = outcome.end_times.numpy().reshape(leading)
     states = outcome.states[:, skipped:]
     tensor = states.reshape(*leading, *states.shape[1:])
-    return Trajectory(
+    trajectory = Trajectory(
         states=like(tensor, start.original),
         times=times,
         status=np.array([str(status) for status in outcome.status]).reshape(leading),
@@ -226,6 +229,9 @@ def _trajectory(
         engine=engine,
         counts={name: count.numpy().reshape(leading) for name, count in outcome.counts.items()},
         notes=tuple(outcome.notes),
-        parameters=parameters,
+        parameters=record(_parameters(problem, start)),
         recorded=recorded(problem.recorded, outcome, leading),
     )
+    if outcome.interrupted:
+        raise Interrupted(trajectory)
+    return trajectory

@@ -1,1 +1,19 @@
-"""Argument checks, typed errors, tolerances and seeding: what every other layer stands on."""
+"""What everything stands on. For users: the errors, each of which names what is wrong and says what to do."""
+
+from tokendynamics.numerics._errors import (
+    ArgumentTypeError,
+    ArgumentValueError,
+    CheckpointError,
+    MemoryLimitError,
+    StorageError,
+    TokenDynamicsError,
+)
+
+__all__ = [
+    "ArgumentTypeError",
+    "ArgumentValueError",
+    "CheckpointError",
+    "MemoryLimitError",
+    "StorageError",
+    "TokenDynamicsError",
+]

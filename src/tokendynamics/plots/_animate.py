@@ -156,8 +156,7 @@ def animate(
     ...     picture.n_frames
     4
     """
-    kind = known_suffix(path, ("gif", "mp4"))
-    _check_rate(kind, frames_per_second)
+    kind = _checked_kind(path, frames_per_second)
     ffmpeg = find_ffmpeg() if kind == "mp4" else None
     recording = read_run(states, space=space, times=times, system=system)
     shown = picked(recording.states.shape[0], frames_per_second, seconds)
@@ -219,9 +218,11 @@ def _stamps(recording: Recording) -> list[str]:
     return [f"t = {time:.{digits}g}" for time in recording.times]
 
 
-def _check_rate(kind: str, frames_per_second: float) -> None:
+def _checked_kind(path: str | Path, frames_per_second: float) -> str:
+    kind = known_suffix(path, ("gif", "mp4"))
     if not frames_per_second > 0:
         raise ArgumentValueError(expected("frames_per_second", "a positive number", frames_per_second))
     if kind == "gif" and frames_per_second > _FASTEST_GIF:
         advice = "write an .mp4 for more"
         raise ArgumentValueError(expected("frames_per_second", "at most 50 for a GIF", frames_per_second, advice))
+    return kind

@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 
@@ -90,10 +91,14 @@ def heat_map(
     if cells != "plain":
         _write(panel, values, limit, cells)
     if label:
-        bar = figure.colorbar(mesh, ax=panel, shrink=0.75, aspect=18, pad=0.02)
-        bar.set_label(label, fontsize=7)
-        bar.outline.set_linewidth(0.4)
+        _colour_bar(figure, panel, mesh, label)
     return figure
+
+
+def _colour_bar(figure: Figure, panel: Axes, mesh: QuadMesh, label: str) -> None:
+    bar = figure.colorbar(mesh, ax=panel, shrink=0.75, aspect=18, pad=0.02)
+    bar.set_label(label, fontsize=7)
+    bar.outline.set_linewidth(0.4)
 
 
 def _checked_matrix(matrix: ArrayLike) -> np.ndarray:

@@ -70,10 +70,7 @@ def over_time(
     >>> figure.axes[0].lines[0].get_ydata().tolist(), figure.axes[0].get_yscale()
     ([1.0, 0.1, 0.01], 'log')
     """
-    lines = to_numpy(as_tensor(values, "values", ndim_at_least=1, axes="(…, time)"))
-    if not lines.size:
-        raise ArgumentValueError(expected("values", "at least one line and time", f"shape {lines.shape}"))
-    lines = lines.reshape(-1, lines.shape[-1])
+    lines = _lines(values)
     clock = read_times(times, lines.shape[-1])
     _check_names(names, lines.shape[0])
     time_label, label = _checked_scales(log, clock, lines, time_label, label)
@@ -88,6 +85,14 @@ def over_time(
     for name, level in (references or {}).items():
         _reference(panel, name, level)
     return figure
+
+
+def _lines(values: ArrayLike) -> np.ndarray:
+    """Return the values as (line, time)."""
+    lines = to_numpy(as_tensor(values, "values", ndim_at_least=1, axes="(…, time)"))
+    if not lines.size:
+        raise ArgumentValueError(expected("values", "at least one line and time", f"shape {lines.shape}"))
+    return lines.reshape(-1, lines.shape[-1])
 
 
 def _named(axes: Axes, times: np.ndarray, lines: np.ndarray, names: Sequence[str]) -> None:

@@ -57,7 +57,7 @@ def softmax_solution_1(task: PairTask, sharpness: float = 40.0, causal: bool = F
     Raises:
         ArgumentValueError: A sharpness that is negative or not finite, or whose exponential overflows.
 
-    >>> from tokendynamics.circuits._task import PairTask
+    >>> from tokendynamics.circuits import PairTask
     >>> task = PairTask([[1.0, -2.0], [3.0, 4.0]], positions=4)
     >>> [round(y, 12) for y in softmax_solution_1(task)([1, 2, 2, 1]).tolist()[1:]]
     [-2.0, 4.0, 3.0]
@@ -87,7 +87,7 @@ def softmax_solution_3(
     Raises:
         ArgumentValueError: A sharpness that is negative or not finite, or whose exponential overflows; K too small.
 
-    >>> from tokendynamics.circuits._task import PairTask
+    >>> from tokendynamics.circuits import PairTask
     >>> task = PairTask([[1.0, -2.0], [3.0, 4.0]], positions=4)
     >>> [round(y, 12) for y in softmax_solution_3(task)([1, 2, 2, 1]).tolist()[1:]]
     [-2.0, 4.0, 3.0]
@@ -131,7 +131,7 @@ def softmax_solution_2(task: PairTask, causal: bool = False) -> OneLayerTransfor
         ArgumentValueError: A q_true that is not positive, whose logarithm no logit can be, or column means that differ.
 
     >>> from tokendynamics.circuits.functionals import positive_functional
-    >>> from tokendynamics.circuits._task import PairTask
+    >>> from tokendynamics.circuits import PairTask
     >>> task = PairTask(positive_functional(4, seed=0), positions=200)
     >>> x = task.sample(100, seed=0)
     >>> error = (softmax_solution_2(task)(x) - task.targets(x))[:, 1:].square().mean().sqrt()
@@ -179,7 +179,7 @@ def linear_solution(task: PairTask, base: float = 10.0, causal: bool = False) ->
         ArgumentValueError: The task asks for another functional.
 
     >>> from tokendynamics.circuits.functionals import pair_numbers
-    >>> from tokendynamics.circuits._task import PairTask
+    >>> from tokendynamics.circuits import PairTask
     >>> linear_solution(PairTask(pair_numbers(3), positions=2))([3, 1]).tolist()
     [3.0, 31.0]
     """
@@ -247,7 +247,7 @@ def mixture(task: PairTask, attention_share: float = 0.5, causal: bool = False) 
     Raises:
         ArgumentValueError: A share outside 0..1.
 
-    >>> from tokendynamics.circuits._task import PairTask
+    >>> from tokendynamics.circuits import PairTask
     >>> task = PairTask([[1.0, -2.0], [3.0, 4.0]], positions=4)
     >>> mixture(task)([1, 2, 2, 1]).tolist()
     [0.0, -2.0, 4.0, 3.0]

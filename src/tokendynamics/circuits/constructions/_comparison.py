@@ -185,7 +185,7 @@ def compare(model: OneLayerTransformer, sequences: Sequence[Any], seed: int = 0)
         ArgumentValueError: A category outside 1..N, or more than M tokens.
 
     >>> from tokendynamics.circuits.constructions import solution_1
-    >>> from tokendynamics.circuits._task import PairTask
+    >>> from tokendynamics.circuits import PairTask
     >>> task = PairTask([[1.0, 2.0], [3.0, 4.0]], positions=3)
     >>> compare(solution_1(task), [[1, 2]]).exact
     True
@@ -320,7 +320,7 @@ def check_equivalence(task: PairTask, x: Any, K: float | None = None) -> Equival
         ArgumentTypeError: `x` is not of integers.
         ArgumentValueError: A category outside 1..N, more than M tokens, or K too small (the least one is printed).
 
-    >>> from tokendynamics.circuits._task import PairTask
+    >>> from tokendynamics.circuits import PairTask
     >>> result = check_equivalence(PairTask([[1.0, -2.0], [3.0, 4.0]], positions=4), [1, 2, 2, 1])
     >>> result.holds, result.largest_difference
     (True, 0.0)

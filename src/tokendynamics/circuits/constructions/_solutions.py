@@ -153,7 +153,7 @@ def solution_1(task: PairTask, form: Form = "rows", causal: bool = False) -> One
     Raises:
         ArgumentValueError: An unknown form, or a q_true so large that sums over a row of it overflow.
 
-    >>> from tokendynamics.circuits._task import PairTask
+    >>> from tokendynamics.circuits import PairTask
     >>> task = PairTask([[1.0, -2.0], [3.0, 4.0]], positions=4)
     >>> solution_1(task)([1, 2, 2, 1]).tolist()
     [0.0, -2.0, 4.0, 3.0]
@@ -248,7 +248,7 @@ def solution_2(
     Raises:
         ArgumentValueError: An unknown form, or a K that is too small (the least one is printed).
 
-    >>> from tokendynamics.circuits._task import PairTask
+    >>> from tokendynamics.circuits import PairTask
     >>> task = PairTask([[1.0, -2.0], [3.0, 4.0]], positions=4)
     >>> solution_2(task)([1, 2, 2, 1]).tolist()
     [0.0, -2.0, 4.0, 3.0]
@@ -286,7 +286,7 @@ def solution_3(
     Raises:
         ArgumentValueError: An unknown form, or a K that is too small (the least one is printed).
 
-    >>> from tokendynamics.circuits._task import PairTask
+    >>> from tokendynamics.circuits import PairTask
     >>> task = PairTask([[1.0, -2.0], [3.0, 4.0]], positions=4)
     >>> solution_3(task)([1, 2, 2, 1]).tolist()
     [0.0, -2.0, 4.0, 3.0]

@@ -275,19 +275,13 @@ def evidence(
     check_measurable(model, task, samples, resamples, confidence)
     trial = Trial.drawn(model, task, samples, seed, resamples, confidence)
     patched, ablated, probed = patching(trial, TAKES_PART), ablation(trial, TAKES_PART), probing(trial)
-    instruments = (
-        variance_shares(model, task, resamples, confidence, trial.seed),
-        correlation(model, task, resamples, confidence, trial.seed),
-        patched,
-        ablated,
-        probed,
-    )
+    looked_at = [see(model, task, resamples, confidence, trial.seed) for see in (variance_shares, correlation)]
     found = Findings.of(trial, patched, ablated, probed)
     decision = decide(found)
     return Evidence(
         decision.verdict,
         decision.sentence,
-        instruments,
+        (*looked_at, patched, ablated, probed),
         found.loss.value,
         task.interaction_variance,
         samples,

@@ -212,7 +212,7 @@ def find_basins(
         ArgumentTypeError, ArgumentValueError: A landscape that is none, an unknown method, numbers that are not
             positive, or wrong starts.
 
-    >>> from tokendynamics.circuits.landscape._positions_only import PositionsOnly
+    >>> from tokendynamics.circuits.landscape import PositionsOnly
     >>> found = find_basins(PositionsOnly([0.5, 0.5], positions=3), 5, seed=0)
     >>> sum(share.count for share in found.shares)
     5
@@ -288,7 +288,7 @@ def random_starts(
         ArgumentTypeError: A number of starts that is no integer.
         ArgumentValueError: No starts, a scale that is not positive or not finite, or another word.
 
-    >>> from tokendynamics.circuits.landscape._positions_only import PositionsOnly
+    >>> from tokendynamics.circuits.landscape import PositionsOnly
     >>> attention, v = random_starts(PositionsOnly([0.5, 0.5], positions=3), 10, seed=0)
     >>> tuple(attention.shape), tuple(v.shape)
     ((10, 3, 3), (10, 2, 2))

@@ -79,48 +79,41 @@ def classify(
 ) -> Classification:
     """Say what kind of point (attention, v) is, decided in this order.
 
-    1. "global minimum": the loss is within `loss_tolerance` of `lowest`. (Under softmax the least loss lies at
-       infinity and is reached to this tolerance only.)
+    1. "global minimum": the loss is within `loss_tolerance` of `lowest` (under softmax it lies at infinity).
     2. "strict saddle": the gradient vanishes, and the Hessian has a negative eigenvalue.
-    3. "at infinity": the descent, continued by `continue_descent`, multiplies ``|(q, v)|`` by `growth` or more while
-       the loss falls, but by no more than `drop_tolerance`: it tends to a limit without a point that has it.
+    3. "at infinity": `continue_descent` multiplies ``|(q, v)|`` by `growth` while the loss falls by no more than
+       `drop_tolerance`: it tends to a limit without a point that has it.
     4. "local minimum" where the gradient vanishes, no eigenvalue is negative and the symmetries of the landscape
        account for all that are zero; "degenerate" if they do not: second derivatives then do not decide.
     5. "not stationary".
 
-    Where the loss depends on the product of q and v only, the point is first scaled to ``|q| = |v|``, so that neither
-    the gradient nor the curvatures depend on where along that valley it lies (if one of them is zero, the other gets
-    norm 1). Losses are compared with the loss of no output (v = 0), gradients with that loss divided by ``|(q, v)|``
-    and curvatures with that loss divided by ``|(q, v)|²``, the norm taken as at least 1: what counts is by how much
-    the loss would change over a move as long as the point.
+    Where only the product of q and v counts, the point is first scaled to ``|q| = |v|``. The unit of losses is that of
+    no output (v = 0), of gradients that over ``|(q, v)|``, of curvatures that over ``|(q, v)|²``.
 
     Args:
         landscape: Any landscape.
         attention: One matrix, the paper's q.
         v: One matrix.
         lowest: The least loss there is.
-        loss_tolerance: See 1, as a part of the loss of no output.
+        loss_tolerance: See 1, in units of losses.
         gradient_tolerance: Below this the relative gradient counts as zero.
-        curvature_tolerance: Eigenvalues below this, in the units above, count as zero, and so do those below the
-            rounding of the highest.
-        growth: See 3.
-        drop_tolerance: See 3, as a part of the loss of no output.
-        expansions: See 3: how many times the descent is tried from further out.
+        curvature_tolerance: Eigenvalues below this, or below the rounding of the highest, count as zero.
+        growth: See 3, where the descent is tried from `expansions` times further out.
+        drop_tolerance: See 3, in units of losses.
+        expansions: See `growth`.
 
     Raises:
-        ArgumentTypeError: No real floating-point numbers.
-        ArgumentValueError: A wrong shape, or a NaN or infinity.
+        ArgumentTypeError, ArgumentValueError: No real floating-point numbers, a wrong shape, a NaN or infinity.
 
-    >>> from tokendynamics.circuits.landscape.positions_families import zero_column_sums
-    >>> from tokendynamics.circuits.landscape._positions_only import PositionsOnly
+    >>> from tokendynamics.circuits.landscape import PositionsOnly, positions_families
     >>> landscape = PositionsOnly([0.5, 0.3, 0.2], positions=3)
-    >>> point = zero_column_sums(landscape)
+    >>> point = positions_families.zero_column_sums(landscape)
     >>> classify(landscape, point.attention, point.v).kind
     'strict saddle'
     """
     here = _measure(landscape, attention, v, curvature_tolerance)
-    if here.loss - as_finite(lowest, "lowest") <= loss_tolerance * here.scale:
-        return here.result("global minimum", f"the loss is within {here.loss - lowest:.2g} of the least there is")
+    if (above := here.loss - as_finite(lowest, "lowest")) <= loss_tolerance * here.scale:
+        return here.result("global minimum", f"the loss is within {above:.2g} of the least there is")
     stationary = here.relative_gradient <= gradient_tolerance
     if stationary and here.negative:
         return here.result("strict saddle", f"no gradient, and the lowest curvature is {here.lowest_curvature:.3g}")
@@ -128,8 +121,13 @@ def classify(
     if further.growth >= growth and further.drop <= drop_tolerance * here.scale:
         text = f"the norm grows {further.growth:.3g} times while the loss tends to {further.loss:.6g}"
         return here.result("at infinity", text, further)
-    if not stationary:
-        return here.result("not stationary", f"the relative gradient is {here.relative_gradient:.2g}", further)
+    if stationary:
+        return _flat_or_minimal(here, further)
+    return here.result("not stationary", f"the relative gradient is {here.relative_gradient:.2g}", further)
+
+
+def _flat_or_minimal(here: _Measured, further: Continuation) -> Classification:
+    """Tell a local minimum from a point whose second derivatives do not decide."""
     unexplained = here.zero_directions - here.symmetric.shape[-1]
     if unexplained > 0:
         text = f"no negative curvature, and {unexplained} directions without curvature that no symmetry accounts for"

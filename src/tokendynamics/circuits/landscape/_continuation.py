@@ -40,7 +40,7 @@ def find_symmetries(landscape: Landscape, attention: ArrayLike, v: ArrayLike) ->
         attention: One matrix, the paper's q.
         v: One matrix.
 
-    >>> from tokendynamics.circuits.landscape._positions_only import PositionsOnly
+    >>> from tokendynamics.circuits.landscape import PositionsOnly
     >>> found = find_symmetries(PositionsOnly([0.5, 0.5], 2), [[0.0, 1.0], [0.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]])
     >>> found.names
     ('scaling q against v', 'constant on a column of q', 'entries without influence')

@@ -66,8 +66,7 @@ def learn(
         batch: Sequences per outer step.
         steps: Outer steps.
         inner: Iterations per outer step, at most.
-        hidden: Hidden units; None for N² ("solution-1", "combined"), M ("solution-2") or N ("solution-3", where N²
-            never failed and N often does).
+        hidden: Hidden units; None for N² ("solution-1", "combined"), M ("solution-2"), N ("solution-3").
         seed: Of weights and batches.
         folder: Where progress is kept and the record is written. A run that is found there is resumed and gives the
             same result as one that was never interrupted; a finished one is returned as it is.
@@ -90,18 +89,24 @@ def learn(
     hidden = design(architecture).hidden_units(task) if hidden is None else hidden
     settings = Settings(task, architecture, flavour, batch, steps, inner, hidden, seed)
     target = None if folder is None else Path(folder)
-    if target is not None and (target / "record.json").is_file():
-        record = LearningRecord.open(target)
-        check_same(record.settings.as_json(), settings, target)
-        remove_unfinished(target)
-        return record
-    if target is not None:
-        LearningRecord.check_free(target)
+    if target is not None and (finished := _finished(settings, target)) is not None:
+        return finished
     with limited_threads(threads), reporting(progress) as report:
         record = _run(settings, target, report)
     if target is not None:
         record.save(target)
         remove_unfinished(target)
+    return record
+
+
+def _finished(settings: Settings, target: Path) -> LearningRecord | None:
+    """Return the record of the same run in a folder, None where it is still to be made there."""
+    if not (target / "record.json").is_file():
+        LearningRecord.check_free(target)
+        return None
+    record = LearningRecord.open(target)
+    check_same(record.settings.as_json(), settings, target)
+    remove_unfinished(target)
     return record
 
 

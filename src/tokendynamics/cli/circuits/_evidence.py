@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,13 +105,8 @@ def evidence_command(
     summary = about | {"q_true": chosen.task.q_true.tolist(), "law": chosen.task.law.tolist()} | found.as_json()
     files: tuple[str, ...] = ()
     if out is not None:
-        files = write_results(
-            out,
-            ("evidence.json", summary),
-            manifest,
-            lambda names: evidence_report(chosen, found, manifest, names),
-            output,
-        )
+        page = partial(evidence_report, chosen, found, manifest)
+        files = write_results(out, ("evidence.json", summary), manifest, page, output)
     if as_json:
         click.echo(json_line(plain(summary | {"folder": out and str(out), "files": files, "manifest": manifest})))
     else:

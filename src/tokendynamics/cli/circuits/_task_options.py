@@ -24,7 +24,7 @@ _NOT_NAMED_ALIKE = {"task": "--positions"}
 def renamed(error: Refusal, names: Mapping[str, str]) -> Refusal:
     """Return the error with the argument before its colon renamed; itself where `names` does not have it.
 
-    >>> from tokendynamics.numerics._errors import ArgumentValueError
+    >>> from tokendynamics.numerics import ArgumentValueError
     >>> str(renamed(ArgumentValueError("law: expected more"), {"law": "--law"}))
     '--law: expected more'
     """
