@@ -48,7 +48,7 @@ def synthetic(
     trace = _trace(rng, layers, prompts, final_norm, pairs)
     findings = [
         Finding(f"Finding about {name}: 0.0{i} and {HOSTILE}.", name)
-        for i, name in enumerate(("together", "grow", "who", "weights", "watch"))
+        for i, name in enumerate(("agreement", "norms", "components", "weights", "paths"))
     ]
     effects = [("contracts", "neutral", "expands")[i % 3] for i in range(layers)]
     return Diagnosis(

@@ -86,7 +86,7 @@ def test_the_policy_stops_scripts_and_connections_that_are_added(opened: Any) ->
     assert failed is True
 
 
-FIGURES = ("together-mean-pair-cosine", "grow-norms", "who-components", "weights-qk", "weights-ov", "watch-stills")
+FIGURES = ("agreement-mean-pair-cosine", "norms-chart", "components-chart", "weights-qk", "weights-ov", "paths-stills")
 
 
 @pytest.mark.parametrize("figure", FIGURES)
@@ -105,12 +105,12 @@ def test_figures_and_tables_are_there_without_scripts(browser: Any, address: str
     assert len(drawings) == 13
     assert sum(drawing.is_displayed() for drawing in drawings) == 7
     assert not browser.find_element(By.ID, "player").is_displayed()
-    browser.find_element(By.CSS_SELECTOR, "#grow details summary").click()
-    assert browser.find_element(By.CSS_SELECTOR, "#grow table").is_displayed()
+    browser.find_element(By.CSS_SELECTOR, "#norms details summary").click()
+    assert browser.find_element(By.CSS_SELECTOR, "#norms table").is_displayed()
     browser.find_element(By.CSS_SELECTOR, "label[for=pick-4]").click()
     shown = [panel.is_displayed() for panel in browser.find_elements(By.CSS_SELECTOR, ".panel")]
     assert shown == [False, False, False, True, False, False, False]
-    assert picture(browser, "#who-components svg")["drawn"] > 0.02
+    assert picture(browser, "#components-chart svg")["drawn"] > 0.02
 
 
 def test_the_slider_moves_the_tokens_by_keyboard(opened: Any) -> None:
@@ -176,7 +176,7 @@ def test_hovering_a_mark_tells_its_numbers(opened: Any) -> None:
     from selenium.webdriver.common.action_chains import ActionChains
     from selenium.webdriver.common.by import By
 
-    mark = opened.find_elements(By.CSS_SELECTOR, "#who-components .tip")[4]
+    mark = opened.find_elements(By.CSS_SELECTOR, "#components-chart .tip")[4]
     opened.execute_script("arguments[0].scrollIntoView({block: 'center'})", mark)
     ActionChains(opened).move_to_element(mark).perform()
     tip = opened.find_element(By.ID, "tip")
@@ -202,10 +202,10 @@ def test_a_table_sorts_by_the_numbers_of_a_column(opened: Any) -> None:
 
 
 def test_dark_follows_the_system(opened: Any, address: str) -> None:
-    light = picture(opened, "#grow-norms svg")
+    light = picture(opened, "#norms-chart svg")
     opened.get(address)
     emulate(opened, scheme="dark")
-    dark = picture(opened, "#grow-norms svg")
+    dark = picture(opened, "#norms-chart svg")
     assert light["paper"] > 0xF00000
     assert dark["paper"] < 0x303030
     assert dark["drawn"] > 0.02

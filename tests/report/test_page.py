@@ -124,7 +124,7 @@ def test_every_link_inside_the_page_leads_somewhere(page: str) -> None:
     reader = Reader(page)
     targets = {f"#{attributes['id']}" for _, attributes in reader.elements if "id" in attributes}
     inner = {a["href"] for a in reader.all("a") if a["href"].startswith("#")}
-    assert {"#together", "#grow", "#who", "#weights", "#watch", "#verdict", "#measured"} <= inner <= targets
+    assert {"#agreement", "#norms", "#components", "#weights", "#paths", "#verdict", "#measured"} <= inner <= targets
 
 
 def test_data_files_are_linked_as_relative_addresses(page: str) -> None:
@@ -151,11 +151,11 @@ def test_every_figure_has_a_described_drawing_a_caption_and_a_table(page: str) -
 
 def test_the_sections_come_in_order_with_the_verdict_first(page: str) -> None:
     found = re.findall(r'<section id="(\w+)" aria-labelledby="\1-heading">', page)
-    assert found == ["verdict", "together", "grow", "who", "weights", "watch", "measured"]
+    assert found == ["verdict", "agreement", "norms", "components", "weights", "paths", "measured"]
 
 
 def test_each_finding_and_each_layer_is_in_the_verdict(page: str, diagnosis: Diagnosis) -> None:
-    verdict = page[page.index('id="verdict"') : page.index('id="together"')]
+    verdict = page[page.index('id="verdict"') : page.index('id="agreement"')]
     for finding in diagnosis.verdict.sentences:
         assert finding.text[:22] in verdict
         assert f'href="#{finding.figure}"' in verdict
@@ -185,7 +185,7 @@ def test_every_variant_has_the_rule_that_shows_it(page: str) -> None:
     ],
 )
 def test_the_depth_tables_hold_the_datasets_numbers(page: str, diagnosis: Diagnosis, measure: str) -> None:
-    rows = table_of(page, f"together-{measure.replace('_', '-')}")
+    rows = table_of(page, f"agreement-{measure.replace('_', '-')}")
     trace = diagnosis.trace
     sites = {
         "embedding": "feed_forward",
@@ -205,7 +205,7 @@ def test_the_depth_tables_hold_the_datasets_numbers(page: str, diagnosis: Diagno
 
 def test_the_norm_table_holds_the_datasets_numbers(page: str, diagnosis: Diagnosis) -> None:
     trace = diagnosis.trace.sel(site="feed_forward", sinks="removed").mean("prompt")
-    rows = [row for row in table_of(page, "grow-norms") if row[1] in {"embedding", "feed-forward"}]
+    rows = [row for row in table_of(page, "norms-chart") if row[1] in {"embedding", "feed-forward"}]
     names = ("norm_lower_quartile", "norm_median", "norm_upper_quartile")
     assert close([cell for row in rows for cell in row[2:5]], np.stack([trace[n].values for n in names], 1).ravel())
     assert [row[6] for row in rows[:3]] == ["no sink"] * 3
@@ -213,7 +213,7 @@ def test_the_norm_table_holds_the_datasets_numbers(page: str, diagnosis: Diagnos
 
 
 def test_the_component_bars_add_up_to_their_totals(page: str, diagnosis: Diagnosis) -> None:
-    rows = table_of(page, "who-components")
+    rows = table_of(page, "components-chart")
     mean = diagnosis.trace["component_change"].mean("prompt")
     assert len(rows) == 30
     for layer, row in enumerate(rows, start=1):
@@ -247,20 +247,20 @@ def test_heat_map_strength_and_sign_are_those_of_the_balance(page: str, diagnosi
 
 
 def test_an_undefined_a_is_written_with_its_rank_and_given_no_number(page: str) -> None:
-    wide = page[page.index('class="scroll wide"') : page.index('id="watch"')]
+    wide = page[page.index('class="scroll wide"') : page.index('id="paths"')]
     assert wide.count("undefined (rank 192/576)") == 30
     assert "undefined (rank 192/576) in 30 of 30 layers" in page
 
 
 def test_a_defined_a_is_written_with_its_signs(defined_page: str) -> None:
-    wide = defined_page[defined_page.index('class="scroll wide"') : defined_page.index('id="watch"')]
+    wide = defined_page[defined_page.index('class="scroll wide"') : defined_page.index('id="paths"')]
     assert wide.count("290/286/0") == 6
     assert "undefined" not in wide
     assert "random (seed 7)" in defined_page
 
 
 def test_the_token_table_holds_positions_and_norms(page: str, diagnosis: Diagnosis) -> None:
-    rows = table_of(page, "watch-stills")
+    rows = table_of(page, "paths-stills")
     paths = diagnosis.paths
     assert [int(row[0]) for row in rows[::12]] == [0, 6, 12, 18, 24, 30]
     for row in rows:
@@ -297,13 +297,13 @@ def test_every_shape_of_diagnosis_gives_a_whole_page_without_nan(build: Callable
 def test_one_token_prompts_are_called_undefined(build: Callable[..., Diagnosis]) -> None:
     found = render_report(build(**SHAPES["one token"]))
     assert "undefined: needs two tokens that are no sinks" in found
-    assert set(table_of(found, "together-mean-pair-cosine")[0][2:]) == {"undefined"}
+    assert set(table_of(found, "agreement-mean-pair-cosine")[0][2:]) == {"undefined"}
     assert "NaN" not in re.sub(r"<script>.*?</script>", "", found, flags=re.DOTALL)
 
 
 def test_a_model_without_a_final_norm_has_no_bar_for_it(build: Callable[..., Diagnosis]) -> None:
     found = render_report(build(**SHAPES["no final norm"]))
-    part = found[found.index('id="who"') : found.index('id="weights"')]
+    part = found[found.index('id="components"') : found.index('id="weights"')]
     assert "final norm" not in part.lower()
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 LayerEffect = Literal["contracts", "neutral", "expands"]
-FigureName = Literal["together", "grow", "who", "weights", "watch"]
+FigureName = Literal["agreement", "norms", "components", "weights", "paths"]
 
 NEUTRAL = 0.005
 """A layer whose two parts together change the mean pair cosine by no more than this is neutral."""
@@ -117,7 +117,7 @@ def _together(averaged: xr.Dataset, trace: xr.Dataset) -> Finding:
     values = {"first": first, "last": last, "after_final_norm": final, "between_prompts": common}
     if np.isnan(first) or np.isnan(last):
         text = "Whether the tokens draw together is undefined: fewer than two tokens count in every prompt."
-        return Finding(text, "together", values)
+        return Finding(text, "agreement", values)
     after = "" if np.isnan(final) else f" and {final:.2f} after the final norm"
     text = (
         f"{_movement(first, last, _layer_changes(averaged))}: mean pair cosine {first:.2f} at the embedding, "
@@ -132,7 +132,7 @@ def _together(averaged: xr.Dataset, trace: xr.Dataset) -> Finding:
         )
     reference = _ends(averaged.consensus_first.sel(sinks="kept"))
     values |= {"consensus_first_first": reference[0], "consensus_first_last": reference[1]}
-    return Finding(text, "together", values)
+    return Finding(text, "agreement", values)
 
 
 def _movement(first: float, last: float, changes: np.ndarray) -> str:
@@ -164,7 +164,7 @@ def _sinks(trace: xr.Dataset) -> Finding:
     with_sinks = [prompt for prompt in range(trace.sizes["prompt"]) if trace.sink_count[prompt].values.any()]
     if not with_sinks:
         text = "No token is a sink: none stands out by its norm, and raw and unit-row figures can be read alike."
-        return Finding(text, "grow", {"prompts_with_sinks": 0})
+        return Finding(text, "norms", {"prompts_with_sinks": 0})
     rows = trace.isel(prompt=with_sinks)
     persistent = rows.isel(prompt=0)
     layers = np.flatnonzero(persistent.sink_count.values)
@@ -198,7 +198,7 @@ def _sinks(trace: xr.Dataset) -> Finding:
         "layers_with_several": several.tolist(),
         "prompts_with_sinks": len(with_sinks),
     }
-    return Finding(text, "grow", values)
+    return Finding(text, "norms", values)
 
 
 def _parts(averaged: xr.Dataset) -> Finding | None:
@@ -221,7 +221,7 @@ def _parts(averaged: xr.Dataset) -> Finding | None:
         "final_norm": final,
         "attention_share": share,
     }
-    return Finding(text, "who", values)
+    return Finding(text, "components", values)
 
 
 def _pull(change: np.ndarray, layers: int) -> str:
@@ -293,7 +293,7 @@ def _prediction_against_observation(audit: xr.Dataset, averaged: xr.Dataset) -> 
         text += "the free flow knows neither the norms nor the feed-forward parts, so this is no proof of its rule."
     else:
         text += "the free flow knows neither the norms nor the feed-forward parts, so that is to be expected."
-    return Finding(text, "grow", {"norm_first": float(norm[0]), "norm_last": float(norm[-1]), "factor": factor})
+    return Finding(text, "norms", {"norm_first": float(norm[0]), "norm_last": float(norm[-1]), "factor": factor})
 
 
 def _extremes(averaged: xr.Dataset) -> Finding | None:
@@ -310,10 +310,10 @@ def _extremes(averaged: xr.Dataset) -> Finding | None:
         if chosen
     ]
     if not parts:
-        return Finding(f"No layer changes the mean pair cosine by more than {NEUTRAL:g}.", "who", {})
+        return Finding(f"No layer changes the mean pair cosine by more than {NEUTRAL:g}.", "components", {})
     text = "; ".join(parts)
     values = {"contracting": [layer + 1 for layer in contracting], "expanding": [layer + 1 for layer in expanding]}
-    return Finding(text[0].upper() + text[1:] + ".", "who", values)
+    return Finding(text[0].upper() + text[1:] + ".", "components", values)
 
 
 def _ends(values: xr.DataArray) -> tuple[float, float]:

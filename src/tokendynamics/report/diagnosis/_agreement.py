@@ -98,7 +98,7 @@ _MEASURES = (
 )
 
 
-def together(trace: xr.Dataset) -> list[Figure]:
+def agreement_figures(trace: xr.Dataset) -> list[Figure]:
     """Return one figure per measure, the default first."""
     where = steps(trace)
     return [_figure(trace, measure, where) for measure in _MEASURES if measure.variable in trace]
@@ -108,7 +108,7 @@ def _figure(trace: xr.Dataset, measure: _Measure, where: list[Step]) -> Figure:
     removed = along(trace, measure.variable, "removed", where)
     kept = along(trace, measure.variable, "kept", where)
     between = _between(trace, where) if measure.variable == "mean_pair_cosine" else None
-    ident = f"together-{measure.variable.replace('_', '-')}"
+    ident = f"agreement-{measure.variable.replace('_', '-')}"
     prompts = trace.sizes["prompt"]
     return Figure(
         ident=ident,

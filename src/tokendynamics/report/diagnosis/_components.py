@@ -31,15 +31,15 @@ class _Layer:
         return sum(self.parts.values()) if self.parts else None
 
 
-def who(trace: xr.Dataset) -> Figure:
+def components_figure(trace: xr.Dataset) -> Figure:
     """Draw signed bars per layer; the bars of a layer add up to its total."""
     layers = _layers(trace)
     return Figure(
-        ident="who-components",
+        ident="components-chart",
         question=QUESTION,
         svg=draw(
             _chart(layers),
-            ident="who-components",
+            ident="components-chart",
             title=f"{QUESTION} Change in mean pair cosine per layer, split by component",
             description=_description(layers),
             keys=_keys(layers),

@@ -18,7 +18,7 @@ QUESTION = "Do they grow?"
 HEIGHT = 270
 
 
-def grow(trace: xr.Dataset) -> Figure:
+def norms_figure(trace: xr.Dataset) -> Figure:
     """Draw median and quartiles of the tokens' norms, and the largest sink's norm, at each state of the model."""
     where = steps(trace)
     bands = {
@@ -27,11 +27,11 @@ def grow(trace: xr.Dataset) -> Figure:
     sinks = _sinks(trace)
     prompts = trace.sizes["prompt"]
     return Figure(
-        ident="grow-norms",
+        ident="norms-chart",
         question=QUESTION,
         svg=draw(
             _chart(where, bands, sinks),
-            ident="grow-norms",
+            ident="norms-chart",
             title=f"{QUESTION} Norm of the tokens over depth, on a log axis",
             description=_description(where, bands["median"], sinks, prompts),
             keys=_keys(any(sink.norm.mean is not None for sink in sinks.values()), where),

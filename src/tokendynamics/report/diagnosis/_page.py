@@ -12,21 +12,21 @@ from markupsafe import Markup
 
 from tokendynamics.diagnosis._result import Diagnosis
 from tokendynamics.diagnosis._verdict import LayerEffect
-from tokendynamics.report.diagnosis._agreement import together
-from tokendynamics.report.diagnosis._components import who
-from tokendynamics.report.diagnosis._norms import grow
-from tokendynamics.report.diagnosis._token_paths import player, watch
+from tokendynamics.report.diagnosis._agreement import agreement_figures
+from tokendynamics.report.diagnosis._components import components_figure
+from tokendynamics.report.diagnosis._norms import norms_figure
+from tokendynamics.report.diagnosis._token_paths import player, token_paths_figure
 from tokendynamics.report.diagnosis._weights import regimes, summary, weights
 from tokendynamics.report.kit._page_file import write_page
 from tokendynamics.report.kit._templates import content_security_policy, environment, resource, style
 from tokendynamics.report.kit._text import count, duration, manifest_entries, moment, plural, written
 
 SECTIONS = {
-    "together": "Do the tokens draw together with depth?",
-    "grow": "Do they grow?",
-    "who": "Who does it?",
+    "agreement": "Do the tokens draw together with depth?",
+    "norms": "Do they grow?",
+    "components": "Who does it?",
     "weights": "What do the weights say?",
-    "watch": "Watch the tokens",
+    "paths": "Watch the tokens",
 }
 """The sections a finding can link to, by the name it uses."""
 
@@ -46,7 +46,7 @@ def render_report(diagnosis: Diagnosis) -> str:
     Returns:
         HTML, to be stored as UTF-8.
     """
-    script, sheet = f"{resource('shared.js')}\n\n{resource('watch.js')}", style("page.css")
+    script, sheet = f"{resource('shared.js')}\n\n{resource('paths.js')}", style("page.css")
     return (
         environment()
         .get_template("page.html.jinja")
@@ -60,15 +60,15 @@ def render_report(diagnosis: Diagnosis) -> str:
             prompts=_prompts(diagnosis),
             verdict=diagnosis.verdict.sentences,
             layers=_layers(diagnosis),
-            together=together(diagnosis.trace),
-            grow=grow(diagnosis.trace),
-            who=who(diagnosis.trace),
+            agreement=agreement_figures(diagnosis.trace),
+            norms=norms_figure(diagnosis.trace),
+            components=components_figure(diagnosis.trace),
             weights=weights(diagnosis.audit),
             regimes=regimes(diagnosis.audit, int(diagnosis.model["dim"])),
             summary=summary(diagnosis.audit, int(diagnosis.model["dim"])),
-            watch=watch(diagnosis.paths),
+            paths=token_paths_figure(diagnosis.paths),
             player=player(diagnosis.paths),
-            watched=_watched(diagnosis),
+            followed=_followed_prompt(diagnosis),
             conventions=diagnosis.conventions,
             manifest=manifest_entries(diagnosis.manifest),
             command=str(diagnosis.manifest.get("command", "")),
@@ -136,7 +136,7 @@ def _prompts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     return list(zip(names, texts, strict=True))
 
 
-def _watched(diagnosis: Diagnosis) -> str:
+def _followed_prompt(diagnosis: Diagnosis) -> str:
     """Name of the prompt whose tokens are drawn."""
     text = str(diagnosis.paths.attrs.get("prompt", ""))
     return next((name for name, prompt in _prompts(diagnosis) if prompt == text), "")

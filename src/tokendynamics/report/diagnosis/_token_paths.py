@@ -30,16 +30,16 @@ class Player:
     data: dict[str, Any]
 
 
-def watch(paths: xr.Dataset) -> Figure:
+def token_paths_figure(paths: xr.Dataset) -> Figure:
     """Draw one prompt's tokens at a few depths, with every number of these depths in the table."""
     shown = paths.isel(token=slice(0, MOST_TOKENS))
     stills = _stills([int(layer) for layer in shown["layer"].values])
     return Figure(
-        ident="watch-stills",
+        ident="paths-stills",
         question=QUESTION,
         svg=draw(
             _chart(shown, stills),
-            ident="watch-stills",
+            ident="paths-stills",
             title=f"{QUESTION} Still pictures at {plural(len(stills), 'depth')}",
             description=_description(shown, stills),
             keys=_keys(),

@@ -178,4 +178,4 @@ function written(value) {
   return Number(value.toPrecision(3)).toLocaleString("en");
 }
 
-startPlayer(JSON.parse(document.getElementById("watch-data").textContent));
+startPlayer(JSON.parse(document.getElementById("paths-data").textContent));
