@@ -67,7 +67,7 @@ def test_no_folder_imports_an_optional_package_without_asking_for_its_extra():
     optional = {module for modules in extras.EXTRAS.values() for module in modules}
     source = Path(tokendynamics.__file__).parent
     texts = {path: path.read_text(encoding="utf-8") for path in source.rglob("*.py")}
-    asking = {path.parent for path, text in texts.items() if "numerics.extras import" in text}
+    asking = {path.parent for path, text in texts.items() if "numerics._extras import" in text}
     for path, text in texts.items():
         for node in ast.walk(ast.parse(text)):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []

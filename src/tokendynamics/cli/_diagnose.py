@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from tokendynamics.cli._numbers import whole
-from tokendynamics.cli._output import Folder, check_writable, overwrite_option
-from tokendynamics.numerics._messages import printable, shortened
+from tokendynamics.cli._target import Folder, check_writable, overwrite_option
+from tokendynamics.numerics._printable import printable, shortened
 
 if TYPE_CHECKING:
     from tokendynamics.diagnosis._result import Diagnosis

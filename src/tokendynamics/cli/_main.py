@@ -12,7 +12,7 @@ from tokendynamics.cli._diagnose import diagnose_command
 from tokendynamics.cli._simulate import simulate_command
 from tokendynamics.cli._terminal import echo, fail
 from tokendynamics.cli.circuits import circuits_group
-from tokendynamics.numerics._messages import shortened
+from tokendynamics.numerics._printable import shortened
 
 _EPILOG = """
 \b

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tokendynamics.cli._numbers import whole
-from tokendynamics.cli._output import Folder, check_writable, overwrite_option
+from tokendynamics.cli._target import Folder, check_writable, overwrite_option
 from tokendynamics.cli._terminal import echo, json_line
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import click
 import rich.console
 from rich.segment import Segment
 
-from tokendynamics.numerics._messages import printable, shortened
+from tokendynamics.numerics._printable import printable, shortened
 
 LONGEST_LINE = 500
 """Characters of a line that reports a failure."""

@@ -12,7 +12,7 @@ from tokendynamics.attention._attention import Attention
 from tokendynamics.dynamics._field import Field
 from tokendynamics.numerics._arguments import ArrayLike, as_choice, as_finite, as_states, like
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected, shown
-from tokendynamics.numerics._messages import first_place, first_token
+from tokendynamics.numerics._places import first_place, first_token
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.spaces._geometry import Geometry, geometry_of
 from tokendynamics.spaces._space import Space

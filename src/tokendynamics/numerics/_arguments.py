@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected, shown
-from tokendynamics.numerics._messages import first_place
+from tokendynamics.numerics._places import first_place
 
 
 @runtime_checkable

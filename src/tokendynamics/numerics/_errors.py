@@ -6,7 +6,7 @@ line among them) can tell a refused input from a defect.
 
 from __future__ import annotations
 
-from tokendynamics.numerics._messages import printable, shortened
+from tokendynamics.numerics._printable import printable, shortened
 
 _LONGEST = 200
 """Characters of one part of a message: a value of a million digits says no more than its ends."""

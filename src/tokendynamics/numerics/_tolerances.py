@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.numerics._messages import first_system
+from tokendynamics.numerics._places import first_system
 
 NEAR_ZERO = 1e-3
 """|λ| below which `positional` (Table 7) calls an eigenvalue of the value map near zero. Absolute: it depends on

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.numerics._messages import first_system, first_token
+from tokendynamics.numerics._places import first_system, first_token
 
 # Sums of squares of numbers in this range stay clear of both ends of float64.
 SMALLEST_SAFE, LARGEST_SAFE = 1e-140, 1e140

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tokendynamics.numerics._arguments import ArrayLike, as_states, check_finite
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected
-from tokendynamics.numerics._messages import first_system
+from tokendynamics.numerics._places import first_system
 from tokendynamics.observables._directions import LARGEST_SAFE, SMALLEST_SAFE, lengths, refuse_zero_tokens
 from tokendynamics.observables._distances import euclidean
 from tokendynamics.observables._rank import exp_entropy

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tokendynamics.numerics._errors import CheckpointError, expected
-from tokendynamics.numerics._messages import first_place
+from tokendynamics.numerics._places import first_place
 from tokendynamics.numerics._resources import check_fits
 from tokendynamics.pretrained.adapters._adapter import Adapter
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from tokendynamics.numerics._arguments import as_flag
 from tokendynamics.numerics._errors import ArgumentTypeError, expected, shown
-from tokendynamics.numerics._messages import printable
+from tokendynamics.numerics._printable import printable
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.numerics._messages import first_token
+from tokendynamics.numerics._places import first_token
 from tokendynamics.spaces._retraction import inner, normalized, refuse_zero, tangent_part
 from tokendynamics.spaces._space import Space
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tokendynamics.numerics._arguments import ArrayLike, as_square, as_states, like
 from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.numerics._messages import first_token
+from tokendynamics.numerics._places import first_token
 
 
 def inner(

@@ -10,7 +10,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from tokendynamics.numerics._messages import printable
+from tokendynamics.numerics._printable import printable
 
 UNDEFINED = "undefined"
 """What stands where a value does not exist; the page never prints a NaN."""

@@ -1,10 +1,8 @@
-"""What came, as a message may print it: foreign text made safe, and where in an array the first thing wrong is."""
+"""Foreign text (tokens, file and folder names, titles) made safe to print: it acts on no terminal and no page."""
 
 from __future__ import annotations
 
 import unicodedata
-
-from torch import Tensor
 
 _JOINERS = "\u200c\u200d"  # needed inside Persian words and emoji: they are text, not control
 
@@ -54,34 +52,3 @@ def _sign(char: str) -> str:
     kind = unicodedata.category(char)
     hidden = kind in {"Cc", "Cs", "Co", "Cn", "Zl", "Zp"} or (kind == "Cf" and char not in _JOINERS)
     return f"‹U+{code:04X}›" if hidden else char
-
-
-def first_place(marked: Tensor) -> tuple[int, ...]:
-    """Return the index of the first True entry, in the order of storage.
-
-    >>> import torch
-    >>> first_place(torch.tensor([[False, False], [True, True]]))
-    (1, 0)
-    """
-    return tuple(int(i) for i in marked.nonzero()[0])
-
-
-def first_token(marked: Tensor, verb: str = "") -> str:
-    """Return which token of which system is the first one marked in (…, token), in words; `verb` follows the token.
-
-    >>> import torch
-    >>> first_token(torch.tensor([False, True])), first_token(torch.tensor([[False, True]]))
-    ('token 1', 'token 1 of system (0,)')
-    """
-    *system, token = first_place(marked)
-    return f"token {token}{verb}" + (f" of system {tuple(system)}" if system else "")
-
-
-def first_system(marked: Tensor, word: str = "system") -> str:
-    """Return " in system …" for the first one marked in (…,); nothing where there is but one.
-
-    >>> import torch
-    >>> first_system(torch.tensor([False, True])), first_system(torch.tensor(True))
-    (' in system (1,)', '')
-    """
-    return f" in {word} {first_place(marked)}" if marked.ndim else ""
