@@ -8,7 +8,7 @@ import click
 import pytest
 
 from tokendynamics.cli._main import commands
-from tokendynamics.cli._numbers import Share, whole
+from tokendynamics.cli._options import Share, whole
 
 
 @pytest.mark.parametrize("text", ["1e-300", "0.999999"])

@@ -15,8 +15,7 @@ from tokendynamics.attention import Attention
 from tokendynamics.dynamics import Flow, Trajectory, simulate
 from tokendynamics.spaces import Ellipsoid, Free, Sphere
 from tokendynamics.theorems import STATEMENTS, Certificate, certify
-from tokendynamics.theorems._conditions import never_above
-from tokendynamics.theorems._precision import integration_tolerance, largest_error
+from tokendynamics.theorems._conditions import integration_tolerance, largest_error, never_above
 
 EYE = torch.eye(3, dtype=torch.float64)
 

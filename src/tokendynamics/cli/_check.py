@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tokendynamics.cli._numbers import whole
+from tokendynamics.cli._options import whole
 from tokendynamics.cli._terminal import json_line
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from tokendynamics.cli._numbers import whole
-from tokendynamics.cli._target import Folder, check_writable, overwrite_option
+from tokendynamics.cli._options import Folder, check_writable, overwrite_option, whole
 from tokendynamics.numerics._printable import printable, shortened
 
 if TYPE_CHECKING:

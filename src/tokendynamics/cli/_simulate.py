@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tokendynamics.cli._numbers import whole
-from tokendynamics.cli._target import Folder, check_writable, overwrite_option
+from tokendynamics.cli._options import Folder, check_writable, overwrite_option, whole
 from tokendynamics.cli._terminal import echo, json_line
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from tokendynamics._version import __version__
 from tokendynamics.dynamics import _trajectory_files as trajectory_files
 from tokendynamics.dynamics._flow import Flow
 from tokendynamics.dynamics._flow_record import flow_from_record, flow_to_record
-from tokendynamics.dynamics._stored_fields import check_fields
+from tokendynamics.dynamics._trajectory_files import check_fields
 from tokendynamics.dynamics.engines._problem import Outcome
 from tokendynamics.dynamics.events import Event
 from tokendynamics.numerics._errors import ArgumentValueError, expected, shown

@@ -8,10 +8,10 @@
 from __future__ import annotations
 
 from tokendynamics.pretrained._architecture import Architecture
-from tokendynamics.pretrained._attention_weights import AttentionWeights
 from tokendynamics.pretrained._checkpoint import Checkpoint
 from tokendynamics.pretrained._encoding import Encoding
 from tokendynamics.pretrained._load import load
 from tokendynamics.pretrained._states import SiteStates
+from tokendynamics.pretrained._weights import AttentionWeights
 
 __all__ = ["Architecture", "AttentionWeights", "Checkpoint", "Encoding", "SiteStates", "load"]

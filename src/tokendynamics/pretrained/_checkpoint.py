@@ -15,12 +15,11 @@ from torch import Tensor, nn
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, CheckpointError, expected
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.pretrained._architecture import Architecture, as_layer, as_layers
-from tokendynamics.pretrained._attention_weights import AttentionWeights
 from tokendynamics.pretrained._encoding import Encoding, encode, encode_bytes, load_tokenizer
 from tokendynamics.pretrained._network import at_least_single, empty_network, fill
 from tokendynamics.pretrained._other_libraries import refusing
 from tokendynamics.pretrained._states import SiteStates, collect_states
-from tokendynamics.pretrained._weights import Shapes, Weights
+from tokendynamics.pretrained._weights import AttentionWeights, Shapes, Weights
 from tokendynamics.pretrained.adapters._adapter import Adapter
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from tokendynamics.dynamics import Flow, Interrupted, Trajectory, simulate
 from tokendynamics.numerics._errors import TokenDynamicsError
 from tokendynamics.spaces import Ellipsoid
-from tokendynamics.theorems._precision import largest_error, step_controlled
+from tokendynamics.theorems._conditions import largest_error, step_controlled
 from tokendynamics.theorems._result import Condition
 
 

@@ -14,8 +14,7 @@ from torch import Tensor
 from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.observables import hemisphere
 from tokendynamics.theorems import _hypotheses as measured
-from tokendynamics.theorems._conditions import flow_of, never_above, undecided
-from tokendynamics.theorems._precision import integration_tolerance
+from tokendynamics.theorems._conditions import flow_of, integration_tolerance, never_above, undecided
 from tokendynamics.theorems._result import Condition, Hypothesis
 
 RESIDUAL = 1e-10

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from tokendynamics.attention._circuit_at_time import Dense, Frozen
 from tokendynamics.attention._circuits import FactoredMatrix
-from tokendynamics.attention.schedules._constant import Constant
-from tokendynamics.attention.schedules._schedule import Time, mapped
+from tokendynamics.attention.schedules._schedule import Constant, Time, mapped
 from tokendynamics.numerics._arguments import ArrayLike, as_finite, as_tensor
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.numerics._signatures import typed_arguments

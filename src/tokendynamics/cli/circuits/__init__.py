@@ -1,5 +1,49 @@
 """``tokendynamics circuits``: hand-built, learned and surveyed one-layer transformers on pairs of categories."""
 
-from tokendynamics.cli.circuits._group import circuits_group
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from tokendynamics.cli.circuits._build import build_command
+from tokendynamics.cli.circuits._evidence import evidence_command
+from tokendynamics.cli.circuits._landscape import landscape_command
+from tokendynamics.cli.circuits._learn import learn_command
+from tokendynamics.cli.circuits._task_options import flags_of, renamed
+from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, MemoryLimitError
 
 __all__ = ["circuits_group"]
+
+_EPILOG = """
+\b
+Examples:
+  tokendynamics circuits build solution-2 -N 4 --x "1,3,2,2"
+  tokendynamics circuits build solution-1-printed --q-true digits
+  tokendynamics circuits evidence mixture --out evidence-mixture
+  tokendynamics circuits landscape 3.1 --starts 100
+  tokendynamics circuits learn solution-2 --seeds 5 --out learned-2
+"""
+
+
+class _Group(click.Group):
+    """Blames the option that was typed for what the library says of its own argument."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (ArgumentTypeError, ArgumentValueError, MemoryLimitError) as error:
+            command = self.get_command(ctx, ctx.invoked_subcommand or "")
+            raise renamed(error, flags_of(command) if command is not None else {}) from error
+
+
+@click.group("circuits", cls=_Group, epilog=_EPILOG)
+def circuits_group() -> None:
+    """Is the logic in the attention or in the feed-forward part?
+
+    The task: sequences of categories 1..N, at most M long; for each token the number q_true[previous, current].
+    """
+
+
+for command in (build_command, landscape_command, learn_command, evidence_command):
+    circuits_group.add_command(command)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokendynamics.cli._target import check_writable, overwrite_option
+from tokendynamics.cli._options import check_writable, overwrite_option
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.provenance._owned import MANIFEST
 from tokendynamics.provenance._whole import check_free, whole_folder

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokendynamics.cli._numbers import whole
+from tokendynamics.cli._options import whole
 from tokendynamics.cli._terminal import echo, json_line
 from tokendynamics.cli.circuits._folder import out_option
 from tokendynamics.cli.circuits._task_options import task_of, task_options, task_parameters

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokendynamics.cli._numbers import whole
+from tokendynamics.cli._options import whole
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, MemoryLimitError, expected
 
 if TYPE_CHECKING:

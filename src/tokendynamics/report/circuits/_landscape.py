@@ -9,20 +9,9 @@ import altair as alt
 
 from tokendynamics.circuits.landscape import Basins, Classification, LandscapeSurvey, StationaryPoint
 from tokendynamics.circuits.landscape._basins import BasinRun, Share
-from tokendynamics.report.circuits._matrix import (
-    Matrices,
-    Panel,
-    Parent,
-    Side,
-    add,
-    described,
-    empty,
-    line,
-    matrices,
-    text,
-)
+from tokendynamics.report.circuits._matrix import Panel, Parent, Side, add, described, empty, line, matrices, text
 from tokendynamics.report.diagnosis._depth import WIDTH
-from tokendynamics.report.kit._figure import Cell, Figure, Table, cells
+from tokendynamics.report.kit._figure import Cell, Figure, Matrices, Table, cells
 from tokendynamics.report.kit._palette import BLUE, GREEN, GRID, INK, MUTED, NEGATIVE, ORANGE, PAPER
 from tokendynamics.report.kit._svg import Drawing, Key, draw
 from tokendynamics.report.kit._text import number, plural

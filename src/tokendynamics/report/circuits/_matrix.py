@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import numpy as np
 from markupsafe import Markup
 
-from tokendynamics.report.kit._figure import Table, cells
+from tokendynamics.report.kit._figure import Matrices, Table, cells
 from tokendynamics.report.kit._palette import AXIS, GRID, INK, MUTED, NEGATIVE, PAPER, POSITIVE
 from tokendynamics.report.kit._text import number, plural, signed
 
@@ -109,17 +109,6 @@ class Panel:
     rows: Side
     columns: Side
     note: str = ""
-
-
-@dataclass(frozen=True)
-class Matrices:
-    """A figure of one matrix or several."""
-
-    ident: str
-    question: str
-    svg: Markup
-    caption: str
-    tables: tuple[Table, ...]
 
 
 def matrices(panels: Sequence[Panel], *, ident: str, question: str, caption: str, per_row: int = 2) -> Matrices:

@@ -6,35 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
-
-from markupsafe import Markup
 
 from tokendynamics.diagnosis._result import Convention
-from tokendynamics.report.circuits._matrix import Matrices
-from tokendynamics.report.kit._figure import Figure, Table
-from tokendynamics.report.kit._page_file import write_page
-from tokendynamics.report.kit._templates import content_security_policy, environment, resource, style
-from tokendynamics.report.kit._text import duration, manifest_entries, moment, written
-
-
-@dataclass(frozen=True)
-class Section:
-    """One question of the page with its answer.
-
-    Attributes:
-        ident: For links.
-        title: The question.
-        sentences: What is found, before the figures.
-        tables: Shown in full.
-        figures: Drawings, their numbers folded away.
-    """
-
-    ident: str
-    title: str
-    sentences: tuple[str, ...] = ()
-    tables: tuple[Table, ...] = ()
-    figures: tuple[Figure | Matrices, ...] = ()
+from tokendynamics.report.kit._figure import Section
+from tokendynamics.report.kit._page import render, write_page
+from tokendynamics.report.kit._text import duration, moment, written
 
 
 @dataclass(frozen=True)
@@ -73,21 +49,18 @@ def render_circuits(report: CircuitsReport) -> str:
     Returns:
         HTML, to be stored as UTF-8.
     """
-    script = f"{resource('shared.js')}\n\n{resource('circuits.js')}"
-    sheet = style("page.css", "circuits.css")
-    return (
-        environment()
-        .get_template("circuits.html.jinja")
-        .render(
-            script=Markup(script),  # noqa: S704  # the project's own files
-            style=Markup(sheet),  # noqa: S704
-            policy=content_security_policy(script, sheet),
-            it=report,
-            facts=(*report.facts, *_facts(report.manifest)),
-            manifest=manifest_entries(report.manifest),
-            command=str(report.manifest.get("command", "")),
-            data_files=[(name, quote(name)) for name in report.files],
-        )
+    return render(
+        "circuits.html.jinja",
+        title=f"{report.name}: {report.question}",
+        verdict_title="Answer",
+        sections=report.sections,
+        conventions=report.conventions,
+        manifest=report.manifest,
+        files=report.files,
+        scripts=("shared.js", "circuits.js"),
+        sheets=("page.css", "circuits.css"),
+        it=report,
+        facts=(*report.facts, *_facts(report.manifest)),
     )
 
 

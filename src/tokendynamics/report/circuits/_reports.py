@@ -15,7 +15,6 @@ from tokendynamics.circuits.evidence import Evidence
 from tokendynamics.circuits.landscape import LandscapeSurvey, StationaryPoint
 from tokendynamics.circuits.learning import LearningRecord
 from tokendynamics.diagnosis._result import Convention
-from tokendynamics.report.circuits._answers import answers_figure
 from tokendynamics.report.circuits._instruments import instruments_figure, instruments_table, thresholds_table
 from tokendynamics.report.circuits._landscape import (
     basins_figure,
@@ -25,9 +24,14 @@ from tokendynamics.report.circuits._landscape import (
     stall_table,
 )
 from tokendynamics.report.circuits._losses import loss_curves
-from tokendynamics.report.circuits._model import attention_weights, feed_forward_weights, functional_beside_block
-from tokendynamics.report.circuits._page import CircuitsReport, Section
-from tokendynamics.report.kit._figure import Cell, Table, cells
+from tokendynamics.report.circuits._model import (
+    answers_figure,
+    attention_weights,
+    feed_forward_weights,
+    functional_beside_block,
+)
+from tokendynamics.report.circuits._page import CircuitsReport
+from tokendynamics.report.kit._figure import Cell, Section, Table, cells
 from tokendynamics.report.kit._text import number, plural
 
 _TOKENS = Convention(

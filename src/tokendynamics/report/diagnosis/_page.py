@@ -6,29 +6,26 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
-
-from markupsafe import Markup
 
 from tokendynamics.diagnosis._result import Diagnosis
-from tokendynamics.diagnosis._verdict import LayerEffect
+from tokendynamics.diagnosis._verdict import FigureName, LayerEffect
 from tokendynamics.report.diagnosis._agreement import agreement_figures
 from tokendynamics.report.diagnosis._components import components_figure
 from tokendynamics.report.diagnosis._norms import norms_figure
 from tokendynamics.report.diagnosis._token_paths import player, token_paths_figure
 from tokendynamics.report.diagnosis._weights import regimes, summary, weights
-from tokendynamics.report.kit._page_file import write_page
-from tokendynamics.report.kit._templates import content_security_policy, environment, resource, style
-from tokendynamics.report.kit._text import count, duration, manifest_entries, moment, plural, written
+from tokendynamics.report.kit._figure import Section
+from tokendynamics.report.kit._page import render, write_page
+from tokendynamics.report.kit._text import count, duration, moment, plural, written
 
-SECTIONS = {
+_TITLES: dict[FigureName, str] = {
     "agreement": "Do the tokens draw together with depth?",
     "norms": "Do they grow?",
     "components": "Who does it?",
     "weights": "What do the weights say?",
     "paths": "Watch the tokens",
 }
-"""The sections a finding can link to, by the name it uses."""
+"""The sections, by the name that a finding links to."""
 
 _EFFECTS: dict[LayerEffect, str] = {"contracts": "›‹", "neutral": "·", "expands": "‹›"}
 # Not − and +: a contracting layer RAISES the mean pair cosine, and the figures print that with a plus.
@@ -46,34 +43,32 @@ def render_report(diagnosis: Diagnosis) -> str:
     Returns:
         HTML, to be stored as UTF-8.
     """
-    script, sheet = f"{resource('shared.js')}\n\n{resource('paths.js')}", style("page.css")
-    return (
-        environment()
-        .get_template("page.html.jinja")
-        .render(
-            script=Markup(script),  # noqa: S704  # the project's own files
-            style=Markup(sheet),  # noqa: S704
-            policy=content_security_policy(script, sheet),
-            sections=SECTIONS,
-            model=_model(diagnosis),
-            facts=_facts(diagnosis),
-            prompts=_prompts(diagnosis),
-            verdict=diagnosis.verdict.sentences,
-            layers=_layers(diagnosis),
-            agreement=agreement_figures(diagnosis.trace),
-            norms=norms_figure(diagnosis.trace),
-            components=components_figure(diagnosis.trace),
-            weights=weights(diagnosis.audit),
-            regimes=regimes(diagnosis.audit, int(diagnosis.model["dim"])),
-            summary=summary(diagnosis.audit, int(diagnosis.model["dim"])),
-            paths=token_paths_figure(diagnosis.paths),
-            player=player(diagnosis.paths),
-            followed=_followed_prompt(diagnosis),
-            conventions=diagnosis.conventions,
-            manifest=manifest_entries(diagnosis.manifest),
-            command=str(diagnosis.manifest.get("command", "")),
-            data_files=[(name, quote(name)) for name in diagnosis.files],
-        )
+    model = str(diagnosis.model["name"])
+    return render(
+        "diagnosis.html.jinja",
+        title=f"{model}: where do the tokens go with depth?",
+        verdict_title="Verdict",
+        sections=[Section(*entry) for entry in _TITLES.items()],
+        conventions=diagnosis.conventions,
+        manifest=diagnosis.manifest,
+        files=diagnosis.files,
+        scripts=("shared.js", "paths.js"),
+        sheets=("page.css",),
+        titles=_TITLES,
+        model=model,
+        facts=_facts(diagnosis),
+        prompts=_prompts(diagnosis),
+        verdict=diagnosis.verdict.sentences,
+        layers=_layers(diagnosis),
+        agreement=agreement_figures(diagnosis.trace),
+        norms=norms_figure(diagnosis.trace),
+        components=components_figure(diagnosis.trace),
+        weights=weights(diagnosis.audit),
+        regimes=regimes(diagnosis.audit, int(diagnosis.model["dim"])),
+        summary=summary(diagnosis.audit, int(diagnosis.model["dim"])),
+        paths=token_paths_figure(diagnosis.paths),
+        player=player(diagnosis.paths),
+        followed=_followed_prompt(diagnosis),
     )
 
 
@@ -95,10 +90,6 @@ def write_report(diagnosis: Diagnosis, path: str | Path, *, max_bytes: int | Non
         ArgumentValueError: `path` is a folder, or the page would be larger than `max_bytes`.
     """
     return write_page(render_report(diagnosis), path, max_bytes=max_bytes)
-
-
-def _model(diagnosis: Diagnosis) -> str:
-    return str(diagnosis.model["name"])
 
 
 def _facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:

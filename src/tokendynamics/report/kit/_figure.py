@@ -1,4 +1,4 @@
-"""What a figure of the report is made of."""
+"""What a page of the report is made of: sections, their figures, and the tables of these."""
 
 from __future__ import annotations
 
@@ -41,6 +41,36 @@ class Figure:
     caption: str
     table: Table | None
     label: str = ""
+
+
+@dataclass(frozen=True)
+class Matrices:
+    """A figure of one matrix or several."""
+
+    ident: str
+    question: str
+    svg: Markup
+    caption: str
+    tables: tuple[Table, ...]
+
+
+@dataclass(frozen=True)
+class Section:
+    """One question of the page with its answer.
+
+    Attributes:
+        ident: For links.
+        title: The question.
+        sentences: What is found, before the figures.
+        tables: Shown in full.
+        figures: Drawings, their numbers folded away.
+    """
+
+    ident: str
+    title: str
+    sentences: tuple[str, ...] = ()
+    tables: tuple[Table, ...] = ()
+    figures: tuple[Figure | Matrices, ...] = ()
 
 
 def cells(values: Sequence[float | int | str | None]) -> tuple[Cell, ...]:

@@ -9,8 +9,7 @@ from torch import Tensor
 from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.observables import log_potential
 from tokendynamics.theorems import _hypotheses as measured
-from tokendynamics.theorems._conditions import flow_of, never_rises, tends_to_zero
-from tokendynamics.theorems._precision import integration_tolerance
+from tokendynamics.theorems._conditions import flow_of, integration_tolerance, never_rises, tends_to_zero
 from tokendynamics.theorems._result import Condition, Prediction
 from tokendynamics.theorems._statement import Statement
 from tokendynamics.theorems.statements._asymptotic_3_1 import gradient_hypotheses, gradient_structure

@@ -8,8 +8,7 @@ from torch import Tensor
 from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.observables import consensus, direction_deficit
 from tokendynamics.theorems import _hypotheses as measured
-from tokendynamics.theorems._conditions import LIMIT, never_above, tends_to_zero
-from tokendynamics.theorems._precision import integration_tolerance
+from tokendynamics.theorems._conditions import LIMIT, integration_tolerance, never_above, tends_to_zero
 from tokendynamics.theorems._result import Condition, Hypothesis, Prediction
 from tokendynamics.theorems._statement import Statement
 

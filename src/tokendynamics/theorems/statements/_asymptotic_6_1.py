@@ -8,8 +8,14 @@ from torch import Tensor
 from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.observables import direction_deficit
 from tokendynamics.theorems import _hypotheses as measured
-from tokendynamics.theorems._conditions import LIMIT, flow_of, never_above, never_rises, tends_to_zero
-from tokendynamics.theorems._precision import integration_tolerance
+from tokendynamics.theorems._conditions import (
+    LIMIT,
+    flow_of,
+    integration_tolerance,
+    never_above,
+    never_rises,
+    tends_to_zero,
+)
 from tokendynamics.theorems._result import Condition, Hypothesis, Prediction
 from tokendynamics.theorems._statement import Statement
 

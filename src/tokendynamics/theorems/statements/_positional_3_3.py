@@ -11,7 +11,7 @@ from torch import Tensor
 from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.observables._quadratic import quadratic_form, quadratic_form_rate, quadratic_form_rate_bound
 from tokendynamics.theorems import _hypotheses as measured
-from tokendynamics.theorems._conditions import except_where, flow_of, never_above, undecided
+from tokendynamics.theorems._conditions import except_where, flow_of, integration_tolerance, never_above, undecided
 from tokendynamics.theorems._contraction import (
     ContractionForm,
     contracting_systems,
@@ -21,7 +21,6 @@ from tokendynamics.theorems._contraction import (
     symmetric_contraction,
 )
 from tokendynamics.theorems._free_flow import along, free_softmax, of_constant_circuits, states_of
-from tokendynamics.theorems._precision import integration_tolerance
 from tokendynamics.theorems._result import Condition, Hypothesis, Prediction
 from tokendynamics.theorems._statement import Statement
 

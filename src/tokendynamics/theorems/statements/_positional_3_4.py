@@ -8,11 +8,18 @@ from torch import Tensor
 from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.observables import log_potential
 from tokendynamics.theorems import _hypotheses as measured
-from tokendynamics.theorems._conditions import LIMIT, except_where, flow_of, never_rises, tends_to_zero, undecided
+from tokendynamics.theorems._conditions import (
+    LIMIT,
+    except_where,
+    flow_of,
+    integration_tolerance,
+    never_rises,
+    tends_to_zero,
+    undecided,
+)
 from tokendynamics.theorems._contraction import contraction_form, definite_forms, symmetric_contraction
 from tokendynamics.theorems._free_flow import free_softmax, of_constant_circuits, states_of
 from tokendynamics.theorems._outcomes import slope_condition
-from tokendynamics.theorems._precision import integration_tolerance
 from tokendynamics.theorems._result import Condition, Hypothesis, Prediction
 from tokendynamics.theorems._statement import Statement
 

@@ -1,0 +1,140 @@
+"""A page: the project's own templates, scripts and styles, the content-security policy, and the file it becomes."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from tokendynamics.diagnosis._result import Convention
+from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.provenance._whole import whole_file
+from tokendynamics.report.kit._figure import Section
+from tokendynamics.report.kit._palette import dark_rules
+from tokendynamics.report.kit._text import manifest_entries, plural, sentence, subscripts, visible
+
+
+def render(
+    template: str,
+    *,
+    title: str,
+    verdict_title: str,
+    sections: Sequence[Section],
+    conventions: Sequence[Convention],
+    manifest: Mapping[str, Any],
+    files: Sequence[str],
+    scripts: Sequence[str],
+    sheets: Sequence[str],
+    **parts: Any,
+) -> str:
+    """Return a page as HTML that needs nothing else: no request, no script to be read, all foreign text escaped.
+
+    Args:
+        template: A child of ``base.html.jinja``, which has what every page has.
+        title: Of the window.
+        verdict_title: Of the first section, "verdict", which is the template's.
+        sections: Listed in the navigation; a template may write them from these alone.
+        conventions: Choices that the numbers hang on.
+        manifest: How to make the page again.
+        files: Data files beside the page.
+        scripts: Names of resources.
+        sheets: Likewise.
+        parts: What else the template asks for.
+
+    Returns:
+        HTML, to be stored as UTF-8.
+    """
+    script, sheet = "\n\n".join(resource(name) for name in scripts), style(*sheets)
+    return (
+        environment()
+        .get_template(template)
+        .render(
+            title=title,
+            verdict_title=verdict_title,
+            sections=sections,
+            conventions=conventions,
+            manifest=manifest_entries(manifest),
+            command=str(manifest.get("command", "")),
+            data_files=[(name, quote(name)) for name in files],
+            script=Markup(script),  # noqa: S704  # the project's own files
+            style=Markup(sheet),  # noqa: S704
+            policy=content_security_policy(script, sheet),
+            **parts,
+        )
+    )
+
+
+def content_security_policy(script: str, style: str) -> str:
+    """Return the policy for a page whose only script and style elements hold exactly these texts.
+
+    >>> content_security_policy("", "").split("; ")[0]
+    "default-src 'none'"
+    """
+    return "; ".join(
+        (
+            "default-src 'none'",
+            f"script-src {_source(script)}",
+            f"style-src {_source(style)}",
+            "img-src data:",
+            "base-uri 'none'",
+            "form-action 'none'",
+        )
+    )
+
+
+def _source(text: str) -> str:
+    digest = hashlib.sha256(text.encode("utf-8")).digest()
+    return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
+
+
+def environment() -> Environment:
+    """Return templates that escape whatever is put into them."""
+    made = Environment(
+        loader=PackageLoader("tokendynamics.report.kit", "template"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {"plural": plural, "sentence": sentence, "subscripts": subscripts}
+    return made
+
+
+def _finalize(value: Any) -> Any:
+    """Make every text that enters the page visible; markup of our own is left as it is."""
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def resource(name: str) -> str:
+    """Return the text of one of the project's own files."""
+    return files("tokendynamics.report.kit").joinpath("template", name).read_text(encoding="utf-8").strip()
+
+
+def style(*names: str) -> str:
+    """Return the style sheets of those names, and the dark twins of the drawings' colours."""
+    sheets = "\n".join(resource(name) for name in names)
+    return f"{sheets}\n@media screen and (prefers-color-scheme: dark) {{\n{dark_rules()}\n}}"
+
+
+def write_page(html: str, path: str | Path, *, max_bytes: int | None = None) -> Path:
+    """Write a page as one file: made beside its place and then renamed, so that no failure leaves half of it."""
+    target = Path(path)
+    if target.is_dir():
+        raise ArgumentValueError(
+            expected("path", "a file name", f"the folder {target}", "add a name such as report.html")
+        )
+    page = html.encode("utf-8")
+    if max_bytes is not None and len(page) > max_bytes:
+        came = f"a page of {len(page)} bytes"
+        raise ArgumentValueError(expected("max_bytes", f"at most {max_bytes}", came, "use fewer or shorter prompts"))
+    with whole_file(target) as made:
+        made.write_bytes(page)
+    return target
