@@ -11,7 +11,7 @@ import xarray as xr
 import tokendynamics as td
 from tokendynamics.numerics._errors import ArgumentValueError
 from tokendynamics.pretrained import load
-from tokendynamics.pretrained._other_libraries import quiet
+from tokendynamics.pretrained._other_libraries import silenced
 
 ROTARY = {
     "model_type": "llama",
@@ -32,7 +32,7 @@ def rotary_checkpoint(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tiny-llama")
     torch.manual_seed(0)
     network = LlamaForCausalLM(LlamaConfig(**{k: v for k, v in ROTARY.items() if k != "model_type"}))
-    with torch.no_grad(), quiet():
+    with torch.no_grad(), silenced():
         for parameter in network.parameters():
             parameter.normal_(0.0, 0.3)
         network.save_pretrained(folder, safe_serialization=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import tokendynamics as td
 from tokendynamics.attention import Positions
-from tokendynamics.attention._circuit_at_time import Dense, Frozen
+from tokendynamics.attention._circuit_at_time import CircuitAtTime, Dense
 from tokendynamics.attention.schedules import Schedule, Time
 from tokendynamics.attention.schedules._schedule import Continuous
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError
@@ -277,7 +277,7 @@ class Decaying(Continuous):
     def matrix_at(self, t: float) -> Tensor:
         return math.exp(-t) * self.matrix
 
-    def at(self, t: Time) -> Frozen:
+    def at(self, t: Time) -> CircuitAtTime:
         if not isinstance(t, Tensor) or not t.ndim:
             return Dense(self.matrix_at(float(t)))
         return Dense(torch.exp(-t).to(self.matrix)[:, None, None, None] * self.matrix)

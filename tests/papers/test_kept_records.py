@@ -13,7 +13,7 @@ import pytest
 from tokendynamics.numerics._errors import ArgumentValueError
 from tokendynamics.papers.__main__ import main
 from tokendynamics.papers._figures import FIGURES
-from tokendynamics.papers._kept import PAGE, keep, kept, summary
+from tokendynamics.papers._kept import PAGE, store_record, stored_records, summary
 from tokendynamics.papers._record import Quantity, Record, measured
 
 FOLDER = Path(__file__).parents[2] / "docs" / "papers"
@@ -35,11 +35,11 @@ LEARNED = {"logical-fig1", "logical-fig2", "logical-weights"}
 def test_every_figure_but_those_that_learn_for_hours_has_a_record() -> None:
     written = {path.stem for path in FOLDER.glob("*.json")}
     assert written == set(FIGURES)
-    assert list(kept(FOLDER)) == [name for name in FIGURES if name in written]
+    assert list(stored_records(FOLDER)) == [name for name in FIGURES if name in written]
 
 
 def test_the_records_are_of_full_size_and_their_page_is_the_one_they_make() -> None:
-    records = kept(FOLDER)
+    records = stored_records(FOLDER)
     assert [name for name, record in records.items() if record.quick is not None] == []
     assert (FOLDER / PAGE).read_text(encoding="utf-8") == summary(records)
     for name, record in records.items():
@@ -61,7 +61,7 @@ def test_what_is_kept_is_small_and_says_nothing_of_the_machine_but_versions(path
 
 @pytest.mark.parametrize("name", QUICK_AT_FULL_SIZE)
 def test_a_figure_run_again_gives_the_numbers_that_are_kept(name: str) -> None:
-    before, now = kept(FOLDER)[name], FIGURES[name].reproduce()
+    before, now = stored_records(FOLDER)[name], FIGURES[name].reproduce()
     assert now.arguments == before.arguments
     rows = zip(before.quantities, now.quantities, strict=True)
     for old, new in rows:
@@ -75,14 +75,14 @@ def test_a_figure_run_again_gives_the_numbers_that_are_kept(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(set(FIGURES) - LEARNED - set(QUICK_AT_FULL_SIZE)))
 def test_longer_figures_are_kept_at_the_size_that_the_code_would_run(name: str) -> None:
-    record, figure = kept(FOLDER)[name], FIGURES[name]
+    record, figure = stored_records(FOLDER)[name], FIGURES[name]
     assert json.dumps(record.arguments) == json.dumps(figure.arguments())
     assert record.seed == record.arguments.get("seed", record.seed)
 
 
 @pytest.mark.parametrize("name", sorted(LEARNED))
 def test_learned_figures_are_kept_at_the_size_of_the_paper(name: str) -> None:
-    record = kept(FOLDER)[name]
+    record = stored_records(FOLDER)[name]
     assert json.dumps(record.arguments) == json.dumps(FIGURES[name].arguments())
     assert (record.arguments["categories"], record.arguments["positions"], record.arguments["batch"]) == (10, 50, 1000)
 
@@ -94,8 +94,8 @@ def example(**changed: object) -> Record:
 
 
 def test_a_record_is_read_back_to_the_last_digit(tmp_path: Path) -> None:
-    keep("positional-fig2b", example(), tmp_path)
-    back = kept(tmp_path)["positional-fig2b"]
+    store_record("positional-fig2b", example(), tmp_path)
+    back = stored_records(tmp_path)["positional-fig2b"]
     assert [quantity.ours for quantity in back.quantities] == [0.75, 1.0 / 3.0]
     assert math.isnan(back.quantities[1].expected)
     assert [quantity.verdict for quantity in back.quantities] == ["yes", "measured"]
@@ -112,18 +112,18 @@ def test_a_number_that_is_not_finite_keeps_its_verdict(
 ) -> None:
     # Such as the ratio of losses of which one stopped being finite.
     record = replace(example(), quantities=(Quantity("ratio", 1.0, ours, 0.0, "≥"),))
-    keep("positional-fig1", record, tmp_path)
+    store_record("positional-fig1", record, tmp_path)
     row = json.loads((tmp_path / "positional-fig1.json").read_text(encoding="utf-8"))["quantities"][0]
     assert (row["ours"], row["verdict"]) == (written, verdict)
-    back = kept(tmp_path)["positional-fig1"].quantities[0]
+    back = stored_records(tmp_path)["positional-fig1"].quantities[0]
     assert repr(back.ours) == repr(ours)
     assert back.verdict == verdict
 
 
 def test_a_record_is_added_to_those_that_are_there(tmp_path: Path) -> None:
-    keep("positional-fig2b", example(), tmp_path)
-    keep("positional-fig1", example(), tmp_path)
-    keep("positional-fig2b", example(), tmp_path)
+    store_record("positional-fig2b", example(), tmp_path)
+    store_record("positional-fig1", example(), tmp_path)
+    store_record("positional-fig2b", example(), tmp_path)
     page = (tmp_path / PAGE).read_text(encoding="utf-8")
     assert page.index("## positional-fig1") < page.index("## positional-fig2b")
     assert "2 of 2 quantities" in page
@@ -132,7 +132,7 @@ def test_a_record_is_added_to_those_that_are_there(tmp_path: Path) -> None:
 
 def test_quick_runs_are_not_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ArgumentValueError, match="record: expected a run at full size, got quick run: draws = 3"):
-        keep("positional-fig2b", example(quick={"draws": 3}), tmp_path)
+        store_record("positional-fig2b", example(quick={"draws": 3}), tmp_path)
     with pytest.raises(SystemExit):
         main(["positional-fig9b", "--quick", "--records", str(tmp_path / "kept"), "--out", str(tmp_path)])
     assert "--records: are kept of runs at full size" in capsys.readouterr().err
@@ -143,7 +143,7 @@ def test_quick_runs_are_not_kept(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_a_damaged_record_is_named(text: str, tmp_path: Path) -> None:
     (tmp_path / "positional-fig1.json").write_text(text, encoding="utf-8")
     with pytest.raises(ArgumentValueError, match=r"records: expected a record in .*positional-fig1\.json"):
-        kept(tmp_path)
+        stored_records(tmp_path)
 
 
 def test_the_command_keeps_what_it_ran(tmp_path: Path) -> None:
@@ -152,4 +152,4 @@ def test_the_command_keeps_what_it_ran(tmp_path: Path) -> None:
     record = json.loads((folder / "positional-remark-3-2.json").read_text(encoding="utf-8"))
     assert record["arguments"] == {"draws": 1500, "seed": 32}
     assert record == json.loads((tmp_path / "out" / "positional-remark-3-2.json").read_text(encoding="utf-8"))
-    assert kept(folder).keys() == {"positional-remark-3-2"}
+    assert stored_records(folder).keys() == {"positional-remark-3-2"}

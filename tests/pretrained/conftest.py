@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tokendynamics.pretrained._other_libraries import quiet
+from tokendynamics.pretrained._other_libraries import silenced
 
 _LLAMA = {
     "vocab_size": 101,
@@ -80,7 +80,7 @@ class Maker:
 
         config = self.config(kind)
         head = AutoModelForMaskedLM if kind == "bert" else AutoModelForCausalLM
-        with quiet(), torch.random.fork_rng():
+        with silenced(), torch.random.fork_rng():
             torch.manual_seed(3)
             network = (AutoModel if headless else head).from_config(config).eval()
             for name, parameter in network.named_parameters():
@@ -91,7 +91,7 @@ class Maker:
     def folder(self, kind: str, *, headless: bool = True, **saving: Any) -> Path:
         """Save one as safetensors."""
         path = self.root / f"{kind}-{headless}-{len(saving)}"
-        with quiet():
+        with silenced():
             self.network(kind, headless=headless).save_pretrained(path, **saving)
         return path
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tokendynamics.pretrained import AttentionWeights, load
-from tokendynamics.pretrained._other_libraries import quiet
+from tokendynamics.pretrained._other_libraries import silenced
 
 _ATTENTION_MODULE = {
     "gpt2": ("h.{}.attn", "h.{}"),
@@ -70,7 +70,7 @@ def _attention_of_the_network(network: Any, family: str, ids: Tensor) -> list[tu
     for layer in range(network.config.num_hidden_layers):
         handles.append(network.get_submodule(block.format(layer)).register_forward_pre_hook(keep_input))
         handles.append(network.get_submodule(attention.format(layer)).register_forward_hook(keep_output))
-    with torch.no_grad(), quiet():
+    with torch.no_grad(), silenced():
         network(ids)
     for handle in handles:
         handle.remove()
@@ -89,7 +89,7 @@ def _worst_disagreement(checkpoint: Any, network: Any, ids: Tensor) -> float:
 def _from_transformers(folder: Path) -> Any:
     from transformers import AutoModel
 
-    with quiet():
+    with silenced():
         return AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
 
 
@@ -100,7 +100,7 @@ def test_factors_recompute_the_attention_output(kind: str, tiny: Any, prompt_ids
 
 def test_factors_of_half_precision_weights_come_in_single(tiny: Any) -> None:
     single, half = load(tiny.folder("llama")).attention(2), tiny.root / "half"
-    with quiet():
+    with silenced():
         tiny.network("llama").to(torch.bfloat16).save_pretrained(half)
     query = load(half).attention(2).query
     assert query.dtype == torch.float32
@@ -129,7 +129,7 @@ def test_attention_refuses_a_layer_that_does_not_exist(tiny: Any) -> None:
 
 def test_the_networks_own_values_are_loaded(kind: str, tiny: Any, prompt_ids: Tensor) -> None:
     folder = tiny.folder(kind)
-    with torch.no_grad(), quiet():
+    with torch.no_grad(), silenced():
         theirs = _from_transformers(folder)(prompt_ids).last_hidden_state
         ours = load(folder).model(prompt_ids).last_hidden_state
     torch.testing.assert_close(ours, theirs, rtol=0, atol=0)

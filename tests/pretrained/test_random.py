@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tokendynamics.pretrained import load
-from tokendynamics.pretrained._other_libraries import quiet
+from tokendynamics.pretrained._other_libraries import silenced
 from tokendynamics.pretrained.sources._untrained import FAMILIES, DrawnTensors
 
 _SIZES: dict[str, dict[str, Any]] = {
@@ -54,7 +54,7 @@ def test_untrained_tensors_follow_the_law_of_transformers(architecture: str, tin
 
     config = tiny.config(architecture, initializer_range=0.03, **_SIZES[architecture])
     config.save_pretrained(tiny.root / "plain")
-    with quiet():
+    with silenced():
         theirs = dict(AutoModel.from_config(config).named_parameters())
     for name, ours in load(f"random:{tiny.root / 'plain'}:2").model.named_parameters():
         _check_same_law(name, ours.detach(), theirs[name].detach())

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tokendynamics.pretrained import load
-from tokendynamics.pretrained._other_libraries import quiet
+from tokendynamics.pretrained._other_libraries import silenced
 
 
 def _modules_after(code: str) -> set[str]:
@@ -47,7 +47,7 @@ def test_settings_come_back_after_an_error() -> None:
     from transformers.utils import logging
 
     before = (logging.get_verbosity(), logging.is_progress_bar_enabled())
-    with pytest.raises(KeyError), quiet():  # noqa: PT012
+    with pytest.raises(KeyError), silenced():  # noqa: PT012
         assert not logging.is_progress_bar_enabled()
         raise KeyError
     assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == before

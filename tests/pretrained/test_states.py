@@ -8,12 +8,12 @@ from torch import Tensor
 
 from tokendynamics.numerics._errors import ArgumentValueError
 from tokendynamics.pretrained import Checkpoint, SiteStates, load
-from tokendynamics.pretrained._other_libraries import quiet
+from tokendynamics.pretrained._other_libraries import silenced
 
 
 def _hidden_states(checkpoint: Checkpoint, ids: Tensor) -> Tensor:
     # The mode of `states`: another one may take other kernels, which round otherwise.
-    with torch.inference_mode(), quiet():
+    with torch.inference_mode(), silenced():
         return torch.stack(checkpoint.model(ids, output_hidden_states=True).hidden_states)[:, 0]
 
 

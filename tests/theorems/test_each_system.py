@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import tokendynamics as td
-from tokendynamics.attention._circuit_at_time import Dense, Frozen
+from tokendynamics.attention._circuit_at_time import CircuitAtTime, Dense
 from tokendynamics.attention.schedules._schedule import Continuous, Schedule, Time
 from tokendynamics.theorems import Certificate, Check, certify, check
 from tokendynamics.theorems._contraction import contraction_form
@@ -123,7 +123,7 @@ class Foreign(Continuous):
     def matrix_at(self, t: float) -> torch.Tensor:
         return torch.from_numpy(self.function(t))[None]
 
-    def at(self, t: Time) -> Frozen:
+    def at(self, t: Time) -> CircuitAtTime:
         return Dense(self.matrix_at(float(t)))
 
     def flattened(self) -> Schedule:

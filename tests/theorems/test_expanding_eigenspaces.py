@@ -18,7 +18,7 @@ from tokendynamics.theorems._expansion import common_eigenspaces
 NAMES = {"positional-3.6": None, "positional-C.2": "absolute", "positional-C.3": "rotary"}
 
 
-def flow_of(ov: np.ndarray, positions: object = None) -> td.Flow:
+def flow_of_run(ov: np.ndarray, positions: object = None) -> td.Flow:
     qk = np.random.default_rng(0).normal(size=ov.shape)
     return td.Flow(td.Attention(qk, ov, positions=positions), td.Free())
 
@@ -35,7 +35,7 @@ def test_growth_is_found_along_1_1_where_no_coordinate_has_all_tokens_on_one_sid
         "absolute": td.AbsolutePositions(np.zeros((3, 2))),
         "rotary": td.RotaryPositions(np.eye(2), np.eye(2)),
     }[NAMES[name]]
-    flow = flow_of(np.eye(2), positions)
+    flow = flow_of_run(np.eye(2), positions)
     applies = found(flow, x0, name)
     # The deepest n is (1, 1)/√2: n·x = 1/√2, 1/√2 and √2.
     assert "0.7071 exp(1 t)" in str(applies.prediction)
@@ -45,13 +45,13 @@ def test_growth_is_found_along_1_1_where_no_coordinate_has_all_tokens_on_one_sid
 
 def test_no_growth_is_claimed_where_zero_lies_in_the_hull_of_the_start() -> None:
     around = np.array([[2.0, -1.0], [-1.0, 2.0], [-1.0, -1.0]])
-    text = str(found(flow_of(np.eye(2)), around).prediction)
+    text = str(found(flow_of_run(np.eye(2)), around).prediction)
     assert "no n found that has all tokens strictly on one side" in text
 
 
 def test_a_batch_says_at_how_many_systems_growth_follows() -> None:
     one, around = [[2.0, -1.0], [-1.0, 2.0], [1.0, 1.0]], [[2.0, -1.0], [-1.0, 2.0], [-1.0, -1.0]]
-    text = str(found(flow_of(np.eye(2)), np.array([one, around])).prediction)
+    text = str(found(flow_of_run(np.eye(2)), np.array([one, around])).prediction)
     assert "at 1 of 2 systems, elsewhere growth does not follow" in text
 
 
@@ -63,7 +63,7 @@ def test_the_eigenvector_of_a_defective_eigenvalue_is_found_behind_any_rotation(
     whole = np.block([[block, np.zeros((size, 2))], [np.zeros((2, size)), -np.eye(2)]])
     q = ortho_group.rvs(size + 2, random_state=seed)
     hidden = q @ whole @ q.T
-    applies = found(flow_of(hidden), np.random.default_rng(seed).normal(size=(3, size + 2)))
+    applies = found(flow_of_run(hidden), np.random.default_rng(seed).normal(size=(3, size + 2)))
     assert applies.applies, applies
     # The left eigenvector is the last unit vector of the block.
     n = q[:, size - 1]
@@ -76,14 +76,14 @@ def test_the_eigenvector_of_a_defective_eigenvalue_is_found_behind_any_rotation(
 def test_a_pair_of_complex_eigenvalues_however_near_the_axis_has_no_eigenvector(angle: float) -> None:
     turn = np.array([[1.0, -angle], [angle, 1.0]])
     q = ortho_group.rvs(2, random_state=0)
-    text = found(flow_of(q @ turn @ q.T), np.eye(2)).reasons
+    text = found(flow_of_run(q @ turn @ q.T), np.eye(2)).reasons
     assert len(text) == 1
     assert "none found: the largest Re λ is 1" in text[0]
 
 
 def test_there_is_none_is_said_only_where_all_real_parts_are_negative() -> None:
-    assert "there is none: the largest Re λ is -1" in found(flow_of(-np.eye(2)), np.eye(2)).reasons[0]
-    assert "none found: the largest Re λ is 0" in found(flow_of(0 * np.eye(2)), np.eye(2)).reasons[0]
+    assert "there is none: the largest Re λ is -1" in found(flow_of_run(-np.eye(2)), np.eye(2)).reasons[0]
+    assert "none found: the largest Re λ is 0" in found(flow_of_run(0 * np.eye(2)), np.eye(2)).reasons[0]
 
 
 def sharing(dim: int, shared: int, heads: int, seed: int, sign: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
@@ -104,7 +104,7 @@ def sharing(dim: int, shared: int, heads: int, seed: int, sign: float = 1.0) -> 
 def test_eigenvectors_common_to_two_heads_are_found_behind_any_rotation(shared: int, seed: int) -> None:
     ov, common = sharing(5, shared, 2, seed)
     # n^T ov = λ n^T for the common directions: repeated for shared = 2, where LAPACK's vectors of the sum mix freely.
-    assert found(flow_of(ov), np.eye(5)).applies
+    assert found(flow_of_run(ov), np.eye(5)).applies
     spaces = common_eigenspaces(np.swapaxes(ov, -1, -2), lowest=0.0)
     best = max(spaces, key=lambda space: np.linalg.norm(space.basis.T @ common))
     assert np.linalg.norm(best.basis.T @ common) == pytest.approx(np.sqrt(shared), abs=1e-6)
@@ -118,16 +118,16 @@ def test_two_heads_whose_sum_has_a_repeated_eigenvalue_share_what_lapack_would_m
     heads = np.stack([q @ first @ q.T, q @ (3 * np.eye(3) - first) @ q.T])
     spaces = common_eigenspaces(np.swapaxes(heads, -1, -2), lowest=0.0)
     assert max(abs(float((space.basis.T @ q[:, 0])[0])) for space in spaces) == pytest.approx(1, abs=1e-8)
-    assert found(flow_of(heads), np.eye(3)).applies
+    assert found(flow_of_run(heads), np.eye(3)).applies
 
 
 def test_heads_without_a_common_eigenvector_or_with_opposite_signs_have_none() -> None:
     rng = np.random.default_rng(0)
     apart = rng.normal(size=(2, 4, 4))
     apart = apart @ np.swapaxes(apart, -1, -2)
-    assert "none found" in found(flow_of(apart), np.eye(4)).reasons[0]
+    assert "none found" in found(flow_of_run(apart), np.eye(4)).reasons[0]
     ov, _ = sharing(4, 1, 2, 1, sign=-1.0)
-    assert not found(flow_of(ov), np.eye(4)).applies
+    assert not found(flow_of_run(ov), np.eye(4)).applies
 
 
 KINDS = st.sampled_from(["zero", "multiple", "rank one", "repeated", "defective", "nilpotent", "tiny", "huge"])
@@ -169,7 +169,7 @@ def test_degenerate_circuits_never_raise_nor_give_nan(
 
 
 def test_the_bounds_are_checked_along_every_direction_of_an_eigenspace() -> None:
-    flow, x0 = flow_of(np.eye(2)), np.array([[2.0, -1.0], [-1.0, 2.0], [1.0, 1.0]])
+    flow, x0 = flow_of_run(np.eye(2)), np.array([[2.0, -1.0], [-1.0, 2.0], [1.0, 1.0]])
     run = td.simulate(flow, x0, np.linspace(0, 1, 5))
     states = run.tensor.clone()
     states[3] += torch.tensor([3.0, 3.0]).double()

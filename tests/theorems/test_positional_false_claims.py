@@ -19,7 +19,7 @@ from tokendynamics.theorems._contraction import (
     largest_ratio,
     norm_bound,
 )
-from tokendynamics.theorems._outcomes import fates
+from tokendynamics.theorems._outcomes import outcomes_of
 from tokendynamics.theorems.statements._positional_remark_3_2 import COUNTEREXAMPLE
 from tokendynamics.theorems.statements._positional_remark_3_5 import (
     DIVERGING_COUNTEREXAMPLE,
@@ -71,7 +71,7 @@ def test_one_token_escapes_although_both_forms_have_the_signs_of_the_remark() ->
     seen = run.reached
     norms = run.tensor.norm(dim=-1)[seen, 0].numpy()
     assert np.log(norms) == pytest.approx(0.6 * run.times[seen], rel=1e-6, abs=1e-8)
-    assert fates(run) == "diverged"
+    assert outcomes_of(run) == "diverged"
     assert paper_conjecture(run.flow) == "zero"
     assert observed_criterion(run.flow) == "diverged"
     (certificate,) = certify(run, ["positional-remark-3.5"])
@@ -85,7 +85,7 @@ def test_a_ring_of_three_escapes_although_every_eigenvalue_of_v_is_negative() ->
     assert logits == pytest.approx([1.0, 1.0])
     assert paper_conjecture(run.flow) == "zero"
     assert observed_criterion(run.flow) == "bounded"
-    assert fates(run) == "diverged"
+    assert outcomes_of(run) == "diverged"
 
     angle = np.deg2rad(80) - np.deg2rad([0, 120, 240])
 
@@ -103,12 +103,12 @@ def test_a_ring_of_three_escapes_although_every_eigenvalue_of_v_is_negative() ->
 def test_a_small_ring_shrinks_to_zero() -> None:
     small = {**RING_COUNTEREXAMPLE, "x0": (0.2 * np.array(RING_COUNTEREXAMPLE["x0"])).tolist()}
     run = run_of(small, np.concatenate([[0.0], np.geomspace(1.0, 400.0, 30)]))
-    assert fates(run) == "zero"
+    assert outcomes_of(run) == "zero"
 
 
 def test_tokens_may_rest_away_from_zero() -> None:
     run = run_of(EQUILIBRIUM_EXAMPLE)
-    assert fates(run) == "nonzero equilibrium"
+    assert outcomes_of(run) == "nonzero equilibrium"
     last = run.tensor[-1]
     qk = torch.tensor(EQUILIBRIUM_EXAMPLE["qk"], dtype=torch.float64)
     assert float(last.norm(dim=-1).amin()) > 1
@@ -120,7 +120,7 @@ def test_negative_eigenvalues_of_v_say_nothing_without_the_signs_of_the_forms() 
     flow = Flow(Attention([[-1.0]], [[-1.0]]), Free())
     assert observed_criterion(flow) == "undecided"
     run = simulate(flow, [[1.0], [-0.8]], np.linspace(0.0, 12.0, 13))
-    assert fates(run) == "diverged"
+    assert outcomes_of(run) == "diverged"
 
 
 def test_the_bound_with_the_printed_direction_of_c_is_violated() -> None:

@@ -19,7 +19,7 @@ from tokendynamics.spaces import Free
 from tokendynamics.theorems import certify
 from tokendynamics.theorems._contraction import contraction_form, largest_ratio, norm_bound
 from tokendynamics.theorems._expansion import expanding_directions
-from tokendynamics.theorems._outcomes import fates, log_norms, slope_condition
+from tokendynamics.theorems._outcomes import log_norms, outcomes_of, slope_condition
 
 QK = torch.tensor([[1.2, 0.3], [0.3, 0.9]], dtype=torch.float64)
 A = torch.tensor([[-1.0, 0.25], [0.25, -0.8]], dtype=torch.float64)
@@ -152,7 +152,7 @@ def test_the_logarithm_of_a_norm_does_not_overflow() -> None:
     assert float(log_norms(0 * x)) == -math.inf
 
 
-def test_fates_of_a_batch_are_told_apart() -> None:
+def test_outcomes_of_a_batch_are_told_apart() -> None:
     identity = torch.eye(2, dtype=torch.float64)
     ov = torch.stack([-identity, identity, -identity])[:, None]
     line = torch.tensor([[1.0, 1.0], [2.0, 2.0], [-3.0, -3.0]], dtype=torch.float64)
@@ -160,4 +160,4 @@ def test_fates_of_a_batch_are_told_apart() -> None:
     start = torch.stack([drawn(5, 3, 2), drawn(6, 3, 2), line])
     times = np.concatenate([[0.0], np.geomspace(0.1, 100.0, 31)])
     run = simulate(Flow(Attention(qk, ov), Free()), start, times, events=(NormAbove(1e5),))
-    assert fates(run).tolist() == ["zero", "diverged", "nonzero equilibrium"]
+    assert outcomes_of(run).tolist() == ["zero", "diverged", "nonzero equilibrium"]

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from tokendynamics.attention._circuit_at_time import Frozen, Multiple
+from tokendynamics.attention._circuit_at_time import CircuitAtTime, Multiple
 from tokendynamics.attention._mixing import (
     SHORT,
     average,
@@ -145,7 +145,7 @@ class Attention:
         Memory is linear in the number of tokens with softmax weights.
         """
         query, key = self.queries_and_keys(x, t)
-        placed = self.placed(x)
+        placed = self.with_positions(x)
         ov = Multiple(torch.ones(self.heads).to(x), self.dim) if identity_values else self.ov.at(t)
         if x.shape[-2] > SHORT:
             averaging = fused_average if self.weights == "softmax" else linear_average
@@ -158,12 +158,12 @@ class Attention:
 
     def queries_and_keys(self, x: Tensor, t: Time) -> tuple[Tensor, Tensor]:
         """Return rows whose inner products are the logits, (*system, head, token, rank); keys may have one head."""
-        placed = self.placed(x)
-        qk: Frozen = self.qk.at(t)
+        placed = self.with_positions(x)
+        qk: CircuitAtTime = self.qk.at(t)
         query, key = qk.queries(placed), qk.keys(placed)
         return (query, key) if self.positions is None else self.positions.extended(query, key, placed, t)
 
-    def placed(self, x: Tensor) -> Tensor:
+    def with_positions(self, x: Tensor) -> Tensor:
         """Return what attention reads: x, or x + p with absolute positions."""
         return x if self.positions is None else self.positions.read(x)
 
@@ -176,7 +176,7 @@ class Attention:
         if self.system_shape and self.system_shape != states.shape[:-2]:
             wanted = f"leading axes {self.system_shape}, those of the matrices"
             raise ArgumentValueError(expected(argument, wanted, f"shape {tuple(states.shape)}"))
-        self.placed(states)
+        self.with_positions(states)
         return states
 
     def with_schedules(self, qk: ScheduleLike, ov: ScheduleLike, positions: Positions | None) -> Attention:

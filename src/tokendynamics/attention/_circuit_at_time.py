@@ -17,7 +17,7 @@ from tokendynamics.attention._circuits import FactoredMatrix
 
 
 @runtime_checkable
-class Frozen(Protocol):
+class CircuitAtTime(Protocol):
     """The circuits of all heads at one moment."""
 
     def queries(self, x: Tensor) -> Tensor:
@@ -48,23 +48,23 @@ class Dense:
     matrix: Tensor
 
     def queries(self, x: Tensor) -> Tensor:
-        """See `Frozen`."""
+        """See `CircuitAtTime`."""
         return per_head(x.unsqueeze(-3), self.matrix)
 
     def keys(self, x: Tensor) -> Tensor:
-        """See `Frozen`."""
+        """See `CircuitAtTime`."""
         return x.unsqueeze(-3)
 
     def values(self, x: Tensor) -> Tensor:
-        """See `Frozen`."""
+        """See `CircuitAtTime`."""
         return x.unsqueeze(-3)
 
     def output(self, mixed: Tensor) -> Tensor:
-        """See `Frozen`."""
+        """See `CircuitAtTime`."""
         return per_head(mixed, self.matrix.mT)
 
     def dense(self) -> Tensor:
-        """See `Frozen`."""
+        """See `CircuitAtTime`."""
         return self.matrix
 
 
@@ -76,23 +76,23 @@ class Multiple:
     dim: int
 
     def queries(self, x: Tensor) -> Tensor:
-        """See `Frozen`."""
+        """See `CircuitAtTime`."""
         return x.unsqueeze(-3) * self.multiple[..., None, None]
 
     def keys(self, x: Tensor) -> Tensor:
-        """See `Frozen`."""
+        """See `CircuitAtTime`."""
         return x.unsqueeze(-3)
 
     def values(self, x: Tensor) -> Tensor:
-        """See `Frozen`."""
+        """See `CircuitAtTime`."""
         return x.unsqueeze(-3)
 
     def output(self, mixed: Tensor) -> Tensor:
-        """See `Frozen`."""
+        """See `CircuitAtTime`."""
         return mixed * self.multiple[..., None, None]
 
     def dense(self) -> Tensor:
-        """See `Frozen`."""
+        """See `CircuitAtTime`."""
         identity = torch.eye(self.dim, dtype=self.multiple.dtype, device=self.multiple.device)
         return self.multiple[..., None, None] * identity
 
@@ -108,23 +108,23 @@ class RowScaled:
     matrix: Tensor
 
     def queries(self, x: Tensor) -> Tensor:
-        """See `Frozen`."""
+        """See `CircuitAtTime`."""
         return per_head(x.unsqueeze(-3) * self.scale.unsqueeze(-2), self.matrix)
 
     def keys(self, x: Tensor) -> Tensor:
-        """See `Frozen`."""
+        """See `CircuitAtTime`."""
         return x.unsqueeze(-3)
 
     def values(self, x: Tensor) -> Tensor:
-        """See `Frozen`."""
+        """See `CircuitAtTime`."""
         return x.unsqueeze(-3)
 
     def output(self, mixed: Tensor) -> Tensor:
-        """See `Frozen`."""
+        """See `CircuitAtTime`."""
         return per_head(mixed, self.matrix.mT) * self.scale.unsqueeze(-2)
 
     def dense(self) -> Tensor:
-        """See `Frozen`."""
+        """See `CircuitAtTime`."""
         return self.scale.unsqueeze(-1) * self.matrix
 
 
@@ -135,23 +135,23 @@ class Factored:
     factors: FactoredMatrix
 
     def queries(self, x: Tensor) -> Tensor:
-        """See `Frozen`."""
+        """See `CircuitAtTime`."""
         return per_head(x.unsqueeze(-3), self.factors.left)
 
     def keys(self, x: Tensor) -> Tensor:
-        """See `Frozen`."""
+        """See `CircuitAtTime`."""
         return per_head(x.unsqueeze(-3), self.factors.right)
 
     def values(self, x: Tensor) -> Tensor:
-        """See `Frozen`."""
+        """See `CircuitAtTime`."""
         return per_head(x.unsqueeze(-3), self.factors.right)
 
     def output(self, mixed: Tensor) -> Tensor:
-        """See `Frozen`."""
+        """See `CircuitAtTime`."""
         return per_head(mixed, self.factors.left.mT)
 
     def dense(self) -> Tensor:
-        """See `Frozen`."""
+        """See `CircuitAtTime`."""
         return self.factors.dense()
 
 

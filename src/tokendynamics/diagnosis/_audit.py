@@ -29,7 +29,7 @@ from tokendynamics.pretrained._architecture import as_layers
 from tokendynamics.provenance._progress import Progress, reporting, tracked
 from tokendynamics.spectra._inertia import Inertia, inertia
 from tokendynamics.spectra._low_rank import compress, count_signs, low_rank_eigenvalues, product_eigenvalues
-from tokendynamics.spectra._regime import Regime, balance, classify, contraction_form
+from tokendynamics.spectra._regime import Regime, balance, classify, same_signs_as_contraction
 from tokendynamics.spectra._value_map import ValueSpectrum, value_spectrum, value_spectrum_of_factors
 
 ValueMap = Literal["V", "VO"]
@@ -69,7 +69,7 @@ def audit_layer(
     spectrum = value_spectrum(V) if isinstance(V, Tensor) else value_spectrum_of_factors(V.left, V.right)
     dense = V if isinstance(V, Tensor) else V.dense()
     if spectrum.invertible:
-        whole = contraction_form(whole, dense, spectrum.condition)
+        whole = same_signs_as_contraction(whole, dense, spectrum.condition)
         del V, dense
         found = classify(qk_inertia, inertia(whole), spectrum)
     elif singular == "pinv":

@@ -111,7 +111,7 @@ def measure_prompt(
     final = () if states.final_norm is None else (states.final_norm[None].cpu(),)
     gram = gram_of(states.attention[1:].cpu(), states.feed_forward.cpu(), *final)
     refuse_zero_tokens(gram.size == 0, "states")
-    places = _places(len(states.feed_forward), with_final_norm=bool(final))
+    places = _sites(len(states.feed_forward), with_final_norm=bool(final))
     token_norms = gram.size[places.of("feed_forward")]
     found = find_sinks(token_norms, ratio)
     removed = tokens_left_out(found, sinks)
@@ -161,7 +161,7 @@ def _one_by_one(gram: Gram, keep: Bool[Tensor, "mask state token"], observable: 
 
 
 @dataclass(frozen=True)
-class _Places:
+class _Sites:
     """Layer and site of each state of a forward pass."""
 
     layers: list[int]
@@ -178,9 +178,9 @@ class _Places:
         return grid
 
 
-def _places(depth: int, *, with_final_norm: bool) -> _Places:
+def _sites(depth: int, *, with_final_norm: bool) -> _Sites:
     layers = [*range(1, depth), *range(depth), *([depth - 1] if with_final_norm else [])]
-    return _Places(layers, [0] * (depth - 1) + [1] * depth + [2] * with_final_norm)
+    return _Sites(layers, [0] * (depth - 1) + [1] * depth + [2] * with_final_norm)
 
 
 def tokens_left_out(found: Bool[Tensor, "layer token"], sinks: str | Sequence[int]) -> Bool[Tensor, "layer token"]:
@@ -227,7 +227,7 @@ def _sink_numbers(
 
 
 def _component_change(
-    cosines: Float[Tensor, "state token token"], counted: Bool[Tensor, " token"], places: _Places
+    cosines: Float[Tensor, "state token token"], counted: Bool[Tensor, " token"], places: _Sites
 ) -> np.ndarray:
     """Measure the change of the mean pair cosine by each part, (layer, component); rows of layer 0 are zero."""
     change = np.zeros((max(places.layers) + 1, len(COMPONENTS)))

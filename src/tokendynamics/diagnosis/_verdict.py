@@ -210,8 +210,8 @@ def _parts(averaged: xr.Dataset) -> Finding | None:
     layers = len(attention)
     share = float(averaged.component_share.sel(component="attention"))
     text = (
-        f"Attention {_pull(attention, layers)} (sum {_signed(attention.sum())}), the feed-forward part "
-        f"{_pull(feed_forward, layers)} (sum {_signed(feed_forward.sum())})"
+        f"Attention {_pulling_layers(attention, layers)} (sum {_signed(attention.sum())}), the feed-forward part "
+        f"{_pulling_layers(feed_forward, layers)} (sum {_signed(feed_forward.sum())})"
         + (f", the final norm adds {_signed(final)}" if final else "")
         + f"; attention makes {share:.0%} of all movement in mean pair cosine."
     )
@@ -224,7 +224,7 @@ def _parts(averaged: xr.Dataset) -> Finding | None:
     return Finding(text, "components", values)
 
 
-def _pull(change: np.ndarray, layers: int) -> str:
+def _pulling_layers(change: np.ndarray, layers: int) -> str:
     if not abs(change.sum()) > NEUTRAL:
         return "hardly moves them"
     if change.sum() > 0:

@@ -35,7 +35,9 @@ def systems_innermost(attention: Attention, geometry: Geometry, x: Tensor, t: Ti
     metric = geometry.metric
     if geometry.constrained:
         y = y * _inner(y, y, metric).rsqrt()
-    placed = y if attention.positions is None else attention.placed(y.movedim(-1, 0).mT).mT.movedim(0, -1).contiguous()
+    placed = y
+    if attention.positions is not None:
+        placed = attention.with_positions(y.movedim(-1, 0).mT).mT.movedim(0, -1).contiguous()
     queries = _transformed(attention.qk.at(t).dense().mT, placed)
     mixed = _averages(queries, placed, attention.causal)
     pull = mixed.sum(dim=0) if identity_values else _summed_outputs(attention.ov.at(t).dense(), mixed)

@@ -12,7 +12,7 @@ from tokendynamics.attention._attention import Attention
 from tokendynamics.dynamics._field import Field
 from tokendynamics.numerics._arguments import ArrayLike, as_choice, as_finite, as_states, like
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected, shown
-from tokendynamics.numerics._places import first_place, first_token
+from tokendynamics.numerics._places import first_index, first_token
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.spaces._geometry import Geometry, geometry_of
 from tokendynamics.spaces._space import Space
@@ -161,7 +161,7 @@ class Flow:
 def _check_layer(moved: Tensor) -> None:
     broken = ~torch.isfinite(moved).all(dim=-1)
     if bool(broken.any()):
-        lost = bool(torch.isnan(moved[first_place(broken)]).any())
+        lost = bool(torch.isnan(moved[first_index(broken)]).any())
         what = " lands on zero, which has no direction" if lost else " overflows"
         came = f"one in which {first_token(broken)}{what}"
         raise ArgumentValueError(expected("x", "states with a next layer", came, "take a smaller tau"))

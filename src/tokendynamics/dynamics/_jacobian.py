@@ -34,7 +34,7 @@ def jacobian(field: Field, x: Tensor, t: Time) -> Tensor:
         Shape (system, token, dim, token, dim): memory grows with (token · dim)².
     """
     y = field.project(x)
-    pull, slope = _pull_and_slope(field, y, t)
+    pull, slope = _output_and_slope(field, y, t)
     if not field.geometry.constrained:
         return slope
     tokens, dim = x.shape[-2:]
@@ -62,23 +62,23 @@ def jacobian_vector(field: Field, x: Tensor, t: Time, direction: Tensor) -> Tens
         Shape (system, token, dim); costs about three right-hand sides.
     """
     if not field.geometry.constrained:
-        return _pull_along(field, x, t, direction)[1]
+        return _output_along(field, x, t, direction)[1]
     y, length = field.project(x), inner(x, x, field.geometry.metric).sqrt()
     turned = (direction - inner(y, direction, field.geometry.metric) * y) / length
-    pull, change = _pull_along(field, y, t, turned)
+    pull, change = _output_along(field, y, t, turned)
     outward = inner(y, pull, field.geometry.metric)
     bend = inner(y, change, field.geometry.metric) + inner(turned, pull, field.geometry.metric)
     return change - bend * y - outward * turned
 
 
-def _pull_and_slope(field: Field, y: Tensor, t: Time) -> tuple[Tensor, Tensor]:
+def _output_and_slope(field: Field, y: Tensor, t: Time) -> tuple[Tensor, Tensor]:
     """Return ``p_i`` and ``∂p_i / ∂y_k``, (…, token, dim) and (…, token, dim, token, dim)."""
     attention = field.attention
     query, key = attention.queries_and_keys(y, t)
     query_slope, key_slope = _linear_maps(attention, y, t)
     by_receiver = torch.einsum("b...hir,...hjr->...hijb", query_slope, key.expand_as(query))
     by_sender = torch.einsum("b...hjr,...hir->...hijb", key_slope.expand_as(query_slope), query)
-    ov, values = _ov(field, t, y), attention.placed(y)
+    ov, values = _ov(field, t, y), attention.with_positions(y)
     weights = masked_weights(query @ key.mT, attention.causal, attention.weights)
     carried = torch.einsum("...hab,...jb->...hja", ov, values)
     mean = weights @ carried
@@ -96,12 +96,12 @@ def _pull_and_slope(field: Field, y: Tensor, t: Time) -> tuple[Tensor, Tensor]:
     return field.factor * mean.sum(dim=-3), field.factor * slope
 
 
-def _pull_along(field: Field, y: Tensor, t: Time, direction: Tensor) -> tuple[Tensor, Tensor]:
+def _output_along(field: Field, y: Tensor, t: Time, direction: Tensor) -> tuple[Tensor, Tensor]:
     """Return ``p_i`` and its derivative along `direction`, both (…, token, dim)."""
     attention, ov = field.attention, field.attention.ov.at(t)
     query, key = attention.queries_and_keys(y, t)
     query_change, key_change = _without_table(attention).queries_and_keys(direction, t)
-    placed = attention.placed(y)
+    placed = attention.with_positions(y)
     value, value_change = (
         part.unsqueeze(-3) if field.identity_values else ov.values(part) for part in (placed, direction)
     )

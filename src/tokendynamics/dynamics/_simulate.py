@@ -14,7 +14,7 @@ from tokendynamics.dynamics._flow import Flow
 from tokendynamics.dynamics._options import budget, check_steps, checked_events, split_events, with_overflow_guard
 from tokendynamics.dynamics._span import SpanReduction
 from tokendynamics.dynamics._start import Start, read_start
-from tokendynamics.dynamics._trajectory import Trajectory, record, recorded
+from tokendynamics.dynamics._trajectory import Trajectory, recorded, with_versions
 from tokendynamics.dynamics.engines._problem import Outcome, Problem
 from tokendynamics.dynamics.engines._table import ENGINES, choose
 from tokendynamics.dynamics.engines._tableau import TABLEAUS
@@ -49,7 +49,7 @@ def warning_of_small_states(problem: Problem, outcome: Outcome) -> str | None:
     """
     if problem.field.geometry.quadratic:
         return None
-    smallest = _norms(problem.field.attention.placed(outcome.states.detach())).flatten(start_dim=1).amin(dim=-1)
+    smallest = _norms(problem.field.attention.with_positions(outcome.states.detach())).flatten(start_dim=1).amin(dim=-1)
     near = smallest <= NEAR * problem.atol
     if not bool(near.any()):
         return None
@@ -155,7 +155,7 @@ def _problem(
     ending, noted = split_events(events)
     return Problem(
         field=flow.field(start.states).flattened(),
-        start=start.placed(flow),
+        start=start.projected(flow),
         times=times,
         rtol=max(as_positive(given.get("rtol", 1e-8), "rtol"), 10 * torch.finfo(dtype).eps),
         atol=as_positive(given.get("atol", 1e-10), "atol"),
@@ -229,7 +229,7 @@ def _trajectory(
         engine=engine,
         counts={name: count.numpy().reshape(leading) for name, count in outcome.counts.items()},
         notes=tuple(outcome.notes),
-        parameters=record(_parameters(problem, start)),
+        parameters=with_versions(_parameters(problem, start)),
         recorded=recorded(problem.recorded, outcome, leading),
     )
     if outcome.interrupted:

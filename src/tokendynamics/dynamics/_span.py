@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from tokendynamics.attention._circuit_at_time import Dense, Frozen, RowScaled
+from tokendynamics.attention._circuit_at_time import CircuitAtTime, Dense, RowScaled
 from tokendynamics.attention._circuits import FactoredMatrix
 from tokendynamics.attention.schedules import Constant, Schedule, Sinusoidal, Time
 from tokendynamics.dynamics.engines._problem import Outcome, Problem
@@ -45,13 +45,13 @@ class Compressed:
         systems, _, rank = self.basis.shape
         return (systems, self.schedule.shape[-3], rank, rank)
 
-    def at(self, t: Time) -> Frozen:
+    def at(self, t: Time) -> CircuitAtTime:
         """See `Schedule`."""
         frozen = self.schedule.at(t)
         if self.right is not None and isinstance(frozen, RowScaled):
             gated = self.basis.unsqueeze(-3) * frozen.scale.unsqueeze(-1)
             return Dense(gated.mT @ self.right)
-        return Dense(compressed(frozen.dense(), self.basis))
+        return Dense(in_span(frozen.dense(), self.basis))
 
     def matrix_at(self, t: float) -> Tensor:
         """See `Schedule`."""
@@ -68,7 +68,7 @@ class Compressed:
     def within(self, start: float, end: float) -> Schedule:
         """See `Schedule`."""
         part = self.schedule.within(start, end)
-        return compress(part, self.basis) if part.constant else replace(self, schedule=part)
+        return compress_schedule(part, self.basis) if part.constant else replace(self, schedule=part)
 
     def flattened(self) -> Compressed:
         """See `Schedule`."""
@@ -116,7 +116,7 @@ class SpanReduction:
         placed = positions and positions.restricted(basis)
         if geometry is None or (positions is not None and placed is None):
             return None
-        attention = field.attention.with_schedules(compress(field.attention.qk, basis), Constant(ov), placed)
+        attention = field.attention.with_schedules(compress_schedule(field.attention.qk, basis), Constant(ov), placed)
         reduced = replace(field, attention=attention, geometry=geometry)
         # A gated qk is compressed anew at every time: a product over all of dim.
         footprint = 0 if attention.qk.constant else dim * rank
@@ -142,18 +142,18 @@ class SpanReduction:
         return outcome
 
 
-def compress(schedule: Schedule, basis: Tensor) -> Schedule:
+def compress_schedule(schedule: Schedule, basis: Tensor) -> Schedule:
     """Return ``B^T qk B`` as a schedule; constant where the schedule is."""
     if isinstance(schedule, Constant):
         matrix = schedule.matrix
         if isinstance(matrix, FactoredMatrix):
             sides = (basis.mT.unsqueeze(-3) @ side for side in (matrix.left, matrix.right))
             return Constant(FactoredMatrix(*sides))
-        return Constant(compressed(matrix, basis))
+        return Constant(in_span(matrix, basis))
     right = schedule.matrix @ basis.unsqueeze(-3) if isinstance(schedule, Sinusoidal) else None
     return Compressed(schedule, basis, right)
 
 
-def compressed(matrix: Tensor, basis: Tensor) -> Tensor:
+def in_span(matrix: Tensor, basis: Tensor) -> Tensor:
     """Return ``B^T matrix B`` for each system and head."""
     return basis.mT.unsqueeze(-3) @ (matrix @ basis.unsqueeze(-3))

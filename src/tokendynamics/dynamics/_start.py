@@ -39,7 +39,7 @@ class Start:
         """The axes of systems."""
         return tuple(self.states.shape[:-2])
 
-    def placed(self, flow: Flow) -> Tensor:
+    def projected(self, flow: Flow) -> Tensor:
         """Return the start on the space, (system, token, dim); states of an earlier run are on it and stay the same."""
         flat = self.states.reshape(-1, *self.states.shape[-2:])
         rounding = 8 * torch.finfo(flat.dtype).eps

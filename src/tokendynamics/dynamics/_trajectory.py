@@ -20,7 +20,7 @@ from torch import Tensor
 from tokendynamics._version import __version__
 from tokendynamics.dynamics import _trajectory_files as trajectory_files
 from tokendynamics.dynamics._flow import Flow
-from tokendynamics.dynamics._flow_record import flow_from_record, flow_to_record
+from tokendynamics.dynamics._stored_flow import flow_from_arrays, flow_to_arrays
 from tokendynamics.dynamics._trajectory_files import check_fields
 from tokendynamics.dynamics.engines._problem import Outcome
 from tokendynamics.dynamics.events import Event
@@ -31,7 +31,7 @@ from tokendynamics.observables._distances import norms, pairwise_distances
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedEvents:
     """When each recorded event happened, and where tokens were.
 
     Attributes:
@@ -47,7 +47,7 @@ class Recorded:
     states: np.ndarray
 
 
-def recorded(events: Sequence[Event], outcome: Outcome, leading: tuple[int, ...]) -> Recorded | None:
+def recorded(events: Sequence[Event], outcome: Outcome, leading: tuple[int, ...]) -> RecordedEvents | None:
     """Return the crossings of an outcome up to the end of each system's run; None where nothing was to be recorded."""
     if not events:
         return None
@@ -66,13 +66,13 @@ def recorded(events: Sequence[Event], outcome: Outcome, leading: tuple[int, ...]
         for occurrence, (time, state) in enumerate(met):
             times[(*place, occurrence)], states[(*place, occurrence)] = time, state
     parts = (part.reshape(*leading, *part.shape[1:]) for part in (counts, times, states))
-    return Recorded(tuple(map(repr, events)), *parts)
+    return RecordedEvents(tuple(map(repr, events)), *parts)
 
 
 _PREFIX = "flow_"
 
 
-def record(options: dict[str, Any]) -> dict[str, Any]:
+def with_versions(options: dict[str, Any]) -> dict[str, Any]:
     """Return the options of a run with the versions and the machine's kind."""
     versions = {name: version(name) for name in ("torch", "numpy", "scipy")}
     return {**options, "tokendynamics": __version__, "python": platform.python_version(), **versions}
@@ -99,7 +99,7 @@ def to_dataset(trajectory: Trajectory) -> xr.Dataset:
             variables[f"recorded_{name}"] = (along, part.reshape(systems, *own))
     words: dict[str, Any] | None = None
     if trajectory.flow is not None:
-        words, arrays = flow_to_record(trajectory.flow)
+        words, arrays = flow_to_arrays(trajectory.flow)
         variables |= {f"{_PREFIX}{name}": (_axes(name, array), array) for name, array in arrays.items()}
     attributes = {
         "engine": trajectory.engine,
@@ -133,7 +133,7 @@ def from_dataset(dataset: xr.Dataset) -> dict[str, Any]:
         "reached": dataset["reached"].values.astype(bool).reshape(*leading, dataset.sizes["time"]),
         "end_times": dataset["end_time"].values.reshape(leading),
         "tensor": torch.as_tensor(states),
-        "flow": None if words is None else flow_from_record(words, arrays),
+        "flow": None if words is None else flow_from_arrays(words, arrays),
         "engine": dataset.attrs["engine"],
         "counts": {name: dataset[name].values.reshape(leading) for name in json.loads(dataset.attrs["counts"])},
         "notes": tuple(json.loads(dataset.attrs["notes"])),
@@ -142,12 +142,12 @@ def from_dataset(dataset: xr.Dataset) -> dict[str, Any]:
     }
 
 
-def _recorded(dataset: xr.Dataset, leading: tuple[int, ...]) -> Recorded | None:
+def _recorded(dataset: xr.Dataset, leading: tuple[int, ...]) -> RecordedEvents | None:
     events = json.loads(dataset.attrs.get("recorded", "null"))
     if events is None:
         return None
     parts = (dataset[f"recorded_{name}"].values for name in ("counts", "times", "states"))
-    return Recorded(tuple(events), *(part.reshape(*leading, *part.shape[1:]) for part in parts))
+    return RecordedEvents(tuple(events), *(part.reshape(*leading, *part.shape[1:]) for part in parts))
 
 
 def _observables(states: torch.Tensor) -> dict[str, Any]:
@@ -200,7 +200,7 @@ class Trajectory:
     counts: dict[str, np.ndarray]
     notes: tuple[str, ...] = ()
     parameters: dict[str, Any] = field(default_factory=dict)
-    recorded: Recorded | None = None
+    recorded: RecordedEvents | None = None
 
     @cached_property
     def dataset(self) -> xr.Dataset:

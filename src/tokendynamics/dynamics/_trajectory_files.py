@@ -25,7 +25,7 @@ from tokendynamics.numerics._extras import require
 from tokendynamics.numerics._resources import check_fits
 from tokendynamics.provenance._reading import read_json
 from tokendynamics.provenance._swap import NEW, put, recover, staging
-from tokendynamics.provenance._whole import told_if_full
+from tokendynamics.provenance._whole import full_disk_as_storage_error
 
 _TOLERANCES = ("rtol", "atol", "tau")
 
@@ -150,7 +150,7 @@ def save(dataset: xr.Dataset, path: str | Path, *, overwrite: bool = False) -> P
     if foreign is not None:
         wanted = "a new name, or a saved trajectory and nothing else to replace"
         raise ArgumentValueError(expected("path", wanted, str(foreign), "overwrite=True replaces it"))
-    with told_if_full(target):
+    with full_disk_as_storage_error(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         with staging(target) as root:
             new = root / NEW

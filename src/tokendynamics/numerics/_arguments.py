@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected, shown
-from tokendynamics.numerics._places import first_place
+from tokendynamics.numerics._places import first_index
 
 
 @runtime_checkable
@@ -248,7 +248,7 @@ def check_finite(tensor: Tensor, argument: str) -> None:
     finite = torch.isfinite(tensor)
     if bool(finite.all()):
         return
-    index = first_place(~finite)
+    index = first_index(~finite)
     came = f"{tensor[index].item()} at index {index}"
     raise ArgumentValueError(expected(argument, "finite numbers", came, "remove or mask that entry first"))
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from torch import Tensor
 
 
-def first_place(marked: Tensor) -> tuple[int, ...]:
+def first_index(marked: Tensor) -> tuple[int, ...]:
     """Return the index of the first True entry, in the order of storage.
 
     >>> import torch
-    >>> first_place(torch.tensor([[False, False], [True, True]]))
+    >>> first_index(torch.tensor([[False, False], [True, True]]))
     (1, 0)
     """
     return tuple(int(i) for i in marked.nonzero()[0])
@@ -22,7 +22,7 @@ def first_token(marked: Tensor, verb: str = "") -> str:
     >>> first_token(torch.tensor([False, True])), first_token(torch.tensor([[False, True]]))
     ('token 1', 'token 1 of system (0,)')
     """
-    *system, token = first_place(marked)
+    *system, token = first_index(marked)
     return f"token {token}{verb}" + (f" of system {tuple(system)}" if system else "")
 
 
@@ -33,4 +33,4 @@ def first_system(marked: Tensor, word: str = "system") -> str:
     >>> first_system(torch.tensor([False, True])), first_system(torch.tensor(True))
     (' in system (1,)', '')
     """
-    return f" in {word} {first_place(marked)}" if marked.ndim else ""
+    return f" in {word} {first_index(marked)}" if marked.ndim else ""

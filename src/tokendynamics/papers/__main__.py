@@ -12,7 +12,7 @@ from tokendynamics import plots
 from tokendynamics.numerics._errors import ArgumentValueError, TokenDynamicsError
 from tokendynamics.numerics._resources import limited_threads
 from tokendynamics.papers._figures import FIGURES
-from tokendynamics.papers._kept import keep, summary, write_record
+from tokendynamics.papers._kept import store_record, summary, write_record
 from tokendynamics.papers._record import Record
 from tokendynamics.provenance._manifest import manifest
 from tokendynamics.provenance._whole import check_free, whole_folder
@@ -60,7 +60,7 @@ def _run_all(names: list[str], options: argparse.Namespace) -> int:
                     quick=options.quick, folder=options.runs or options.out / "learned"
                 )
                 if options.records is not None:
-                    keep(name, records[name], options.records)
+                    store_record(name, records[name], options.records)
                 _write(name, records, widths, options, started)
                 _say(_verdict(records[name]))
     except KeyboardInterrupt:

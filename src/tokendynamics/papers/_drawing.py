@@ -68,7 +68,7 @@ def banded(axes: Axes, x: Sequence[float], lines: Mapping[str, np.ndarray], labe
 
 
 @paper_style()
-def dots(axes: Axes, rows: Mapping[str, Sequence[float]], label: str, *, scale: Literal["linear", "log"]) -> None:
+def dot_rows(axes: Axes, rows: Mapping[str, Sequence[float]], label: str, *, scale: Literal["linear", "log"]) -> None:
     """Draw the numbers of each row as open circles, from the top, and a bar at their median."""
     for place, values in enumerate(rows.values()):
         axes.plot(values, [place] * len(values), ls="none", marker="o", ms=3.5, color=INK, mfc=START, mew=0.7)

@@ -118,7 +118,7 @@ def _number(value: float) -> str:
 PAGE = "papers.md"
 
 
-def keep(name: str, record: Record, folder: str | Path) -> None:
+def store_record(name: str, record: Record, folder: str | Path) -> None:
     """Write a record to ``folder/name.json``, and the page of all records there.
 
     What is written are numbers and what they mean: expected, ours, tolerance, sizes, seeds, versions. There is no
@@ -138,10 +138,10 @@ def keep(name: str, record: Record, folder: str | Path) -> None:
     place.mkdir(parents=True, exist_ok=True)
     write_record(record, place / f"{name}.json")
     with whole_file(place / PAGE) as page:
-        page.write_text(summary(kept(place)), encoding="utf-8")
+        page.write_text(summary(stored_records(place)), encoding="utf-8")
 
 
-def kept(folder: str | Path) -> dict[str, Record]:
+def stored_records(folder: str | Path) -> dict[str, Record]:
     """Return the records of a folder by the name of their figure, in the order of the papers.
 
     Raises:

@@ -14,7 +14,7 @@ from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.plots import _style as style
 from tokendynamics.plots._recording import Recording, Run, Simulated, read_run, to_numpy
-from tokendynamics.plots._scene import Scene, nice
+from tokendynamics.plots._scene import Scene, rounded_size
 from tokendynamics.plots._style import SINGLE, panel_for, paper_style
 from tokendynamics.plots._view import View
 
@@ -117,7 +117,7 @@ def _arrows(
     )
     held = "" if recording.times is None else f" at t = {time:g}"
     axes.set_xlabel(f"{axes.get_xlabel()}\narrows: velocity of token {probe + 1}, others held{held}")
-    key = nice(fastest)
+    key = rounded_size(fastest)
     look = {"labelpos": "E", "labelsep": 0.05, "labelcolor": style.INK, "fontproperties": {"size": 7}}
     axes.quiverkey(arrows, 0.03, 1.045, key, f"speed {key:g}", **look)
     # A title stands above the key, not on it.

@@ -153,7 +153,7 @@ class Scene:
         return np.concatenate([edge, self._three_axes(crossings, crossings + _POKE * size, size)])
 
     def _free_axes(self) -> np.ndarray:
-        length = nice(float(np.abs(self.recording.states).max()))
+        length = rounded_size(float(np.abs(self.recording.states).max()))
         self._note(f"axes of length {length:g} from the origin")
         return self._three_axes(np.zeros(3), np.full(3, length), length)
 
@@ -224,10 +224,10 @@ def front_parts(points: np.ndarray, front: np.ndarray) -> np.ndarray:
     return np.concatenate(pieces)
 
 
-def nice(size: float) -> float:
+def rounded_size(size: float) -> float:
     """Return the largest of 1, 2, 5 times a power of ten that is not above `size`; 1 for no size at all.
 
-    >>> nice(0.7), nice(3.0), nice(0.0)
+    >>> rounded_size(0.7), rounded_size(3.0), rounded_size(0.0)
     (0.5, 2.0, 1.0)
     """
     if not size > 0:

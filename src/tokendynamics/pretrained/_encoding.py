@@ -12,7 +12,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from tokendynamics.numerics._errors import ArgumentValueError, CheckpointError, expected
-from tokendynamics.pretrained._other_libraries import quiet, refusing, without_panics
+from tokendynamics.pretrained._other_libraries import refusing, silenced, without_panics
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
@@ -46,7 +46,7 @@ def load_tokenizer(folder: Path) -> Any | None:
         return CheckpointError(expected(str(folder), "a tokenizer", came, "copy or download it again"))
 
     # Tokenizer files fail in as many ways as there are formats.
-    with refusing(refusal), quiet(), without_panics():
+    with refusing(refusal), silenced(), without_panics():
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
@@ -57,7 +57,7 @@ def encode(text: str, tokenizer: Any, context: int, *, truncate: bool, argument:
         ArgumentValueError: An empty prompt, or one longer than `context` without `truncate`.
     """
     _check_not_empty(argument, text)
-    with refusing(lambda words: CheckpointError(expected("tokenizer", "one that can encode", words))), quiet():
+    with refusing(lambda words: CheckpointError(expected("tokenizer", "one that can encode", words))), silenced():
         ids = tokenizer(text, truncation=truncate, max_length=context if truncate else None)["input_ids"]
     _check_length(argument, len(ids), context)
     pieces = tokenizer.convert_ids_to_tokens(ids)

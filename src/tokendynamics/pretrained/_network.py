@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tokendynamics.numerics._errors import ArgumentValueError, CheckpointError, expected
 from tokendynamics.numerics._resources import check_fits
-from tokendynamics.pretrained._other_libraries import quiet, refusing
+from tokendynamics.pretrained._other_libraries import refusing, silenced
 from tokendynamics.pretrained.adapters._adapter import Adapter
 
 _BY_NAME = {
@@ -52,7 +52,7 @@ def empty_network(config: Any, adapter: Adapter, dtype: torch.dtype = torch.floa
     from transformers import AutoModel
 
     # The model classes raise whatever an impossible size leads to.
-    with refusing(_not_built), quiet(), torch.device("meta"):
+    with refusing(_not_built), silenced(), torch.device("meta"):
         return AutoModel.from_config(
             config, attn_implementation="sdpa", dtype=dtype, trust_remote_code=False, **adapter.options
         )

@@ -46,7 +46,7 @@ def refusing(refusal: Callable[[str], TokenDynamicsError]) -> Iterator[None]:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def silenced() -> Iterator[None]:
     """Silence transformers (and the hub client it steers) inside the block; every setting is put back after."""
     from transformers.utils import logging as switches
 

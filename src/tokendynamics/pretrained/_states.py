@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from tokendynamics.pretrained._other_libraries import quiet
+from tokendynamics.pretrained._other_libraries import silenced
 from tokendynamics.pretrained.adapters._adapter import Sites
 
 
@@ -48,7 +48,7 @@ def collect_states(network: nn.Module, sites: Sites, ids: Tensor) -> SiteStates:
     feed_forward: list[Tensor] = []
     final: list[Tensor] = []
     watch = _input_of if sites.attention_side == "input" else _output_of
-    with ExitStack() as hooks, torch.inference_mode(), quiet():
+    with ExitStack() as hooks, torch.inference_mode(), silenced():
         hooks.enter_context(_input_of(blocks[0], feed_forward.append))
         for block in blocks:
             hooks.enter_context(watch(block.get_submodule(sites.attention), attention.append))

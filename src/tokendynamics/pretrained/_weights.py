@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tokendynamics.numerics._errors import CheckpointError, expected
-from tokendynamics.numerics._places import first_place
+from tokendynamics.numerics._places import first_index
 from tokendynamics.numerics._resources import check_fits
 from tokendynamics.pretrained.adapters._adapter import Adapter
 
@@ -118,7 +118,7 @@ def _check_finite(tensor: Tensor, where: str) -> None:
     finite = torch.isfinite(tensor)
     if bool(finite.all()):
         return
-    index = first_place(~finite)
+    index = first_index(~finite)
     came = f"{float(tensor[index])} at index {index} ({int((~finite).sum())} such entries)"
     raise CheckpointError(expected(where, "finite numbers", came, "the checkpoint is damaged or its training diverged"))
 

@@ -66,7 +66,7 @@ def remains(target: Path) -> Iterator[list[Path]]:
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """Wait until no other run changes what is in `folder`, and keep the others waiting.
 
     Raises:
@@ -187,7 +187,7 @@ def put(root: Path, target: Path) -> None:
             if not os.path.lexists(target):
                 raise
     if new.is_dir() and target.is_dir():
-        with held(target):
+        with locked(target):
             put_in_place(root, target, [path.name for path in target.iterdir()], entry_by_entry=False)
     else:
         # A file for a folder or the other way: nothing of ours was there.
@@ -218,7 +218,7 @@ def recover(target: Path) -> None:
     with remains(target) as dead:
         for root in dead:
             if (root / JOURNAL).is_file() and target.is_dir():
-                with held(target):
+                with locked(target):
                     _complete(root, target)
             shutil.rmtree(root, ignore_errors=True)
 

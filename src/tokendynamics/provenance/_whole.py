@@ -12,7 +12,7 @@ from typing import Any
 
 from tokendynamics.numerics._errors import ArgumentValueError, StorageError, expected
 from tokendynamics.provenance._owned import MANIFEST, digests, entries_in, in_the_way, written_in
-from tokendynamics.provenance._swap import NEW, held, put_in_place, recover, staging
+from tokendynamics.provenance._swap import NEW, locked, put_in_place, recover, staging
 
 
 @contextmanager
@@ -26,7 +26,7 @@ def whole_file(path: str | Path) -> Iterator[Path]:
     """
     target = Path(os.path.realpath(path))
     recover(target)
-    with told_if_full(target):
+    with full_disk_as_storage_error(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         with staging(target) as root:
             made = root / target.name
@@ -110,7 +110,7 @@ def whole_folder(
     """
     place = _settled(target, argument)
     recover(place)
-    with told_if_full(place):
+    with full_disk_as_storage_error(place):
         place.parent.mkdir(parents=True, exist_ok=True)
         with staging(place) as root:
             new = root / NEW
@@ -120,7 +120,7 @@ def whole_folder(
 
 
 @contextmanager
-def told_if_full(place: Path) -> Iterator[None]:
+def full_disk_as_storage_error(place: Path) -> Iterator[None]:
     """Turn what libraries raise on a full disk into one error that says that nothing was lost."""
     try:
         yield
@@ -160,7 +160,7 @@ def _put(
                 if not place.exists():
                     raise
         # Somebody may remove the folder just now: then it is made again.
-        with contextlib.suppress(FileNotFoundError), held(place):
+        with contextlib.suppress(FileNotFoundError), locked(place):
             affected = _affected(place, entries, keep)
             if not overwrite:
                 _check(place, affected, written_by, argument)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Discriminator, Field, NonNegativeInt, PositiveFloat, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
-from tokendynamics.specification._section import Angle, Frequency, Section, did_you_mean
+from tokendynamics.specification._section import Angle, Frequency, TomlTable, did_you_mean
 
 
 def _rectangular(rows: list[list[float]]) -> list[list[float]]:
@@ -23,32 +23,32 @@ Rows = Annotated[list[list[float]], AfterValidator(_rectangular)]
 """A matrix, row by row."""
 
 
-class ScaledIdentity(Section):
+class ScaledIdentity(TomlTable):
     """``{ identity = -1.0 }``: a multiple of the identity."""
 
     identity: float
 
 
-class DiagonalMatrix(Section):
+class DiagonalMatrix(TomlTable):
     """``{ diagonal = [1.0, 2.0] }``."""
 
     diagonal: Annotated[list[float], Field(min_length=1)]
 
 
-class Product(Section):
+class Product(TomlTable):
     """``{ query = Q, key = K }``: the matrix ``Q K^T`` (`positional` writes W so), without the 1/√D_k."""
 
     query: Rows
     key: Rows
 
 
-class FromContraction(Section):
+class FromContraction(TomlTable):
     """``{ contraction = A }``, for ov only: ``ov = A^{-1} qk``, so that ``A = qk ov^{-1}`` (`positional`)."""
 
     contraction: Rows
 
 
-class Law(Section):
+class Law(TomlTable):
     """Independent draws, either uniform on [low, high] or normal with a scale; the seed is required."""
 
     law: Literal["uniform", "normal"]
@@ -72,7 +72,7 @@ class DrawnMatrix(Law):
     symmetric: bool = False
 
 
-_FORMS: dict[str, type[Section]] = {
+_FORMS: dict[str, type[TomlTable]] = {
     "<identity>": ScaledIdentity,
     "<diagonal>": DiagonalMatrix,
     "<query>": Product,
@@ -81,12 +81,12 @@ _FORMS: dict[str, type[Section]] = {
 }
 
 
-def _form(value: Any, forms: dict[str, type[Section]]) -> str | None:
+def _form(value: Any, forms: dict[str, type[TomlTable]]) -> str | None:
     """Return the tag of the form that is meant, by the keys it has in common with what was written.
 
     Tags stand in angle brackets so that no key of a file can be mistaken for one.
     """
-    if isinstance(value, Section):
+    if isinstance(value, TomlTable):
         return next((tag for tag, form in forms.items() if type(value) is form), None)
     if isinstance(value, str):
         return "<name>"
@@ -97,7 +97,7 @@ def _form(value: Any, forms: dict[str, type[Section]]) -> str | None:
     return max(forms, key=lambda tag: _resemblance(set(value), forms[tag]), default=None)
 
 
-def _resemblance(keys: set[str], form: type[Section]) -> tuple[int, int]:
+def _resemblance(keys: set[str], form: type[TomlTable]) -> tuple[int, int]:
     """Count keys in common, then keys that are nearly the same."""
     near = sum("did you mean" in did_you_mean(key, form.model_fields) for key in keys)
     return len(keys & set(form.model_fields)), near
@@ -144,7 +144,7 @@ Frequencies = Annotated[
 ]
 
 
-class SinusoidalMatrix(Section):
+class SinusoidalMatrix(TomlTable):
     """``diag(amplitude · sin(frequency · t + phase)) @ matrix``, each factor one number, one per row, or drawn."""
 
     matrix: ConstantMatrix
@@ -154,7 +154,7 @@ class SinusoidalMatrix(Section):
     absolute: bool = False
 
 
-class PeriodicMatrix(Section):
+class PeriodicMatrix(TomlTable):
     """Piecewise constant: each of the matrices holds for an equal part of the period, then all repeat."""
 
     matrices: Annotated[list[ConstantMatrix], Field(min_length=1)]

@@ -44,7 +44,7 @@ def did_you_mean(name: str, valid: Iterable[str]) -> str:
     return f"did you mean {by_lower_case[near[0]]!r}? ({listed})" if near else listed
 
 
-class Section(BaseModel):
+class TomlTable(BaseModel):
     """A table of the file. Types are strict (a quoted number is no number), NaN and infinity are refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)

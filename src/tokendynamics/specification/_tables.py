@@ -8,10 +8,10 @@ from pydantic import Discriminator, Field, NonNegativeInt, PositiveFloat, Positi
 from pydantic_core import PydanticCustomError
 
 from tokendynamics.specification._matrices import Circuit, ConstantMatrix, Rows
-from tokendynamics.specification._section import Angle, Section
+from tokendynamics.specification._section import Angle, TomlTable
 
 
-class AttentionTable(Section):
+class AttentionTable(TomlTable):
     """``[attention]``: the circuits of the heads and how weights are made of logits."""
 
     qk: Circuit
@@ -21,7 +21,7 @@ class AttentionTable(Section):
     normalization: Literal["plain", "paper"] | None = None
 
 
-class AbsoluteTable(Section):
+class AbsoluteTable(TomlTable):
     """``[positions]`` of kind "absolute": vectors added to the tokens, given or sinusoidal."""
 
     kind: Literal["absolute"]
@@ -31,7 +31,7 @@ class AbsoluteTable(Section):
     base: PositiveFloat = 10000.0
 
 
-class RotaryTable(Section):
+class RotaryTable(TomlTable):
     """``[positions]`` of kind "rotary": rotated queries Q̄ and keys K̄."""
 
     kind: Literal["rotary"]
@@ -44,20 +44,20 @@ class RotaryTable(Section):
 Positions = Annotated[AbsoluteTable | RotaryTable, Field(discriminator="kind")]
 
 
-class FreeTable(Section):
+class FreeTable(TomlTable):
     """``[space]`` of kind "free"."""
 
     kind: Literal["free"]
 
 
-class SphereTable(Section):
+class SphereTable(TomlTable):
     """``[space]`` of kind "sphere"."""
 
     kind: Literal["sphere"]
     projection: Literal["orthogonal", "remark_5_1"] = "orthogonal"
 
 
-class EllipsoidTable(Section):
+class EllipsoidTable(TomlTable):
     """``[space]`` of kind "ellipsoid": the points with y^T metric y = 1."""
 
     kind: Literal["ellipsoid"]
@@ -68,7 +68,7 @@ class EllipsoidTable(Section):
 SpaceTable = Annotated[FreeTable | SphereTable | EllipsoidTable, Field(discriminator="kind")]
 
 
-class GivenTokens(Section):
+class GivenTokens(TomlTable):
     """``[start]`` with the tokens themselves: (token, dim), or (system, token, dim)."""
 
     tokens: (
@@ -76,13 +76,13 @@ class GivenTokens(Section):
     ) = Field(discriminator=Discriminator(lambda value: _depth(value)))
 
 
-class GivenAngles(Section):
+class GivenAngles(TomlTable):
     """``[start]`` with tokens on the unit circle, by their angles."""
 
     angles: Annotated[list[Angle], Field(min_length=1)]
 
 
-class _Drawn(Section):
+class _Drawn(TomlTable):
     """What every law of drawn tokens needs."""
 
     tokens: PositiveInt
@@ -145,13 +145,13 @@ Start = Annotated[
 ]
 
 
-class GivenTimes(Section):
+class GivenTimes(TomlTable):
     """``[time]`` with the saved times themselves."""
 
     times: Annotated[list[float], Field(min_length=2)]
 
 
-class SpacedTimes(Section):
+class SpacedTimes(TomlTable):
     """``[time]`` from 0 to `end` in `points` saved times, evenly or in powers from `first` on."""
 
     end: PositiveFloat
@@ -183,7 +183,7 @@ def _keys(value: Any) -> list[str]:
     return list(value) if isinstance(value, dict) else []
 
 
-class SolverTable(Section):
+class SolverTable(TomlTable):
     """``[solver]``: how to integrate; what is left out takes the default of `tokendynamics.simulate`."""
 
     engine: Literal["auto", "batched", "stiff", "fixed", "layers"] | None = None
@@ -198,14 +198,14 @@ class SolverTable(Section):
     threads: PositiveInt | None = None
 
 
-class ConsensusEvent(Section):
+class ConsensusEvent(TomlTable):
     """Stop a system once every token is within a chord (about the angle in radians) of token `reference`, from 0."""
 
     below: PositiveFloat = 1e-3
     reference: NonNegativeInt = 0
 
 
-class EventsTable(Section):
+class EventsTable(TomlTable):
     """``[events]``: what ends a system before the horizon, or is recorded while it runs on."""
 
     then: Literal["end", "record"] = "end"
@@ -218,7 +218,7 @@ FigureName = Literal["tokens", "phase_plane", "norms", "distances", "consensus",
 FigureFormat = Literal["png", "svg", "pdf"]
 
 
-class OutputTable(Section):
+class OutputTable(TomlTable):
     """``[output]``: the figures to draw (of one system of several, counted from 0) and their formats."""
 
     figures: list[FigureName] | None = None
@@ -227,7 +227,7 @@ class OutputTable(Section):
     animation: Literal["gif", "mp4"] | None = None
 
 
-class Specification(Section):
+class Specification(TomlTable):
     """A whole file: a flow, where it starts, for how long, and what to make of it."""
 
     title: str = ""

@@ -83,7 +83,7 @@ class Regime:
 def regime(qk: ArrayLike, ov: ArrayLike) -> Regime:
     """Return the regime of one attention layer from its QK and OV circuits.
 
-    The signs of A_sym are counted without forming A where that is safe; see `contraction_form`.
+    The signs of A_sym are counted without forming A where that is safe; see `same_signs_as_contraction`.
 
     Args:
         qk: W, shape (dim, dim), logits ``x_i^T qk x_j``.
@@ -108,10 +108,10 @@ def regime(qk: ArrayLike, ov: ArrayLike) -> Regime:
     value = value_spectrum(o)
     if not value.invertible:
         return classify(inertia(w), None, value)
-    return classify(inertia(w), inertia(contraction_form(w.double(), o.double().mT, value.condition)), value)
+    return classify(inertia(w), inertia(same_signs_as_contraction(w.double(), o.double().mT, value.condition)), value)
 
 
-def contraction_form(
+def same_signs_as_contraction(
     W: Float[Tensor, "dim dim"], V: Float[Tensor, "dim dim"], condition: float
 ) -> Float[Tensor, "dim dim"]:
     """Return a matrix whose symmetric part has the signs of A_sym, A = W (V^T)^{-1}, V invertible.
@@ -124,7 +124,7 @@ def contraction_form(
         V: Shape (dim, dim), float64, in row form (the transpose of ov).
         condition: cond(V).
 
-    >>> contraction_form(torch.eye(2).double(), -torch.eye(2).double(), 1.0).diagonal().tolist()
+    >>> same_signs_as_contraction(torch.eye(2).double(), -torch.eye(2).double(), 1.0).diagonal().tolist()
     [-1.0, -1.0]
     """
     return V @ W if condition < _CONGRUENCE_LIMIT else torch.linalg.solve(V, W.mT).mT

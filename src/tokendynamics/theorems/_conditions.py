@@ -61,7 +61,7 @@ LIMIT = 1e-3
 _WORST_FIRST: tuple[Outcome, ...] = ("fails", "undecided", "holds")
 
 
-def flow_of(trajectory: Trajectory) -> Flow:
+def flow_of_run(trajectory: Trajectory) -> Flow:
     """Return the flow of a trajectory.
 
     Raises:

@@ -13,7 +13,7 @@ from tokendynamics.dynamics._options import read_times
 from tokendynamics.numerics._arguments import ArrayLike
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected
 from tokendynamics.numerics._signatures import typed_arguments
-from tokendynamics.theorems._conditions import flow_of
+from tokendynamics.theorems._conditions import flow_of_run
 from tokendynamics.theorems._horizon import over_horizon
 from tokendynamics.theorems._result import Certificate, Check
 from tokendynamics.theorems._statement import Statement
@@ -105,7 +105,7 @@ def certify(trajectory: Trajectory, statements: Sequence[str] | None = None) -> 
         trajectory = replace(trajectory, flow=over_horizon(trajectory.flow, trajectory.times))
     if statements is not None:
         return [_named(name).certify(trajectory) for name in statements]
-    flow = flow_of(trajectory)
+    flow = flow_of_run(trajectory)
     start = as_start(flow, trajectory.tensor[..., 0, :, :])
     checks = ((one, one.check(flow, start).applies_to) for one in STATEMENTS)
     return [one.certify(trajectory, where) for one, where in checks if where.any() and one.decidable(trajectory)]

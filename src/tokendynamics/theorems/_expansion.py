@@ -14,7 +14,7 @@ from torch import Tensor
 from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.observables import hemisphere
 from tokendynamics.theorems import _hypotheses as measured
-from tokendynamics.theorems._conditions import flow_of, integration_tolerance, never_above, undecided
+from tokendynamics.theorems._conditions import flow_of_run, integration_tolerance, never_above, undecided
 from tokendynamics.theorems._result import Condition, Hypothesis
 
 RESIDUAL = 1e-10
@@ -255,7 +255,7 @@ def bound_conditions(placed: Tensor, trajectory: Trajectory) -> tuple[Condition,
         "min n·x_i(0) ≤ e^(−λt) n·x_l(t) ≤ max n·x_i(0), relative excess where rounding does not hide it",
         integration_tolerance(trajectory),
     )
-    flow, systems, first = flow_of(trajectory), tuple(placed.shape[:-3]), float(trajectory.times[0])
+    flow, systems, first = flow_of_run(trajectory), tuple(placed.shape[:-3]), float(trajectory.times[0])
     found = expanding_directions(flow, placed[..., 0, :, :], first)
     if not bool(found.valid.any()):
         return (undecided(systems, f"{text}: no real positive eigenvalue of V was found"),)

@@ -11,13 +11,13 @@ from torch import Tensor
 from tokendynamics.attention import AbsolutePositions, RotaryPositions, Schedule
 from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.theorems import _hypotheses as measured
-from tokendynamics.theorems._conditions import flow_of
+from tokendynamics.theorems._conditions import flow_of_run
 from tokendynamics.theorems._result import Hypothesis
 
 
 def free_softmax(flow: Flow) -> tuple[Hypothesis, ...]:
     """Suppose tokens in free space, moved by averages of tokens."""
-    return (measured.in_free_space(flow), measured.softmax_weights(flow))
+    return (measured.in_free_space(flow), measured.weights_are_softmax(flow))
 
 
 def of_constant_circuits(flow: Flow, presupposing: Callable[[Flow], tuple[Hypothesis, ...]]) -> tuple[Hypothesis, ...]:
@@ -47,12 +47,12 @@ def states_of(trajectory: Trajectory) -> Tensor:
     return trajectory.tensor.detach().double().cpu()
 
 
-def placed_states_of(trajectory: Trajectory) -> Tensor:
+def states_with_positions(trajectory: Trajectory) -> Tensor:
     """Return the saved states as attention reads them: x + p with absolute positions, x otherwise."""
-    return flow_of(trajectory).attention.placed(states_of(trajectory))
+    return flow_of_run(trajectory).attention.with_positions(states_of(trajectory))
 
 
-def along(trajectory: Trajectory, quantity: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+def at_times(trajectory: Trajectory, quantity: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
     """Measure a quantity of states and velocities at every saved time, (*system, time).
 
     Args:
@@ -61,11 +61,11 @@ def along(trajectory: Trajectory, quantity: Callable[[Tensor, Tensor], Tensor]) 
             (*system,). The velocity is that of the vector field at the saved state, not a difference of states.
     """
     states, times = states_of(trajectory), np.asarray(trajectory.times, dtype=float)
-    flow = flow_of(trajectory)
+    flow = flow_of_run(trajectory)
     values = []
     for index, time in enumerate(times.tolist()):
         x = states[..., index, :, :]
-        values.append(quantity(flow.attention.placed(x), flow.velocity(x, time)))
+        values.append(quantity(flow.attention.with_positions(x), flow.velocity(x, time)))
     return torch.stack(values, dim=-1)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tokendynamics.attention import Schedule
-from tokendynamics.attention._circuit_at_time import Frozen
+from tokendynamics.attention._circuit_at_time import CircuitAtTime
 from tokendynamics.attention.schedules import Time
 from tokendynamics.dynamics import Flow
 
@@ -46,7 +46,7 @@ class OnHorizon:
         """See `Schedule`."""
         return self.schedule.uniformly_continuous
 
-    def at(self, t: Time) -> Frozen:
+    def at(self, t: Time) -> CircuitAtTime:
         """See `Schedule`."""
         first = self.moments[0]
         return self.schedule.at(t.clamp_min(first) if isinstance(t, Tensor) else max(t, first))

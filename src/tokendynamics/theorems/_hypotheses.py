@@ -96,7 +96,7 @@ def causal_mask(flow: Flow) -> Hypothesis:
     return fact("causal mask", flow.attention.causal, _mask(flow))
 
 
-def softmax_weights(flow: Flow) -> Hypothesis:
+def weights_are_softmax(flow: Flow) -> Hypothesis:
     """Tell whether weights are a softmax of the logits, hence positive."""
     return fact("softmax weights", flow.attention.weights == "softmax", f"weights are {flow.attention.weights}")
 

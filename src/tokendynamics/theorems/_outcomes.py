@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from tokendynamics.dynamics import Flow, Trajectory
-from tokendynamics.theorems._conditions import flow_of
-from tokendynamics.theorems._free_flow import placed_states_of
+from tokendynamics.theorems._conditions import flow_of_run
+from tokendynamics.theorems._free_flow import states_with_positions
 from tokendynamics.theorems._result import Condition
 
 EXPONENT = -0.5
@@ -74,7 +74,7 @@ def slope_condition(states: Tensor, trajectory: Trajectory, stiffness: np.ndarra
     return Condition(text, outcome, np.where(np.isnan(margin), -np.inf, margin), WIDTH, first)
 
 
-Fate = Literal["zero", "diverged", "nonzero equilibrium", "undecided"]
+Outcome = Literal["zero", "diverged", "nonzero equilibrium", "undecided"]
 _GROWN = math.log(1e3)
 _VANISHED = math.log(1e-6)
 _AT_REST = 1e-3
@@ -92,7 +92,7 @@ def log_norms(states: Tensor) -> Tensor:
     return largest.log() + torch.linalg.vector_norm(unit, dim=-1).amax(dim=-1).clamp_min(1.0).log()
 
 
-def fates(trajectory: Trajectory) -> np.ndarray:
+def outcomes_of(trajectory: Trajectory) -> np.ndarray:
     """Classify the end of every system of a run of a free flow that is constant in time.
 
     With n(t) the largest norm of a token (of x + p with absolute positions) and T the time at which the run ended:
@@ -115,10 +115,10 @@ def fates(trajectory: Trajectory) -> np.ndarray:
     >>> from tokendynamics.dynamics import simulate
     >>> from tokendynamics.spaces import Free
     >>> grows = Flow(Attention([[1.0]], [[1.0]]), Free())
-    >>> str(fates(simulate(grows, [[1.0], [2.0]], np.linspace(0.0, 12.0, 13))))
+    >>> str(outcomes_of(simulate(grows, [[1.0], [2.0]], np.linspace(0.0, 12.0, 13))))
     'diverged'
     """
-    states, flow = placed_states_of(trajectory), flow_of(trajectory)
+    states, flow = states_with_positions(trajectory), flow_of_run(trajectory)
     logs = log_norms(states).numpy()
     end_times = np.asarray(trajectory.end_times - trajectory.times[0], dtype=float)
     scale = _log_scale(flow).expand(states.shape[:-3]).numpy()
@@ -157,7 +157,7 @@ def _decaying(logs: np.ndarray, trajectory: Trajectory, end_times: np.ndarray) -
 
 def _end_motion(flow: Flow, time: float, last: Tensor) -> tuple[np.ndarray, np.ndarray]:
     """max|ẋ_l| and d/dt |x_l| of the longest token, both relative to the largest norm, for placed states."""
-    x = last - flow.attention.placed(torch.zeros_like(last))
+    x = last - flow.attention.with_positions(torch.zeros_like(last))
     velocity = flow.velocity(x, time)
     lengths = torch.linalg.vector_norm(last, dim=-1)
     largest, index = lengths.clamp_min(torch.finfo(last.dtype).tiny).max(dim=-1)

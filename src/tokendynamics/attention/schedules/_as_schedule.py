@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from tokendynamics.attention._circuit_at_time import Dense, Frozen
+from tokendynamics.attention._circuit_at_time import CircuitAtTime, Dense
 from tokendynamics.attention._circuits import FactoredMatrix
 from tokendynamics.attention.schedules._schedule import Constant, Continuous, Schedule, Time, mapped, with_head_axis
 from tokendynamics.attention.schedules._sinusoidal import Sinusoidal
@@ -56,7 +56,7 @@ class PerHead:
         """See `Schedule`."""
         return _all([head.uniformly_continuous for head in self.heads])
 
-    def at(self, t: Time) -> Frozen:
+    def at(self, t: Time) -> CircuitAtTime:
         """See `Schedule`."""
         return Dense(_side_by_side([head.at(t).dense() for head in self.heads]))
 
@@ -155,7 +155,7 @@ class FromCallable(Continuous):
     def __repr__(self) -> str:
         return f"FromCallable({self.argument}, {self.shape})"
 
-    def at(self, t: Time) -> Frozen:
+    def at(self, t: Time) -> CircuitAtTime:
         """See `Schedule`."""
         if not (isinstance(t, Tensor) and t.ndim):
             return Dense(self.matrix_at(float(t)))

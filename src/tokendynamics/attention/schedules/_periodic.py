@@ -8,7 +8,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from tokendynamics.attention._circuit_at_time import Dense, Frozen
+from tokendynamics.attention._circuit_at_time import CircuitAtTime, Dense
 from tokendynamics.attention._circuits import FactoredMatrix
 from tokendynamics.attention.schedules._schedule import Constant, Time, mapped
 from tokendynamics.numerics._arguments import ArrayLike, as_finite, as_tensor
@@ -65,7 +65,7 @@ class Periodic:
     def __repr__(self) -> str:
         return f"Periodic({self._count} pieces of {tuple(self.shape)}, period {self.period:g})"
 
-    def at(self, t: Time) -> Frozen:
+    def at(self, t: Time) -> CircuitAtTime:
         """See `Schedule`."""
         times = t.reshape(-1).tolist() if isinstance(t, Tensor) else [t]
         indices = {self._index(time) for time in times}

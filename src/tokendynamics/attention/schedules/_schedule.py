@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import torch
 from torch import Tensor
 
-from tokendynamics.attention._circuit_at_time import Dense, Factored, Frozen, Multiple
+from tokendynamics.attention._circuit_at_time import CircuitAtTime, Dense, Factored, Multiple
 from tokendynamics.attention._circuits import FactoredMatrix
 
 
@@ -62,7 +62,7 @@ class Schedule(Protocol):
     @property
     def uniformly_continuous(self) -> bool | None: ...
 
-    def at(self, t: Time) -> Frozen:
+    def at(self, t: Time) -> CircuitAtTime:
         """Return the circuits at time t."""
         ...
 
@@ -143,7 +143,7 @@ class Constant(Continuous):
         exact = torch.equal(self.matrix, torch.diag_embed(multiple.unsqueeze(-1).expand_as(diagonal)))
         return multiple if exact else None
 
-    def at(self, t: Time) -> Frozen:
+    def at(self, t: Time) -> CircuitAtTime:
         """See `Schedule`."""
         if isinstance(self.matrix, FactoredMatrix):
             return Factored(self.matrix)

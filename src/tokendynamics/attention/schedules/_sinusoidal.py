@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tokendynamics.attention._circuit_at_time import Frozen, RowScaled
+from tokendynamics.attention._circuit_at_time import CircuitAtTime, RowScaled
 from tokendynamics.attention.schedules._schedule import Continuous, Time, one_system_axis, with_head_axis
 from tokendynamics.numerics._arguments import ArrayLike, as_finite, as_tensor
 from tokendynamics.numerics._errors import ArgumentValueError, expected
@@ -81,7 +81,7 @@ class Sinusoidal(Continuous):
     def __repr__(self) -> str:
         return f"Sinusoidal({tuple(self.shape)}{', absolute' * self.absolute})"
 
-    def at(self, t: Time) -> Frozen:
+    def at(self, t: Time) -> CircuitAtTime:
         """See `Schedule`."""
         time = t.reshape(-1, 1, 1) if isinstance(t, Tensor) and t.ndim else t
         wave = torch.sin(self.frequency * time + self.phase)

@@ -23,8 +23,8 @@ from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.provenance._owned import digest
 from tokendynamics.provenance._reading import read_json, read_npz
-from tokendynamics.provenance._swap import NEW, held, put_in_place, recover, staging
-from tokendynamics.provenance._whole import told_if_full
+from tokendynamics.provenance._swap import NEW, locked, put_in_place, recover, staging
+from tokendynamics.provenance._whole import full_disk_as_storage_error
 
 SOLVED = 0.01
 """Share of the targets' variance that a model may leave to count as having solved the task."""
@@ -141,11 +141,11 @@ class LearningRecord:
         recover(place)
         if not overwrite:
             self.check_free(place)
-        with told_if_full(place):
+        with full_disk_as_storage_error(place):
             place.mkdir(parents=True, exist_ok=True)
             with staging(place) as root:
                 self._write(root / NEW)
-                with held(place):
+                with locked(place):
                     put_in_place(root, place, (_RECORD, _PARAMETERS), entry_by_entry=True)
         return Path(folder)
 

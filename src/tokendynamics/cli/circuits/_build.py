@@ -79,12 +79,12 @@ def build_command(
     model = build_solution(solution, task, options)
     comparison = compare(model, given or task.sample(1, seed).tolist(), seed)
 
-    from tokendynamics.cli.circuits._folder import matrices_of, record_of, write_results
+    from tokendynamics.cli.circuits._folder import manifest_of, matrices_of, write_results
     from tokendynamics.provenance._manifest import plain
     from tokendynamics.report.circuits._reports import built_report
 
     parameters = {"solution": solution, **task_parameters(task, q_true or functional, law), **given_options(options)}
-    manifest = record_of(parameters, seed=seed, started=started)
+    manifest = manifest_of(parameters, seed=seed, started=started)
     summary = {"solution": solution, "q_true": task.q_true.tolist(), "law": task.law.tolist(), **comparison.as_json()}
     files: tuple[str, ...] = ()
     if out is not None:

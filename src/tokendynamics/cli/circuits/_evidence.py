@@ -76,7 +76,7 @@ def evidence_command(
     """
     from tokendynamics.circuits.evidence import check_measurable, evidence
     from tokendynamics.cli._output import Output
-    from tokendynamics.cli.circuits._folder import record_of, write_results
+    from tokendynamics.cli.circuits._folder import manifest_of, write_results
     from tokendynamics.numerics._resources import limited_threads
     from tokendynamics.provenance._manifest import plain
     from tokendynamics.report.circuits._reports import evidence_report
@@ -101,7 +101,7 @@ def evidence_command(
     with limited_threads(threads):
         found = evidence(chosen, chosen.task, samples=samples, seed=seed, resamples=resamples, confidence=confidence)
         parameters = {**about, "samples": samples, "resamples": resamples, "confidence": confidence}
-        manifest = record_of(parameters, seed=seed, started=started)
+        manifest = manifest_of(parameters, seed=seed, started=started)
     summary = about | {"q_true": chosen.task.q_true.tolist(), "law": chosen.task.law.tolist()} | found.as_json()
     files: tuple[str, ...] = ()
     if out is not None:

@@ -76,7 +76,7 @@ def _check_no_runs(folder: Path, command: str) -> None:
         raise ArgumentValueError(expected("--out", wanted, came, "choose another folder"))
 
 
-def record_of(parameters: Mapping[str, Any], *, seed: int | None, started: datetime) -> dict[str, Any]:
+def manifest_of(parameters: Mapping[str, Any], *, seed: int | None, started: datetime) -> dict[str, Any]:
     """Return the manifest of this call, with the versions of what was used."""
     import torch
 

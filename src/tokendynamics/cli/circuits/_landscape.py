@@ -53,7 +53,7 @@ Examples:
 def landscape_command(threads: int, out: Path | None, as_json: bool, **given: Any) -> None:
     """Say where the exact expected loss of the paper's section WHICH has stationary points, and where descent ends."""
     from tokendynamics.cli._output import Output
-    from tokendynamics.cli.circuits._folder import record_of, write_results
+    from tokendynamics.cli.circuits._folder import manifest_of, write_results
     from tokendynamics.numerics._resources import limited_threads
     from tokendynamics.provenance._manifest import plain
     from tokendynamics.report.circuits._reports import landscape_report
@@ -61,7 +61,7 @@ def landscape_command(threads: int, out: Path | None, as_json: bool, **given: An
     output, started = Output(as_json=as_json), datetime.now(UTC)
     with limited_threads(threads):
         found = _surveyed(given, output)
-        manifest = record_of(_parameters(given, found), seed=found.basins.seed, started=started)
+        manifest = manifest_of(_parameters(given, found), seed=found.basins.seed, started=started)
     summary = found.as_json()
     files: tuple[str, ...] = ()
     if out is not None:

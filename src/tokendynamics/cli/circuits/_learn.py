@@ -80,7 +80,7 @@ def learn_command(
     weights and batches differ. Without options N = 6 and M = 16.
     """
     from tokendynamics.cli._output import Output
-    from tokendynamics.cli.circuits._folder import record_of, write_results
+    from tokendynamics.cli.circuits._folder import manifest_of, write_results
     from tokendynamics.numerics._resources import check_fits, limited_threads
     from tokendynamics.provenance._manifest import plain
     from tokendynamics.report.circuits._reports import learning_report
@@ -95,7 +95,7 @@ def learn_command(
             records = [_run(task, number, out, output, progress, chosen) for number in numbers]
             evidences = _measured(records, samples, progress)
             about = {**chosen, **task_parameters(task, q_true or "random:0", law), "seeds": seeds, "samples": samples}
-            manifest = record_of(about, seed=seed, started=started)
+            manifest = manifest_of(about, seed=seed, started=started)
         summary = _summary(records, evidences)
         files = write_results(
             out,

@@ -11,7 +11,7 @@ from torch import Tensor
 from tokendynamics import plots
 from tokendynamics.circuits.evidence._instrument import row_centred
 from tokendynamics.circuits.learning import LearningRecord
-from tokendynamics.papers._drawing import banded, dots, footnote
+from tokendynamics.papers._drawing import banded, dot_rows, footnote
 from tokendynamics.papers._record import Quantity, Record, measured, timed
 from tokendynamics.papers.logical._learned import Size, learned, learning_time
 from tokendynamics.provenance._progress import Progress
@@ -94,7 +94,7 @@ def draw(record: Record) -> Figure:
         plots.heat_map(matrix, cells="signs", row_label="previous", column_label="current", axes=panel)
     correlations = np.abs(record.results["correlations"])
     rows = {"raw": correlations[:, 0].tolist(), "centred": correlations[:, 1].tolist()}
-    dots(panels[2], rows, "|correlation| with q_true", scale="linear")
+    dot_rows(panels[2], rows, "|correlation| with q_true", scale="linear")
     panels[2].set_xlim(-0.03, 1.03)
     losses = np.array([run.losses for run in runs])
     banded(panels[5], range(1, losses.shape[1] + 1), {f"{len(runs)} runs": losses}, "loss on the next batch")

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from tokendynamics import plots
 from tokendynamics.circuits.learning import Architecture, Flavour, LearningRecord
-from tokendynamics.papers._drawing import banded, dots, footnote
+from tokendynamics.papers._drawing import banded, dot_rows, footnote
 from tokendynamics.papers._record import Quantity, Record, measured, timed
 from tokendynamics.papers.logical._learned import Size, final_losses, learned, learning_time, median_interval
 from tokendynamics.provenance._progress import Progress
@@ -98,7 +98,7 @@ def draw(record: Record) -> Figure:
     count = next(iter(flavours.values())).shape[1]
     banded(left, range(1, count + 1), flavours, "mean squared error")
     left.set_xlabel("outer step")
-    dots(
+    dot_rows(
         right,
         {name: final_losses(runs[model]).tolist() for model, name in MODELS.items()},
         "mean squared error",

@@ -28,7 +28,7 @@ class Sites:
 
 
 @dataclass(frozen=True)
-class Law:
+class InitialLaw:
     """How an untrained tensor is drawn: N(0, std²), or a constant where `std` is 0; one row may be zero."""
 
     std: float = 0.0
@@ -65,7 +65,7 @@ class Adapter:
     split: Callable[[Mapping[str, Tensor], Mapping[str, Any]], dict[str, Tensor]]
     scale: Callable[[Any, int], float]
     norm_eps: Callable[[Any], float]
-    law: Callable[[Any, str, int], Law]
+    law: Callable[[Any, str, int], InitialLaw]
     rotary: Callable[[Any], tuple[Tensor, float]] | None = None
     renamed: tuple[tuple[str, str], ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tokendynamics.pretrained.adapters._adapter import Adapter, Law, Sites, input_heads, output_heads
+from tokendynamics.pretrained.adapters._adapter import Adapter, InitialLaw, Sites, input_heads, output_heads
 
 
 def _describe(config: Any) -> dict[str, Any]:
@@ -48,11 +48,11 @@ def _split(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> dict[str,
     return parts
 
 
-def _law(config: Any, name: str, ndim: int) -> Law:
+def _law(config: Any, name: str, ndim: int) -> InitialLaw:
     if ndim == 1:
-        return Law(constant=1.0 if name.endswith("LayerNorm.weight") else 0.0)
+        return InitialLaw(constant=1.0 if name.endswith("LayerNorm.weight") else 0.0)
     zero_row = config.pad_token_id if name.endswith("word_embeddings.weight") else None
-    return Law(std=config.initializer_range, zero_row=zero_row)
+    return InitialLaw(std=config.initializer_range, zero_row=zero_row)
 
 
 ADAPTER = Adapter(

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tokendynamics.pretrained.adapters._adapter import Adapter, Law, Sites
+from tokendynamics.pretrained.adapters._adapter import Adapter, InitialLaw, Sites
 
 
 def _describe(config: Any) -> dict[str, Any]:
@@ -58,13 +58,13 @@ def _scale(config: Any, layer: int) -> float:
     return scale / (layer + 1) if config.scale_attn_by_inverse_layer_idx else scale
 
 
-def _law(config: Any, name: str, ndim: int) -> Law:
+def _law(config: Any, name: str, ndim: int) -> InitialLaw:
     if ndim == 1:
-        return Law(constant=1.0 if name.endswith("weight") else 0.0)
+        return InitialLaw(constant=1.0 if name.endswith("weight") else 0.0)
     if name.endswith("c_proj.weight"):
         # Both residual parts of each of the n_layer blocks, so that the sum's variance does not grow with depth.
-        return Law(std=config.initializer_range / math.sqrt(2 * config.n_layer))
-    return Law(std=config.initializer_range)
+        return InitialLaw(std=config.initializer_range / math.sqrt(2 * config.n_layer))
+    return InitialLaw(std=config.initializer_range)
 
 
 ADAPTER = Adapter(

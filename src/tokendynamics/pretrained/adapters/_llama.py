@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tokendynamics.pretrained.adapters._adapter import Adapter, Law, Sites, input_heads, output_heads
+from tokendynamics.pretrained.adapters._adapter import Adapter, InitialLaw, Sites, input_heads, output_heads
 
 
 def _d_head(config: Any) -> int:
@@ -65,11 +65,11 @@ def _rotary(config: Any) -> tuple[Tensor, float]:
     return rotary.get_buffer("inv_freq"), float(rotary.attention_scaling)
 
 
-def _law(config: Any, name: str, ndim: int) -> Law:
+def _law(config: Any, name: str, ndim: int) -> InitialLaw:
     if ndim == 1:
-        return Law(constant=1.0 if name.endswith("weight") else 0.0)
+        return InitialLaw(constant=1.0 if name.endswith("weight") else 0.0)
     zero_row = config.pad_token_id if name == "embed_tokens.weight" else None
-    return Law(std=config.initializer_range, zero_row=zero_row)
+    return InitialLaw(std=config.initializer_range, zero_row=zero_row)
 
 
 ADAPTER = Adapter(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tokendynamics.numerics._errors import ArgumentValueError, CheckpointError, expected, shown
-from tokendynamics.pretrained._other_libraries import quiet, refusing
+from tokendynamics.pretrained._other_libraries import refusing, silenced
 from tokendynamics.pretrained.adapters import adapter_for
 from tokendynamics.pretrained.adapters._adapter import Adapter
 from tokendynamics.provenance._reading import parse_json
@@ -29,7 +29,7 @@ def read_config(folder: Path) -> Any:
     from transformers import AutoConfig
 
     # A strict configuration class refuses values in its own words.
-    with refusing(lambda words: CheckpointError(expected(str(path), "a valid configuration", words))), quiet():
+    with refusing(lambda words: CheckpointError(expected(str(path), "a valid configuration", words))), silenced():
         return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 

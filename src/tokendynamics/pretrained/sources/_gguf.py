@@ -19,7 +19,7 @@ import torch
 
 from tokendynamics.numerics._errors import CheckpointError, TokenDynamicsError, expected
 from tokendynamics.numerics._extras import require
-from tokendynamics.pretrained._other_libraries import in_short, quiet, refusing, without_panics
+from tokendynamics.pretrained._other_libraries import in_short, refusing, silenced, without_panics
 from tokendynamics.pretrained.adapters import adapter_for
 from tokendynamics.pretrained.sources._gguf_header import read_header
 from tokendynamics.provenance._owned import digest, entries_in, files_below, written_in
@@ -118,7 +118,7 @@ def converted(path: Path, cache: Path | str | None, report: Progress) -> Path:
     network, tokenizer = _read(path)
     try:
         # A damaged conversion is nobody's work: it is replaced.
-        with whole_folder(target, {"source": path.name}, WRITER, overwrite=True) as folder, quiet():
+        with whole_folder(target, {"source": path.name}, WRITER, overwrite=True) as folder, silenced():
             network.save_pretrained(folder)
             tokenizer.save_pretrained(folder)
     except OSError as error:
@@ -143,7 +143,7 @@ def _read(path: Path) -> tuple[Any, Any]:
 
     source = {"gguf_file": path.name, "trust_remote_code": False}
     # The GGUF reader fails on broken files with whatever its parsing led to.
-    with refusing(refusal), quiet(), without_panics(), _without_conversion_bar():
+    with refusing(refusal), silenced(), without_panics(), _without_conversion_bar():
         read_header(path)
         network = _dequantised(path, source)
         return network, AutoTokenizer.from_pretrained(path.parent, **source)

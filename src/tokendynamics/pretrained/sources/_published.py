@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tokendynamics.numerics._errors import CheckpointError, expected
 from tokendynamics.numerics._extras import install
-from tokendynamics.pretrained._other_libraries import in_short, quiet
+from tokendynamics.pretrained._other_libraries import in_short, silenced
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def snapshot(repository: str, *, weights: tuple[str, ...]) -> Path:
     import huggingface_hub
 
     try:
-        with quiet():
+        with silenced():
             # Subfolders hold copies for other frameworks.
             folder = huggingface_hub.snapshot_download(
                 repository, allow_patterns=[*_SMALL_FILES, *weights], ignore_patterns=["*/*"]

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tokendynamics.pretrained.adapters._adapter import Law
+from tokendynamics.pretrained.adapters._adapter import InitialLaw
 
 _LLAMA_2 = {"vocab_size": 32000, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5}
 
@@ -86,7 +86,7 @@ class DrawnTensors:
         shapes: Shape of every tensor by its name in the base model.
     """
 
-    def __init__(self, shapes: Mapping[str, tuple[int, ...]], law: Callable[[str], Law], seed: int) -> None:
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], law: Callable[[str], InitialLaw], seed: int) -> None:
         self.shapes = shapes
         self._law = law
         self._seed = seed

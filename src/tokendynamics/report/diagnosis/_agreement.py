@@ -11,8 +11,8 @@ from tokendynamics.report.diagnosis._depth import (
     WIDTH,
     Spread,
     Step,
-    along,
     at_steps,
+    by_depth,
     depth_axis,
     hover,
     nothing_to_draw,
@@ -105,8 +105,8 @@ def agreement_figures(trace: xr.Dataset) -> list[Figure]:
 
 
 def _figure(trace: xr.Dataset, measure: _Measure, where: list[Step]) -> Figure:
-    removed = along(trace, measure.variable, "removed", where)
-    kept = along(trace, measure.variable, "kept", where)
+    removed = by_depth(trace, measure.variable, "removed", where)
+    kept = by_depth(trace, measure.variable, "kept", where)
     between = _between(trace, where) if measure.variable == "mean_pair_cosine" else None
     ident = f"agreement-{measure.variable.replace('_', '-')}"
     prompts = trace.sizes["prompt"]

@@ -74,7 +74,7 @@ def spread(values: np.ndarray) -> Spread:
     return Spread(each, float(np.mean(defined)), min(defined), max(defined))
 
 
-def along(trace: xr.Dataset, variable: str, sinks: str, where: list[Step]) -> list[Spread]:
+def by_depth(trace: xr.Dataset, variable: str, sinks: str, where: list[Step]) -> list[Spread]:
     """Return the spread over prompts of `variable` at each step, with the sinks ``"kept"`` or ``"removed"``."""
     values = trace[variable].sel(sinks=sinks).transpose("layer", "site", "prompt")
     return at_steps(values, where)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import altair as alt
 import xarray as xr
 
-from tokendynamics.report.diagnosis._depth import WIDTH, Spread, Step, along, depth_axis, hover, spread, steps
+from tokendynamics.report.diagnosis._depth import WIDTH, Spread, Step, by_depth, depth_axis, hover, spread, steps
 from tokendynamics.report.kit._figure import Figure, Table, cells
 from tokendynamics.report.kit._palette import BLUE, INK, ORANGE, PAPER
 from tokendynamics.report.kit._svg import Drawing, Key, draw
@@ -22,7 +22,8 @@ def norms_figure(trace: xr.Dataset) -> Figure:
     """Draw median and quartiles of the tokens' norms, and the largest sink's norm, at each state of the model."""
     where = steps(trace)
     bands = {
-        name: along(trace, f"norm_{name}", "removed", where) for name in ("lower_quartile", "median", "upper_quartile")
+        name: by_depth(trace, f"norm_{name}", "removed", where)
+        for name in ("lower_quartile", "median", "upper_quartile")
     }
     sinks = _sinks(trace)
     prompts = trace.sizes["prompt"]

@@ -53,7 +53,7 @@ def render(
     """
     script, sheet = "\n\n".join(resource(name) for name in scripts), style(*sheets)
     return (
-        environment()
+        templates()
         .get_template(template)
         .render(
             title=title,
@@ -94,7 +94,7 @@ def _source(text: str) -> str:
     return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
 
 
-def environment() -> Environment:
+def templates() -> Environment:
     """Return templates that escape whatever is put into them."""
     made = Environment(
         loader=PackageLoader("tokendynamics.report.kit", "template"),

@@ -11,7 +11,7 @@ from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.observables import log_potential
 from tokendynamics.observables._interactions import log_interaction_sums
 from tokendynamics.theorems import _hypotheses as measured
-from tokendynamics.theorems._conditions import beyond_rounding, except_where, flow_of, never_above, undecided
+from tokendynamics.theorems._conditions import beyond_rounding, except_where, flow_of_run, never_above, undecided
 from tokendynamics.theorems._result import Condition, Hypothesis, Prediction
 from tokendynamics.theorems._statement import Statement
 
@@ -24,7 +24,7 @@ def gradient_structure(flow: Flow) -> tuple[Hypothesis, ...]:
     """Suppose one head of softmax weights on an ellipsoid, full mask."""
     return (
         measured.on_ellipsoid(flow),
-        measured.softmax_weights(flow),
+        measured.weights_are_softmax(flow),
         measured.no_positions(flow),
         measured.full_mask(flow),
         measured.one_head(flow),
@@ -97,7 +97,7 @@ def _predict(flow: Flow, start: Tensor) -> Prediction:
 
 def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
     text = "relative error of velocity = −grad V"
-    flow = flow_of(trajectory)
+    flow = flow_of_run(trajectory)
     states, times = trajectory.tensor.detach().double(), np.asarray(trajectory.times)
     excess = torch.full(states.shape[:-2], -torch.inf, dtype=torch.float64)
     for index in np.unique(np.linspace(0, len(times) - 1, min(len(times), _LOOKED_AT)).round().astype(int)):

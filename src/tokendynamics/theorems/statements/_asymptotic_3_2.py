@@ -9,7 +9,7 @@ from torch import Tensor
 from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.observables import log_potential
 from tokendynamics.theorems import _hypotheses as measured
-from tokendynamics.theorems._conditions import flow_of, integration_tolerance, never_rises, tends_to_zero
+from tokendynamics.theorems._conditions import flow_of_run, integration_tolerance, never_rises, tends_to_zero
 from tokendynamics.theorems._result import Condition, Prediction
 from tokendynamics.theorems._statement import Statement
 from tokendynamics.theorems.statements._asymptotic_3_1 import gradient_hypotheses, gradient_structure
@@ -29,7 +29,7 @@ def _predict(flow: Flow, start: Tensor) -> Prediction:
 
 def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
     states = trajectory.tensor.detach().double()
-    qk = flow_of(trajectory).attention.qk.matrix_at(0.0)[..., 0, :, :].double()
+    qk = flow_of_run(trajectory).attention.qk.matrix_at(0.0)[..., 0, :, :].double()
     # V < 0 does not rise exactly when log(−V) does not fall; differences of the logarithm are relative ones.
     falling = -log_potential(states, qk.unsqueeze(-3))
     tolerance = integration_tolerance(trajectory)
@@ -41,7 +41,7 @@ def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
 
 def _last_speed(trajectory: Trajectory) -> Tensor:
     """Return the largest speed at the end in units of the largest there can be, shape (…, 1)."""
-    flow = flow_of(trajectory)
+    flow = flow_of_run(trajectory)
     last = trajectory.tensor[..., -1, :, :].detach().double()
     velocity = flow.velocity(last, float(np.asarray(trajectory.times)[-1]))
     metric = measured.metric_of(flow).to(last)

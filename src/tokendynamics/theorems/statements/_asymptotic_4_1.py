@@ -11,7 +11,7 @@ from tokendynamics.observables import diameter, hemisphere, hemisphere_function
 from tokendynamics.theorems import _hypotheses as measured
 from tokendynamics.theorems._conditions import (
     LIMIT,
-    flow_of,
+    flow_of_run,
     integration_tolerance,
     never_rises,
     tends_to_zero,
@@ -34,7 +34,7 @@ to 0 as a Lyapunov function of the consensus set would."""
 def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
     return (
         measured.on_ellipsoid(flow),
-        measured.softmax_weights(flow),
+        measured.weights_are_softmax(flow),
         measured.no_positions(flow),
         measured.full_mask(flow),
     )
@@ -68,7 +68,7 @@ def deepest_direction(flow: Flow, start: Tensor) -> Tensor:
 
 
 def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
-    flow, states = flow_of(trajectory), trajectory.tensor.detach().double()
+    flow, states = flow_of_run(trajectory), trajectory.tensor.detach().double()
     metric = measured.metric_of(flow).to(states)
     v = deepest_direction(flow, states[..., 0, :, :])
     # The largest |v·y| on the ellipsoid is |v| in the metric M^{-1}: the scale of (13).

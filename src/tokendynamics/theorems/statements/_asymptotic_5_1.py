@@ -28,7 +28,7 @@ def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
 
 def causal_attention(flow: Flow) -> tuple[Hypothesis, ...]:
     """Return what theorem 5.1 and remark 5.1 suppose of the attention, whatever the space."""
-    return (measured.softmax_weights(flow), measured.no_positions(flow), measured.causal_mask(flow))
+    return (measured.weights_are_softmax(flow), measured.no_positions(flow), measured.causal_mask(flow))
 
 
 def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:

@@ -10,7 +10,7 @@ from tokendynamics.observables import direction_deficit
 from tokendynamics.theorems import _hypotheses as measured
 from tokendynamics.theorems._conditions import (
     LIMIT,
-    flow_of,
+    flow_of_run,
     integration_tolerance,
     never_above,
     never_rises,
@@ -27,7 +27,7 @@ def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
     return (
         measured.on_sphere(flow),
         measured.projection_is(flow, "orthogonal"),
-        measured.softmax_weights(flow),
+        measured.weights_are_softmax(flow),
         measured.no_positions(flow),
         measured.causal_mask(flow),
         measured.one_head(flow),
@@ -88,7 +88,7 @@ def _slowest(ov: Tensor, tokens: int) -> float:
 
 
 def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
-    flow, states = flow_of(trajectory), trajectory.tensor.detach()
+    flow, states = flow_of_run(trajectory), trajectory.tensor.detach()
     v = sided(flow, states[..., 0, :, :].double())[0].unsqueeze(-2)
     deficits = direction_deficit(states, v)
     tolerance = integration_tolerance(trajectory)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.theorems import _hypotheses as measured
-from tokendynamics.theorems._conditions import beyond_rounding, except_where, flow_of, never_above, undecided
+from tokendynamics.theorems._conditions import beyond_rounding, except_where, flow_of_run, never_above, undecided
 from tokendynamics.theorems._result import Condition, Hypothesis, Prediction
 from tokendynamics.theorems._statement import Statement
 from tokendynamics.theorems.statements._asymptotic_5_1 import (
@@ -70,7 +70,7 @@ def sphere_velocity(flow: Flow, ov: Tensor, z: Tensor, t: float) -> Tensor:
 
 
 def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
-    flow, states = flow_of(trajectory), trajectory.tensor.detach().double()
+    flow, states = flow_of_run(trajectory), trajectory.tensor.detach().double()
     ov = _value_matrix(flow).to(states)
     singular = np.broadcast_to(~_regular(ov).cpu().numpy(), states.shape[:-3])
     text = "relative error of ov · velocity(y) = sphere velocity(ov y)"

@@ -8,9 +8,9 @@ from torch import Tensor
 from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.observables._quadratic import pair_quadratic_form_rate
 from tokendynamics.theorems import _hypotheses as measured
-from tokendynamics.theorems._conditions import except_where, flow_of, never_above, undecided
+from tokendynamics.theorems._conditions import except_where, flow_of_run, never_above, undecided
 from tokendynamics.theorems._contraction import contraction_form, symmetric_contraction
-from tokendynamics.theorems._free_flow import along, free_softmax, of_constant_circuits
+from tokendynamics.theorems._free_flow import at_times, free_softmax, of_constant_circuits
 from tokendynamics.theorems._result import Condition, Hypothesis, Prediction
 from tokendynamics.theorems._statement import Statement
 
@@ -45,7 +45,7 @@ def pair_rate_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
     That product bounds the terms before they cancel in the difference of the velocities. Only A_sym enters, so the
     condition can be evaluated for an A that is not symmetric too.
     """
-    text, flow = "d/dt q_A(x_i − x_j) ≥ 0 for every pair", flow_of(trajectory)
+    text, flow = "d/dt q_A(x_i − x_j) ≥ 0 for every pair", flow_of_run(trajectory)
     form = contraction_form(flow)
     if flow.heads != 1 or not bool(form.defined.any()):
         return (undecided(tuple(trajectory.tensor.shape[:-3]), f"{text}: A is undefined"),)
@@ -57,7 +57,9 @@ def pair_rate_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
         terms = torch.cdist(x, x) * (size * largest)[..., None, None]
         return (-rate / terms.clamp_min(torch.finfo(x.dtype).tiny)).amax(dim=(-2, -1))
 
-    found = never_above(form.scaled(along(trajectory, wrong_way)), trajectory, measured.ROUNDING, text, pointwise=True)
+    found = never_above(
+        form.scaled(at_times(trajectory, wrong_way)), trajectory, measured.ROUNDING, text, pointwise=True
+    )
     return (except_where(found, (~form.defined).numpy(), "A is undefined"),)
 
 

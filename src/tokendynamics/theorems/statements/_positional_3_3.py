@@ -11,7 +11,7 @@ from torch import Tensor
 from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.observables._quadratic import quadratic_form, quadratic_form_rate, quadratic_form_rate_bound
 from tokendynamics.theorems import _hypotheses as measured
-from tokendynamics.theorems._conditions import except_where, flow_of, integration_tolerance, never_above, undecided
+from tokendynamics.theorems._conditions import except_where, flow_of_run, integration_tolerance, never_above, undecided
 from tokendynamics.theorems._contraction import (
     ContractionForm,
     contracting_systems,
@@ -20,7 +20,7 @@ from tokendynamics.theorems._contraction import (
     norm_bound,
     symmetric_contraction,
 )
-from tokendynamics.theorems._free_flow import along, free_softmax, of_constant_circuits, states_of
+from tokendynamics.theorems._free_flow import at_times, free_softmax, of_constant_circuits, states_of
 from tokendynamics.theorems._result import Condition, Hypothesis, Prediction
 from tokendynamics.theorems._statement import Statement
 
@@ -47,7 +47,7 @@ def _predict(flow: Flow, start: Tensor) -> Prediction:
 
 
 def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
-    flow, text = flow_of(trajectory), "d/dt q_A(x_l) ≥ 2 − 2L exp(−q_qk(x_l))"
+    flow, text = flow_of_run(trajectory), "d/dt q_A(x_l) ≥ 2 − 2L exp(−q_qk(x_l))"
     form = contraction_form(flow)
     if flow.heads != 1 or not bool(form.defined.any()):
         return (undecided(tuple(trajectory.tensor.shape[:-3]), f"{text}: A is undefined"),)
@@ -61,7 +61,7 @@ def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
         return torch.where(torch.isinf(bound), -1.0, (bound - rate) / terms).amax(dim=-1)
 
     inequality = never_above(
-        form.scaled(along(trajectory, shortfall)), trajectory, measured.ROUNDING, text, pointwise=True
+        form.scaled(at_times(trajectory, shortfall)), trajectory, measured.ROUNDING, text, pointwise=True
     )
     contracting = contracting_systems(form) & form.defined
     found = (inequality, _bounded(trajectory, form, contracting)) if bool(contracting.any()) else (inequality,)

@@ -11,7 +11,7 @@ from tokendynamics.theorems import _hypotheses as measured
 from tokendynamics.theorems._conditions import (
     LIMIT,
     except_where,
-    flow_of,
+    flow_of_run,
     integration_tolerance,
     never_rises,
     tends_to_zero,
@@ -56,7 +56,7 @@ def contraction_prediction(flow: Flow, start: Tensor, name: str) -> Prediction:
 
 def contraction_conditions(states: Tensor, trajectory: Trajectory) -> tuple[Condition, ...]:
     """Require log h non-increasing and the slope of t^(−1/2), of states (…, time, token, dim) tending to zero."""
-    flow = flow_of(trajectory)
+    flow = flow_of_run(trajectory)
     form = contraction_form(flow)
     if flow.heads != 1 or not bool(form.defined.any()):
         return (undecided(tuple(states.shape[:-3]), "decay of h: A is undefined"),)
@@ -64,7 +64,7 @@ def contraction_conditions(states: Tensor, trajectory: Trajectory) -> tuple[Cond
 
 
 def _decay(states: Tensor, trajectory: Trajectory) -> tuple[Condition, ...]:
-    flow = flow_of(trajectory)
+    flow = flow_of_run(trajectory)
     form = contraction_form(flow)
     log_h = log_potential(states, form.qk.unsqueeze(-3))
     relative = log_h / log_h[..., :1].abs().clamp_min(1.0)

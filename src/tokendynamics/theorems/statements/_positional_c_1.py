@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from tokendynamics.dynamics import Flow, Trajectory
-from tokendynamics.theorems._free_flow import absolute_positions, placed_states_of
+from tokendynamics.theorems._free_flow import absolute_positions, states_with_positions
 from tokendynamics.theorems._result import Condition, Hypothesis, Prediction
 from tokendynamics.theorems._statement import Statement
 from tokendynamics.theorems.statements._positional_3_4 import (
@@ -21,12 +21,12 @@ def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
 
 
 def _predict(flow: Flow, start: Tensor) -> Prediction:
-    shifted = contraction_prediction(flow, flow.attention.placed(start), "(x_l + p_l)")
+    shifted = contraction_prediction(flow, flow.attention.with_positions(start), "(x_l + p_l)")
     return Prediction(shifted.text, limit="x_l = −p_l for every token", rate=shifted.rate)
 
 
 def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
-    return contraction_conditions(placed_states_of(trajectory), trajectory)
+    return contraction_conditions(states_with_positions(trajectory), trajectory)
 
 
 STATEMENT = Statement(

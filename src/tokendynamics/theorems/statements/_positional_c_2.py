@@ -6,7 +6,7 @@ from torch import Tensor
 
 from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.theorems._expansion import bound_conditions, growth_text
-from tokendynamics.theorems._free_flow import absolute_positions, free_softmax, placed_states_of
+from tokendynamics.theorems._free_flow import absolute_positions, free_softmax, states_with_positions
 from tokendynamics.theorems._result import Condition, Hypothesis, Prediction
 from tokendynamics.theorems._statement import Statement
 from tokendynamics.theorems.statements._positional_3_6 import expansion_hypotheses
@@ -18,12 +18,12 @@ def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
 
 def _predict(flow: Flow, start: Tensor) -> Prediction:
     text = "with z = x + p: min n·z_i(0) ≤ e^(−λt) n·z_l(t) ≤ max n·z_i(0) for every V n = λ n with λ > 0; "
-    growth = growth_text(flow, flow.attention.placed(start), "x_l + p_l")
+    growth = growth_text(flow, flow.attention.with_positions(start), "x_l + p_l")
     return Prediction(text + growth, limit="bounds; growth where tokens are on one side")
 
 
 def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
-    return bound_conditions(placed_states_of(trajectory), trajectory)
+    return bound_conditions(states_with_positions(trajectory), trajectory)
 
 
 STATEMENT = Statement(

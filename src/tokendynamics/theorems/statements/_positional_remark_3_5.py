@@ -8,10 +8,10 @@ from torch import Tensor
 
 from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.theorems import _hypotheses as measured
-from tokendynamics.theorems._conditions import flow_of
+from tokendynamics.theorems._conditions import flow_of_run
 from tokendynamics.theorems._contraction import contracting_systems, contraction_form, definite_forms, invertible
 from tokendynamics.theorems._free_flow import head_matrix, of_constant_circuits, single_head_in_free_space
-from tokendynamics.theorems._outcomes import fates
+from tokendynamics.theorems._outcomes import outcomes_of
 from tokendynamics.theorems._result import Condition, Hypothesis, Prediction
 from tokendynamics.theorems._statement import Statement
 
@@ -117,7 +117,7 @@ def _predict(flow: Flow, start: Tensor) -> Prediction:
 
 
 def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
-    reached, flow = fates(trajectory), flow_of(trajectory)
+    reached, flow = outcomes_of(trajectory), flow_of_run(trajectory)
     paper = np.broadcast_to(paper_conjecture(flow), reached.shape)
     observed = np.broadcast_to(observed_criterion(flow), reached.shape)
     unknown = reached == "undecided"

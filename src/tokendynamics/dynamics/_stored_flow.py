@@ -19,7 +19,7 @@ Arrays = dict[str, np.ndarray]
 OWN = "the caller's own"
 
 
-def flow_to_record(flow: Flow) -> tuple[dict[str, Any], Arrays]:
+def flow_to_arrays(flow: Flow) -> tuple[dict[str, Any], Arrays]:
     """Return a description in words and numbers, and the matrices by name.
 
     A schedule that is a user's function is described as "callable", a space or positions of the user's own as such:
@@ -33,8 +33,8 @@ def flow_to_record(flow: Flow) -> tuple[dict[str, Any], Arrays]:
         "normalization": flow.normalization,
         "weights": attention.weights,
         "causal": attention.causal,
-        "qk": _schedule_to_record(attention.qk, "qk", arrays),
-        "ov": _schedule_to_record(attention.ov, "ov", arrays),
+        "qk": _schedule_to_arrays(attention.qk, "qk", arrays),
+        "ov": _schedule_to_arrays(attention.ov, "ov", arrays),
         "positions": None,
     }
     if flow.geometry.metric is not None:
@@ -44,22 +44,22 @@ def flow_to_record(flow: Flow) -> tuple[dict[str, Any], Arrays]:
     if isinstance(positions, RotaryPositions):
         words["positions"] = {"kind": "rotary", "base": positions.base, "scale": positions.scale}
         arrays["positions_frequencies"] = _array(positions.frequencies)
-        words["positions"]["query"] = _schedule_to_record(positions.query, "positions_query", arrays)
-        words["positions"]["key"] = _schedule_to_record(positions.key, "positions_key", arrays)
+        words["positions"]["query"] = _schedule_to_arrays(positions.query, "positions_query", arrays)
+        words["positions"]["key"] = _schedule_to_arrays(positions.key, "positions_key", arrays)
     elif positions is not None and words["positions"] is None:
         words["positions"] = {"kind": OWN}
     return words, arrays
 
 
-def flow_from_record(words: dict[str, Any], arrays: Arrays) -> Flow | None:
+def flow_from_arrays(words: dict[str, Any], arrays: Arrays) -> Flow | None:
     """Return the flow again; None if its space, positions or one of its schedules was a user's own."""
-    qk, ov = (_schedule_from_record(words[name], name, arrays) for name in ("qk", "ov"))
+    qk, ov = (_schedule_from_arrays(words[name], name, arrays) for name in ("qk", "ov"))
     place = words["positions"]
     positions: AbsolutePositions | RotaryPositions | None = None
     if place is not None and place["kind"] == "absolute":
         positions = AbsolutePositions(arrays["positions_table"])
     if place is not None and place["kind"] == "rotary":
-        sides = [_schedule_from_record(place[name], f"positions_{name}", arrays) for name in ("query", "key")]
+        sides = [_schedule_from_arrays(place[name], f"positions_{name}", arrays) for name in ("query", "key")]
         if sides[0] is None or sides[1] is None:
             return None
         positions = RotaryPositions(
@@ -73,7 +73,7 @@ def flow_from_record(words: dict[str, Any], arrays: Arrays) -> Flow | None:
     return Flow(attention, space, words["projection"])
 
 
-def _schedule_to_record(schedule: Schedule, name: str, arrays: Arrays) -> dict[str, Any]:
+def _schedule_to_arrays(schedule: Schedule, name: str, arrays: Arrays) -> dict[str, Any]:
     if isinstance(schedule, Constant):
         _store(schedule.matrix, name, arrays)
         return {"kind": "constant"}
@@ -82,7 +82,7 @@ def _schedule_to_record(schedule: Schedule, name: str, arrays: Arrays) -> dict[s
             arrays[f"{name}_{part}"] = _array(getattr(schedule, part))
         return {"kind": "sinusoidal", "absolute": schedule.absolute}
     if isinstance(schedule, PerHead):
-        heads = [_schedule_to_record(head, f"{name}_head{i}", arrays) for i, head in enumerate(schedule.heads)]
+        heads = [_schedule_to_arrays(head, f"{name}_head{i}", arrays) for i, head in enumerate(schedule.heads)]
         return {"kind": "heads", "heads": heads}
     if isinstance(schedule, Periodic):
         _store(schedule.matrices, name, arrays)
@@ -90,7 +90,7 @@ def _schedule_to_record(schedule: Schedule, name: str, arrays: Arrays) -> dict[s
     return {"kind": "callable"}
 
 
-def _schedule_from_record(words: dict[str, Any], name: str, arrays: Arrays) -> Any:
+def _schedule_from_arrays(words: dict[str, Any], name: str, arrays: Arrays) -> Any:
     if words["kind"] == "constant":
         return Constant(_stored(name, arrays))
     if words["kind"] == "sinusoidal":
@@ -99,7 +99,7 @@ def _schedule_from_record(words: dict[str, Any], name: str, arrays: Arrays) -> A
     if words["kind"] == "periodic":
         return Periodic(_stored(name, arrays), words["period"])
     if words["kind"] == "heads":
-        heads = [_schedule_from_record(head, f"{name}_head{i}", arrays) for i, head in enumerate(words["heads"])]
+        heads = [_schedule_from_arrays(head, f"{name}_head{i}", arrays) for i, head in enumerate(words["heads"])]
         return None if None in heads else PerHead(heads, name)
     return None
 
