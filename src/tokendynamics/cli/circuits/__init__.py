@@ -10,7 +10,7 @@ from tokendynamics.cli.circuits._build import build_command
 from tokendynamics.cli.circuits._evidence import evidence_command
 from tokendynamics.cli.circuits._landscape import landscape_command
 from tokendynamics.cli.circuits._learn import learn_command
-from tokendynamics.cli.circuits._task_options import flags_of, renamed
+from tokendynamics.cli.circuits import _task_options
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, MemoryLimitError
 
 __all__ = ["circuits_group"]
@@ -34,7 +34,9 @@ class _Group(click.Group):
             return super().invoke(ctx)
         except (ArgumentTypeError, ArgumentValueError, MemoryLimitError) as error:
             command = self.get_command(ctx, ctx.invoked_subcommand or "")
-            raise renamed(error, flags_of(command) if command is not None else {}) from error
+            raise _task_options.renamed(
+                error, _task_options.flags_of(command) if command is not None else {}
+            ) from error
 
 
 @click.group("circuits", cls=_Group, epilog=_EPILOG)
