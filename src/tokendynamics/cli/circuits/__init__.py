@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
+from tokendynamics.cli.circuits import _task_options
 from tokendynamics.cli.circuits._build import build_command
 from tokendynamics.cli.circuits._evidence import evidence_command
 from tokendynamics.cli.circuits._landscape import landscape_command
 from tokendynamics.cli.circuits._learn import learn_command
-from tokendynamics.cli.circuits import _task_options
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, MemoryLimitError
 
 __all__ = ["circuits_group"]
