@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import subprocess
 import sys
@@ -62,9 +61,11 @@ def test_prompts_come_from_files_and_standard_input(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"from a pipe")))
     Path("text.txt").write_text("from a file")
-    assert call(["diagnose", model, "--text-file", "text.txt", "--text-file", "-", "--json", "--out", "out"]) == 0
+    Path("stdin").write_text("from a pipe")
+    with Path("stdin").open() as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert call(["diagnose", model, "--text-file", "text.txt", "--text-file", "-", "--json", "--out", "out"]) == 0
     prompts = json.loads(capsys.readouterr().out)["prompts"]
     assert prompts == {"text.txt": "from a file", "standard input": "from a pipe"}
 
