@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tokendynamics._version import __version__
 
 if TYPE_CHECKING:
-    from tokendynamics import circuits, observables, plots, specification, spectra
+    from tokendynamics import attention, circuits, observables, plots, spaces, specification, spectra, theorems
     from tokendynamics.attention import AbsolutePositions, Attention, Periodic, RotaryPositions, Sinusoidal
     from tokendynamics.diagnosis import Diagnosis, audit, diagnose, flow_of, trace
     from tokendynamics.dynamics import Flow, Trajectory, events, simulate
@@ -20,34 +20,15 @@ if TYPE_CHECKING:
     from tokendynamics.spaces import Ellipsoid, Free, Sphere
     from tokendynamics.theorems import certify, check
 
-_HOME = {
-    "circuits": "tokendynamics.circuits",
-    "observables": "tokendynamics.observables",
-    "spectra": "tokendynamics.spectra",
-    "load": "tokendynamics.pretrained",
-    "Checkpoint": "tokendynamics.pretrained",
-    "audit": "tokendynamics.diagnosis",
-    "trace": "tokendynamics.diagnosis",
-    "diagnose": "tokendynamics.diagnosis",
-    "Diagnosis": "tokendynamics.diagnosis",
-    "flow_of": "tokendynamics.diagnosis",
-    "Attention": "tokendynamics.attention",
-    "Sinusoidal": "tokendynamics.attention",
-    "Periodic": "tokendynamics.attention",
-    "AbsolutePositions": "tokendynamics.attention",
-    "RotaryPositions": "tokendynamics.attention",
-    "Free": "tokendynamics.spaces",
-    "Sphere": "tokendynamics.spaces",
-    "Ellipsoid": "tokendynamics.spaces",
-    "Flow": "tokendynamics.dynamics",
-    "simulate": "tokendynamics.dynamics",
-    "Trajectory": "tokendynamics.dynamics",
-    "events": "tokendynamics.dynamics",
-    "check": "tokendynamics.theorems",
-    "certify": "tokendynamics.theorems",
-    "plots": "tokendynamics.plots",
-    "specification": "tokendynamics.specification",
+_HOMES = {
+    "attention": ("AbsolutePositions", "Attention", "Periodic", "RotaryPositions", "Sinusoidal"),
+    "diagnosis": ("Diagnosis", "audit", "diagnose", "flow_of", "trace"),
+    "dynamics": ("Flow", "Trajectory", "events", "simulate"),
+    "pretrained": ("Checkpoint", "load"),
+    "spaces": ("Ellipsoid", "Free", "Sphere"),
+    "theorems": ("certify", "check"),
 }
+_PACKAGES = ("attention", "circuits", "observables", "plots", "spaces", "specification", "spectra", "theorems")
 
 __all__ = [
     "AbsolutePositions",
@@ -63,6 +44,7 @@ __all__ = [
     "Sphere",
     "Trajectory",
     "__version__",
+    "attention",
     "audit",
     "certify",
     "check",
@@ -74,17 +56,20 @@ __all__ = [
     "observables",
     "plots",
     "simulate",
+    "spaces",
     "specification",
     "spectra",
+    "theorems",
     "trace",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    home = next((package for package, names in _HOMES.items() if name in names), None)
+    if home is None and name not in _PACKAGES:
         raise AttributeError(f"module 'tokendynamics' has no attribute {name!r}; it has {', '.join(__all__)}")
-    module = importlib.import_module(_HOME[name])
-    value = module if module.__name__.rpartition(".")[2] == name else getattr(module, name)
+    module = importlib.import_module(f"tokendynamics.{home or name}")
+    value = module if home is None else getattr(module, name)
     globals()[name] = value
     return value
 

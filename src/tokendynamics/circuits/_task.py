@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tokendynamics.numerics._arguments import ArrayLike, as_count, as_tensor, refuse_masked
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected
+from tokendynamics.numerics._places import first_index
 from tokendynamics.numerics._seeding import generator
 from tokendynamics.numerics._signatures import typed_arguments
 
@@ -95,7 +96,7 @@ class PairTask:
         self._check_length(sequences.shape[-1], "x")
         outside = (sequences < 1) | (sequences > self.categories)
         if bool(outside.any()):
-            index = tuple(int(i) for i in outside.nonzero()[0])
+            index = first_index(outside)
             came = f"{int(sequences[index])} at index {index}"
             advice = "categories are numbered from 1" if int(sequences[index]) == 0 else "q_true has no row for it"
             raise ArgumentValueError(expected("x", f"categories from 1 to {self.categories}", came, advice))

@@ -14,7 +14,7 @@ from tokendynamics.dynamics._flow import Flow
 from tokendynamics.dynamics._options import budget, check_steps, checked_events, split_events, with_overflow_guard
 from tokendynamics.dynamics._span import SpanReduction
 from tokendynamics.dynamics._start import Start, read_start
-from tokendynamics.dynamics._trajectory import Trajectory, recorded, with_versions
+from tokendynamics.dynamics._trajectory import Trajectory, recorded
 from tokendynamics.dynamics.engines._problem import Outcome, Problem
 from tokendynamics.dynamics.engines._table import ENGINES, choose
 from tokendynamics.dynamics.engines._tableau import TABLEAUS
@@ -22,6 +22,7 @@ from tokendynamics.dynamics.events import Event
 from tokendynamics.numerics._arguments import ArrayLike, as_positive, like
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.provenance._manifest import versions
 from tokendynamics.provenance._progress import Progress, reporting
 
 
@@ -229,7 +230,7 @@ def _trajectory(
         engine=engine,
         counts={name: count.numpy().reshape(leading) for name, count in outcome.counts.items()},
         notes=tuple(outcome.notes),
-        parameters=with_versions(_parameters(problem, start)),
+        parameters=_parameters(problem, start) | versions("torch", "numpy", "scipy"),
         recorded=recorded(problem.recorded, outcome, leading),
     )
     if outcome.interrupted:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,6 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from tokendynamics._version import __version__
 from tokendynamics.dynamics import _trajectory_files as trajectory_files
 from tokendynamics.dynamics._flow import Flow
 from tokendynamics.dynamics._stored_flow import flow_from_arrays, flow_to_arrays
@@ -70,12 +67,6 @@ def recorded(events: Sequence[Event], outcome: Outcome, leading: tuple[int, ...]
 
 
 _PREFIX = "flow_"
-
-
-def with_versions(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of a run with the versions and the machine's kind."""
-    versions = {name: version(name) for name in ("torch", "numpy", "scipy")}
-    return {**options, "tokendynamics": __version__, "python": platform.python_version(), **versions}
 
 
 def to_dataset(trajectory: Trajectory) -> xr.Dataset:

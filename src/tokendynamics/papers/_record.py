@@ -11,10 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, ParamSpec
 
-import numpy as np
 import torch
 
-from tokendynamics._version import __version__
+from tokendynamics.provenance._manifest import versions
 
 Arguments = ParamSpec("Arguments")
 Relation = Literal["=", "≤", "≥", "measured"]
@@ -200,11 +199,7 @@ def timed(reproduce: Callable[Arguments, Record]) -> Callable[Arguments, Record]
 
 def environment() -> dict[str, str]:
     """Return the versions of what computes, and the machine."""
-    return {
-        "tokendynamics": __version__,
-        "python": platform.python_version(),
-        "torch": str(torch.__version__),
-        "numpy": np.__version__,
+    return versions("torch", "numpy") | {
         "system": f"{platform.system()} {platform.machine()}",
         "processors": str(os.cpu_count()),
         "threads": str(torch.get_num_threads()),

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import platform
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from enum import Enum
@@ -73,7 +74,7 @@ def manifest(
     return {
         "command": command,
         "parameters": parameters,
-        "versions": _versions(),
+        "versions": versions(*_RECORDED),
         "hardware": {
             "machine": platform.machine(),
             "system": f"{platform.system()} {platform.release()}",
@@ -87,11 +88,10 @@ def manifest(
     }
 
 
-def _versions() -> dict[str, str]:
-    versions = {"tokendynamics": __version__, "python": platform.python_version()}
-    for name in _RECORDED:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return versions
+def versions(*packages: str) -> dict[str, str]:
+    """Return the versions of the package, of Python, and of those of `packages` that are installed."""
+    found = {"tokendynamics": __version__, "python": platform.python_version()}
+    for name in packages:
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
