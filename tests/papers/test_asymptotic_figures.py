@@ -46,6 +46,7 @@ def test_figure_3_stays_in_its_hemisphere_and_meets():
     assert not record.failures
 
 
+@pytest.mark.slow
 def test_figure_4_ends_at_the_top_eigenvector_after_the_second_function_rose():
     record = fig4.reproduce()
     assert not record.failures

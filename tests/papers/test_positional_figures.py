@@ -104,6 +104,7 @@ def test_remark_3_5_the_spectrum_of_v_decides_and_not_the_papers_condition():
     assert sum("conjecture" in quantity.name for quantity in record.failures) == 2
 
 
+@pytest.mark.slow
 def test_remark_3_5_no_flow_under_the_condition_diverges_where_all_eigenvalues_of_v_are_negative():
     drawn = remark_3_5.draw_flows(condition=True, draws=12, dim=2, seed=7)
     assert drawn.share(Outcome.DIVERGED, drawn.largest < 0) == 0.0
