@@ -38,7 +38,7 @@ class Interrupted(KeyboardInterrupt):
         self.trajectory = trajectory
 
 
-NEAR = 100.0
+NEAR_ATOL = 100.0
 """Tokens of a norm up to this many times atol may lose a hundredth of themselves at every step."""
 
 
@@ -51,7 +51,7 @@ def warning_of_small_states(problem: Problem, outcome: Outcome) -> str | None:
     if problem.field.geometry.quadratic:
         return None
     smallest = _norms(problem.field.attention.with_positions(outcome.states.detach())).flatten(start_dim=1).amin(dim=-1)
-    near = smallest <= NEAR * problem.atol
+    near = smallest <= NEAR_ATOL * problem.atol
     if not bool(near.any()):
         return None
     least = float(smallest.min())

@@ -13,9 +13,9 @@ from tokendynamics.numerics._arguments import ArrayLike
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.theorems._result import Certificate, Condition, Outcome, counted
 
-UNKNOWN = 1e-6
+UNCONTROLLED_TOLERANCE = 1e-6
 """Of runs without step control, whose error nobody estimated: what the default tolerances would allow."""
-LARGEST = 1e-2
+LARGEST_TOLERANCE = 1e-2
 """A change of 1 % of the natural scale is never taken for the integrator's error, however loose the run."""
 _SAFETY = 100
 _PER_STEP = 10
@@ -30,13 +30,13 @@ def step_controlled(trajectory: Trajectory) -> bool:
 def integration_tolerance(trajectory: Trajectory) -> float:
     """Return what of a quantity, relative to its natural scale of 1, counts as the integrator's error.
 
-    A hundred times the tolerances of the run, rtol + atol; at most `LARGEST`, and at least a hundred roundings of the
-    dtype in which the states are stored. `UNKNOWN` for a run without step control.
+    A hundred times the tolerances of the run, rtol + atol; at most `LARGEST_TOLERANCE`, and at least a hundred
+    roundings of the dtype in which the states are stored. `UNCONTROLLED_TOLERANCE` for a run without step control.
     """
-    allowed = UNKNOWN
+    allowed = UNCONTROLLED_TOLERANCE
     if step_controlled(trajectory):
         allowed = _SAFETY * (float(trajectory.parameters["rtol"]) + float(trajectory.parameters["atol"]))
-    return max(min(allowed, LARGEST), 100 * torch.finfo(trajectory.tensor.dtype).eps)
+    return max(min(allowed, LARGEST_TOLERANCE), 100 * torch.finfo(trajectory.tensor.dtype).eps)
 
 
 def largest_error(trajectory: Trajectory) -> np.ndarray:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 import numpy as np
 import torch
@@ -74,7 +73,6 @@ def slope_condition(states: Tensor, trajectory: Trajectory, stiffness: np.ndarra
     return Condition(text, outcome, np.where(np.isnan(margin), -np.inf, margin), WIDTH, first)
 
 
-Outcome = Literal["zero", "diverged", "nonzero equilibrium", "undecided"]
 _GROWN = math.log(1e3)
 _VANISHED = math.log(1e-6)
 _AT_REST = 1e-3

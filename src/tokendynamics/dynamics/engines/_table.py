@@ -55,7 +55,7 @@ def users(option: str) -> tuple[str, ...]:
     return tuple(name for name, engine in ENGINES.items() if option in engine.options)
 
 
-LONG = 1e4
+LONG_HORIZON = 1e4
 """Horizons from here on, in units of the fastest possible motion, go to the stiff engine."""
 
 _LARGEST_STIFF, _SYSTEMS, _JUMPS = 1024, 64, 50
@@ -115,7 +115,7 @@ def _suits_stiff(problem: Problem) -> bool:
     if len(problem.field.attention.breaks(first, last)) > _JUMPS:
         return False
     # One system after the other there, all at once in the batched engine.
-    return (last - first) * _rate(problem) >= LONG * max(1.0, systems / 8)
+    return (last - first) * _rate(problem) >= LONG_HORIZON * max(1.0, systems / 8)
 
 
 def _rate(problem: Problem) -> float:
