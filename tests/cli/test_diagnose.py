@@ -48,10 +48,12 @@ def test_a_diagnosis_leaves_report_data_and_summary(model: str, tmp_path: Path) 
     assert xr.open_zarr(out / "trace.zarr").sizes["layer"] == 3
 
 
-def test_json_goes_to_standard_output_alone(model: str, tmp_path: Path) -> None:
-    done = run("diagnose", model, "--json", "--out", "out", "--format", "netcdf", "--layers", "2", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    summary = json.loads(done.stdout)
+def test_json_goes_to_standard_output_alone(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert call(["diagnose", model, "--json", "--out", "out", "--format", "netcdf", "--layers", "2"]) == 0
+    summary = json.loads(capsys.readouterr().out)
     assert list(summary["prompts"]) == ["prose", "code", "dialogue", "list", "german"]
     assert len(summary["audit"]["regime"]) == 1
     assert xr.open_dataset(tmp_path / "out" / "audit.nc", engine="h5netcdf").layer.values.tolist() == [2]
