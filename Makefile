@@ -37,7 +37,7 @@ help:
 	@echo "make test      all tests but the slowest"
 	@echo "make test-all  every test"
 	@echo "make test-portable  the numerical tests as other processors round them (hours)"
-	@echo "make lint      ruff, pyright, import-linter"
+	@echo "make lint      ruff, pyright, import-linter, rings of imports, names and lengths"
 	@echo "make bench     speed and memory, as ratios measured in one run"
 
 $(VENV): $(VENV)/.demo
@@ -85,6 +85,7 @@ lint: $(VENV)/.dev
 	@$(BIN)/ruff format --check .
 	@$(BIN)/pyright --pythonpath $(BIN)/python
 	@$(BIN)/lint-imports
+	@$(BIN)/pytest -q tests/package/test_structure.py
 
 format: $(VENV)/.dev
 	@$(BIN)/ruff check --fix .
