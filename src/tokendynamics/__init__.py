@@ -31,37 +31,11 @@ _HOMES = {
 _PACKAGES = ("attention", "circuits", "observables", "plots", "spaces", "specification", "spectra", "theorems")
 
 __all__ = [
-    "AbsolutePositions",
-    "Attention",
-    "Checkpoint",
-    "Diagnosis",
-    "Ellipsoid",
-    "Flow",
-    "Free",
-    "Periodic",
-    "RotaryPositions",
-    "Sinusoidal",
-    "Sphere",
-    "Trajectory",
-    "__version__",
-    "attention",
-    "audit",
-    "certify",
-    "check",
-    "circuits",
-    "diagnose",
-    "events",
-    "flow_of",
-    "load",
-    "observables",
-    "plots",
-    "simulate",
-    "spaces",
-    "specification",
-    "spectra",
-    "theorems",
-    "trace",
-]
+    "AbsolutePositions", "Attention", "Checkpoint", "Diagnosis", "Ellipsoid", "Flow", "Free", "Periodic",
+    "RotaryPositions", "Sinusoidal", "Sphere", "Trajectory", "__version__", "attention", "audit", "certify", "check",
+    "circuits", "diagnose", "events", "flow_of", "load", "observables", "plots", "simulate", "spaces",
+    "specification", "spectra", "theorems", "trace",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

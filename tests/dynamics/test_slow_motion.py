@@ -11,7 +11,7 @@ import torch
 
 from tokendynamics.attention import Attention
 from tokendynamics.dynamics import Flow, simulate
-from tokendynamics.spaces import Sphere
+from tokendynamics.spaces import Free, Sphere
 
 
 def cluster_angles(sizes: Sequence[int], apart: float, spread: float) -> np.ndarray:
@@ -141,3 +141,9 @@ def test_the_cost_of_rest_does_not_grow_with_the_horizon(causal) -> None:
     assert counts[0] <= 5000
     assert counts[1] <= counts[0] + 50
     assert all(str(part.status) == "reached the horizon" for part in run)
+
+
+def test_slow_tokens_of_free_space_move_with_the_mean_and_not_with_differences():
+    x = 1e-6 * torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 1.0]], dtype=torch.float64)
+    flow = Flow(Attention(torch.zeros(2, 2, dtype=torch.float64), -torch.eye(2, dtype=torch.float64)), Free())
+    torch.testing.assert_close(flow.velocity(x), -x.mean(dim=0).expand(3, 2), rtol=1e-14, atol=0)

@@ -13,19 +13,7 @@ from tokendynamics.attention._positions import AbsolutePositions, Positions, Rot
 from tokendynamics.attention.schedules import Constant, Periodic, Schedule, Sinusoidal
 
 __all__ = [
-    "AbsolutePositions",
-    "Attention",
-    "Constant",
-    "FactoredMatrix",
-    "Periodic",
-    "Positions",
-    "RotaryPositions",
-    "Schedule",
-    "Sinusoidal",
-    "from_asymptotic",
-    "from_logical",
-    "from_positional",
-    "ov_circuit",
-    "qk_circuit",
+    "AbsolutePositions", "Attention", "Constant", "FactoredMatrix", "Periodic", "Positions", "RotaryPositions",
+    "Schedule", "Sinusoidal", "from_asymptotic", "from_logical", "from_positional", "ov_circuit", "qk_circuit",
     "rotate",
-]
+]  # fmt: skip

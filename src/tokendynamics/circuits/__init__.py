@@ -11,17 +11,6 @@ from tokendynamics.circuits._transformer import LayerNorm, OneLayerTransformer, 
 from tokendynamics.circuits.learning import LearningRecord, learn
 
 __all__ = [
-    "LayerNorm",
-    "LearningRecord",
-    "OneLayerTransformer",
-    "PairTask",
-    "category_law",
-    "constructions",
-    "evidence",
-    "functionals",
-    "landscape",
-    "learn",
-    "learning",
-    "logic",
-    "shift",
-]
+    "LayerNorm", "LearningRecord", "OneLayerTransformer", "PairTask", "category_law", "constructions", "evidence",
+    "functionals", "landscape", "learn", "learning", "logic", "shift",
+]  # fmt: skip

@@ -9,14 +9,5 @@ from tokendynamics.diagnosis._trace import trace
 from tokendynamics.diagnosis._verdict import Finding, Verdict, judge
 
 __all__ = [
-    "Convention",
-    "Diagnosis",
-    "Finding",
-    "Verdict",
-    "audit",
-    "diagnose",
-    "flow_of",
-    "judge",
-    "token_paths",
-    "trace",
-]
+    "Convention", "Diagnosis", "Finding", "Verdict", "audit", "diagnose", "flow_of", "judge", "token_paths", "trace",
+]  # fmt: skip

@@ -36,10 +36,6 @@ compare the same tokens; one that is a sink in fewer layers is left out only in 
 def find_sinks(token_norms: Float[Tensor, "*layer token"], ratio: float = SINK_RATIO) -> Bool[Tensor, "*layer token"]:
     """Tell where a token's norm exceeds `ratio` times the median norm of the tokens of its prompt.
 
-    Args:
-        token_norms: Shape (…, token).
-        ratio: Dimensionless, above 1.
-
     Raises:
         ArgumentValueError: A ratio that is not above 1.
 
@@ -98,13 +94,6 @@ def measure_prompt(
 ) -> PromptTrace:
     """Measure the states of one forward pass.
 
-    Args:
-        states: What the network passed on.
-        tokens: The text of each token.
-        sinks: See `tokendynamics.diagnosis._trace.trace`.
-        ratio: From which multiple of the median norm a token is a sink.
-        slower: From `slower_observables`.
-
     Raises:
         ArgumentValueError: Sinks that do not exist, or that leave no token; a state that is zero or not finite.
     """
@@ -130,10 +119,6 @@ def measure_prompt(
 
 def slower_observables(extra: Sequence[str], cluster_angle: float) -> dict[str, Observable]:
     """Return the observables that are computed state by state, by name.
-
-    Args:
-        extra: Names among "clusters" and "hemisphere_margin".
-        cluster_angle: Radians.
 
     Raises:
         ArgumentValueError: An unknown name.

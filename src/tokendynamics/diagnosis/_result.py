@@ -59,7 +59,20 @@ class Diagnosis:
     def save(
         self, folder: str | Path, *, format: Literal["zarr", "netcdf"] = "zarr", overwrite: bool = False
     ) -> tuple[Path, ...]:
-        """Write the datasets and a JSON summary into `folder`; see `save_diagnosis`."""
+        """Write the datasets and a JSON summary into a folder, whole: files of an earlier diagnosis go, others stay.
+
+        Args:
+            folder: Made if it does not exist.
+            format: "zarr" (folders) or "netcdf" (files; needs the extra ``netcdf``).
+            overwrite: Replace files in the way that no earlier diagnosis wrote.
+
+        Returns:
+            Paths of the data files.
+
+        Raises:
+            ArgumentValueError: An unknown format, or a foreign file in the way.
+            StorageError: The disk is full; what was there is as it was.
+        """
         return save_diagnosis(self, Path(folder), format=format, overwrite=overwrite)
 
 
@@ -91,20 +104,8 @@ def save_diagnosis(
 ) -> tuple[Path, ...]:
     """Write the three datasets, `diagnosis.json` (verdict, model, conventions, layer means) and `manifest.json`.
 
-    The folder is replaced whole (see `whole_folder`): files of an earlier diagnosis go, files of others stay.
-
-    Args:
-        diagnosis: From `tokendynamics.diagnose`.
-        folder: Made if it does not exist.
-        format: "zarr" (folders) or "netcdf" (files; needs the extra ``netcdf``).
-        overwrite: Replace files in the way that no earlier diagnosis wrote.
-
-    Returns:
-        Paths of the data files.
-
-    Raises:
-        ArgumentValueError: An unknown format, or a foreign file in the way.
-        StorageError: The disk is full; what was there is as it was.
+    The folder is replaced whole (see `whole_folder`): files of an earlier diagnosis go, files of others stay. The
+    paths of the data files are returned; refusals are those of `Diagnosis.save`.
     """
     names = data_file_names(format)
     check_free(folder, names, WRITER, overwrite=overwrite)

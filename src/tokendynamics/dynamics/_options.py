@@ -54,12 +54,7 @@ def check_steps(engine: str, times: Sequence[float], step: float | None, max_ste
     """Refuse equal steps, or layers, that are known beforehand not to reach the last time.
 
     With a budget of the caller's own the run may end there; what float64 cannot count to is refused in any case.
-
-    Args:
-        engine: The chosen one; the others find their steps on the way, and end with a status.
-        times: Increasing.
-        step: Of engine "fixed".
-        max_steps: As the caller gave it.
+    Engines with step control find their steps on the way, and end with a status.
 
     Raises:
         ArgumentValueError: More steps than the budget; the number is printed.

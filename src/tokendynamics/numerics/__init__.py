@@ -10,10 +10,6 @@ from tokendynamics.numerics._errors import (
 )
 
 __all__ = [
-    "ArgumentTypeError",
-    "ArgumentValueError",
-    "CheckpointError",
-    "MemoryLimitError",
-    "StorageError",
+    "ArgumentTypeError", "ArgumentValueError", "CheckpointError", "MemoryLimitError", "StorageError",
     "TokenDynamicsError",
-]
+]  # fmt: skip

@@ -39,13 +39,6 @@ def require(
 ) -> None:
     """Refuse, in words that name the extra, what needs packages that are not installed.
 
-    Args:
-        extra: A key of `EXTRAS`.
-        argument: What was asked for.
-        use: What the packages are needed for.
-        otherwise: What could be done without them.
-        error: What is raised.
-
     Raises:
         error: A package is missing.
     """

@@ -44,10 +44,6 @@ def wilson(count: int, total: int) -> tuple[float, float]:
 def percentile_interval(values: Tensor, confidence: float) -> tuple[float | None, float | None]:
     """Return the central interval that holds the share `confidence` of resampled values.
 
-    Args:
-        values: (resample,).
-        confidence: Such as 0.95.
-
     Returns:
         Both ends, interpolated; None without values, and for an end that is not finite.
 

@@ -11,11 +11,8 @@ def printable(text: str, *, keep: str = "") -> str:
     r"""Replace what would act on a terminal or a page, or not show at all, by a visible sign.
 
     C0 control characters become their control pictures; other control, format (bidirectional overrides among
-    them), private and surrogate characters become their code point in angle quotes. Escaping for HTML comes later.
-
-    Args:
-        text: Anything.
-        keep: Characters left as they are, such as line breaks.
+    them), private and surrogate characters become their code point in angle quotes; those in `keep` stay. Escaping for
+    HTML comes later.
 
     >>> printable("a\x00b\u202ec\x1b[31m")
     'a␀b‹U+202E›c␛[31m'

@@ -59,15 +59,10 @@ _MOST_THREADS = 1024
 def limited_threads(count: int | None) -> Iterator[int]:
     """Run the body with `count` PyTorch threads and restore the former number afterwards.
 
-    Args:
-        count: At least 1, or None to leave the number as it is. Two are often slower than one on small models.
-
-    Yields:
-        The number in force.
+    None leaves the number as it is, and the number in force is given. Two are often slower than one on small models.
 
     Raises:
-        ArgumentTypeError: No whole number.
-        ArgumentValueError: A count below 1, or above 1024.
+        ArgumentTypeError, ArgumentValueError: No whole number from 1 to 1024.
 
     >>> with limited_threads(1) as threads:
     ...     threads

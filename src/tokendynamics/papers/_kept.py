@@ -124,11 +124,6 @@ def store_record(name: str, record: Record, folder: str | Path) -> None:
     What is written are numbers and what they mean: expected, ours, tolerance, sizes, seeds, versions. There is no
     drawing and no path of the machine that computed them.
 
-    Args:
-        name: Of the figure.
-        record: At full size.
-        folder: Made if it does not exist; the records of other figures stay.
-
     Raises:
         ArgumentValueError: A quick run, or a record there that cannot be read.
     """

@@ -19,16 +19,6 @@ from tokendynamics.plots._scene import tokens
 from tokendynamics.plots._style import DOUBLE, SINGLE, panels
 
 __all__ = [
-    "DOUBLE",
-    "SINGLE",
-    "Figure",
-    "animate",
-    "distances",
-    "heat_map",
-    "norms",
-    "over_time",
-    "panels",
-    "phase_plane",
-    "save",
-    "tokens",
-]
+    "DOUBLE", "SINGLE", "Figure", "animate", "distances", "heat_map", "norms", "over_time", "panels", "phase_plane",
+    "save", "tokens",
+]  # fmt: skip

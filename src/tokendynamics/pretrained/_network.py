@@ -74,12 +74,6 @@ def fill(network: nn.Module, read: Callable[[str], Tensor], dtype: torch.dtype, 
     The tables that a network computes (of positions, rotations and masks) count as well: a context of a million
     tokens may ask for a table of its square.
 
-    Args:
-        network: From `empty_network`; changed in place.
-        read: name → values.
-        dtype: The number format of the parameters.
-        device: Where they go.
-
     Raises:
         MemoryLimitError: More than there is memory for.
     """

@@ -201,12 +201,6 @@ def put_in_place(root: Path, target: Path, replaced: Collection[str], *, entry_b
     The whole folders are exchanged in one step where that is possible: other files of `target` are then in both of
     them (as hard links) at that moment. Where other folders lie in `target`, or the system cannot exchange, a
     journal is written first and the entries are renamed one by one; `recover` completes what a kill interrupts.
-
-    Args:
-        root: A staging folder of `target`.
-        target: An existing folder.
-        replaced: Names in `target` that go, whether or not there are new ones for them.
-        entry_by_entry: Whether to leave the folder itself, because others work in it.
     """
     beside = root.parent == target.parent
     if entry_by_entry or not beside or _is_current(target) or not _exchanged(root / NEW, target, replaced):

@@ -88,14 +88,9 @@ def whole_folder(
     are as they were; the next run clears what is left. Of two runs that end at the same time the later one's results
     stay, whole.
 
-    Args:
-        target: The folder, which need not exist.
+    Args beyond those of `check_free`:
         record: From `manifest`; plain JSON values.
-        written_by: The command.
-        overwrite: Replace foreign files that are in the way.
-        keep: Whether files of earlier runs stay beside the new ones; otherwise they go.
         shared: Whether others work in the folder meanwhile, so that entries are replaced one by one.
-        argument: What the folder is called in a message.
 
     Raises:
         ArgumentValueError: As in `check_free`.

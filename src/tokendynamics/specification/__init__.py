@@ -14,33 +14,22 @@ if TYPE_CHECKING:
     from tokendynamics.specification._section import SpecificationError
     from tokendynamics.specification._simulation import InterruptedRun, Simulation, check, run
 
-_HOME = {
-    "InterruptedRun": "_simulation",
-    "Simulation": "_simulation",
-    "SpecificationError": "_section",
-    "SpecificationFile": "_file",
-    "check": "_simulation",
-    "parse": "_file",
-    "read": "_file",
-    "run": "_simulation",
+_HOMES = {
+    "_file": ("SpecificationFile", "parse", "read"),
+    "_section": ("SpecificationError",),
+    "_simulation": ("InterruptedRun", "Simulation", "check", "run"),
 }
 
 __all__ = [
-    "InterruptedRun",
-    "Simulation",
-    "SpecificationError",
-    "SpecificationFile",
-    "check",
-    "parse",
-    "read",
-    "run",
-]
+    "InterruptedRun", "Simulation", "SpecificationError", "SpecificationFile", "check", "parse", "read", "run",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
 
 
 def __dir__() -> list[str]:

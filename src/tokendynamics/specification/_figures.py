@@ -57,13 +57,6 @@ def _objection(name: FigureName, setup: Setup, system: int) -> str | None:
 def draw(name: FigureName, trajectory: Trajectory, flow: Flow, *, system: int, log_times: bool) -> Figure:
     """Draw one figure of a run; in a batch, of one system, or of all where a functional has one line for each.
 
-    Args:
-        name: One of `FigureName`.
-        trajectory: The run.
-        flow: What was run.
-        system: Index along the first axis, for runs of several systems.
-        log_times: Whether the axis of time is logarithmic.
-
     Raises:
         ArgumentValueError: What `tokendynamics.plots` refuses, such as a norm on a logarithmic axis when all are 0.
     """

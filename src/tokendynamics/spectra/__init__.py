@@ -6,18 +6,7 @@ from tokendynamics.spectra._regime import Regime, RegimeName, balance, classify,
 from tokendynamics.spectra._value_map import ValueSpectrum, value_spectrum, value_spectrum_of_factors
 
 __all__ = [
-    "Inertia",
-    "Regime",
-    "RegimeName",
-    "ValueSpectrum",
-    "balance",
-    "classify",
-    "compress",
-    "inertia",
-    "low_rank_eigenvalues",
-    "low_rank_inertia",
-    "product_eigenvalues",
-    "regime",
-    "value_spectrum",
+    "Inertia", "Regime", "RegimeName", "ValueSpectrum", "balance", "classify", "compress", "inertia",
+    "low_rank_eigenvalues", "low_rank_inertia", "product_eigenvalues", "regime", "value_spectrum",
     "value_spectrum_of_factors",
-]
+]  # fmt: skip

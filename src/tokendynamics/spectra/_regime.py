@@ -119,11 +119,6 @@ def same_signs_as_contraction(
     ``V A V^T = V W``: A_sym and the symmetric part of V W are congruent, and no inverse is taken. The congruence
     squares the condition number of V, so beyond 1e6 it is A itself, by solving with V.
 
-    Args:
-        W: Shape (dim, dim), float64.
-        V: Shape (dim, dim), float64, in row form (the transpose of ov).
-        condition: cond(V).
-
     >>> same_signs_as_contraction(torch.eye(2).double(), -torch.eye(2).double(), 1.0).diagonal().tolist()
     [-1.0, -1.0]
     """

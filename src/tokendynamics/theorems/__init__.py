@@ -9,15 +9,6 @@ from tokendynamics.theorems._statement import Statement
 from tokendynamics.theorems.statements import STATEMENTS
 
 __all__ = [
-    "PAPERS",
-    "STATEMENTS",
-    "Certificate",
-    "Check",
-    "Condition",
-    "Hypothesis",
-    "Paper",
-    "Prediction",
-    "Statement",
-    "certify",
-    "check",
-]
+    "PAPERS", "STATEMENTS", "Certificate", "Check", "Condition", "Hypothesis", "Paper", "Prediction", "Statement",
+    "certify", "check",
+]  # fmt: skip

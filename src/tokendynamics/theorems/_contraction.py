@@ -140,16 +140,11 @@ def largest_ratio(form: ContractionForm) -> Tensor:
 def norm_bound(squared: Tensor, c: Tensor, tokens: int, times: Tensor) -> Tensor:
     """Return ``(1/c) log(e^{−2ct} (e^{c s} − L) + L)``, the bound of ‖x_l(t)‖²_A with s = ‖x_l(0)‖²_A.
 
+    c is that of `largest_ratio`, L the number of tokens; the result is (*system, time, token).
     From d/dt s ≤ −2 + 2L e^{−cs}, which is u' ≤ −2cu + 2cL for u = e^{cs}. Computed as a logarithm of a sum of
     non-negative terms, so that nothing overflows.
 
     Source: `positional` proposition B.3, the last line of its proof.
-
-    Args:
-        squared: s, (*system, token).
-        c: From `largest_ratio`, (*system,).
-        tokens: L.
-        times: (time,).
 
     Returns:
         Shape (*system, time, token).

@@ -143,11 +143,6 @@ def expanding_directions(flow: Flow, placed: Tensor | None = None, time: float =
     A basis of every eigenspace; and for a start, in each eigenspace of more than one dimension, the n that has all
     tokens as deeply as possible on one side.
 
-    Args:
-        flow: Whose ov is constant.
-        placed: The start as attention reads it, (*system, token, dim).
-        time: Where the matrices are taken.
-
     >>> from tokendynamics.attention import Attention
     >>> from tokendynamics.spaces import Free
     >>> found = expanding_directions(Flow(Attention([[0.0, 0.0], [0.0, 0.0]], [[2.0, 1.0], [0.0, -1.0]]), Free()))

@@ -49,13 +49,8 @@ def slope_condition(states: Tensor, trajectory: Trajectory, stiffness: np.ndarra
 
     It holds where the slope of log max_l |x_l| against log t is −0.5 ± 0.05. On the way there the slope can stay for
     decades between 0 (small tokens, or a direction in which they hardly differ) and −0.5 κ (a direction that dies
-    out first), κ the ratio of the extreme eigenvalues of ov. It fails where the slopes of the last two decades
-    agree outside that range. Otherwise the run was too short to tell.
-
-    Args:
-        states: (…, time, token, dim), tending to zero.
-        trajectory: The run they come from.
-        stiffness: κ, of the shape of the systems.
+    out first), κ (`stiffness`) the ratio of the extreme eigenvalues of ov. It fails where the slopes of the last two
+    decades agree outside that range. Otherwise the run was too short to tell.
     """
     times, reached = np.asarray(trajectory.times, dtype=float), np.asarray(trajectory.reached)
     norms = torch.linalg.vector_norm(states, dim=-1).amax(dim=-1).numpy()

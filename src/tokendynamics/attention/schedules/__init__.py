@@ -6,13 +6,5 @@ from tokendynamics.attention.schedules._schedule import Constant, Schedule, Time
 from tokendynamics.attention.schedules._sinusoidal import Sinusoidal
 
 __all__ = [
-    "Constant",
-    "FromCallable",
-    "PerHead",
-    "Periodic",
-    "Schedule",
-    "ScheduleLike",
-    "Sinusoidal",
-    "Time",
-    "as_schedule",
-]
+    "Constant", "FromCallable", "PerHead", "Periodic", "Schedule", "ScheduleLike", "Sinusoidal", "Time", "as_schedule",
+]  # fmt: skip

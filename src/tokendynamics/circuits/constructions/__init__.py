@@ -27,23 +27,7 @@ from tokendynamics.circuits.constructions._solutions import (
 )
 
 __all__ = [
-    "HAND_BUILT",
-    "Answer",
-    "Comparison",
-    "Equivalence",
-    "Selection",
-    "WrongPair",
-    "by_pair",
-    "check_equivalence",
-    "compare",
-    "linear_case",
-    "linear_solution",
-    "mixture",
-    "pair_order",
-    "softmax_solution_1",
-    "softmax_solution_2",
-    "softmax_solution_3",
-    "solution_1",
-    "solution_2",
-    "solution_3",
-]
+    "HAND_BUILT", "Answer", "Comparison", "Equivalence", "Selection", "WrongPair", "by_pair", "check_equivalence",
+    "compare", "linear_case", "linear_solution", "mixture", "pair_order", "softmax_solution_1", "softmax_solution_2",
+    "softmax_solution_3", "solution_1", "solution_2", "solution_3",
+]  # fmt: skip

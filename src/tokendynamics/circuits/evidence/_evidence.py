@@ -50,9 +50,6 @@ def probing(trial: Trial) -> Instrument:
     A readout finds what is there, used or not, and a path that carries a tenth of q_true gives 1 as well. So it says
     nothing of the feed-forward part where it finds the interaction; where it finds less than half, the rest is made
     later. The norm divides by a number that depends on both categories: what is found after it is partly its own doing.
-
-    Args:
-        trial: Model and sequences.
     """
     model = trial.model
     probes: dict[str, Features] = {"before the norm": lambda x: model.attend(x)}

@@ -201,10 +201,6 @@ def patching(trial: Trial, threshold: float) -> Instrument:
     feed-forward part; without any it says nothing of that part, which may have the categories from the keys.
 
     "Rise" is √(rise of the loss / E[(q(a', b) − q(a, b))²]), where additive terms count too.
-
-    Args:
-        trial: Model and sequences; its `other` ones are fed in.
-        threshold: A share counts from this size on, of either sign.
     """
     outputs = _exchanged(trial)
     slopes = {side: _slopes(trial, side, changed) for side, changed in outputs.items()}
@@ -286,10 +282,6 @@ def ablation(trial: Trial, threshold: float) -> Instrument:
     Shares are slopes on the interaction (see `Trial.lost`). "Rise" is
     √(rise of the loss / variance of the interaction), which also counts additive terms that are spoilt on the way;
     "interaction of any shape" (see `Trial.any_interaction`) counts logic that is not along q_true's.
-
-    Args:
-        trial: Model and sequences.
-        threshold: A share counts from this size on, of either sign.
     """
     model, attention, units = trial.model, AdditiveAttention.fitted(trial), {"hidden units": LinearUnits.fitted(trial)}
     if model.norm is not None:

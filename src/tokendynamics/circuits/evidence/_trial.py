@@ -169,10 +169,6 @@ def without_sums(values: Tensor, *categories: Tensor) -> Tensor:
     large as a share of the sums and would drown a small interaction if only the mean over positions were taken off.
     With less than five sequences for each value of a function one set of functions serves all tokens.
 
-    Args:
-        values: (sequence, token), or (sequence,) for one token.
-        categories: Numbered from 1, each of the shape of `values`.
-
     >>> import torch
     >>> without_sums(torch.tensor([1.0, 2.0, 3.0]).double(), torch.tensor([1, 1, 2])).tolist()
     [-0.5, 0.5, 0.0]

@@ -50,13 +50,8 @@ def decide(found: Findings, threshold: float = TAKES_PART) -> Decision:
     else "both". Nor is a part named alone if the other makes more than `threshold` without it for any other reason,
     or if something else speaks against ruling the other out; see `_objection`.
 
-    Args:
-        found: What was measured.
-        threshold: The share from which a part counts.
-
-    Returns:
-        "undecided" where there is no logic, where the model does not do the task, where the intervals do not settle
-        it, where there is an objection, or where no part passes; the sentence says which.
+    The answer is "undecided" where there is no logic, where the model does not do the task, where the intervals do not
+    settle it, where there is an objection, or where no part passes; the sentence says which.
     """
     refused = _refused(found)
     if refused is not None:

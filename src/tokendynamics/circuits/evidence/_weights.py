@@ -41,13 +41,8 @@ def variance_shares(
     are added up with weights that this does not change: (variance of the head's blocks) × (variance of what ov writes,
     each feature as strongly as it is read).
 
-    Args:
-        model: The transformer.
-        task: The law.
-        resamples: Of the weights of categories and positions. The shares follow from the weights without sampling;
-            the intervals say how much they hang on single categories and positions.
-        confidence: Of the intervals.
-        seed: Of the resamples.
+    The shares follow from the weights without sampling: intervals over resampled weights of categories and positions
+    say how much they hang on single ones.
     """
     law, uniform = weights_of(task, "category"), weights_of(task, "position")
     drawn = {
@@ -162,13 +157,6 @@ def correlation(model: OneLayerTransformer, task: PairTask, resamples: int, conf
     Two uncertainties: the interval (Bayesian bootstrap over senders and over receivers) says how much the number
     hangs on single categories; the p-value is the chance of as large a number when the categories of q_true are
     renamed at random, previous and current ones apart.
-
-    Args:
-        model: The transformer.
-        task: q_true and the law.
-        resamples: For the interval and for the null.
-        confidence: Of the interval; the p-value is held against 1 − confidence.
-        seed: Of both.
     """
     title = "likeness of the category block of k^t q to q_true"
     block = model.qk[:, model.block("category"), model.block("category")]

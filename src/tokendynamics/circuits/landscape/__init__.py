@@ -15,28 +15,8 @@ from tokendynamics.circuits.landscape._positions_only import PositionsOnly
 from tokendynamics.circuits.landscape._softmax_positions import Descent, SoftmaxPositions, Stall, stall
 
 __all__ = [
-    "STARTS",
-    "Basins",
-    "CategoriesOnly",
-    "Classification",
-    "Continuation",
-    "Descent",
-    "Gradient",
-    "Landscape",
-    "LandscapeSurvey",
-    "LossAndGradient",
-    "NormalizedPositions",
-    "PositionsOnly",
-    "SoftmaxPositions",
-    "Stall",
-    "StationaryPoint",
-    "Symmetries",
-    "categories_families",
-    "classify",
-    "continue_descent",
-    "find_basins",
-    "find_symmetries",
-    "positions_families",
-    "stall",
-    "survey",
-]
+    "STARTS", "Basins", "CategoriesOnly", "Classification", "Continuation", "Descent", "Gradient", "Landscape",
+    "LandscapeSurvey", "LossAndGradient", "NormalizedPositions", "PositionsOnly", "SoftmaxPositions", "Stall",
+    "StationaryPoint", "Symmetries", "categories_families", "classify", "continue_descent", "find_basins",
+    "find_symmetries", "positions_families", "stall", "survey",
+]  # fmt: skip

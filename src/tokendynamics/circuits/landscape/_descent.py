@@ -107,13 +107,6 @@ def descend(landscape: Landscape, objective: Objective, start: np.ndarray, *, st
 
     L-BFGS comes to rest too early where curvatures differ by many orders of magnitude, as they do far out in a valley;
     `continue_descent` resolves them with the exact Hessian, to rest in the same valley.
-
-    Args:
-        landscape: What is minimised.
-        objective: The same as functions of the flattened point.
-        start: The flattened start.
-        steps: The largest number of steps of L-BFGS.
-        tolerance: On the relative gradient.
     """
     try:
         found = minimize(

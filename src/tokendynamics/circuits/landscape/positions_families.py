@@ -27,17 +27,9 @@ from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.numerics._seeding import generator
 
 __all__ = [
-    "families",
-    "loss_at_infinity",
-    "mean_predictor",
-    "no_attention",
-    "no_values",
-    "nothing_sent",
-    "previous_token",
-    "solved",
-    "towards_infinity",
-    "zero_column_sums",
-]
+    "families", "loss_at_infinity", "mean_predictor", "no_attention", "no_values", "nothing_sent", "previous_token",
+    "solved", "towards_infinity", "zero_column_sums",
+]  # fmt: skip
 
 
 def previous_token(positions: int) -> Tensor:

@@ -6,14 +6,6 @@ from tokendynamics.circuits.learning._run import learn
 from tokendynamics.circuits.learning._settings import FLAVOURS, Flavour, Settings
 
 __all__ = [
-    "DESIGNS",
-    "FLAVOURS",
-    "SOLVED",
-    "Architecture",
-    "Design",
-    "Flavour",
-    "LearningRecord",
-    "Settings",
-    "design",
+    "DESIGNS", "FLAVOURS", "SOLVED", "Architecture", "Design", "Flavour", "LearningRecord", "Settings", "design",
     "learn",
-]
+]  # fmt: skip

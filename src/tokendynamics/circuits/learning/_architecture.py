@@ -84,12 +84,6 @@ def circuit(parameters: dict[str, Tensor]) -> Tensor:
 def initial_parameters(design: Design, task: PairTask, hidden: int, seed: int) -> dict[str, Tensor]:
     """Draw weights uniform in ±1/√fan-in, the LayerNorm the identity.
 
-    Args:
-        design: Which features the circuits see.
-        task: N categories, M positions.
-        hidden: Hidden units.
-        seed: Of the draw.
-
     Returns:
         float64 tensors that record gradients: q, k (rank, key features), v (stream features squared), gain, shift,
         B (hidden, stream features), bias (hidden,), C (hidden,), offset (1,). Rank is the number of key features.

@@ -100,17 +100,9 @@ def write_results(
 ) -> tuple[str, ...]:
     """Write everything, whole or not at all; see `whole_folder`.
 
-    Args:
-        folder: Made if it does not exist. Files of an earlier call are replaced, and that is said.
-        summary: File name and content of the JSON.
-        manifest: Goes to a file of its own.
-        page: Makes the page from the names of the data files.
-        output: Says what was replaced.
-        arrays: File name and content of the NPZ.
-        shared: Whether the folder holds other results, such as learned models, that others may be at work on.
-
-    Returns:
-        Names of what was written, the page last.
+    `summary` and `arrays` are file name and content of the JSON and the NPZ, `page` makes the page from the names of
+    the data files, and a folder is `shared` if it holds other results, such as learned models, that others may be at
+    work on. Files of an earlier call are replaced, and that is said. Returns what was written, the page last.
     """
     import numpy as np
 

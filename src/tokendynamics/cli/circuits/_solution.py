@@ -15,20 +15,10 @@ if TYPE_CHECKING:
     from tokendynamics.circuits._transformer import OneLayerTransformer
 
 SOLUTIONS = (
-    "solution-1",
-    "solution-1-uniform",
-    "solution-1-indicators",
-    "solution-1-printed",
-    "solution-2",
-    "solution-2-printed",
-    "solution-3",
-    "solution-3-printed",
-    "linear",
-    "softmax-1",
-    "softmax-2",
-    "softmax-3",
+    "solution-1", "solution-1-uniform", "solution-1-indicators", "solution-1-printed", "solution-2",
+    "solution-2-printed", "solution-3", "solution-3-printed", "linear", "softmax-1", "softmax-2", "softmax-3",
     "mixture",
-)
+)  # fmt: skip
 """The names of the catalogue, here so that help needs no heavy import."""
 
 _FLAGS = {

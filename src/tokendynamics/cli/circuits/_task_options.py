@@ -82,13 +82,6 @@ def task_of(
 ) -> PairTask:
     """Return the task of the options.
 
-    Args:
-        categories: From --categories.
-        positions: From --positions.
-        q_true: From --q-true.
-        law: From --law.
-        defaults: Categories, positions and q_true where an option is missing.
-
     Raises:
         ArgumentValueError: A file that cannot be read, whose size contradicts --categories, or what `PairTask` refuses.
     """

@@ -67,13 +67,6 @@ def outcomes(qk: Tensor, ov: Tensor, tokens: int, seed: int, rotary: tuple[Tenso
 
     Explicit steps come first; the flows that spend all of theirs are run again, from the start, by implicit steps.
 
-    Args:
-        qk: W, (system, dim, dim).
-        ov: V^T, (system, dim, dim).
-        tokens: Tokens of each start.
-        seed: Of the starts.
-        rotary: Q̄ and K̄, (system, dim, dim) each, for (8) instead of (2).
-
     Returns:
         Words of `Outcome`, (system,).
     """

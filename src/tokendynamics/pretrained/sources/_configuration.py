@@ -96,15 +96,8 @@ def check_depth(adapter: Adapter, config: Any, layers: int, stored: Collection[s
 
     Fewer would be left out in silence, and the rest be called the network.
 
-    Args:
-        adapter: The one of its model type.
-        config: The transformers configuration.
-        layers: How many it says.
-        stored: Names of the tensors in the files.
-        origin: The checkpoint in a message.
-
     Raises:
-        CheckpointError: The last layer with a tensor is not the last of the configuration.
+        CheckpointError: The last layer with a tensor in `stored` is not the last of the configuration.
     """
     names = adapter.tensors(config).values()
     pattern = re.compile("|".join(re.escape(name).replace(r"\{layer\}", r"(\d{1,9})") for name in names))

@@ -35,16 +35,9 @@ def points_table(points: Sequence[tuple[StationaryPoint, Classification]]) -> Ta
         for point, found in points
     )
     columns = (
-        "Family",
-        "What its members share",
-        "Loss per token",
-        "Relative gradient",
-        "Lowest curvature",
-        "Highest",
-        "Flat directions",
-        "of them symmetries",
-        "Kind",
-    )
+        "Family", "What its members share", "Loss per token", "Relative gradient", "Lowest curvature", "Highest",
+        "Flat directions", "of them symmetries", "Kind",
+    )  # fmt: skip
     return Table("Members of the families; curvatures are eigenvalues of the Hessian", columns, rows)
 
 

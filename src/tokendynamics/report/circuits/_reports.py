@@ -298,15 +298,8 @@ def _seeds_table(records: Sequence[LearningRecord], evidences: Sequence[Evidence
         for record, found in zip(records, evidences, strict=True)
     )
     columns = (
-        "Seed",
-        "Final loss",
-        "Share of variance",
-        "Solved",
-        "Centred |correlation|",
-        "Verdict",
-        "Status",
-        "Seconds",
-    )
+        "Seed", "Final loss", "Share of variance", "Solved", "Centred |correlation|", "Verdict", "Status", "Seconds",
+    )  # fmt: skip
     return Table("One run a row", columns, rows)
 
 

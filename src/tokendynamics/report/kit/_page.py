@@ -36,20 +36,8 @@ def render(
 ) -> str:
     """Return a page as HTML that needs nothing else: no request, no script to be read, all foreign text escaped.
 
-    Args:
-        template: A child of ``base.html.jinja``, which has what every page has.
-        title: Of the window.
-        verdict_title: Of the first section, "verdict", which is the template's.
-        sections: Listed in the navigation; a template may write them from these alone.
-        conventions: Choices that the numbers hang on.
-        manifest: How to make the page again.
-        files: Data files beside the page.
-        scripts: Names of resources.
-        sheets: Likewise.
-        parts: What else the template asks for.
-
-    Returns:
-        HTML, to be stored as UTF-8.
+    `template` is a child of ``base.html.jinja``, which has what every page has, and asks for `parts` beyond that. The
+    first section, ``#verdict``, is the template's own; `sections` are those that the navigation lists after it.
     """
     script, sheet = "\n\n".join(resource(name) for name in scripts), style(*sheets)
     return (

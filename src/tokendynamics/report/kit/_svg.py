@@ -21,16 +21,9 @@ _DROPPED = ("role", "aria-roledescription", "aria-hidden", "aria-label", "class"
 _LONG_NUMBER = re.compile(r"-?\d+\.\d{3,}(?:e-?\d+)?")
 _ARCS = re.compile(r"M([\d.]+),0A\1,\1,0,1,1,-\1,0A\1,\1,0,1,1,\1,0")
 _INHERITED = (
-    "fill",
-    "fill-opacity",
-    "stroke",
-    "stroke-opacity",
-    "stroke-width",
-    "stroke-dasharray",
-    "font-size",
-    "font-weight",
-    "text-anchor",
-)
+    "fill", "fill-opacity", "stroke", "stroke-opacity", "stroke-width", "stroke-dasharray", "font-size",
+    "font-weight", "text-anchor",
+)  # fmt: skip
 ElementTree.register_namespace("", _SVG)
 
 

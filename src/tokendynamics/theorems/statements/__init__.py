@@ -24,22 +24,11 @@ from tokendynamics.theorems.statements import (
 
 __all__ = ["STATEMENTS"]
 
-STATEMENTS: tuple[Statement, ...] = (
-    _asymptotic_3_1.STATEMENT,
-    _asymptotic_3_2.STATEMENT,
-    _asymptotic_4_1.STATEMENT,
-    _asymptotic_remark_4_2.STATEMENT,
-    _asymptotic_5_1.STATEMENT,
-    _asymptotic_remark_5_1.STATEMENT,
-    _asymptotic_6_1.STATEMENT,
-    _positional_3_1.STATEMENT,
-    _positional_remark_3_2.STATEMENT,
-    _positional_3_3.STATEMENT,
-    _positional_3_4.STATEMENT,
-    _positional_remark_3_5.STATEMENT,
-    _positional_3_6.STATEMENT,
-    _positional_c_1.STATEMENT,
-    _positional_c_2.STATEMENT,
-    _positional_c_3.STATEMENT,
-)
+_IN_ORDER = (
+    _asymptotic_3_1, _asymptotic_3_2, _asymptotic_4_1, _asymptotic_remark_4_2, _asymptotic_5_1,
+    _asymptotic_remark_5_1, _asymptotic_6_1, _positional_3_1, _positional_remark_3_2, _positional_3_3,
+    _positional_3_4, _positional_remark_3_5, _positional_3_6, _positional_c_1, _positional_c_2, _positional_c_3,
+)  # fmt: skip
+
+STATEMENTS: tuple[Statement, ...] = tuple(module.STATEMENT for module in _IN_ORDER)
 """The registry of `check` and `certify`."""

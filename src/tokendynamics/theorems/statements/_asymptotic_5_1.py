@@ -22,10 +22,6 @@ antipode: token 2 drags it there. The printed basin, all starts with y_j ≠ −
 tokens or more. The antipode is unstable, so in floating point the third token leaves it again after a long stay."""
 
 
-def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
-    return (measured.on_sphere(flow), measured.dim_at_least_two(flow), *causal_attention(flow))
-
-
 def causal_attention(flow: Flow) -> tuple[Hypothesis, ...]:
     """Return what theorem 5.1 and remark 5.1 suppose of the attention, whatever the space."""
     return (measured.weights_are_softmax(flow), measured.no_positions(flow), measured.causal_mask(flow))
@@ -85,10 +81,6 @@ def _after_the_antipode(gap: Tensor) -> str:
     return " (a token stood at the antipode of token 1, which the exact flow may never leave and rounding does)"
 
 
-def _predict(flow: Flow, start: Tensor) -> Prediction:
-    return causal_consensus(flow, flow.heads, start.shape[-2])
-
-
 def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
     return causal_consensus_conditions(trajectory.tensor.detach(), trajectory)
 
@@ -102,8 +94,8 @@ STATEMENT = Statement(
         "2.0, 3.7852751016621813 on the circle with qk = I send token 3 to the antipode. What is claimed here is "
         "almost every start. The printed sum of (25) starts at 0: read 1."
     ),
-    structure=_structure,
+    structure=lambda flow: (measured.on_sphere(flow), measured.dim_at_least_two(flow), *causal_attention(flow)),
     hypotheses=_hypotheses,
-    predict=_predict,
+    predict=lambda flow, start: causal_consensus(flow, flow.heads, start.shape[-2]),
     conditions=_conditions,
 )

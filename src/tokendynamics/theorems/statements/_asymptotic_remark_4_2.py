@@ -27,12 +27,6 @@ def half_space_frequency(tokens: int, dim: int, draws: int, *, seed: int) -> tup
     The Monte Carlo certificate of `asymptotic` remark 4.2: the frequency agrees with
     `tokendynamics.observables.wendel_probability` to a few standard errors (those of the probability itself).
 
-    Args:
-        tokens: ℓ, at least 1.
-        dim: Features of a token.
-        draws: Number of starts, at least 1.
-        seed: Seed of the draws.
-
     >>> half_space_frequency(3, 3, 50, seed=0)
     (1.0, 0.0)
     """
@@ -40,10 +34,6 @@ def half_space_frequency(tokens: int, dim: int, draws: int, *, seed: int) -> tup
     frequency = float((hemisphere(starts).margin > 0).double().mean())
     probability = wendel_probability(tokens, dim)
     return frequency, math.sqrt(probability * (1 - probability) / draws)
-
-
-def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
-    return (measured.on_sphere(flow),)
 
 
 def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
@@ -89,7 +79,7 @@ STATEMENT = Statement(
         "The printed sum runs to n − 1; it has to run to n, with dim = n + 1, and the probability is 1 exactly when "
         "the number of tokens is at most n + 1 (printed: n)."
     ),
-    structure=_structure,
+    structure=lambda flow: (measured.on_sphere(flow),),
     hypotheses=_hypotheses,
     predict=_predict,
     conditions=_conditions,

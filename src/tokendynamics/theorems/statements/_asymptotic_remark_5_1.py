@@ -9,7 +9,7 @@ from torch import Tensor
 from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.theorems import _hypotheses as measured
 from tokendynamics.theorems._conditions import beyond_rounding, except_where, flow_of_run, never_above, undecided
-from tokendynamics.theorems._result import Condition, Hypothesis, Prediction
+from tokendynamics.theorems._result import Condition, Hypothesis
 from tokendynamics.theorems._statement import Statement
 from tokendynamics.theorems.statements._asymptotic_5_1 import (
     causal_attention,
@@ -50,10 +50,6 @@ def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
     if found[-1].anywhere:
         found.extend(generic_start(unit_start(flow, start) @ ov.mT))
     return tuple(found)
-
-
-def _predict(flow: Flow, start: Tensor) -> Prediction:
-    return causal_consensus(flow, 1, start.shape[-2])
 
 
 def sphere_velocity(flow: Flow, ov: Tensor, z: Tensor, t: float) -> Tensor:
@@ -117,6 +113,6 @@ STATEMENT = Statement(
     erratum="The domain of attraction is that of theorem 5.1: almost every start, not all with ov y_j ≠ −ov y_1.",
     structure=_structure,
     hypotheses=_hypotheses,
-    predict=_predict,
+    predict=lambda flow, start: causal_consensus(flow, 1, start.shape[-2]),
     conditions=_conditions,
 )

@@ -90,14 +90,6 @@ def _all_equal(start: Tensor) -> Tensor:
     return spread <= measured.ROUNDING * start.abs().amax(dim=(-2, -1))
 
 
-def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
-    return (measured.no_positions(flow), *contraction_structure(flow))
-
-
-def _predict(flow: Flow, start: Tensor) -> Prediction:
-    return contraction_prediction(flow, start, "x_l")
-
-
 def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
     return contraction_conditions(states_of(trajectory), trajectory)
 
@@ -107,8 +99,8 @@ STATEMENT = Statement(
     title="Convergence of all tokens to zero",
     equations="Theorem 3.4, B.4, B.6; (12), (13)",
     erratum="The paper gives no rate. It is t^(−1/2): test the predicted factor, never closeness to 0.",
-    structure=_structure,
+    structure=lambda flow: (measured.no_positions(flow), *contraction_structure(flow)),
     hypotheses=contraction_hypotheses,
-    predict=_predict,
+    predict=lambda flow, start: contraction_prediction(flow, start, "x_l"),
     conditions=_conditions,
 )

@@ -22,10 +22,6 @@ def expansion_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
     return (still, expanding_hypothesis(flow)) if still.anywhere else (still,)
 
 
-def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
-    return (measured.no_positions(flow), *free_softmax(flow))
-
-
 def _predict(flow: Flow, start: Tensor) -> Prediction:
     text = "min n·x_i(0) ≤ e^(−λt) n·x_l(t) ≤ max n·x_i(0) for every V n = λ n with λ > 0; "
     return Prediction(text + growth_text(flow, start, "x_l"), limit="bounds; growth where tokens are on one side")
@@ -43,7 +39,7 @@ STATEMENT = Statement(
         "n is an eigenvector of V = ov^T, so n^T ov = λ n^T. That tokens diverge needs them strictly on one side of "
         "the hyperplane of n, and does not need the other eigenvalues to be positive."
     ),
-    structure=_structure,
+    structure=lambda flow: (measured.no_positions(flow), *free_softmax(flow)),
     hypotheses=expansion_hypotheses,
     predict=_predict,
     conditions=_conditions,

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.theorems._free_flow import absolute_positions, states_with_positions
-from tokendynamics.theorems._result import Condition, Hypothesis, Prediction
+from tokendynamics.theorems._result import Condition, Prediction
 from tokendynamics.theorems._statement import Statement
 from tokendynamics.theorems.statements._positional_3_4 import (
     contraction_conditions,
@@ -14,10 +14,6 @@ from tokendynamics.theorems.statements._positional_3_4 import (
     contraction_prediction,
     contraction_structure,
 )
-
-
-def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
-    return (absolute_positions(flow), *contraction_structure(flow))
 
 
 def _predict(flow: Flow, start: Tensor) -> Prediction:
@@ -34,7 +30,7 @@ STATEMENT = Statement(
     title="Convergence to minus the positions",
     equations="Corollary C.1; (5), (17)",
     erratum="",
-    structure=_structure,
+    structure=lambda flow: (absolute_positions(flow), *contraction_structure(flow)),
     hypotheses=contraction_hypotheses,
     predict=_predict,
     conditions=_conditions,

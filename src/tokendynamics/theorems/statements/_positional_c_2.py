@@ -7,13 +7,9 @@ from torch import Tensor
 from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.theorems._expansion import bound_conditions, growth_text
 from tokendynamics.theorems._free_flow import absolute_positions, free_softmax, states_with_positions
-from tokendynamics.theorems._result import Condition, Hypothesis, Prediction
+from tokendynamics.theorems._result import Condition, Prediction
 from tokendynamics.theorems._statement import Statement
 from tokendynamics.theorems.statements._positional_3_6 import expansion_hypotheses
-
-
-def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
-    return (absolute_positions(flow), *free_softmax(flow))
 
 
 def _predict(flow: Flow, start: Tensor) -> Prediction:
@@ -34,7 +30,7 @@ STATEMENT = Statement(
         "The printed bounds subtract the vector e^(−tV^T) p_l from a number; n^T is missing before it. What is meant, "
         "and checked, are the bounds of theorem 3.6 for x + p."
     ),
-    structure=_structure,
+    structure=lambda flow: (absolute_positions(flow), *free_softmax(flow)),
     hypotheses=expansion_hypotheses,
     predict=_predict,
     conditions=_conditions,

@@ -7,13 +7,9 @@ from torch import Tensor
 from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.theorems._expansion import bound_conditions, growth_text
 from tokendynamics.theorems._free_flow import free_softmax, rotary_positions, states_of
-from tokendynamics.theorems._result import Condition, Hypothesis, Prediction
+from tokendynamics.theorems._result import Condition, Prediction
 from tokendynamics.theorems._statement import Statement
 from tokendynamics.theorems.statements._positional_3_6 import expansion_hypotheses
-
-
-def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
-    return (rotary_positions(flow), *free_softmax(flow))
 
 
 def _predict(flow: Flow, start: Tensor) -> Prediction:
@@ -30,7 +26,7 @@ STATEMENT = Statement(
     title="Divergence along an eigenvector of V with rotary positions",
     equations="Corollary C.3; (8), (18), (19)",
     erratum="",
-    structure=_structure,
+    structure=lambda flow: (rotary_positions(flow), *free_softmax(flow)),
     hypotheses=expansion_hypotheses,
     predict=_predict,
     conditions=_conditions,

@@ -51,10 +51,6 @@ def _size(matrix: Tensor) -> Tensor:
     return matrix.abs().amax(dim=(-2, -1)).clamp_min(torch.finfo(matrix.dtype).tiny)
 
 
-def _predict(flow: Flow, start: Tensor) -> Prediction:
-    return Prediction("nothing: the claim is false", limit="none")
-
-
 STATEMENT = Statement(
     name="positional-remark-3.2",
     title="Distances for an A that is not symmetric (false)",
@@ -65,6 +61,6 @@ STATEMENT = Statement(
     ),
     structure=single_head_in_free_space,
     hypotheses=_hypotheses,
-    predict=_predict,
+    predict=lambda flow, start: Prediction("nothing: the claim is false", limit="none"),
     conditions=pair_rate_conditions,
 )

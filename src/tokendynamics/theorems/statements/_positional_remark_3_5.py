@@ -112,10 +112,6 @@ def _counted(outcomes: np.ndarray) -> str:
     return ", ".join(f"{word} in {count}" for word, count in zip(words, counts, strict=True))
 
 
-def _predict(flow: Flow, start: Tensor) -> Prediction:
-    return Prediction("nothing: the conjecture is false", limit="none")
-
-
 def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
     reached, flow = outcomes_of(trajectory), flow_of_run(trajectory)
     paper = np.broadcast_to(paper_conjecture(flow), reached.shape)
@@ -150,6 +146,6 @@ STATEMENT = Statement(
     ),
     structure=single_head_in_free_space,
     hypotheses=_hypotheses,
-    predict=_predict,
+    predict=lambda flow, start: Prediction("nothing: the conjecture is false", limit="none"),
     conditions=_conditions,
 )
