@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from scipy.stats import binomtest
@@ -55,6 +56,18 @@ def test_a_ratio_without_denominator_or_with_infinite_sums_has_no_numbers() -> N
     rare = zeros.clone()
     rare[0] = 1.0
     assert bootstrap.ratio(rare, rare) == (1.0, 1.0, 1.0)
+
+
+def test_the_interval_of_a_ratio_is_that_of_all_its_resamples() -> None:
+    bootstrap = Bootstrap.drawn(4, 20, 0.5, seed=3)
+    numerator, denominator = torch.tensor([[1.0, 5.0, 2.0, 9.0], [1.0, 2.0, 3.0, 4.0]], dtype=torch.float64)
+    resampled = [
+        sum(count * top for count, top in zip(counts, numerator.tolist(), strict=True))
+        / sum(count * bottom for count, bottom in zip(counts, denominator.tolist(), strict=True))
+        for counts in bootstrap.counts.tolist()
+    ]
+    low, high = np.quantile(resampled, [0.25, 0.75])
+    assert bootstrap.ratio(numerator, denominator) == pytest.approx((1.7, low, high), rel=1e-12)
 
 
 def test_weights_of_the_bayesian_bootstrap_stand_around_the_law() -> None:
