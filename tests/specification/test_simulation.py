@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from command_line import FREE_FLOW, call
-from tokendynamics import specification
+from tokendynamics import plots, specification
 from tokendynamics.dynamics import Interrupted, Trajectory
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError
 from tokendynamics.specification.examples import example_names, example_text
@@ -82,6 +82,16 @@ def test_a_figure_that_cannot_be_drawn_costs_no_run() -> None:
     simulation = specification.run(still)
     assert simulation.figures == {}
     assert list(simulation.undrawn) == ["norms"]
+
+
+@pytest.mark.parametrize("system", [0, 1])
+def test_of_several_systems_the_one_asked_for_is_in_the_film(system: int, tmp_path: Path) -> None:
+    drawn = 'law = "normal"\ntokens = 2\ndim = 2\nsystems = 2\nseed = 1'
+    film = f'[output]\nfigures = ["tokens"]\nanimation = "gif"\nsystem = {system}\n'
+    simulation = specification.run(spec(("tokens = [[3.0, 4.0], [1.0, 0.0]]", drawn), ("[time]", f"{film}[time]")))
+    simulation.save(tmp_path / "out")
+    alone = plots.animate(simulation.trajectory, tmp_path / "alone.gif", system=system)
+    assert (tmp_path / "out" / "animation.gif").read_bytes() == alone.read_bytes()
 
 
 def test_systems_that_end_early_are_warned_of() -> None:
