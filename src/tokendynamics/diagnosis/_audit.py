@@ -27,8 +27,14 @@ from tokendynamics.numerics._tolerances import NEAR_ZERO
 from tokendynamics.pretrained import AttentionWeights, Checkpoint
 from tokendynamics.pretrained._architecture import as_layers
 from tokendynamics.provenance._progress import Progress, reporting, tracked
-from tokendynamics.spectra._inertia import Inertia, inertia
-from tokendynamics.spectra._low_rank import compress, count_signs, low_rank_eigenvalues, product_eigenvalues
+from tokendynamics.spectra._inertia import (
+    Inertia,
+    compress,
+    count_signs,
+    inertia,
+    low_rank_eigenvalues,
+    product_eigenvalues,
+)
 from tokendynamics.spectra._regime import Regime, balance, classify, same_signs_as_contraction
 from tokendynamics.spectra._value_map import ValueSpectrum, value_spectrum, value_spectrum_of_factors
 

@@ -1,7 +1,13 @@
 """Signs and spectra of the QK and OV circuits, and the regime they put a layer in."""
 
-from tokendynamics.spectra._inertia import Inertia, inertia
-from tokendynamics.spectra._low_rank import compress, low_rank_eigenvalues, low_rank_inertia, product_eigenvalues
+from tokendynamics.spectra._inertia import (
+    Inertia,
+    compress,
+    inertia,
+    low_rank_eigenvalues,
+    low_rank_inertia,
+    product_eigenvalues,
+)
 from tokendynamics.spectra._regime import Regime, RegimeName, balance, classify, regime
 from tokendynamics.spectra._value_map import ValueSpectrum, value_spectrum, value_spectrum_of_factors
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from tokendynamics.numerics._arguments import ArrayLike, as_square
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.numerics._tolerances import NEAR_ZERO, rounding_threshold
-from tokendynamics.spectra._low_rank import product_eigenvalues
+from tokendynamics.spectra._inertia import product_eigenvalues
 
 
 @dataclass(frozen=True)

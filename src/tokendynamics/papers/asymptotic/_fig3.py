@@ -11,7 +11,7 @@ from tokendynamics.attention import Attention
 from tokendynamics.dynamics import Flow, simulate
 from tokendynamics.papers._drawing import footnote
 from tokendynamics.papers._record import Quantity, Record, timed
-from tokendynamics.papers.asymptotic._gates import two_heads
+from tokendynamics.papers.asymptotic._fig2 import two_heads
 from tokendynamics.spaces import Sphere
 
 V = (1.0, 0.0, 0.0)

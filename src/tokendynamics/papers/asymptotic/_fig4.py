@@ -14,7 +14,7 @@ from tokendynamics.attention import Attention, Sinusoidal
 from tokendynamics.dynamics import Flow, simulate
 from tokendynamics.papers._drawing import footnote
 from tokendynamics.papers._record import Quantity, Record, timed
-from tokendynamics.papers.asymptotic._gates import FAST, PHASE
+from tokendynamics.papers.asymptotic._fig2 import FAST, PHASE
 from tokendynamics.spaces import Sphere
 
 P = ((0.3598, 0.4150, 0.1319), (0.0971, -0.0668, -0.2046), (0.1548, -0.2102, 0.1220))
