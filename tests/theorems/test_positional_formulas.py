@@ -161,3 +161,76 @@ def test_outcomes_of_a_batch_are_told_apart() -> None:
     times = np.concatenate([[0.0], np.geomspace(0.1, 100.0, 31)])
     run = simulate(Flow(Attention(qk, ov), Free()), start, times, events=(NormAbove(1e5),))
     assert outcomes_of(run).tolist() == ["zero", "diverged", "nonzero equilibrium"]
+
+
+LAST_THIRD = 500.0
+
+
+def ends_as(norms: dict[float, float], end: float = 1000.0, ov: float = -1.0, saved: int = 41) -> str:
+    """Classify a run of two tokens whose largest norm is norms[t] from each time t on."""
+    times = np.concatenate([[0.0], np.geomspace(end / 1e3, end, saved - 1)])
+    since = np.searchsorted(list(norms), times, side="right") - 1
+    sizes = np.array(list(norms.values()))[since]
+    states = torch.as_tensor(sizes)[:, None, None] * torch.tensor([[1.0], [-0.5]], dtype=torch.float64)
+    run = simulate(Flow(Attention([[1.0]], [[ov]]), Free()), states[0], np.linspace(0.0, 0.1, saved))
+    run = dataclasses.replace(run, times=times, states=states, tensor=states, end_times=np.asarray(end))
+    return str(outcomes_of(run))
+
+
+@pytest.mark.parametrize(
+    ("norms", "outcome"),
+    [
+        ({0: 2.0, LAST_THIRD: 98.0}, "undecided"),
+        ({0: 2.0, LAST_THIRD: 102.0}, "diverged"),
+        # 50 times the scale of the logits as well, which is 1 here.
+        ({0: 1e-3, LAST_THIRD: 49.0}, "undecided"),
+        ({0: 1e-3, LAST_THIRD: 51.0}, "diverged"),
+        # It must go on growing, by a factor of two in the last third.
+        ({0: 1.0, 10: 55.0, LAST_THIRD: 105.0}, "undecided"),
+        ({0: 1.0, 10: 55.0, LAST_THIRD: 115.0}, "diverged"),
+        ({0: 2.0, LAST_THIRD: 2.0 * 1.0009}, "nonzero equilibrium"),
+        ({0: 2.0, LAST_THIRD: 2.0 * 1.0011}, "undecided"),
+        # What moved before the last third does not count.
+        ({0: 2.0, 100: 7.0}, "nonzero equilibrium"),
+        # From 398, the first time saved in it, to 1000: a power of −1/4 is a factor of 0.794.
+        ({0: 2.0, LAST_THIRD: 2.0 * 0.80}, "undecided"),
+        ({0: 2.0, LAST_THIRD: 2.0 * 0.79}, "zero"),
+        ({0: 2.0, LAST_THIRD: 0.0}, "zero"),
+        ({0: 0.0}, "zero"),
+    ],
+)
+def test_the_end_of_a_run_is_called_by_its_last_third(norms: dict[float, float], outcome: str) -> None:
+    assert ends_as(norms, saved=32) == outcome
+
+
+@pytest.mark.parametrize(
+    ("end", "ov", "outcome"),
+    [(99.0, -1.0, "undecided"), (101.0, -1.0, "nonzero equilibrium"), (51.0, -2.0, "nonzero equilibrium")],
+)
+def test_rest_is_believed_after_a_hundred_units_of_time(end: float, ov: float, outcome: str) -> None:
+    assert ends_as({0: 2.0}, end=end, ov=ov) == outcome
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "outcome"),
+    [(3.0, 1.1e-6, "undecided"), (3.0, 0.9e-6, "zero"), (1e-4, 1.1e-10, "undecided"), (1e-4, 0.9e-10, "zero")],
+)
+def test_a_short_run_tells_only_what_fell_to_a_millionth(start: float, end: float, outcome: str) -> None:
+    assert ends_as({0: start, 1: end}, end=3.0) == outcome
+
+
+def test_a_run_of_which_nothing_is_saved_in_its_last_third_tells_nothing() -> None:
+    times = np.array([0.0, 200.0])
+    still = simulate(Flow(Attention([[1.0]], [[0.0]]), Free()), torch.ones(2, 1).double(), times)
+    moved = dataclasses.replace(still, flow=Flow(Attention([[1.0]], [[-1.0]]), Free()))
+    assert outcomes_of(moved) == "undecided"
+
+
+@pytest.mark.parametrize("size", [1e-250, 1e250])
+def test_rest_is_rest_at_any_size(size: float) -> None:
+    states = size * torch.tensor([[1.0], [-0.5]], dtype=torch.float64).expand(41, 2, 1)
+    run = simulate(Flow(Attention([[0.0]], [[-1.0]]), Free()), states[0], np.linspace(0.0, 1.0, 41))
+    run = dataclasses.replace(run, times=np.linspace(0.0, 200.0, 41), tensor=states, end_times=np.asarray(200.0))
+    assert outcomes_of(run) == "nonzero equilibrium"
+    falling = dataclasses.replace(run, tensor=states * torch.linspace(1.0, 0.1, 41)[:, None, None].double())
+    assert outcomes_of(falling) == "zero"

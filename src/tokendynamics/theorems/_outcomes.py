@@ -68,10 +68,11 @@ def slope_condition(states: Tensor, trajectory: Trajectory, stiffness: np.ndarra
     return Condition(text, outcome, np.where(np.isnan(margin), -np.inf, margin), WIDTH, first)
 
 
-_GROWN = math.log(1e3)
+_GROWN, _GROWING = math.log(50.0), math.log(2.0)
 _VANISHED = math.log(1e-6)
 _AT_REST = 1e-3
 _DECAYING = -0.25
+_LONG_ENOUGH = 100.0
 
 
 def log_norms(states: Tensor) -> Tensor:
@@ -88,14 +89,15 @@ def log_norms(states: Tensor) -> Tensor:
 def outcomes_of(trajectory: Trajectory) -> np.ndarray:
     """Classify the end of every system of a run of a free flow that is constant in time.
 
-    With n(t) the largest norm of a token (of x + p with absolute positions) and T the time at which the run ended:
+    What is compared is the last third of the run, a factor of three in time. With n(t) the largest norm of a token
+    (of x + p with absolute positions) and s = ‖qk‖^(−1/2) the scale at which logits are of order 1:
 
-    - "diverged": log n has risen by log 1000 above both its start and the scale ‖qk‖^(−1/2) at which logits
-      are of order 1, and has risen in the last quarter of the run. Nothing needs to overflow.
-    - "nonzero equilibrium": T max|ẋ_l| ≤ 1e-3 n: nothing would move by as much as 0.1 % in another T.
-    - "zero": log n falls against log t at a slope of −0.25 or less, over the last decade of the run and at its end
-      (t^(−1/2) has −0.5, exponentials fall ever faster); or n is below a millionth of start and scale.
-    - "undecided" otherwise: a longer run may tell.
+    - "diverged": n is 50 times the larger of s and its start or more, and has doubled at least in the last third;
+    - "zero": n fell like t^(−1/4) or faster in the last third (t^(−1/2) is what theorem 3.4 has, exponentials fall
+      ever faster); or it is below a millionth of s and of its start;
+    - "nonzero equilibrium": no token moved by more than a thousandth of n in the last third;
+    - "undecided" otherwise, such as slower motion and rotation, or if nothing was saved in the last third. A run that
+      ends before t = 100/‖ov‖ has "diverged" or is below a millionth, or is undecided: a longer one may tell.
 
     Save times evenly in log t, ten a decade, say.
 
@@ -112,48 +114,45 @@ def outcomes_of(trajectory: Trajectory) -> np.ndarray:
     'diverged'
     """
     states, flow = states_with_positions(trajectory), flow_of_run(trajectory)
-    logs = log_norms(states).numpy()
-    end_times = np.asarray(trajectory.end_times - trajectory.times[0], dtype=float)
-    scale = _log_scale(flow).expand(states.shape[:-3]).numpy()
-    diverged = _diverged(logs, scale, trajectory, end_times)
-    last = torch.where(torch.as_tensor(diverged)[..., None, None], 0.0, states[..., -1, :, :])
-    speed, slope = _end_motion(flow, float(trajectory.times[-1]), last)
-    resting = end_times * speed <= _AT_REST
-    zero = _decaying(logs, trajectory, end_times) & (end_times * slope <= _DECAYING)
-    zero = zero | (logs[..., -1] <= np.minimum(logs[..., 0], scale) + _VANISHED)
-    choices = [diverged, zero, resting]
-    return np.select(choices, ["diverged", "zero", "nonzero equilibrium"], "undecided")
+    logs, scale, rate = log_norms(states).numpy(), *_scales(flow, states.shape[:-3])
+    elapsed = np.asarray(trajectory.times, dtype=float) - float(trajectory.times[0])
+    last = np.asarray(np.searchsorted(trajectory.times, trajectory.end_times, side="right") - 1)
+    third = np.asarray(np.searchsorted(elapsed, elapsed[last] / 3))
+    start, before, end = logs[..., 0], _taken(logs, third), _taken(logs, last)
+    seen = third < last
+    with np.errstate(invalid="ignore"):  # −inf at zero; what has vanished needs no slope.
+        rise = end - before
+        diverged = seen & (end - np.maximum(start, scale) > _GROWN) & (rise > _GROWING)
+        vanished = end <= np.minimum(start, scale) + _VANISHED
+        ratio = np.where(seen, elapsed[last], 1.0) / np.where(seen, elapsed[third], 1.0)
+        decaying = rise < _DECAYING * np.log(ratio)
+    told = seen & (elapsed[last] * rate >= _LONG_ENOUGH)
+    resting = _largest_motion(states, third, last) < _AT_REST
+    choices = [diverged, vanished, told & resting, told & decaying]
+    return np.select(choices, ["diverged", "zero", "nonzero equilibrium", "zero"], "undecided")
 
 
-def _log_scale(flow: Flow) -> Tensor:
-    qk = flow.attention.qk.matrix_at(0.0).detach().double().cpu()
+def _scales(flow: Flow, systems: torch.Size) -> tuple[np.ndarray, np.ndarray]:
+    """Return log ‖qk‖^(−1/2) of the largest head, −inf for qk = 0, and the sum of ‖ov‖ over heads."""
+    qk, ov = (circuit.matrix_at(0.0).detach().double().cpu() for circuit in (flow.attention.qk, flow.attention.ov))
     size = torch.linalg.matrix_norm(qk, 2).amax(dim=-1)
-    return torch.where(size > 0, -0.5 * size.log(), -torch.inf)
+    scale = torch.where(size > 0, -0.5 * size.log(), -torch.inf)
+    rate = abs(flow.weight_factor) * torch.linalg.matrix_norm(ov, 2).sum(dim=-1)
+    return scale.expand(systems).numpy(), rate.expand(systems).numpy()
 
 
-def _diverged(logs: np.ndarray, scale: np.ndarray, trajectory: Trajectory, end_times: np.ndarray) -> np.ndarray:
-    elapsed = np.asarray(trajectory.times, dtype=float) - float(trajectory.times[0])
-    earlier = (elapsed <= 0.75 * end_times[..., None]).sum(axis=-1) - 1
-    before = np.take_along_axis(logs, np.maximum(earlier, 0)[..., None], axis=-1)[..., 0]
-    risen = logs[..., -1] - np.maximum(logs[..., 0], scale)
-    return np.asarray((risen >= _GROWN) & (logs[..., -1] > before))
+def _taken(values: np.ndarray, index: np.ndarray) -> np.ndarray:
+    return np.take_along_axis(values, index[..., None], axis=-1)[..., 0]
 
 
-def _decaying(logs: np.ndarray, trajectory: Trajectory, end_times: np.ndarray) -> np.ndarray:
-    elapsed = np.asarray(trajectory.times, dtype=float) - float(trajectory.times[0])
-    counted = np.asarray(trajectory.reached) & (elapsed > 0) & (elapsed >= end_times[..., None] / 10)
-    # Norms relative to their own start: any size can be exponentiated.
-    start = np.where(np.isfinite(logs[..., :1]), logs[..., :1], 0.0)
-    slope = log_log_slope(elapsed, np.exp(np.minimum(logs - start, 600.0)), counted)
-    return np.asarray(slope <= _DECAYING)
-
-
-def _end_motion(flow: Flow, time: float, last: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """max|ẋ_l| and d/dt |x_l| of the longest token, both relative to the largest norm, for placed states."""
-    x = last - flow.attention.with_positions(torch.zeros_like(last))
-    velocity = flow.velocity(x, time)
-    lengths = torch.linalg.vector_norm(last, dim=-1)
-    largest, index = lengths.clamp_min(torch.finfo(last.dtype).tiny).max(dim=-1)
-    speed = torch.linalg.vector_norm(velocity, dim=-1).amax(dim=-1) / largest
-    stretch = ((last * velocity).sum(dim=-1) / lengths.clamp_min(torch.finfo(last.dtype).tiny) ** 2).nan_to_num()
-    return speed.numpy(), stretch.gather(-1, index.unsqueeze(-1)).squeeze(-1).numpy()
+def _largest_motion(states: Tensor, first: np.ndarray, last: np.ndarray) -> np.ndarray:
+    """Return max |x_l(t) − x_l(T)| for t from `first` to `last` = T, relative to the largest norm at T."""
+    at = torch.as_tensor(last)[..., None, None, None].expand(*states.shape[:-3], 1, *states.shape[-2:])
+    end = states.gather(-3, at)
+    size = end.abs().amax(dim=(-2, -1), keepdim=True)
+    size = torch.where(size > 0, size, 1.0)  # Relative to the end: any size has squares.
+    moved = torch.linalg.vector_norm((states - end) / size, dim=-1).amax(dim=-1).numpy()
+    largest = torch.linalg.vector_norm(end / size, dim=-1).amax(dim=(-2, -1)).numpy()
+    index = np.arange(states.shape[-3])
+    within = (index >= first[..., None]) & (index <= last[..., None])
+    return np.asarray(np.where(within, moved, 0.0).max(axis=-1) / np.where(largest > 0, largest, 1.0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from enum import StrEnum
 from typing import Literal
 
@@ -11,10 +10,11 @@ import torch
 from torch import Tensor
 
 from tokendynamics.attention import Attention, RotaryPositions
-from tokendynamics.dynamics import Flow, Status, Trajectory, simulate
+from tokendynamics.dynamics import Flow, Status, simulate
 from tokendynamics.dynamics.events import NormAbove
 from tokendynamics.numerics._seeding import generator
 from tokendynamics.spaces import Free
+from tokendynamics.theorems._outcomes import outcomes_of
 
 HORIZON = 3000.0
 """In units of 1/‖ov‖: every flow is run at the speed at which its value matrix has norm 1, a change of time."""
@@ -22,9 +22,6 @@ HORIZON = 3000.0
 _BOUND = 1e3
 _STEPS = 1500
 _IMPLICIT_STEPS = 1500
-_LONG_ENOUGH = 100.0
-_FAR, _STILL = 50.0, 1e-3
-_SLOPE = -0.25
 
 
 class Outcome(StrEnum):
@@ -34,6 +31,15 @@ class Outcome(StrEnum):
     DIVERGED = "to infinity"
     EQUILIBRIUM = "to a nonzero equilibrium"
     UNDECIDED = "undecided"
+
+
+_WORDS = {
+    "zero": Outcome.ZERO,
+    "diverged": Outcome.DIVERGED,
+    "nonzero equilibrium": Outcome.EQUILIBRIUM,
+    "undecided": Outcome.UNDECIDED,
+}
+"""What the figures call the outcomes of `tokendynamics.theorems._outcomes`."""
 
 
 def positive_definite(count: int, dim: int, random: torch.Generator) -> Tensor:
@@ -58,12 +64,8 @@ def positive_definite(count: int, dim: int, random: torch.Generator) -> Tensor:
 def outcomes(qk: Tensor, ov: Tensor, tokens: int, seed: int, rotary: tuple[Tensor, Tensor] | None = None) -> np.ndarray:
     """Run one flow for each pair of matrices from one normal start each, and say what became of it.
 
-    What is compared is the last third of each run (a factor of three in time):
-
-    - to infinity: the largest norm is 50 times that of the start or more, and has doubled at least;
-    - to a nonzero equilibrium: no token moved by more than a thousandth of the largest norm;
-    - to zero: the largest norm fell like t^(−1/4) or faster (t^(−1/2) is predicted);
-    - undecided: anything else, such as slower motion, rotation, or a step budget spent early.
+    `tokendynamics.theorems._outcomes.outcomes_of` says what each outcome means; with ‖ov‖ = 1 a run that ends before
+    t = 100 is undecided, unless it has diverged.
 
     Explicit steps come first; the flows that spend all of theirs are run again, from the start, by implicit steps.
 
@@ -96,30 +98,5 @@ def _run(flow: Flow, start: Tensor, engine: Literal["batched", "stiff"], steps: 
     times = np.concatenate([[0.0], np.geomspace(1.0, HORIZON, 81)])
     events = [NormAbove(_BOUND)]
     run = simulate(flow, start, times, rtol=1e-6, atol=1e-9, engine=engine, max_steps=steps, events=events)
-    words = _classified(run)
+    words = np.array([str(_WORDS[word]) for word in outcomes_of(run)], dtype=f"U{max(map(len, Outcome))}")
     return words, (words == str(Outcome.UNDECIDED)) & (run.status == Status.BUDGET.value)
-
-
-def _classified(run: Trajectory) -> np.ndarray:
-    norms = torch.linalg.vector_norm(run.tensor, dim=-1).amax(dim=-1).numpy()
-    words = []
-    for system, end in enumerate(run.end_times):
-        last = int(np.searchsorted(run.times, end, side="right")) - 1
-        third = int(np.searchsorted(run.times, run.times[last] / 3))
-        late = run.tensor[system, third : last + 1]
-        moved = float((late - late[-1]).norm(dim=-1).max())
-        words.append(_outcome(norms[system, [0, third, last]], run.times[[third, last]], moved))
-    return np.array([str(word) for word in words], dtype=f"U{max(map(len, Outcome))}")
-
-
-def _outcome(norms: np.ndarray, times: np.ndarray, moved: float) -> Outcome:
-    """From the largest norms at the start, at a third of the run and at its end, and the motion in between."""
-    first, third, last = norms
-    if last > _FAR * first and last > 2 * third:
-        return Outcome.DIVERGED
-    if times[-1] < _LONG_ENOUGH:
-        return Outcome.UNDECIDED
-    if moved < _STILL * last:
-        return Outcome.EQUILIBRIUM
-    falling = math.log(last / third) < _SLOPE * math.log(times[-1] / times[0])
-    return Outcome.ZERO if falling else Outcome.UNDECIDED
