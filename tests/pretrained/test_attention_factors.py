@@ -1,4 +1,4 @@
-"""Each adapter's factors, put through a plain attention written here, give what the network's own attention gives."""
+"""The factors, put through a plain attention written here, give what the network's own attention gives."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from tokendynamics.pretrained._other_libraries import silenced
 _ATTENTION_MODULE = {
     "gpt2": ("h.{}.attn", "h.{}"),
     "llama": ("layers.{}.self_attn", "layers.{}"),
+    "mistral": ("layers.{}.self_attn", "layers.{}"),
+    "qwen2": ("layers.{}.self_attn", "layers.{}"),
     "bert": ("encoder.layer.{}.attention.output.dense", "encoder.layer.{}"),
 }
 
@@ -35,7 +37,7 @@ def _rotated(x: Tensor, weights: AttentionWeights) -> Tensor:
     half = x.shape[-1] // 2
     angles = torch.arange(len(x), dtype=torch.float64)[:, None] * weights.rotary_frequencies.double()
     turned = torch.complex(x[:, :half], x[:, half:]) * torch.polar(torch.ones_like(angles), angles)
-    return weights.rotary_scaling * torch.cat([turned.real, turned.imag], dim=1)
+    return torch.cat([turned.real, turned.imag], dim=1)
 
 
 def _biased(x: Tensor, bias: Tensor | None, head: int) -> Tensor:
@@ -80,7 +82,7 @@ def _attention_of_the_network(network: Any, family: str, ids: Tensor) -> list[tu
 def _worst_disagreement(checkpoint: Any, network: Any, ids: Tensor) -> float:
     facts = checkpoint.architecture
     worst = 0.0
-    for layer, (state, output) in enumerate(_attention_of_the_network(network, facts.family, ids), 1):
+    for layer, (state, output) in enumerate(_attention_of_the_network(network, checkpoint.config.model_type, ids), 1):
         by_hand = _attention_by_hand(state, checkpoint.attention(layer), facts.causal)
         worst = max(worst, float((by_hand - output).abs().max() / max(1.0, float(output.abs().max()))))
     return worst

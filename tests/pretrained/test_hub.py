@@ -65,4 +65,4 @@ def test_an_existing_folder_is_never_taken_for_a_hub_id(
     monkeypatch.chdir(tiny.root)
     Path("someone").mkdir()
     tiny.folder("gpt2").rename("someone/tiny")
-    assert load("someone/tiny").architecture.family == "gpt2"
+    assert load("someone/tiny").architecture.model_type == "gpt2"

@@ -97,7 +97,7 @@ def test_an_audit_of_gpt2_xl_builds_no_model(monkeypatch: pytest.MonkeyPatch) ->
             "ln_1.weight",
         )
     )
-    assert "model" not in vars(checkpoint)
+    assert "_filled" not in vars(checkpoint._network)
 
 
 def test_known_families_have_their_published_sizes() -> None:

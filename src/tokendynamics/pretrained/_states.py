@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +11,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from tokendynamics.pretrained._network import without_cache
 from tokendynamics.pretrained._other_libraries import silenced
-from tokendynamics.pretrained.adapters._adapter import Sites
+from tokendynamics.pretrained.discovery._calls import state_of
+from tokendynamics.pretrained.discovery._layout import Layout
+from tokendynamics.pretrained.discovery._residual import Residual
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,8 @@ class SiteStates:
 
     Attributes:
         attention: Index l: the state of block l after its attention part (for post-norm blocks after the norm
-            behind it). Index 0: NaN, since no attention stands before the first block.
+            behind it). Index 0: NaN, since no attention stands before the first block; NaN also where a block's
+            sum was not found.
         feed_forward: Index 0: the input of the first block (embeddings with positions; after BERT's embedding
             norm). Index l: the output of block l, before the final norm, also for the last block.
         final_norm: The last state after the final norm; None if the architecture has none.
@@ -32,32 +36,30 @@ class SiteStates:
     final_norm: Float[Tensor, "token dim"] | None
 
 
-def collect_states(network: nn.Module, sites: Sites, ids: Tensor) -> SiteStates:
+def collect_states(network: nn.Module, layout: Layout, inputs: Mapping[str, Tensor]) -> SiteStates:
     """Run the network once and keep the state at each site.
 
     The tensors that the blocks hand on are kept as they are and joined after the pass: copying them meanwhile would
     push the weights out of the cache.
 
     Args:
-        network: A filled base model.
-        sites: Where to look.
-        ids: Token ids (1, token).
+        network: Ready to run.
+        layout: Where its states are.
+        inputs: Arguments of its forward pass, for one input.
     """
-    blocks = list(network.get_submodule(sites.blocks).children())
-    attention: list[Tensor] = []
-    feed_forward: list[Tensor] = []
-    final: list[Tensor] = []
-    watch = _input_of if sites.attention_side == "input" else _output_of
-    with ExitStack() as hooks, torch.inference_mode(), silenced():
-        hooks.enter_context(_input_of(blocks[0], feed_forward.append))
-        for block in blocks:
-            hooks.enter_context(watch(block.get_submodule(sites.attention), attention.append))
-            hooks.enter_context(_output_of(block, feed_forward.append))
-        if sites.final_norm is not None:
-            hooks.enter_context(_output_of(network.get_submodule(sites.final_norm), final.append))
-        network(input_ids=ids.to(next(network.parameters()).device), use_cache=False)
-    attention.insert(0, torch.full_like(attention[0], torch.nan))
-    return SiteStates(_joined(attention), _joined(feed_forward), _joined(final)[0] if final else None)
+    watch = _Watch(network, layout)
+    first = next(network.parameters())
+    with watch, torch.inference_mode(), silenced(), without_cache(network):
+        network(**{name: _moved(value, first) for name, value in inputs.items()})
+    attention = [torch.full_like(watch.feed_forward[0], torch.nan), *watch.attention]
+    final = watch.final[-1].clone() if watch.final else None
+    return SiteStates(_joined(attention), _joined(watch.feed_forward), final)
+
+
+def _moved(value: Any, like: Tensor) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    return value.to(device=like.device, dtype=like.dtype) if value.is_floating_point() else value.to(like.device)
 
 
 def _joined(states: list[Tensor]) -> Tensor:
@@ -67,28 +69,68 @@ def _joined(states: list[Tensor]) -> Tensor:
     return joined
 
 
-@contextmanager
-def _input_of(module: nn.Module, keep: Callable[[Tensor], Any]) -> Iterator[None]:
-    def hook(module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        del module
-        keep((arguments[0] if arguments else named["hidden_states"])[0])
+class _Watch(ExitStack):
+    """Hooks on the blocks and sites of a network; a block that runs several times is hooked once."""
 
-    handle = module.register_forward_pre_hook(hook, with_kwargs=True)
-    try:
-        yield
-    finally:
-        handle.remove()
+    def __init__(self, network: nn.Module, layout: Layout) -> None:
+        super().__init__()
+        self.attention: list[Tensor] = []
+        self.feed_forward: list[Tensor] = []
+        self.final: list[Tensor] = []
+        self._x: Tensor | None = None
+        for name, layer in dict(zip(layout.blocks, layout.layers, strict=True)).items():
+            block = network.get_submodule(name)
+            self._before(block, self._enter)
+            if layer.residual is not None:
+                self._site(block, layer.residual)
+            self._after(block, self._leave)
+        if layout.final_norm is not None:
+            self._after(network.get_submodule(layout.final_norm[0]), self.final.append)
+
+    def _enter(self, x: Tensor) -> None:
+        self._x = x
+        if not self.feed_forward:
+            self.feed_forward.append(x)
+
+    def _leave(self, y: Tensor) -> None:
+        self.feed_forward.append(y)
+        if len(self.attention) < len(self.feed_forward) - 1:
+            self.attention.append(torch.full_like(y, torch.nan))
+
+    def _site(self, block: nn.Module, residual: Residual) -> None:
+        name, side = residual.after_attention
+        module, factor = block.get_submodule(name), residual.attention_factor
+
+        def keep(state: Tensor) -> None:
+            if len(self.attention) < len(self.feed_forward):
+                self.attention.append(state)
+
+        def add(part: Tensor) -> None:
+            if self._x is not None:
+                keep(self._x + (part if factor == 1.0 else factor * part))
+
+        if side == "input":
+            self._before(module, keep)
+        else:
+            self._after(module, keep if side == "output" else add)
+
+    def _before(self, module: nn.Module, keep: Callable[[Tensor], None]) -> None:
+        def hook(module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
+            del module
+            states = state_of(positional, named)
+            if states is not None:
+                keep(_first_input(states))
+
+        self.callback(module.register_forward_pre_hook(hook, with_kwargs=True).remove)
+
+    def _after(self, module: nn.Module, keep: Callable[[Tensor], None]) -> None:
+        def hook(module: nn.Module, positional: Any, output: Any) -> None:
+            del module, positional
+            # Attention modules return (state, weights), blocks a tensor; older versions wrapped blocks likewise.
+            keep(_first_input(output[0] if isinstance(output, tuple) else output))
+
+        self.callback(module.register_forward_hook(hook).remove)
 
 
-@contextmanager
-def _output_of(module: nn.Module, keep: Callable[[Tensor], Any]) -> Iterator[None]:
-    def hook(module: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
-        del module, arguments
-        # Attention modules return (state, weights), blocks a tensor; older versions wrapped blocks likewise.
-        keep((output[0] if isinstance(output, tuple) else output)[0])
-
-    handle = module.register_forward_hook(hook)
-    try:
-        yield
-    finally:
-        handle.remove()
+def _first_input(states: Tensor) -> Tensor:
+    return states[0] if states.ndim > 2 else states

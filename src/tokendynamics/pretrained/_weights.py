@@ -10,14 +10,16 @@ from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from tokendynamics.numerics._errors import CheckpointError, expected
 from tokendynamics.numerics._places import first_index
 from tokendynamics.numerics._resources import check_fits
-from tokendynamics.pretrained.adapters._adapter import Adapter
+from tokendynamics.pretrained._stored_names import stored_names
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+_ADVICE = "does config.json belong to these weights?"
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -37,70 +39,63 @@ class TensorStore(Protocol):
 
 
 class Weights:
-    """Reads the tensors of a base model, whatever prefix or older name they are stored under.
+    """Reads the tensors of a base model, whatever name or form they are stored in.
 
     Args:
         store: Where the tensors are.
-        shapes: What the architecture needs: shape by name in the base model.
-        adapter: Its prefixes and older names.
+        network: The empty base model, or the half of it that is needed.
+        whole: The base model that the half belongs to; the same one without halves.
+        prefix: Name of the half in it, empty for the whole.
         origin: The checkpoint in a message.
 
     Raises:
         CheckpointError: A tensor is missing or has another shape than the configuration says.
     """
 
-    def __init__(self, store: TensorStore, shapes: Shapes, adapter: Adapter, origin: str) -> None:
+    def __init__(self, store: TensorStore, network: nn.Module, whole: nn.Module, prefix: str, origin: str) -> None:
         self._store = store
         self._origin = origin
-        self._shapes = shapes
-        self._stored = _stored_names(store.shapes, shapes, adapter, origin)
+        self._prefix = f"{prefix}." if prefix else ""
+        self._shapes = {self._prefix + name: tuple(each.shape) for name, each in network.named_parameters()}
+        self._stored = stored_names(whole, store.shapes, self._shapes)
+        self._check_shapes()
 
     def read(self, name: str) -> Tensor:
-        """Return one tensor in its stored dtype.
+        """Return one tensor of the network.
 
         Raises:
             CheckpointError: It holds no real numbers, or a NaN or an infinity (layer and tensor are named).
             MemoryLimitError: More than there is memory for.
         """
-        stored = self._stored[name]
-        check_fits(4 * prod(self._shapes[name]), _where(stored, self._origin))
-        tensor = self._store.read(stored)
+        source = self._stored[self._prefix + name]
+        where = _where(source.names[0], self._origin)
+        check_fits(4 * prod(self._shapes[self._prefix + name]), where)
+        tensor = source.read(self._read_stored)
+        if tuple(tensor.shape) != self._shapes[self._prefix + name]:
+            wanted = f"shape {self._shapes[self._prefix + name]}"
+            raise CheckpointError(expected(where, wanted, f"shape {tuple(tensor.shape)}", _ADVICE))
+        return tensor
+
+    def _read_stored(self, name: str) -> Tensor:
+        tensor, where = self._store.read(name), _where(name, self._origin)
         # Eight bits and fewer mean nothing without the scales that a quantised checkpoint keeps elsewhere.
         if tensor.dtype not in _DTYPES:
             advice = "quantised checkpoints are read only as GGUF"
             wanted = "real numbers of 16 bits or more"
-            raise CheckpointError(expected(_where(stored, self._origin), wanted, f"dtype {tensor.dtype}", advice))
-        _check_finite(tensor, _where(stored, self._origin))
+            raise CheckpointError(expected(where, wanted, f"dtype {tensor.dtype}", advice))
+        _check_finite(tensor, where)
         return tensor
 
-
-def _stored_names(stored: Shapes, shapes: Shapes, adapter: Adapter, origin: str) -> dict[str, str]:
-    prefix = _prefix(stored, shapes, adapter)
-    names = {name: _stored_name(prefix + name, stored, adapter) for name in shapes}
-    for name, found in names.items():
-        if found not in stored:
-            advice = "the file is incomplete or its config.json belongs to another model"
-            raise CheckpointError(expected(_where(found, origin), f"shape {shapes[name]}", "no such tensor", advice))
-        if tuple(stored[found]) != tuple(shapes[name]):
-            advice = "does config.json belong to these weights?"
-            came = f"shape {tuple(stored[found])}"
-            raise CheckpointError(expected(_where(found, origin), f"shape {tuple(shapes[name])}", came, advice))
-    return names
-
-
-def _prefix(stored: Shapes, shapes: Shapes, adapter: Adapter) -> str:
-    """Return the prefix under which most of the tensors are found (a file may lack one of them)."""
-    return max(
-        adapter.prefixes,
-        key=lambda prefix: sum(_stored_name(prefix + name, stored, adapter) in stored for name in shapes),
-    )
-
-
-def _stored_name(name: str, stored: Shapes, adapter: Adapter) -> str:
-    for ours, older in adapter.renamed:
-        if name not in stored and name.endswith(ours) and name.removesuffix(ours) + older in stored:
-            return name.removesuffix(ours) + older
-    return name
+    def _check_shapes(self) -> None:
+        for name, shape in self._shapes.items():
+            source = self._stored.get(name)
+            if source is None:
+                advice = "the file is incomplete or its config.json belongs to another model"
+                raise CheckpointError(expected(_where(name, self._origin), f"shape {shape}", "no such tensor", advice))
+            came = tuple(self._store.shapes[source.names[0]])
+            if source.plain and came != shape:
+                where = _where(source.names[0], self._origin)
+                raise CheckpointError(expected(where, f"shape {shape}", f"shape {came}", _ADVICE))
 
 
 def _where(stored: str, origin: str) -> str:
@@ -138,9 +133,9 @@ class AttentionWeights:
     so that the dense circuits of head `h` are `qk = query[h] @ key[g(h)].T` and, in row form,
     `value[g(h)] @ output[h]` (the transpose of `ov`).
 
-    The rotation multiplies by `rotary_scaling` and turns the pair of features `(f, f + d_head/2)` by
-    `i · rotary_frequencies[f]` (half-split pairing). A sliding window, where a model has one, is not part of
-    the weights and matters only for prompts longer than it.
+    The rotation turns the pair of features `(f, f + d_head/2)` by `i · rotary_frequencies[f]` (half-split pairing;
+    features of networks that pair others are put in this order, and those that do not turn have the frequency 0). A
+    sliding window, where a model has one, is not part of the weights and matters only for prompts longer than it.
 
     Attributes:
         query: Query factor W_Q.
@@ -159,25 +154,27 @@ class AttentionWeights:
         groups: Key-value head of each query head.
         scale: Factor of the logits, `1/√d_head` unless the configuration says otherwise.
         rotary_frequencies: Radians per position and feature pair, None without rotary positions.
-        rotary_scaling: Factor on rotated queries and keys each (1 except for YaRN-like extensions).
+        normed: Which of "query", "key" and "value" are normalized between projection and attention. For those a
+            bilinear form of the input does not exist; their factors are the ones on normalized tokens, with the
+            gain of that norm multiplied in, and their biases are those before it.
     """
 
     query: Float[Tensor, "head dim d_head"]
     key: Float[Tensor, "kv_head dim d_head"]
-    value: Float[Tensor, "kv_head dim d_head"]
-    output: Float[Tensor, "head d_head dim"]
+    value: Float[Tensor, "kv_head dim d_value"]
+    output: Float[Tensor, "head d_value dim"]
     groups: Int[Tensor, " head"]
     scale: float
     norm_eps: float
     norm_kind: Literal["layer", "rms"]
     query_bias: Float[Tensor, "head d_head"] | None = None
     key_bias: Float[Tensor, "kv_head d_head"] | None = None
-    value_bias: Float[Tensor, "kv_head d_head"] | None = None
+    value_bias: Float[Tensor, "kv_head d_value"] | None = None
     output_bias: Float[Tensor, " dim"] | None = None
     norm_gain: Float[Tensor, " dim"] | None = None
     norm_bias: Float[Tensor, " dim"] | None = None
     rotary_frequencies: Float[Tensor, " pair"] | None = None
-    rotary_scaling: float = 1.0
+    normed: tuple[str, ...] = ()
 
     @property
     def key_per_head(self) -> Float[Tensor, "head dim d_head"]:
@@ -185,7 +182,7 @@ class AttentionWeights:
         return self._per_head(self.key)
 
     @property
-    def value_per_head(self) -> Float[Tensor, "head dim d_head"]:
+    def value_per_head(self) -> Float[Tensor, "head dim d_value"]:
         """The value factor of each query head; see `key_per_head`."""
         return self._per_head(self.value)
 

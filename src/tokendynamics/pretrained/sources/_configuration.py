@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tokendynamics.numerics._errors import ArgumentValueError, CheckpointError, expected, shown
 from tokendynamics.pretrained._other_libraries import refusing, silenced
-from tokendynamics.pretrained.adapters import adapter_for
-from tokendynamics.pretrained.adapters._adapter import Adapter
 from tokendynamics.provenance._reading import parse_json
 
 
@@ -22,7 +20,7 @@ def read_config(folder: Path) -> Any:
     """
     path = folder / "config.json"
     facts = _facts(path)
-    adapter_for(facts.get("model_type"))
+    _check_known(facts.get("model_type"))
     if facts.get("quantization_config"):
         advice = "use the unquantised checkpoint or a .gguf file"
         raise CheckpointError(expected(str(path), "plain weights", "a quantization_config", advice))
@@ -62,16 +60,27 @@ def _facts(path: Path) -> dict[str, Any]:
 MOST_LAYERS = 2048
 """Twice the deepest network there is; building one layer takes milliseconds even without its weights."""
 
-_COUNTS = ("layers", "heads", "kv_heads", "dim", "d_head", "context", "vocabulary", "feed_forward_dim")
+_COUNTS: Mapping[str, str] = {
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads",
+    "dim": "hidden_size",
+    "d_head": "head_dim",
+    "context": "max_position_embeddings",
+    "vocabulary": "vocab_size",
+    "feed_forward_dim": "intermediate_size",
+}
+"""What we call the sizes of a network, and transformers' common names for them."""
+
+_NEEDED = ("layers", "dim")
 _LARGEST = 2**40
 
 
-def facts_of(adapter: Adapter, config: Any, origin: str) -> dict[str, Any]:
-    """Return what the adapter says of a configuration.
+def check_sizes(config: Any, origin: str) -> None:
+    """Refuse a configuration of impossible sizes, before anything is built for them.
 
     Args:
-        adapter: The one of its model type.
-        config: The transformers configuration.
+        config: The transformers configuration of one network.
         origin: The checkpoint in a message.
 
     Raises:
@@ -79,34 +88,66 @@ def facts_of(adapter: Adapter, config: Any, origin: str) -> dict[str, Any]:
             number of features.
     """
     where = f"{origin}: config.json"
-    with refusing(lambda words: CheckpointError(expected(where, "the sizes of a network", words))):
-        facts = adapter.describe(config)
-    for name in _COUNTS:
-        _check_count(where, name, facts[name], MOST_LAYERS if name == "layers" else _LARGEST)
-    if facts["heads"] % facts["kv_heads"]:
-        came = f"{facts['kv_heads']} for {facts['heads']} heads"
-        raise CheckpointError(expected(where, "key-value heads that divide the heads", came))
-    if facts["positions"] == "rotary" and facts["d_head"] % 2:
-        raise CheckpointError(expected(where, "an even head width, since pairs rotate", facts["d_head"]))
-    return facts
+    sizes = {name: getattr(config, theirs, None) for name, theirs in _COUNTS.items()}
+    for name, value in sizes.items():
+        if value is not None or name in _NEEDED:
+            _check_count(where, name, value, MOST_LAYERS if name == "layers" else _LARGEST)
+    heads = sizes["heads"]
+    if heads is None:
+        return
+    kv_heads = sizes["kv_heads"] or heads
+    if heads % kv_heads:
+        raise CheckpointError(expected(where, "key-value heads that divide the heads", f"{kv_heads} for {heads} heads"))
+    d_head = sizes["d_head"] or sizes["dim"] // heads
+    if d_head < 1:
+        raise CheckpointError(expected(where, "a whole number of d head from 1 on", d_head))
+    rotary = getattr(config, "rope_parameters", None)
+    if (
+        rotary
+        and not getattr(config, "partial_rotary_factor", None)
+        and "partial_rotary_factor" not in rotary
+        and d_head % 2
+    ):
+        raise CheckpointError(expected(where, "an even head width, since pairs rotate", d_head))
 
 
-def check_depth(adapter: Adapter, config: Any, layers: int, stored: Collection[str], origin: str) -> None:
+def check_depth(
+    names: Collection[str], blocks: str, layers: int, ignored: Sequence[re.Pattern[str]], origin: str
+) -> None:
     """Refuse a configuration of another depth than its files, before its layers are built.
 
     Fewer would be left out in silence, and the rest be called the network.
 
+    Args:
+        names: What the files hold, by its name in the network.
+        blocks: Name of the network's list of blocks.
+        layers: How many the configuration says.
+        ignored: Names that the files may hold besides, such as layers that predict further ahead.
+        origin: The checkpoint in a message.
+
     Raises:
-        CheckpointError: The last layer with a tensor in `stored` is not the last of the configuration.
+        CheckpointError: The last layer with a tensor is not the last of the configuration.
     """
-    names = adapter.tensors(config).values()
-    pattern = re.compile("|".join(re.escape(name).replace(r"\{layer\}", r"(\d{1,9})") for name in names))
-    found = {int(number) for name in stored if (match := pattern.search(name)) for number in match.groups() if number}
+    pattern = re.compile(rf"(?:^|\.){re.escape(blocks)}\.(\d{{1,9}})\.")
+    kept = (name for name in names if not any(each.search(name) for each in ignored))
+    found = {int(match[1]) for name in kept if (match := pattern.search(name))}
     if found and max(found) != layers - 1:
         advice = "the files are incomplete or config.json belongs to another model"
         came = f"{layers} in config.json"
         wanted = f"the {max(found) + 1} layers that the files hold"
         raise CheckpointError(expected(origin, wanted, came, advice))
+
+
+def _check_known(model_type: object) -> None:
+    from transformers import CONFIG_MAPPING
+
+    if model_type not in CONFIG_MAPPING:
+        from transformers import __version__
+
+        wanted = f"a model type that transformers {__version__} knows"
+        raise CheckpointError(
+            expected("architecture", wanted, shown(model_type), "update transformers, or pass the network itself")
+        )
 
 
 def _check_count(where: str, name: str, value: Any, largest: int) -> None:

@@ -20,7 +20,6 @@ import torch
 from tokendynamics.numerics._errors import CheckpointError, TokenDynamicsError, expected
 from tokendynamics.numerics._extras import require
 from tokendynamics.pretrained._other_libraries import in_short, refusing, silenced, without_panics
-from tokendynamics.pretrained.adapters import adapter_for
 from tokendynamics.pretrained.sources._gguf_header import read_header
 from tokendynamics.provenance._owned import digest, entries_in, files_below, written_in
 from tokendynamics.provenance._progress import Progress
@@ -154,7 +153,6 @@ def _dequantised(path: Path, source: dict[str, Any]) -> Any:
 
     folder = path.parent
     config = AutoConfig.from_pretrained(folder, **source)
-    adapter_for(config.model_type)
     _check_layers(path, config.num_hidden_layers)
     # Its declared result is the model alone.
     read: Any = AutoModelForCausalLM.from_pretrained

@@ -12,7 +12,6 @@ from typing import Any
 
 from tokendynamics.numerics._errors import CheckpointError, expected, shown
 from tokendynamics.numerics._resources import check_fits
-from tokendynamics.pretrained.adapters import adapter_for
 from tokendynamics.pretrained.sources._configuration import MOST_LAYERS
 
 _VERSIONS = (2, 3)
@@ -154,10 +153,20 @@ def _bytes_of(shape: tuple[int, ...], kind: int, refused: Any) -> int:
     return -(-prod(shape) // block) * size
 
 
+def check_family(family: object) -> None:
+    """Refuse a file of an architecture that transformers does not read from GGUF."""
+    from transformers import modeling_gguf_pytorch_utils as reader
+
+    known = reader.GGUF_SUPPORTED_ARCHITECTURES
+    if family not in known:
+        wanted = f"one that transformers reads from GGUF ({', '.join(sorted(map(str, known)))})"
+        raise CheckpointError(expected("architecture", wanted, shown(family), "convert it to safetensors"))
+
+
 def _check_sizes(path: Path, header: GgufHeader) -> None:
     """Refuse sizes that no network has, and more layers than the file has tensors of."""
     family = header.metadata.get("general.architecture")
-    adapter_for(family)
+    check_family(family)
     for name in (*_COUNTS, *_OPTIONAL_COUNTS):
         came = header.metadata.get(f"{family}.{name}")
         if came is None and name in _OPTIONAL_COUNTS:

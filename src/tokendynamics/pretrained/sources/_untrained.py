@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tokendynamics.pretrained.adapters._adapter import InitialLaw
+from tokendynamics.numerics._errors import CheckpointError, expected
+from tokendynamics.pretrained._initialization import InitialLaw
 
 _LLAMA_2 = {"vocab_size": 32000, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5}
 
@@ -86,19 +87,38 @@ class DrawnTensors:
         shapes: Shape of every tensor by its name in the base model.
     """
 
-    def __init__(self, shapes: Mapping[str, tuple[int, ...]], law: Callable[[str], InitialLaw], seed: int) -> None:
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], laws: Mapping[str, InitialLaw], seed: int) -> None:
         self.shapes = shapes
-        self._law = law
+        self._laws = laws
         self._seed = seed
 
     def read(self, name: str) -> Tensor:
-        """Draw one tensor, float32."""
-        law, shape = self._law(name), self.shapes[name]
-        if law.std == 0.0:
+        """Draw one tensor, float32.
+
+        Raises:
+            CheckpointError: transformers leaves it as its class makes it, which is not known without making it.
+        """
+        law, shape = self._laws.get(name), self.shapes[name]
+        if law is None:
+            advice = "pass the network itself, initialised"
+            raise CheckpointError(expected(name, "a tensor that transformers initialises", "one it does not", advice))
+        if law.std == 0.0 and law.width == 0.0:
             return torch.full(shape, law.constant)
         name_key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
         generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([self._seed, name_key])))
-        tensor = torch.from_numpy(generator.standard_normal(shape, dtype=np.float32)).mul_(law.std)
+        tensor = torch.from_numpy(_drawn(law, shape, generator))
+        if law.constant:
+            tensor += law.constant
         if law.zero_row is not None:
             tensor[law.zero_row] = 0.0
         return tensor
+
+
+def _drawn(law: InitialLaw, shape: tuple[int, ...], generator: np.random.Generator) -> np.ndarray:
+    if law.width:
+        return np.float32(law.width) * (2 * generator.random(shape, dtype=np.float32) - 1)
+    values = generator.standard_normal(shape, dtype=np.float32)
+    while law.cut < np.inf and (beyond := np.abs(values) > law.cut).any():
+        values[beyond] = generator.standard_normal(int(beyond.sum()), dtype=np.float32)
+    values *= np.float32(law.std)
+    return values

@@ -1,0 +1,183 @@
+"""The factors of one attention layer from its layout and its tensors, and the rule by which they are trusted."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tokendynamics.numerics._errors import CheckpointError, expected
+from tokendynamics.pretrained._network import at_least_single
+from tokendynamics.pretrained._weights import AttentionWeights
+from tokendynamics.pretrained.discovery._attention_layout import (
+    TRUSTED,
+    affine_of,
+    recomputed_error,
+)
+from tokendynamics.pretrained.discovery._calls import as_features, with_state
+from tokendynamics.pretrained.discovery._columns import Affine, Part, composed
+from tokendynamics.pretrained.discovery._discover import Seen
+from tokendynamics.pretrained.discovery._interface import AttentionCall, watching
+from tokendynamics.pretrained.discovery._layout import AttentionLayout
+
+_SEED = 3
+
+
+@dataclass(frozen=True)
+class LayerTensors:
+    """The modules of one block that its attention needs, with their weights in place.
+
+    Attributes:
+        block: Where they are.
+        layout: What they do.
+    """
+
+    block: nn.Module
+    layout: AttentionLayout
+
+    def affine(self, part: Part) -> Affine:
+        """Return the map of one part, at least in single precision."""
+        return self._single(affine_of(self.block.get_submodule(part.module), part.does, self._width(part.module)))
+
+    def output(self) -> Affine:
+        """Return the output projection."""
+        name, storage = self.layout.output
+        return self._single(affine_of(self.block.get_submodule(name), storage, self._width(name)))
+
+    def norm(self) -> Affine | None:
+        """Return the gain, as (1, dim), and the bias of the norm that the attention reads; None without one."""
+        if self.layout.norm is None:
+            return None
+        name, norm = self.layout.norm
+        return self._single(affine_of(self.block.get_submodule(name), norm))
+
+    def _width(self, name: str) -> int | None:
+        return getattr(self.block.get_submodule(name), "in_features", None)
+
+    @staticmethod
+    def _single(found: Affine) -> Affine:
+        return Affine(at_least_single(found.weight), None if found.bias is None else at_least_single(found.bias))
+
+
+def attention_weights(tensors: LayerTensors, scale: float, norm_kind: str, norm_eps: float) -> AttentionWeights:
+    """Return the factors of a layer, per head.
+
+    Args:
+        tensors: Its modules.
+        scale: Of its logits.
+        norm_kind: Of its block's norms.
+        norm_eps: Likewise.
+    """
+    layout = tensors.layout
+    parts = {
+        name: (_columns(getattr(layout, name), tensors), heads)
+        for name, heads in (("query", layout.heads), ("key", layout.kv_heads), ("value", layout.kv_heads))
+    }
+    factors = {name: found.weight.unflatten(1, (heads, -1)).transpose(0, 1) for name, (found, heads) in parts.items()}
+    biases = {
+        f"{name}_bias": found.bias.unflatten(0, (heads, -1))
+        for name, (found, heads) in parts.items()
+        if found.bias is not None
+    }
+    output, norm = tensors.output(), tensors.norm()
+    frequencies = None
+    if layout.rotation is not None and layout.rotation.frequencies is not None:
+        order, angles = layout.rotation.halves(layout.d_head)
+        frequencies = torch.tensor(angles, dtype=torch.float32, device=output.weight.device)
+        if order != list(range(layout.d_head)):
+            factors |= {name: factors[name][..., order] for name in ("query", "key")}
+            biases |= {name: biases[name][..., order] for name in ("query_bias", "key_bias") if name in biases}
+    return AttentionWeights(
+        **factors,
+        **biases,
+        output=output.weight.unflatten(0, (layout.heads, -1)),
+        output_bias=output.bias,
+        groups=torch.arange(layout.heads, device=output.weight.device) // (layout.heads // layout.kv_heads),
+        scale=scale,
+        norm_eps=norm_eps,
+        norm_kind="rms" if norm_kind == "rms" else "layer",
+        norm_gain=None if norm is None else norm.weight[0],
+        norm_bias=None if norm is None else norm.bias,
+        rotary_frequencies=frequencies,
+        normed=layout.normed,
+    )
+
+
+def _columns(parts: tuple[Part, ...], tensors: LayerTensors) -> Affine:
+    """Return the map to all columns; a view of the stored weight where its rows stand there side by side."""
+    if len(parts) == 1 and parts[0].reads is None and set(parts[0].factor) == {1.0}:
+        (part,) = parts
+        first, count = part.rows[0], len(part.rows)
+        if part.rows == tuple(range(first, first + count)):
+            whole = tensors.affine(part)
+            bias = None if whole.bias is None else whole.bias[first : first + count]
+            return Affine(whole.weight[:, first : first + count], bias)
+    dim = tensors.output().weight.shape[1]
+    found = composed(parts, dim, tensors.affine)
+    if found is None:
+        raise CheckpointError(expected("layout", "columns of some module", "none"))
+    return found
+
+
+def verified_scale(tensors: LayerTensors, seen: Seen, where: str) -> float:
+    """Run the layer's own attention on a short random input, and the factors beside it; return its factor of logits.
+
+    Args:
+        tensors: The layer's modules, with the user's weights; the attention module itself is among them.
+        seen: What the attention was called with where the layout was found.
+        where: The layer, for the message.
+
+    Raises:
+        CheckpointError: The two differ by more than 1e-5 of the largest entry.
+    """
+    layout, call = tensors.layout, seen.call
+    module = copy.deepcopy(tensors.block.get_submodule(layout.module)).double().eval()
+    _complete_buffers(module, call.module)
+    shape = call.x.shape if call.x is not None else ()
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(_SEED), dtype=torch.float64)
+    found: list[AttentionCall] = []
+    positional, named = _in_double(call.arguments, module)
+    given = next(each for each in (*positional, *named.values()) if isinstance(each, Tensor) and each.shape == shape)
+    positional, named = with_state(x.to(next(module.parameters()).device), given, positional, named)
+    with watching(module, found.append), torch.no_grad():
+        module(*positional, **named)
+    if len(found) != 1:
+        raise CheckpointError(expected(where, "an attention that runs once", f"{len(found)} times"))
+    theirs = found[0]
+    start = as_features(x, theirs.query.shape[0], theirs.query.shape[2])
+    error = float("inf")
+    if start is not None:
+        # Some networks scale each layer's logits by its number: the layer itself says by how much.
+        layout = replace(layout, scale=theirs.scale)
+        error = recomputed_error(layout, start, seen.angles, lambda part: _double(tensors.affine(part)), theirs)
+    if not error <= TRUSTED:
+        wanted = f"the layer's own attention from its factors, to {TRUSTED:g}"
+        advice = "its layout is another than the one found; the audit needs it, the trace does not"
+        raise CheckpointError(expected(where, wanted, f"a difference of {error:.2g}", advice))
+    return theirs.scale
+
+
+def _double(found: Affine) -> Affine:
+    return Affine(found.weight.double(), None if found.bias is None else found.bias.double())
+
+
+def _complete_buffers(module: nn.Module, like: nn.Module) -> None:
+    for name, buffer in list(module.named_buffers()):
+        if buffer.is_meta:
+            owner, _, leaf = name.rpartition(".")
+            module.get_submodule(owner).register_buffer(leaf, like.get_buffer(name).clone(), persistent=False)
+
+
+def _in_double(arguments: tuple[tuple[Any, ...], dict[str, Any]], module: nn.Module) -> Any:
+    like = next(module.parameters())
+
+    def change(value: Any) -> Any:
+        if isinstance(value, Tensor) and value.is_floating_point():
+            return value.to(like)
+        return tuple(change(each) for each in value) if isinstance(value, tuple) else value
+
+    positional, named = arguments
+    return tuple(change(each) for each in positional), {name: change(value) for name, value in named.items()}

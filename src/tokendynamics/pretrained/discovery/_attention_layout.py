@@ -1,0 +1,235 @@
+"""One attention's layout from one forward pass, and the attention recomputed from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from tokendynamics.pretrained.discovery._calls import ModuleCall, as_features
+from tokendynamics.pretrained.discovery._columns import (
+    Affine,
+    LayoutNotFoundError,
+    Part,
+    Storage,
+    Tracer,
+    evaluated,
+    stored_how,
+)
+from tokendynamics.pretrained.discovery._interface import AttentionCall, attend
+from tokendynamics.pretrained.discovery._layout import AttentionLayout
+from tokendynamics.pretrained.discovery._norms import Norm, norm_of
+from tokendynamics.pretrained.discovery._rotation import Rotation, fitted_matrices, rotation_of, turned, unturned
+
+TRUSTED = 1e-5
+"""Largest relative error of an attention recomputed from its factors, in float32: more is a wrong layout."""
+
+
+def attention_layout(
+    time: int,
+    attention: AttentionCall,
+    block: ModuleCall,
+    calls: Sequence[ModuleCall],
+    tables: Iterable[tuple[str, Tensor]],
+) -> tuple[AttentionLayout, ModuleCall, Tensor | None, int]:
+    """Find the layout of one attention.
+
+    Args:
+        time: When it ran.
+        attention: What it was given.
+        block: The call of its block.
+        calls: Of the whole pass.
+        tables: The network's tables, for rotary frequencies.
+
+    Returns:
+        The layout; the attention module's call; the angles of its rotation, (token, pair); when the output
+        projection ended.
+
+    Raises:
+        LayoutNotFoundError: Something does not match.
+    """
+    prefix, (batch, heads, tokens, d_head) = block.name + ".", attention.query.shape
+    own = next(call for call in calls if call.module is attention.module and call.start < time < call.end)
+    start = as_features(own.x, batch, tokens)
+    if start is None:
+        raise LayoutNotFoundError(f"{own.name} reads no states")
+    inside = [call for call in calls if own.start < call.start and call.end < time]
+    tracer = Tracer(inside, start, prefix)
+    parts = {
+        name: tracer.parts(_side_by_side(tensor), words, first_token=name != "value")
+        for name, words, tensor in (
+            ("query", "queries", attention.query),
+            ("key", "keys", attention.key),
+            ("value", "values", attention.value),
+        )
+    }
+    read = _reader({call.name.removeprefix(prefix): call.module for call in inside})
+    rotation, angles = _rotation(parts, start, read, attention, tables)
+    projection, storage = _output_projection(attention, time, block, calls)
+    norm = _norm_before(own, block, calls)
+    found = AttentionLayout(
+        module=own.name.removeprefix(prefix),
+        heads=heads,
+        kv_heads=attention.key.shape[1],
+        d_head=d_head,
+        d_value=attention.value.shape[-1],
+        **parts,
+        output=(projection.name.removeprefix(prefix), storage),
+        scale=attention.scale,
+        causal=_is_causal(attention),
+        rotation=rotation,
+        relative_bias=attention.bias is not None or _mask_holds_a_bias(attention),
+        soft_cap=attention.soft_cap,
+        sinks=_parameter_name(block.module, attention.sinks),
+        window=attention.window,
+        norm=None if norm is None else (norm[0].name.removeprefix(prefix), norm[1]),
+        error=0.0,
+    )
+    return found, own, angles, projection.end
+
+
+def recomputed_error(
+    layout: AttentionLayout, start: Tensor, angles: Tensor | None, read: Callable[[Part], Affine], seen: AttentionCall
+) -> float:
+    """Return the largest relative error of queries, keys, values and output recomputed from a layout's factors."""
+    heads = {"query": layout.heads, "key": layout.kv_heads, "value": layout.kv_heads}
+    tensors = {
+        name: evaluated(getattr(layout, name), start, read).unflatten(-1, (count, -1)).transpose(1, 2)
+        for name, count in heads.items()
+    }
+    if layout.rotation is not None and angles is not None:
+        tensors |= {name: turned(tensors[name], angles, layout.rotation) for name in ("query", "key")}
+    output, _ = attend(
+        tensors["query"],
+        tensors["key"],
+        tensors["value"],
+        mask=seen.mask,
+        scale=layout.scale,
+        soft_cap=layout.soft_cap,
+        sinks=seen.sinks,
+        bias=seen.bias,
+    )
+    pairs = (
+        (tensors["query"], seen.query),
+        (tensors["key"], seen.key),
+        (tensors["value"], seen.value),
+        (output, seen.output),
+    )
+    return max(relative_error(mine, theirs) for mine, theirs in pairs)
+
+
+def relative_error(mine: Tensor, theirs: Tensor) -> float:
+    """Return max|a − b| / max|b|, infinite where the shapes differ."""
+    if mine.shape != theirs.shape:
+        return float("inf")
+    size = theirs.abs().max().clamp_min(torch.finfo(theirs.dtype).tiny)
+    error = float((mine.double() - theirs.double()).abs().max() / size)
+    return error if error == error else float("inf")
+
+
+def affine_of(module: nn.Module, does: Storage | Norm, width: int | None = None) -> Affine:
+    """Return the map of a live module: for a norm its gain as (1, width) and its bias.
+
+    Args:
+        module: The module.
+        does: What it was found to do.
+        width: Of what it reads; needed for "probed".
+    """
+    weight, bias = (getattr(module, name, None) for name in ("weight", "bias"))
+    if isinstance(does, Norm):
+        like = weight if weight is not None else torch.ones(does.width, dtype=torch.float64)
+        gain = does.gain_of(weight, like)
+        return Affine((torch.ones_like(like) if gain is None else gain).detach()[None], _detached(bias))
+    if does == "probed":
+        return _probed(module, width)
+    return Affine(weight.detach().mT if does == "out x in" else weight.detach(), _detached(bias))  # pyright: ignore
+
+
+def _detached(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else tensor.detach()
+
+
+def _probed(module: nn.Module, width: int | None) -> Affine:
+    first = next(module.parameters())
+    eye = torch.eye(width or 1, dtype=first.dtype, device=first.device)
+    with torch.no_grad():
+        bias = module(torch.zeros_like(eye[:1]))[0]
+        return Affine(module(eye) - bias, bias)
+
+
+def _reader(modules: dict[str, nn.Module]) -> Callable[[Part], Affine]:
+    def read(part: Part) -> Affine:
+        return affine_of(modules[part.module], part.does, getattr(modules[part.module], "in_features", None))
+
+    return read
+
+
+def live_reader(block: nn.Module) -> Callable[[Part], Affine]:
+    """Return what reads the parts of a layout from the modules of a live block."""
+    return lambda part: affine_of(
+        block.get_submodule(part.module), part.does, getattr(block.get_submodule(part.module), "in_features", None)
+    )
+
+
+def _side_by_side(tensor: Tensor) -> Tensor:
+    return tensor.transpose(1, 2).flatten(2)
+
+
+def _rotation(
+    parts: dict[str, tuple[Part, ...]],
+    start: Tensor,
+    read: Callable[[Part], Affine],
+    attention: AttentionCall,
+    tables: Iterable[tuple[str, Tensor]],
+) -> tuple[Rotation | None, Tensor | None]:
+    plain = evaluated(parts["query"], start, read).unflatten(-1, (attention.query.shape[1], -1)).transpose(1, 2)
+    if unturned(plain, attention.query):
+        return None, None
+    return rotation_of(fitted_matrices(plain, attention.query), tables)
+
+
+def _output_projection(
+    attention: AttentionCall, time: int, block: ModuleCall, calls: Sequence[ModuleCall]
+) -> tuple[ModuleCall, Storage]:
+    wanted = attention.output.flatten(2)
+    batch, tokens = wanted.shape[:2]
+    for call in sorted(calls, key=lambda each: -each.end):
+        if not (time < call.start and call.end <= block.end):
+            continue
+        x = as_features(call.x, batch, tokens)
+        if x is not None and x.shape == wanted.shape and relative_error(x, wanted) < TRUSTED:
+            storage = stored_how(call)
+            if storage is not None:
+                return call, storage
+    raise LayoutNotFoundError("no module reads the heads' outputs side by side")
+
+
+def _norm_before(own: ModuleCall, block: ModuleCall, calls: Sequence[ModuleCall]) -> tuple[ModuleCall, Norm] | None:
+    given = own.given
+    for call in calls:
+        if given is not None and block.start < call.start and call.end < own.start and call.y.shape == given.shape:
+            norm = norm_of(call.module, call.x, call.y) if torch.equal(call.y, given) else None
+            if norm is not None:
+                return call, norm
+    return None
+
+
+def _is_causal(attention: AttentionCall) -> bool:
+    if attention.mask is None or attention.weights.shape[-1] < 2:
+        return False
+    above = torch.ones(attention.weights.shape[-2:], dtype=torch.bool).triu(1)
+    return bool((attention.weights[..., above] == 0).all())
+
+
+def _mask_holds_a_bias(attention: AttentionCall) -> bool:
+    if attention.mask is None or not attention.mask.is_floating_point():
+        return False
+    seen = attention.mask[attention.mask > -1e4]
+    return bool((seen != 0).any())
+
+
+def _parameter_name(block: nn.Module, tensor: Tensor | None) -> str | None:
+    if tensor is None:
+        return None
+    return next((name for name, each in block.named_parameters() if each.data_ptr() == tensor.data_ptr()), None)

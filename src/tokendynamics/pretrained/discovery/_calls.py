@@ -1,0 +1,148 @@
+"""What goes into and comes out of every module of a network during one forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tokendynamics.pretrained._network import without_cache
+from tokendynamics.pretrained._other_libraries import silenced
+from tokendynamics.pretrained.discovery._interface import AttentionCall, watching
+
+_STATE_NAMES = ("hidden_states", "x", "inputs_embeds", "hidden_state")
+
+
+@dataclass(frozen=True, eq=False)
+class ModuleCall:
+    """One call of a module.
+
+    Attributes:
+        name: The module's name in the network.
+        module: The module.
+        given: The tensor that it was given, before any noise.
+        x: The tensor that it read; None where it was given none of real numbers.
+        y: The tensor that it gave.
+        arguments: Everything it was given, positional and by name, with the noise.
+        start: When it began; every beginning, end and attention of the pass has a number of its own.
+        end: When it ended.
+    """
+
+    name: str
+    module: nn.Module
+    given: Tensor | None
+    x: Tensor | None
+    y: Tensor
+    arguments: tuple[tuple[Any, ...], dict[str, Any]]
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Pass:
+    """All calls of one forward pass, in the order in which they ended, and its attentions with their times."""
+
+    calls: list[ModuleCall]
+    attentions: list[tuple[int, AttentionCall]]
+
+
+def record(
+    network: nn.Module, inputs: Mapping[str, Any], noise: Collection[nn.Module] = (), generator: Any = None
+) -> Pass:
+    """Run a network once and keep what every module read and gave.
+
+    Args:
+        network: In evaluation mode.
+        inputs: Of its forward pass, by name.
+        noise: Modules whose states are given normal noise of the states' own size: a token that is the same for
+            every input (a CLS token) would hide which column is which.
+        generator: Of that noise.
+    """
+    return _Recorder(network, noise, generator).run(inputs)
+
+
+class _Recorder:
+    def __init__(self, network: nn.Module, noise: Collection[nn.Module], generator: Any) -> None:
+        self.network, self.noise, self.generator = network, noise, generator
+        self.names = {module: name for name, module in network.named_modules()}
+        self.found = Pass([], [])
+        self.clock = 0
+        self.open: list[tuple[int, Tensor | None, Tensor | None, Any]] = []
+
+    def run(self, inputs: Mapping[str, Any]) -> Pass:
+        with ExitStack() as stack, torch.no_grad(), silenced(), without_cache(self.network):
+            for module in self.names:
+                stack.callback(module.register_forward_pre_hook(self._before, with_kwargs=True).remove)
+                stack.callback(module.register_forward_hook(self._after, with_kwargs=True).remove)
+            stack.enter_context(watching(self.network, self._attention))
+            self.network(**inputs)
+        return self.found
+
+    def _tick(self) -> int:
+        self.clock += 1
+        return self.clock
+
+    def _attention(self, call: AttentionCall) -> None:
+        self.found.attentions.append((self._tick(), call))
+
+    def _before(self, module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        x = given = state_of(positional, named)
+        changed = None
+        if given is not None and module in self.noise:
+            x = given + given.std() * torch.randn(given.shape, generator=self.generator).to(given)
+            changed = positional, named = with_state(x, given, positional, named)
+        self.open.append((self._tick(), given, None if x is None else x.clone(), (positional, named)))
+        return changed
+
+    def _after(self, module: nn.Module, positional: Any, named: Any, output: Any) -> None:
+        del positional, named
+        start, given, x, arguments = self.open.pop()
+        y = _first(output)
+        if y is not None:
+            call = ModuleCall(self.names[module], module, given, x, y.clone(), arguments, start, self._tick())
+            self.found.calls.append(call)
+
+
+def state_of(positional: tuple[Any, ...], named: Mapping[str, Any]) -> Tensor | None:
+    """Return the first argument of real numbers: the states that a module reads."""
+    candidates = (*positional[:1], *(named.get(name) for name in _STATE_NAMES))
+    return next((each for each in candidates if isinstance(each, Tensor) and each.is_floating_point()), None)
+
+
+def with_state(
+    x: Tensor, given: Tensor, positional: tuple[Any, ...], named: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of a module with other states."""
+    if positional and positional[0] is given:
+        return (x, *positional[1:]), named
+    name = next(name for name in _STATE_NAMES if named.get(name) is given)
+    return positional, {**named, name: x}
+
+
+def _first(output: Any) -> Tensor | None:
+    if isinstance(output, tuple | list):
+        output = next((each for each in output if isinstance(each, Tensor)), None)
+    return output if isinstance(output, Tensor) and output.is_floating_point() else None
+
+
+def as_features(states: Tensor | None, batch: int, tokens: int) -> Tensor | None:
+    """Return states in any of the usual layouts as (batch, token, feature); None if they are in none.
+
+    >>> as_features(torch.zeros(6, 4), batch=2, tokens=3).shape
+    torch.Size([2, 3, 4])
+    >>> as_features(torch.zeros(2, 5, 3, 4), batch=2, tokens=3).shape
+    torch.Size([2, 3, 20])
+    """
+    if states is None or states.ndim < 2:
+        return None
+    if states.shape[:2] == (batch, tokens):
+        return states.reshape(batch, tokens, -1)
+    if states.ndim <= 3 and states.shape[0] == batch * tokens:
+        return states.reshape(batch, tokens, -1)
+    if states.ndim == 4 and (states.shape[0], states.shape[2]) == (batch, tokens):
+        return states.transpose(1, 2).reshape(batch, tokens, -1)
+    return None

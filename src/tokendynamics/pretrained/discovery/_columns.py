@@ -1,0 +1,252 @@
+"""Finds where queries, keys and values come from: each column is an output column of some module, times a factor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from tokendynamics.numerics._errors import CheckpointError
+from tokendynamics.pretrained.discovery._calls import ModuleCall, as_features
+from tokendynamics.pretrained.discovery._norms import Norm, norm_of
+
+Storage: TypeAlias = Literal["out x in", "in x out", "probed"]
+_DEEPEST = 6
+
+
+class LayoutNotFoundError(CheckpointError):
+    """A network whose layout could not be found, or only in part; the message says what did not match."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some columns of a tensor as output columns of one module, times a factor.
+
+    Attributes:
+        columns: Which columns of the tensor.
+        module: Name of the module, within its block.
+        rows: Which of the module's outputs, one for each column.
+        factor: What multiplies each of them.
+        does: The normalization that it is; or, for an affine map, how its weight is stored: as ``weight[out, in]``, as
+            ``weight[in, out]``, or not at all in one piece ("probed": an adapter's, read by its action).
+        reads: What the module reads, column by column; None for what the attention itself reads.
+    """
+
+    columns: tuple[int, ...]
+    module: str
+    rows: tuple[int, ...]
+    factor: tuple[float, ...]
+    does: Storage | Norm
+    reads: tuple[Part, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Affine:
+    """x ↦ x @ weight + bias."""
+
+    weight: Float[Tensor, "dim out"]
+    bias: Float[Tensor, " out"] | None
+
+
+class Tracer:
+    """Follows tensors of one block's forward pass back to what its attention reads.
+
+    Args:
+        calls: Of modules that may stand on the way.
+        start: What the attention reads, (batch, token, dim).
+        prefix: Name of the block, with a dot; taken off the modules' names.
+    """
+
+    def __init__(self, calls: Sequence[ModuleCall], start: Tensor, prefix: str) -> None:
+        self.calls, self.start, self.prefix = calls, start, prefix
+        self.batch, self.tokens = start.shape[:2]
+        self.tolerance = 1e-8 if start.dtype == torch.float64 else 1e-4
+
+    def parts(self, target: Tensor, what: str, *, first_token: bool = False) -> tuple[Part, ...]:
+        """Return what the columns of a tensor (batch, token, column) are made of.
+
+        Args:
+            target: The tensor.
+            what: What it is, for the message.
+            first_token: Whether to compare the first token alone, which rotary positions leave as it is.
+
+        Raises:
+            LayoutNotFoundError: Some column is no output column of any module.
+        """
+        return self._parts(target, self.calls, what, first_token, 0)
+
+    def _parts(
+        self, target: Tensor, calls: Sequence[ModuleCall], what: str, first_token: bool, depth: int
+    ) -> tuple[Part, ...]:
+        usable = [(call, as_features(call.y, self.batch, self.tokens)) for call in calls]
+        candidates = [(call, features) for call, features in usable if features is not None]
+        if not candidates or depth > _DEEPEST:
+            raise LayoutNotFoundError(f"no module gives the {what}")
+        owner, row, factor, error = _matched(target, candidates, first_token, self.tolerance)
+        if error > self.tolerance:
+            raise LayoutNotFoundError(
+                f"no module gives every column of the {what} (the cosine misses 1 by {error:.1g})"
+            )
+        return tuple(self._part(candidates[index][0], owner == index, row, factor, depth) for index in owner.unique())
+
+    def _part(self, call: ModuleCall, mine: Tensor, row: Tensor, factor: Tensor, depth: int) -> Part:
+        columns = mine.nonzero()[:, 0]
+        name = call.name.removeprefix(self.prefix)
+        does = norm_of(call.module, call.x, call.y) or stored_how(call)
+        if does is None:
+            raise LayoutNotFoundError(f"{name} is neither an affine map nor a normalization")
+        scale = factor[columns]
+        scale = torch.where((scale - 1).abs() < self.tolerance, 1.0, scale)
+        reads = self._reads(call, name, depth)
+        return Part(tuple(columns.tolist()), name, tuple(row[columns].tolist()), tuple(scale.tolist()), does, reads)
+
+    def _reads(self, call: ModuleCall, name: str, depth: int) -> tuple[Part, ...] | None:
+        x = as_features(call.x, self.batch, self.tokens)
+        if x is None:
+            raise LayoutNotFoundError(f"{name} reads no states")
+        if x.shape == self.start.shape and torch.allclose(x, self.start, rtol=1e-5, atol=1e-6 * float(x.abs().max())):
+            return None
+        earlier = [each for each in self.calls if each.end < call.start]
+        return self._parts(x, earlier, f"input of {name}", False, depth + 1)
+
+
+def _matched(
+    target: Tensor, candidates: list[tuple[ModuleCall, Tensor]], first_token: bool, tolerance: float
+) -> tuple[Tensor, Tensor, Tensor, float]:
+    """Return, for each column of the target, which candidate, which of its columns, which factor; and the error.
+
+    Where several fit equally well, the module that ended last: one that wraps another does what its inner one does.
+    """
+
+    def samples(features: Tensor) -> Tensor:
+        return features[:, 0] if first_token else features.flatten(0, 1)
+
+    wanted, given = samples(target), torch.cat([samples(features) for _, features in candidates], dim=1)
+    sizes = [features.shape[-1] for _, features in candidates]
+    owner = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+    row = torch.cat([torch.arange(size) for size in sizes])
+    end = torch.tensor([call.end for call, _ in candidates])[owner]
+    cosine = (_unit(wanted).mT @ _unit(given)).abs()
+    best = cosine.max(dim=1).values
+    pick = torch.where(cosine >= best[:, None] - tolerance / 10, end, -1).argmax(dim=1)
+    chosen = given[:, pick]
+    factor = (wanted * chosen).sum(dim=0) / chosen.square().sum(dim=0)
+    return owner[pick], row[pick], factor, float((1 - best).max())
+
+
+def _unit(columns: Tensor) -> Tensor:
+    return columns / torch.linalg.vector_norm(columns, dim=0).clamp_min(torch.finfo(columns.dtype).tiny)
+
+
+def stored_how(call: ModuleCall) -> Storage | None:
+    """Return how the weight of an affine map is stored; None if the call is no affine map."""
+    if call.x is None:
+        return None
+    if any(True for _ in call.module.children()):
+        return "probed" if _is_affine(call.module, call.x) else None
+    weight, bias = (getattr(call.module, name, None) for name in ("weight", "bias"))
+    if not isinstance(weight, Tensor) or weight.ndim != 2 or not weight.is_floating_point():
+        return None
+    forms: tuple[tuple[Storage, Tensor], ...] = (("out x in", weight.mT), ("in x out", weight))
+    for storage, matrix in forms:
+        if matrix.shape == (call.x.shape[-1], call.y.shape[-1]):
+            y = call.x @ matrix.to(call.x) + (0.0 if bias is None else bias.to(call.x))
+            if torch.allclose(y, call.y, rtol=1e-4, atol=1e-4 * float(call.y.abs().max())):
+                return storage
+    return None
+
+
+def _is_affine(module: nn.Module, x: Tensor) -> bool:
+    try:
+        with torch.no_grad():
+            plus, minus, zero, double = (module(factor * x) for factor in (1.0, -1.0, 0.0, 2.0))
+    except Exception:  # it reads more than one tensor, or other shapes: no projection
+        return False
+    if not all(isinstance(each, Tensor) for each in (plus, minus, zero, double)):
+        return False
+    size = 1e-3 * float(plus.abs().max())
+    return torch.allclose(plus + minus, 2 * zero, atol=size) and torch.allclose(
+        double - zero, 2 * (plus - zero), atol=size
+    )
+
+
+Reader: TypeAlias = Callable[[str, str], Tensor | None]
+"""(module, "weight" or "bias") → the tensor, None where there is none."""
+
+
+def composed(parts: tuple[Part, ...] | None, dim: int, read: Callable[[Part], Affine]) -> Affine | None:
+    """Return the map of the attention's input to the columns, with every norm on the way replaced by its gain.
+
+    Exact where no norm is on the way; else the map as it acts on tokens that the norms have normalized. None stands
+    for the identity.
+
+    Args:
+        parts: The columns.
+        dim: Width of the attention's input.
+        read: Gives the affine map of a part, or for a norm its gain as a diagonal matrix, (1, width), and its bias.
+    """
+    if parts is None:
+        return None
+    count = sum(len(part.columns) for part in parts)
+    whole: Tensor | None = None
+    bias: Tensor | None = None
+    for part in parts:
+        piece = _composed_part(part, dim, read)
+        if whole is None:
+            whole = piece.weight.new_zeros(dim, count)
+        whole[:, list(part.columns)] = piece.weight
+        if piece.bias is not None:
+            bias = piece.weight.new_zeros(count) if bias is None else bias
+            bias[list(part.columns)] = piece.bias
+    return None if whole is None else Affine(whole, bias)
+
+
+def _composed_part(part: Part, dim: int, read: Callable[[Part], Affine]) -> Affine:
+    own, before, rows = read(part), composed(part.reads, dim, read), list(part.rows)
+    factor = own.weight.new_tensor(part.factor)
+    if isinstance(part.does, Norm):
+        return _through_norm(part, part.does, own, before)
+    weight = own.weight[:, rows]
+    bias = None if own.bias is None else own.bias[rows]
+    if before is not None:
+        through = None if before.bias is None else before.bias @ weight
+        bias = through if bias is None else bias if through is None else bias + through
+        weight = before.weight @ weight
+    return Affine(factor * weight, None if bias is None else factor * bias)
+
+
+def _through_norm(part: Part, norm: Norm, own: Affine, before: Affine | None) -> Affine:
+    if before is None:
+        raise LayoutNotFoundError(f"{part.module} normalizes what the attention reads a second time")
+    rows, groups = list(part.rows), before.weight.shape[1] // norm.width
+    factor = own.weight.new_tensor(part.factor)
+    columns = before.weight.unflatten(-1, (groups, norm.width))
+    centred = columns - columns.mean(dim=-1, keepdim=True) if norm.kind == "layer" else columns
+    weight = (centred * own.weight[0]).flatten(-2)[:, rows]
+    bias = None if before.bias is None else (before.bias.unflatten(-1, (groups, -1)) * own.weight[0]).flatten()[rows]
+    return Affine(factor * weight, None if bias is None else factor * bias)
+
+
+def evaluated(parts: tuple[Part, ...] | None, x: Tensor, read: Callable[[Part], Affine]) -> Tensor:
+    """Return the columns for the attention's input x (…, dim), norms and biases included."""
+    if parts is None:
+        return x
+    pieces = [(part, _evaluated_part(part, x, read)) for part in parts]
+    whole = x.new_zeros(*x.shape[:-1], sum(len(part.columns) for part in parts))
+    for part, piece in pieces:
+        whole[..., list(part.columns)] = piece
+    return whole
+
+
+def _evaluated_part(part: Part, x: Tensor, read: Callable[[Part], Affine]) -> Tensor:
+    own, z = read(part), evaluated(part.reads, x, read)
+    if isinstance(part.does, Norm):
+        y = Norm(part.does.kind, "weight", part.does.eps, part.does.width).apply(z, own.weight[0], own.bias)
+    else:
+        y = z @ own.weight.to(z)
+        y = y if own.bias is None else y + own.bias.to(z)
+    return y.new_tensor(part.factor) * y[..., list(part.rows)]

@@ -1,0 +1,213 @@
+"""Finds a network's layout by running it twice on random input: once to see who attends, once to see who does what."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tokendynamics.pretrained.discovery._attention_layout import (
+    TRUSTED,
+    attention_layout,
+    live_reader,
+    recomputed_error,
+)
+from tokendynamics.pretrained.discovery._calls import ModuleCall, Pass, as_features, record
+from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
+from tokendynamics.pretrained.discovery._layout import AttentionLayout, BlockLayout, Layout, Positions
+from tokendynamics.pretrained.discovery._norms import Norm, norm_of
+from tokendynamics.pretrained.discovery._residual import Residual, residual_of
+from tokendynamics.pretrained.discovery._rotation import TooFewInputsError
+
+_SEED = 20
+_INPUTS = 8
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a layer's attention was called with where its layout was found, to call another copy of it likewise."""
+
+    call: ModuleCall
+    angles: Tensor | None
+
+
+@dataclass(frozen=True)
+class Discovery:
+    """What was found.
+
+    Attributes:
+        layout: The record.
+        seen: What each layer's attention was called with; None where the attention was not read.
+        dim: Width of the state.
+    """
+
+    layout: Layout
+    seen: tuple[Seen | None, ...]
+    dim: int
+
+
+def discover(network: nn.Module, inputs: Callable[[int], Mapping[str, Any]], *, found_on: str) -> Discovery:
+    """Find the layout of a network.
+
+    Args:
+        network: In evaluation mode.
+        inputs: Makes the arguments of a forward pass of so many inputs.
+        found_on: What the network is, for the record.
+
+    Raises:
+        LayoutNotFoundError: It has no list of blocks.
+    """
+    try:
+        return _discovered(network, inputs, _INPUTS, found_on)
+    except TooFewInputsError:
+        return _discovered(network, inputs, None, found_on)
+
+
+def _discovered(
+    network: nn.Module, inputs: Callable[[int], Mapping[str, Any]], count: int | None, found_on: str
+) -> Discovery:
+    """Find the layout from so many inputs, or from as many as any rotation may need."""
+    first = record(network, inputs(2))
+    attending = {call.module for _, call in first.attentions}
+    if count is None:
+        count = max(_inputs_needed(call.query) for _, call in first.attentions)
+    generator = torch.Generator().manual_seed(_SEED)
+    found = record(network, inputs(count), attending, generator) if attending else first
+    blocks, quiet_blocks = list(_blocks(network, found)), list(_blocks(network, first))
+    tables = [(name, table) for name, table in network.named_buffers() if table.ndim == 1]
+    layers = []
+    for number, (block, quiet) in enumerate(zip(blocks, quiet_blocks, strict=True)):
+        attention, seen, projected, problem = _attention(number, block, found, tables)
+        residual, other = _residual(quiet, first, block.start if projected is None else projected)
+        problems = "; ".join(filter(None, (problem, other)))
+        layers.append((BlockLayout(attention=attention, residual=residual, problem=problems), seen))
+    layout = Layout(
+        blocks=tuple(block.name for block in blocks),
+        layers=tuple(layer for layer, _ in layers),
+        final_norm=_final_norm(quiet_blocks[-1], first),
+        positions=_positions([layer.attention for layer, _ in layers], network, inputs),
+        found_on=found_on,
+    )
+    return Discovery(layout, tuple(seen for _, seen in layers), quiet_blocks[0].y.shape[-1])
+
+
+def _inputs_needed(query: Tensor) -> int:
+    """Return how many inputs overdetermine the matrices of positions: with the heads, 1.5 times a head's width."""
+    return 2 + int(1.5 * query.shape[-1] / query.shape[1])
+
+
+def _blocks(network: nn.Module, found: Pass) -> Iterator[ModuleCall]:
+    """Yield the calls of the blocks, in the order in which they ran."""
+    if not found.attentions:
+        yield from _blocks_without_interface(network, found)
+        return
+    names = {module: name for name, module in network.named_modules()}
+    attending = {names[call.module] for _, call in found.attentions}
+    lists = {name for name, module in network.named_modules() if isinstance(module, nn.ModuleList | nn.Sequential)}
+    for time, attention in found.attentions:
+        parts = names[attention.module].split(".")
+        for depth in range(1, len(parts)):
+            block = ".".join(parts[: depth + 1])
+            alone = sum(name == block or name.startswith(f"{block}.") for name in attending) == 1
+            if ".".join(parts[:depth]) in lists and alone:
+                yield next(call for call in found.calls if call.name == block and call.start < time < call.end)
+                break
+        else:
+            raise LayoutNotFoundError(f"{names[attention.module]} stands in no list of blocks")
+
+
+def _blocks_without_interface(network: nn.Module, found: Pass) -> list[ModuleCall]:
+    """Return the calls of the longest list of modules each of which reads what the one before it gave."""
+    best: list[ModuleCall] = []
+    for name, module in network.named_modules():
+        if isinstance(module, nn.ModuleList):
+            prefix = f"{name}." if name else ""
+            children = {f"{prefix}{child}" for child, _ in module.named_children()}
+            calls = sorted((call for call in found.calls if call.name in children), key=lambda call: call.start)
+            chained = all(_follows(after, before) for before, after in pairwise(calls))
+            if chained and len(calls) > len(best) and calls[0].x is not None and calls[0].x.shape == calls[0].y.shape:
+                best = calls
+    if not best:
+        raise LayoutNotFoundError("no list of modules that hand states on to each other")
+    return best
+
+
+def _follows(after: ModuleCall, before: ModuleCall) -> bool:
+    return after.x is not None and after.x.shape == before.y.shape and bool(torch.equal(after.x, before.y))
+
+
+def _shape(found: Pass, block: ModuleCall) -> tuple[int, int]:
+    if found.attentions:
+        query = found.attentions[0][1].query
+        return query.shape[0], query.shape[2]
+    return block.y.shape[0], block.y.shape[1]
+
+
+def _attention(
+    number: int, block: ModuleCall, found: Pass, tables: list[tuple[str, Tensor]]
+) -> tuple[AttentionLayout | None, Seen | None, int | None, str]:
+    """Return a block's attention, what it was called with, when its output projection ended, and what is wrong."""
+    if not found.attentions:
+        return None, None, None, "its attention does not use transformers' attention interface"
+    time, call = found.attentions[number]
+    projected = None
+    try:
+        layout, own, angles, projected = attention_layout(time, call, block, found.calls, tables)
+        start = as_features(own.x, *_shape(found, block))
+        error = math.inf if start is None else recomputed_error(layout, start, angles, live_reader(block.module), call)
+        if not error <= TRUSTED:
+            raise LayoutNotFoundError(f"the attention recomputed from its factors misses by {error:.1g}")
+    except TooFewInputsError:
+        raise
+    except LayoutNotFoundError as problem:
+        return None, None, projected, str(problem)
+    return replace(layout, error=error), Seen(own, angles), projected, ""
+
+
+def _residual(block: ModuleCall, found: Pass, projected: int) -> tuple[Residual | None, str]:
+    try:
+        return residual_of(block, found.calls, projected, _shape(found, block)), ""
+    except LayoutNotFoundError as problem:
+        return None, str(problem)
+
+
+def _final_norm(last: ModuleCall, found: Pass) -> tuple[str, Norm] | None:
+    shape = _shape(found, last)
+    y = as_features(last.y, *shape)
+    for call in found.calls:
+        x = as_features(call.x, *shape) if call.start > last.end else None
+        if x is not None and y is not None and x.shape == y.shape and torch.equal(x, y):
+            norm = norm_of(call.module, call.x, call.y)
+            if norm is not None:
+                return call.name, norm
+    return None
+
+
+def _positions(
+    attentions: list[AttentionLayout | None], network: nn.Module, inputs: Callable[[int], Mapping[str, Any]]
+) -> Positions:
+    known = [attention for attention in attentions if attention is not None]
+    if any(attention.rotation is not None for attention in known):
+        return "rotary"
+    if any(attention.relative_bias for attention in known):
+        return "relative bias"
+    # The same token everywhere: what differs between its states can only come from where it stands.
+    found = record(network, {name: _constant(value) for name, value in inputs(1).items()})
+    block = next(iter(_blocks(network, found)))
+    if block.x is None or float((block.x[:, -1] - block.x[:, -2]).abs().max()) == 0.0:
+        return "none"
+    normed = any(
+        call.y.shape == block.x.shape and torch.equal(call.y, block.x) and norm_of(call.module, call.x, call.y)
+        for call in found.calls
+        if call.end < block.start
+    )
+    return "absolute" if normed else "learned"
+
+
+def _constant(value: Tensor) -> Tensor:
+    return torch.full_like(value, value.flatten()[0].item())

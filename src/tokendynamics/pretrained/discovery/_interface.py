@@ -1,0 +1,183 @@
+"""Sees queries, keys and values of every attention of a transformers model, through its own attention interface."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+_NAME = "tokendynamics"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionCall:
+    """What one attention was given and gave.
+
+    Attributes:
+        module: The attention module.
+        query: Queries, with norms and rotations applied.
+        key: Keys, likewise.
+        value: Values.
+        output: Σ_j w_ij v_j of each head, before the output projection.
+        weights: The attention weights.
+        mask: Added to the logits; None where every token sees every token.
+        scale: Factor of the logits.
+        soft_cap: Logits s become c·tanh(s/c) before the mask; None without.
+        sinks: A learned logit for each head that takes part in the softmax and carries no value; None without.
+        bias: Added to the logits by position, (…, head, query, key); None without.
+        window: Width of the sliding window; None without.
+    """
+
+    module: nn.Module
+    query: Float[Tensor, "batch head token d_head"]
+    key: Float[Tensor, "batch kv_head token d_head"]
+    value: Float[Tensor, "batch kv_head token d_value"]
+    output: Float[Tensor, "batch token head d_value"]
+    weights: Float[Tensor, "batch head token token"]
+    mask: Tensor | None
+    scale: float
+    soft_cap: float | None
+    sinks: Float[Tensor, " head"] | None
+    bias: Tensor | None
+    window: int | None
+
+
+_watcher: ContextVar[Callable[[AttentionCall], None] | None] = ContextVar("_watcher", default=None)
+
+
+@contextmanager
+def watching(network: nn.Module, watch: Callable[[AttentionCall], None]) -> Iterator[None]:
+    """Give every attention of a network's forward passes inside the block to `watch`.
+
+    The network's own plain implementation computes it, with its own mask, so that nothing else changes.
+
+    Args:
+        network: Its configurations choose the implementation; theirs is put back after.
+        watch: Called with each attention, in the order in which they run.
+    """
+    _register()
+    chosen = [(config, config._attn_implementation) for config in _configurations(network)]
+    token = _watcher.set(watch)
+    try:
+        for config, _ in chosen:
+            config._attn_implementation_internal = _NAME
+        yield
+    finally:
+        for config, former in chosen:
+            config._attn_implementation_internal = former
+        _watcher.reset(token)
+
+
+def _register() -> None:
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import eager_mask
+
+    # Without a mask function of the same name the models would drop their masks, and with them causality.
+    AttentionMaskInterface.register(_NAME, eager_mask)
+    AttentionInterface.register(_NAME, _attend)
+
+
+def _configurations(network: nn.Module) -> list[Any]:
+    """Return every configuration that chooses an attention, each once."""
+    found: dict[int, Any] = {}
+    waiting = [module.config for module in network.modules() if hasattr(module, "config")]
+    while waiting:
+        config = waiting.pop()
+        if id(config) not in found and hasattr(config, "_attn_implementation"):
+            found[id(config)] = config
+            waiting += [getattr(config, name, None) for name in getattr(config, "sub_configs", {})]
+    return list(found.values())
+
+
+def _attend(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None, **named: Any
+) -> tuple[Tensor, Tensor]:
+    output, weights = _plain(module)(module, query, key, value, attention_mask, **named)
+    watch = _watcher.get()
+    if watch is not None:
+        scale, width = named.get("scaling"), query.shape[-1]
+        call = AttentionCall(
+            module=module,
+            query=query.detach().clone(),
+            key=key.detach().clone(),
+            value=value.detach().clone(),
+            output=output.detach().clone(),
+            weights=weights.detach(),
+            mask=attention_mask,
+            scale=float(width**-0.5 if scale is None else scale),
+            soft_cap=named.get("softcap"),
+            sinks=named.get("s_aux"),
+            bias=named.get("position_bias"),
+            window=named.get("sliding_window"),
+        )
+        watch(call)
+    return output, weights
+
+
+def _plain(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Return the plain attention of the file that defines the module's class."""
+    for kind in type(module).__mro__:
+        found = getattr(sys.modules[kind.__module__], "eager_attention_forward", None)
+        if found is not None:
+            return found
+    return recomputed_plainly
+
+
+def recomputed_plainly(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **named: Any
+) -> tuple[Tensor, Tensor]:
+    """Attend as the interface's plain implementations do, for a module whose file has none of its own."""
+    del module
+    scale = named.get("scaling")
+    return attend(
+        query,
+        key,
+        value,
+        mask=attention_mask,
+        scale=query.shape[-1] ** -0.5 if scale is None else scale,
+        soft_cap=named.get("softcap"),
+        sinks=named.get("s_aux"),
+        bias=named.get("position_bias"),
+    )
+
+
+def attend(
+    query: Float[Tensor, "batch head token d_head"],
+    key: Float[Tensor, "batch kv_head token d_head"],
+    value: Float[Tensor, "batch kv_head token d_value"],
+    *,
+    mask: Tensor | None,
+    scale: float,
+    soft_cap: float | None = None,
+    sinks: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return Σ_j w_ij v_j, (batch, token, head, d_value), and the weights w, (batch, head, token, token).
+
+    The logits are ``scale · ⟨q_i, k_j⟩``, capped, then biased and masked; a sink is one more logit without a value.
+
+    >>> x = torch.eye(2, dtype=torch.float64).reshape(1, 1, 2, 2)
+    >>> output, weights = attend(x, x, x, mask=None, scale=0.0)
+    >>> output[0, 0, 0].tolist()
+    [0.5, 0.5]
+    """
+    repeats = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(repeats, dim=1), value.repeat_interleave(repeats, dim=1)
+    logits = scale * (query @ key.mT)
+    if soft_cap is not None:
+        logits = soft_cap * torch.tanh(logits / soft_cap)
+    for added in (bias, mask):
+        if added is not None:
+            logits = logits + added.to(logits.dtype)
+    if sinks is not None:
+        column = sinks.to(logits.dtype).reshape(1, -1, 1, 1).expand(*logits.shape[:3], 1)
+        logits = torch.cat([logits, column], dim=-1)
+    weights = logits.softmax(dim=-1)[..., : key.shape[2]]
+    return (weights @ value).transpose(1, 2), weights

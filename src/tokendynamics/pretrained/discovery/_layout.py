@@ -1,0 +1,129 @@
+"""The record of a network's layout: where each layer's circuits, states and conventions were found."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+from tokendynamics.pretrained.discovery._columns import Part, Storage
+from tokendynamics.pretrained.discovery._norms import Norm
+from tokendynamics.pretrained.discovery._residual import Residual
+from tokendynamics.pretrained.discovery._rotation import Rotation
+
+Positions: TypeAlias = Literal["rotary", "relative bias", "learned", "absolute", "none"]
+"""What tells a network the order of its tokens: rotations of queries and keys; a bias of the logits; a table added to
+the embeddings, without or with a norm behind it; nothing but the mask."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionLayout:
+    """Where the factors of one attention are; names of modules are within its block.
+
+    Attributes:
+        module: The attention module.
+        heads: Query heads.
+        kv_heads: Key and value heads.
+        d_head: Width of queries and keys.
+        d_value: Width of values.
+        query: Columns of all heads' queries, side by side.
+        key: Likewise the keys'.
+        value: Likewise the values'.
+        output: The output projection and how its weight is stored; it reads the heads side by side.
+        scale: Factor of the logits.
+        causal: Whether a token sees only itself and earlier tokens.
+        rotation: What positions do to queries and keys; None for nothing.
+        relative_bias: Whether a bias by position is added to the logits.
+        soft_cap: c of c·tanh(s/c); None without.
+        sinks: Parameter with a learned logit for each head; None without.
+        window: Width of a sliding window; None without. It is a mask, no part of the factors.
+        norm: The norm whose output the attention reads, and what it is; None if it reads the state itself.
+        error: Largest relative difference of the attention recomputed from these facts, where they were found.
+    """
+
+    module: str
+    heads: int
+    kv_heads: int
+    d_head: int
+    d_value: int
+    query: tuple[Part, ...]
+    key: tuple[Part, ...]
+    value: tuple[Part, ...]
+    output: tuple[str, Storage]
+    scale: float
+    causal: bool
+    rotation: Rotation | None
+    relative_bias: bool
+    soft_cap: float | None
+    sinks: str | None
+    window: int | None
+    norm: tuple[str, Norm] | None
+    error: float
+
+    @property
+    def normed(self) -> tuple[str, ...]:
+        """Which of query, key and value are normalized on the way from the attention's input."""
+        return tuple(name for name in ("query", "key", "value") if _has_norm(getattr(self, name)))
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Every module whose tensors the factors need, within the block."""
+        read = [*_modules(self.query), *_modules(self.key), *_modules(self.value), self.output[0]]
+        return tuple(dict.fromkeys(read if self.norm is None else [*read, self.norm[0]]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockLayout:
+    """One block.
+
+    Attributes:
+        attention: Its attention; None where it could not be read.
+        residual: How it adds its parts; None where that was not found.
+        problem: Why something is None; empty otherwise.
+    """
+
+    attention: AttentionLayout | None
+    residual: Residual | None
+    problem: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Where a network's circuits and states are, found by running it.
+
+    Attributes:
+        blocks: Names of its blocks in the order in which they run; one that runs again stands there again.
+        layers: The layout of each of them.
+        final_norm: The norm after the last block, and what it is; None without.
+        positions: What tells the network the order of its tokens.
+        found_on: "the network itself" or "a small copy".
+    """
+
+    blocks: tuple[str, ...]
+    layers: tuple[BlockLayout, ...]
+    final_norm: tuple[str, Norm] | None
+    positions: Positions
+    found_on: str
+
+    def with_blocks(self, blocks: tuple[str, ...], kinds: tuple[int, ...]) -> Layout:
+        """Return the layout of a larger network, whose blocks are of the kinds of these ones."""
+        return replace(self, blocks=blocks, layers=tuple(self.layers[kind] for kind in kinds))
+
+    def plain(self) -> dict[str, Any]:
+        """Return the record as plain values; each kind of layer stands there once, with the layers that have it."""
+        kinds = list(dict.fromkeys(self.layers))
+        return {
+            "blocks": list(self.blocks),
+            "final_norm": None if self.final_norm is None else [self.final_norm[0], asdict(self.final_norm[1])],
+            "positions": self.positions,
+            "found_on": self.found_on,
+            "kinds": [asdict(kind) for kind in kinds],
+            "layers": [kinds.index(layer) for layer in self.layers],
+        }
+
+
+def _has_norm(parts: tuple[Part, ...] | None) -> bool:
+    return any(isinstance(part.does, Norm) or _has_norm(part.reads) for part in parts or ())
+
+
+def _modules(parts: tuple[Part, ...] | None) -> list[str]:
+    return [name for part in parts or () for name in (*_modules(part.reads), part.module)]

@@ -1,0 +1,79 @@
+"""Recognises a normalization by what it does, whatever its class is called."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+_EPS_NAMES = ("eps", "variance_epsilon", "epsilon", "norm_eps", "layer_norm_eps")
+_TOLERANCE = 1e-4
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A normalization of the last ``width`` features: RMS norm, or LayerNorm, which takes the mean off first.
+
+    Attributes:
+        kind: Which of the two.
+        gain: What multiplies the normalized features: the module's weight, 1 + that (Gemma), or nothing.
+        eps: Added under the root.
+        width: How many features are normalized together.
+    """
+
+    kind: Literal["rms", "layer"]
+    gain: Literal["weight", "1 + weight", "none"]
+    eps: float
+    width: int
+
+    def apply(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        """Return the normalized features of x (…, n · width).
+
+        >>> Norm("rms", "none", 0.0, 2).apply(torch.tensor([[3.0, 4.0]]), None, None).mul(5 / 2**0.5).tolist()
+        [[3.0, 4.0]]
+        """
+        groups = x.unflatten(-1, (-1, self.width))
+        if self.kind == "layer":
+            groups = groups - groups.mean(dim=-1, keepdim=True)
+        unit = groups * torch.rsqrt(groups.square().mean(dim=-1, keepdim=True) + self.eps)
+        gain = self.gain_of(weight, x)
+        unit = unit if gain is None else unit * gain
+        return (unit if bias is None else unit + bias.to(unit)).flatten(-2)
+
+    def gain_of(self, weight: Tensor | None, like: Tensor) -> Tensor | None:
+        """Return the gain, (width,), in the type of `like`; None for no gain."""
+        if weight is None or self.gain == "none":
+            return None
+        return weight.to(like) if self.gain == "weight" else 1.0 + weight.to(like)
+
+
+def norm_of(module: nn.Module, x: Tensor | None, y: Tensor) -> Norm | None:
+    """Return which normalization took x to y; None if it was none.
+
+    Args:
+        module: Its weight, bias and epsilon are tried.
+        x: What it read, (…, width).
+        y: What it gave.
+    """
+    if x is None or x.shape != y.shape or _constant(x):
+        return None
+    weight, bias = (getattr(module, name, None) for name in ("weight", "bias"))
+    width, found = x.shape[-1], (getattr(module, name, None) for name in _EPS_NAMES)
+    eps = next((float(each) for each in found if isinstance(each, float)), 0.0)
+    if any(each is not None and each.shape != (width,) for each in (weight, bias)):
+        return None
+    gains = ("none",) if weight is None else ("weight", "1 + weight")
+    candidates = (Norm(kind, gain, eps, width) for kind in ("rms", "layer") for gain in gains)
+    fits = ((_misfit(norm.apply(x.double(), weight, bias), y.double()), norm) for norm in candidates)
+    error, best = min(fits, key=lambda pair: pair[0])
+    return best if error <= _TOLERANCE else None
+
+
+def _misfit(found: Tensor, y: Tensor) -> float:
+    return float((found - y).abs().max() / y.abs().max().clamp_min(torch.finfo(y.dtype).tiny))
+
+
+def _constant(x: Tensor) -> bool:
+    return float(x.std()) == 0.0

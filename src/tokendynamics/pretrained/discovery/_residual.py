@@ -1,0 +1,210 @@
+"""Finds how a block adds its parts to what it reads, and where its state after the attention can be seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from tokendynamics.pretrained.discovery._calls import ModuleCall, as_features
+from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
+from tokendynamics.pretrained.discovery._norms import Norm, norm_of
+
+_TOLERANCE = 1e-5
+
+
+@dataclass(frozen=True)
+class Residual:
+    """How a block's output comes from its input x.
+
+    Attributes:
+        kind: "added": y = x + a·attention + b·feed-forward; "norm after": each sum goes through a norm.
+        attention: Module, within the block, whose output is the attention's part.
+        attention_factor: What multiplies it.
+        feed_forward: Likewise the feed-forward part; None for a block that is an attention alone.
+        feed_forward_factor: What multiplies it.
+        parallel: Whether both read the same state.
+        attention_norm: Norm at the end of the attention's part, inside the branch or after the sum; None without.
+        feed_forward_norm: Likewise.
+        after_attention: Module at which the state after the attention shows, and which side of it; the module and
+            "sum" where it has to be added up.
+        norm: What `attention_norm` is.
+    """
+
+    kind: Literal["added", "norm after"]
+    attention: str
+    attention_factor: float
+    feed_forward: str | None
+    feed_forward_factor: float
+    parallel: bool
+    attention_norm: str | None
+    feed_forward_norm: str | None
+    after_attention: tuple[str, Literal["input", "output", "sum"]]
+    norm: Norm | None = None
+
+
+class _Block:
+    """The calls inside one block."""
+
+    def __init__(self, block: ModuleCall, calls: Sequence[ModuleCall], shape: tuple[int, int]) -> None:
+        self.batch, self.tokens = shape
+        self.prefix = block.name + "."
+        self.x, self.y = self.states(block.x), self.states(block.y)
+        self.calls = [call for call in calls if block.start < call.start and call.end < block.end]
+        self.outputs = [(call, states) for call in self.calls if (states := self._alike(call.y)) is not None]
+        generator = torch.Generator().manual_seed(0)
+        some = min(self.y.numel(), 4096)
+        self.sample = torch.randperm(self.y.numel(), generator=generator)[:some]
+
+    def states(self, tensor: Tensor | None) -> Tensor:
+        states = as_features(tensor, self.batch, self.tokens)
+        if states is None:
+            raise LayoutNotFoundError(f"{self.prefix[:-1]} does not pass on one state for each token")
+        return states
+
+    def _alike(self, tensor: Tensor | None) -> Tensor | None:
+        states = as_features(tensor, self.batch, self.tokens)
+        return states if states is not None and states.shape == self.x.shape else None
+
+    def name(self, call: ModuleCall) -> str:
+        return call.name.removeprefix(self.prefix)
+
+    def whole(self, call: ModuleCall) -> str:
+        """Return the name of the outermost module that gives what this one gives."""
+        mine = self.states(call.y)
+        same = [each for each, y in self.outputs if each is call or (_has_weights(each) and torch.equal(y, mine))]
+        return self.name(max(same, key=lambda each: each.end))
+
+    def fit(self, target: Tensor, parts: Sequence[Tensor]) -> tuple[float, list[float]]:
+        """Return the relative misfit of target ≈ Σ factor · part, and the factors."""
+        wanted = target.flatten()[self.sample].double()
+        given = torch.stack([part.flatten()[self.sample].double() for part in parts], dim=1)
+        factors = torch.linalg.lstsq(given, wanted[:, None]).solution
+        misfit = (given @ factors)[:, 0] - wanted
+        return float(misfit.norm() / wanted.norm().clamp_min(1e-300)), factors[:, 0].tolist()
+
+    def reading(self, states: Tensor) -> ModuleCall | None:
+        """Return the first module that reads these states."""
+        size = 10 * _TOLERANCE * float(states.abs().max())
+        for call in self.calls:
+            x = self._alike(call.x)
+            if x is not None and float((x - states).abs().max()) <= size:
+                return call
+        return None
+
+    def norm_giving(self, states: Tensor) -> tuple[ModuleCall, Norm] | None:
+        """Return a norm whose output these states are."""
+        for call, y in self.outputs:
+            norm = norm_of(call.module, call.x, call.y) if torch.equal(y, states) else None
+            if norm is not None:
+                return call, norm
+        return None
+
+
+def residual_of(block: ModuleCall, calls: Sequence[ModuleCall], projected: int, shape: tuple[int, int]) -> Residual:
+    """Find how a block adds its parts.
+
+    Args:
+        block: The block's call.
+        calls: Of the whole pass.
+        projected: When the attention's output projection ended: its part of the block ends then or later.
+        shape: Batch and tokens.
+
+    Raises:
+        LayoutNotFoundError: The output is neither x plus one or two modules' outputs nor a norm of such sums.
+    """
+    inside = _Block(block, calls, shape)
+    found = _added(inside, projected) or _norm_after(inside, projected)
+    if found is None:
+        raise LayoutNotFoundError("the block's output is no sum of its input and two of its modules' outputs")
+    return found
+
+
+def _has_weights(call: ModuleCall) -> bool:
+    return next(call.module.parameters(), None) is not None
+
+
+def _clean(factor: float) -> float:
+    return round(factor) * 1.0 if abs(factor - round(factor)) < 10 * _TOLERANCE else factor
+
+
+def _added(inside: _Block, projected: int) -> Residual | None:
+    change = inside.y - inside.x
+    best: tuple[float, tuple[ModuleCall, ...], list[float]] = (_TOLERANCE, (), [])
+    for parts in (*((one,) for one in inside.outputs), *combinations(inside.outputs, 2)):
+        error, factors = inside.fit(change, [states for _, states in parts])
+        if error < 0.1 * best[0] or (not best[1] and error < best[0]):
+            best = error, tuple(call for call, _ in parts), factors
+    calls, factors = best[1:]
+    if not calls:
+        return None
+    order = sorted(range(len(calls)), key=lambda index: calls[index].end)
+    late = [index for index in order if calls[index].end >= projected]
+    if not late:
+        return None
+    first = late[0]
+    other = next((index for index in order if index != first), None)
+    attention, a = calls[first], _clean(factors[first])
+    state = inside.x + a * inside.states(attention.y)
+    reader = inside.reading(state)
+    parallel = other is not None and reader is None
+    own = inside.norm_giving(inside.states(attention.y))
+    last = None if other is None else inside.norm_giving(inside.states(calls[other].y))
+    return Residual(
+        kind="added",
+        attention=inside.whole(attention),
+        attention_factor=a,
+        feed_forward=None if other is None else inside.whole(calls[other]),
+        feed_forward_factor=1.0 if other is None else _clean(factors[other]),
+        parallel=parallel,
+        attention_norm=None if own is None else inside.name(own[0]),
+        norm=None if own is None else own[1],
+        feed_forward_norm=None if last is None else inside.name(last[0]),
+        after_attention=(inside.whole(attention), "sum") if reader is None else (inside.name(reader), "input"),
+    )
+
+
+def _norm_after(inside: _Block, projected: int) -> Residual | None:
+    last = inside.norm_giving(inside.y)
+    if last is None:
+        return None
+    total = inside.states(last[0].x)
+    for call, state in inside.outputs:
+        if call.end >= last[0].start or call.end < projected:
+            continue
+        first = inside.norm_giving(state)
+        if first is None:
+            continue
+        before = inside.states(first[0].x) - inside.x
+        error, attention, (a,) = _best_one(inside, before, projected, first[0].start)
+        wrong, feed_forward, (b,) = _best_one(inside, total - state, first[0].end, last[0].start)
+        if attention is not None and feed_forward is not None and max(error, wrong) < _TOLERANCE:
+            return Residual(
+                kind="norm after",
+                attention=inside.whole(attention),
+                attention_factor=_clean(a),
+                feed_forward=inside.whole(feed_forward),
+                feed_forward_factor=_clean(b),
+                parallel=False,
+                attention_norm=inside.name(first[0]),
+                norm=first[1],
+                feed_forward_norm=inside.name(last[0]),
+                after_attention=(inside.name(first[0]), "output"),
+            )
+    return None
+
+
+def _best_one(inside: _Block, target: Tensor, after: int, before: int) -> tuple[float, ModuleCall | None, list[float]]:
+    fits = [
+        (*inside.fit(target, [states]), call)
+        for call, states in inside.outputs
+        if after <= call.end and call.start < before
+    ]
+    if not fits:
+        return 1.0, None, [0.0]
+    error, factors, call = min(fits, key=lambda each: each[0])
+    return error, call, factors

@@ -1,0 +1,127 @@
+"""A small random copy of a configuration: its own attention, one layer of each kind, little of everything else."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tokendynamics.numerics._resources import check_fits
+from tokendynamics.pretrained._other_libraries import silenced
+from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
+
+_SMALL: Mapping[str, int] = {
+    "vocab_size": 97,
+    "intermediate_size": 24,
+    "ffn_dim": 24,
+    "d_ff": 24,
+    "n_inner": 24,
+    "hidden_dim": 24,
+    "encoder_ffn_dim": 24,
+    "decoder_ffn_dim": 24,
+    "moe_intermediate_size": 8,
+    "shared_expert_intermediate_size": 8,
+    "mlp_ratio": 1,
+    "max_source_positions": 9,
+}
+"""Sizes that no attention depends on, by the names that configurations have for them."""
+
+_DEPTHS = ("num_hidden_layers", "encoder_layers", "decoder_layers", "num_decoder_layers")
+_TOKENS = 7
+_PATCHES = 3
+
+
+def small_config(config: Any, layers: Sequence[int]) -> Any:
+    """Return a configuration with these layers alone (counted from 0), and small where attention does not see it."""
+    small = copy.deepcopy(config)
+    for each in (small, *(getattr(small, name, None) for name in getattr(small, "sub_configs", {}))):
+        if each is not None:
+            _shrink(each, layers)
+    return small
+
+
+def _shrink(config: Any, layers: Sequence[int]) -> None:
+    depth = getattr(config, "num_hidden_layers", None)
+    for name, value in list(vars(config).items()):
+        if isinstance(value, list | tuple) and len(value) == depth:
+            setattr(config, name, [value[layer] for layer in layers])
+    for name in _DEPTHS:
+        if isinstance(getattr(config, name, None), int):
+            setattr(config, name, len(layers))
+    for name, size in _SMALL.items():
+        if hasattr(config, name) and (getattr(config, name) is None or getattr(config, name) > size):
+            setattr(config, name, size)
+    for name, value in list(vars(config).items()):
+        if name.endswith("_token_id") and isinstance(value, int) and value >= _SMALL["vocab_size"]:
+            setattr(config, name, 1)
+    if isinstance(getattr(config, "image_size", None), int) and isinstance(getattr(config, "patch_size", None), int):
+        config.image_size = _PATCHES * config.patch_size
+
+
+def layer_kinds(config: Any, blocks: Sequence[nn.Module]) -> list[int]:
+    """Return, for each block, the first one of its kind: the same modules and entries of the configuration's lists."""
+    lists = [value for value in vars(config).values() if isinstance(value, list | tuple) and len(value) == len(blocks)]
+    first: dict[Any, int] = {}
+    kinds = []
+    for number, block in enumerate(blocks):
+        modules = tuple((name, type(module).__name__) for name, module in block.named_modules())
+        entries = tuple(str(entry[number]) for entry in lists)
+        kinds.append(first.setdefault((modules, entries), number))
+    return kinds
+
+
+def block_list(network: nn.Module, depth: int) -> str:
+    """Return the name of the list of so many blocks, the outermost; empty if there is none."""
+    for name, module in network.named_modules():
+        if isinstance(module, nn.ModuleList) and len(module) == depth:
+            return name
+    return ""
+
+
+def fill_randomly(network: nn.Module, seed: int = 0) -> nn.Module:
+    """Give every parameter of an empty network random values: no two columns, gains or biases are alike."""
+    needed = sum(each.numel() * each.element_size() for each in network.parameters())
+    check_fits(needed, "a small copy of the network", "its layout is found on it")
+    generator = torch.Generator().manual_seed(seed)
+    for module in network.modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            module.register_parameter(name, nn.Parameter(_random(parameter, generator), requires_grad=False))
+    return network.eval()
+
+
+def _random(parameter: Tensor, generator: torch.Generator) -> Tensor:
+    values = torch.empty(parameter.shape).uniform_(-1.0, 1.0, generator=generator)
+    if parameter.ndim < 2:
+        return 0.3 * values
+    return values * (3.0 / max(parameter.shape[-1], 1)) ** 0.5
+
+
+def random_inputs(network: Any, seed: int = 1) -> Callable[[int], Mapping[str, Tensor]]:
+    """Return what makes so many random inputs for a network, by what it reads: token ids, an image, or sounds.
+
+    Raises:
+        LayoutNotFoundError: It reads something else.
+    """
+    name, config = network.main_input_name, network.config
+    device = next(network.parameters()).device
+
+    def make(count: int) -> Mapping[str, Tensor]:
+        generator = torch.Generator().manual_seed(seed)
+        with silenced():
+            if name == "input_ids":
+                ids = torch.randint(2, config.vocab_size - 1, (count, _TOKENS), generator=generator)
+                return {name: ids.to(device)}
+            if name == "pixel_values":
+                size = config.image_size
+                height, width = (size, size) if isinstance(size, int) else size
+                shape = (count, config.num_channels, height, width)
+            elif name == "input_features":
+                shape = (count, config.num_mel_bins, 2 * config.max_source_positions)
+            else:
+                raise LayoutNotFoundError(f"its inputs are {name}, which are neither token ids nor images nor sounds")
+            return {name: torch.randn(shape, generator=generator).to(next(network.parameters()))}
+
+    return make
