@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from tokendynamics.cli._options import Folder, check_writable, overwrite_option, whole
+from tokendynamics.cli._options import Folder, check_writable, half_option, overwrite_option, whole
 from tokendynamics.numerics._printable import printable, shortened
 
 if TYPE_CHECKING:
@@ -131,6 +131,7 @@ Examples:
 )
 @click.option("--device", default="cpu", show_default=True, help="Where the forward pass runs, such as cuda:0.")
 @click.option("--threads", type=whole(1), help="CPU threads; two are often slower than one.")
+@half_option()
 @click.option("--truncate", is_flag=True, help="Cut prompts longer than the context instead of refusing them.")
 @click.option("--allow-pickle", is_flag=True, help="Read pickled weights (weights only, but trust their source).")
 @click.option("--out", type=Folder(), help="Folder of the results.  [default: diagnosis-MODEL]")
@@ -155,6 +156,7 @@ def diagnose_command(
     dtype: str,
     device: str,
     threads: int | None,
+    half: str | None,
     truncate: bool,
     allow_pickle: bool,
     out: Path | None,
@@ -184,7 +186,7 @@ def diagnose_command(
         check_free(out, (*files, REPORT), WRITER, overwrite=overwrite, argument="--out")
     output.say(f"Loading {model}")
     with output.progress() as progress:
-        ckpt = load(model, dtype=dtype, device=device, allow_pickle=allow_pickle, progress=progress)
+        ckpt = load(model, half=half, dtype=dtype, device=device, allow_pickle=allow_pickle, progress=progress)
     folder = out or Path(f"diagnosis-{re.sub(r'[^A-Za-z0-9._-]+', '-', ckpt.name)}")
     check_free(folder, (*files, REPORT), WRITER, overwrite=overwrite, argument="--out")
     with output.progress() as progress:

@@ -9,6 +9,7 @@ import click
 from tokendynamics._version import __version__
 from tokendynamics.cli._check import check_command
 from tokendynamics.cli._diagnose import diagnose_command
+from tokendynamics.cli._inspect import inspect_command
 from tokendynamics.cli._simulate import simulate_command
 from tokendynamics.cli._terminal import echo, fail
 from tokendynamics.cli.circuits import circuits_group
@@ -20,6 +21,7 @@ Examples:
   tokendynamics diagnose smollm2
   tokendynamics diagnose ./my-checkpoint --prompt "The sky is" --out report
   tokendynamics diagnose random:gpt2 --threads 2 --json > gpt2.json
+  tokendynamics inspect ./my-checkpoint
   tokendynamics simulate --example fig3 > fig3.toml
   tokendynamics check fig3.toml
   tokendynamics simulate fig3.toml
@@ -52,6 +54,7 @@ def commands(traceback: bool) -> None:
 
 
 commands.add_command(diagnose_command)
+commands.add_command(inspect_command)
 commands.add_command(simulate_command)
 commands.add_command(check_command)
 commands.add_command(circuits_group)

@@ -77,3 +77,12 @@ def overwrite_option(**settings: Any) -> Callable[[Callable[..., Any]], Callable
     """Return the option --overwrite; `settings` are click's."""
     help = "Replace files in the way that no earlier run of this command wrote."
     return click.option("--overwrite", is_flag=True, help=help, **settings)
+
+
+def half_option() -> Callable[[Any], Any]:
+    """Return the option that names one half of a network of two."""
+    return click.option(
+        "--half",
+        type=click.Choice(["encoder", "decoder", "text", "vision"]),
+        help="Which half of a network of two.",
+    )

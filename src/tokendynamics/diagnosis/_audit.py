@@ -6,6 +6,7 @@ longer than it is needed.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -26,6 +27,7 @@ from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.numerics._tolerances import NEAR_ZERO
 from tokendynamics.pretrained import AttentionWeights, Checkpoint
 from tokendynamics.pretrained._architecture import as_layers
+from tokendynamics.pretrained.discovery._words import form_in_words
 from tokendynamics.provenance._progress import Progress, reporting, tracked
 from tokendynamics.spectra._inertia import (
     Inertia,
@@ -272,6 +274,10 @@ _ROW_DIMS: dict[str, tuple[str, ...]] = {
 def _conventions(ckpt: Checkpoint, value: ValueMap, fold_norms: bool, singular: Singular) -> dict[str, str]:
     return {
         "model": ckpt.name,
+        "layout": json.dumps(ckpt.layout.plain()),
+        "form": "; ".join(
+            dict.fromkeys(form_in_words(each.attention) for each in ckpt.layout.layers if each.attention)
+        ),
         "value_map": value,
         "fold_norms": "gain folded into W_Q, W_K, W_V" if fold_norms else "not folded",
         "singular": singular,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -162,6 +163,7 @@ def _conventions(ckpt: Checkpoint, sinks: str | Sequence[int], ratio: float) -> 
         handling = f"positions {list(sinks)} left out at every layer"
     return {
         "model": ckpt.name,
+        "layout": json.dumps(ckpt.layout.plain()),
         "tokenization": ckpt.tokenization,
         "sinks": handling,
         "consensus": "E = 1 - mean |cos| over all tokens with the reference among them (asymptotic (25), from i = 1)",

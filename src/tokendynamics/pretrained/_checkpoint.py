@@ -178,6 +178,9 @@ class Checkpoint:
         inputs = dict(ids) if isinstance(ids, Mapping) else {"input_ids": self._checked(ids)}
         if "input_ids" in inputs:
             inputs["input_ids"] = self._checked(inputs["input_ids"])
+        if self._network.main_input not in (None, *inputs):
+            wanted, came = f"{self._network.main_input} by name", ", ".join(map(str, inputs))
+            raise ArgumentValueError(expected("ids", wanted, came, "that is what this network reads"))
         network = self.model
 
         def refusal(words: str) -> CheckpointError:

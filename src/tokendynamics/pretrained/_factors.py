@@ -11,11 +11,13 @@ from torch import Tensor, nn
 
 from tokendynamics.numerics._errors import CheckpointError, expected
 from tokendynamics.pretrained._network import at_least_single
+from tokendynamics.pretrained._other_libraries import silenced
 from tokendynamics.pretrained._weights import AttentionWeights
 from tokendynamics.pretrained.discovery._attention_layout import (
     TRUSTED,
     affine_of,
     recomputed_error,
+    start_for,
 )
 from tokendynamics.pretrained.discovery._calls import as_features, with_state
 from tokendynamics.pretrained.discovery._columns import Affine, Part, composed
@@ -142,7 +144,7 @@ def verified_scale(tensors: LayerTensors, seen: Seen, where: str) -> float:
     positional, named = _in_double(call.arguments, module)
     given = next(each for each in (*positional, *named.values()) if isinstance(each, Tensor) and each.shape == shape)
     positional, named = with_state(x.to(next(module.parameters()).device), given, positional, named)
-    with watching(module, found.append), torch.no_grad():
+    with watching(module, found.append), torch.no_grad(), silenced():
         module(*positional, **named)
     if len(found) != 1:
         raise CheckpointError(expected(where, "an attention that runs once", f"{len(found)} times"))
@@ -152,6 +154,8 @@ def verified_scale(tensors: LayerTensors, seen: Seen, where: str) -> float:
     if start is not None:
         # Some networks scale each layer's logits by its number: the layer itself says by how much.
         layout = replace(layout, scale=theirs.scale)
+        gain = tensors.norm()
+        start = start_for(layout, start, None if gain is None else _double(gain))
         error = recomputed_error(layout, start, seen.angles, lambda part: _double(tensors.affine(part)), theirs)
     if not error <= TRUSTED:
         wanted = f"the layer's own attention from its factors, to {TRUSTED:g}"

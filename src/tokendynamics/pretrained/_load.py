@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, CheckpointError, expected, shown
 from tokendynamics.numerics._signatures import typed_arguments
@@ -39,6 +40,7 @@ def load(
     tokenizer: Any | None = None,
     *,
     half: str | None = None,
+    inputs: Callable[[int], Mapping[str, Tensor]] | None = None,
     dtype: str | torch.dtype = "float32",
     device: str | torch.device = "cpu",
     allow_pickle: bool = False,
@@ -54,6 +56,8 @@ def load(
             a hub id, and the seed is 0 if not given. A path that exists is never taken for a hub id. Or a live
             network: its weights are read as they are whenever they are read, so that a change in place is seen.
         tokenizer: Turns texts into token ids; None for the checkpoint's own.
+        inputs: For a live network that is none of transformers': makes the arguments of its forward pass for so many
+            random inputs, by name, such as ``lambda count: {"idx": torch.randint(0, 100, (count, 7))}``.
         half: Which half of a network of two, "encoder" or "decoder", "text" or "vision".
         dtype: Number format of the forward pass: float32, float64, bfloat16 or float16.
         device: Where to compute.
@@ -72,7 +76,7 @@ def load(
     48
     """
     if isinstance(spec, nn.Module):
-        return _live(spec, tokenizer, half)
+        return _live(spec, tokenizer, half, inputs)
     if not isinstance(spec, str | PathLike):
         raise ArgumentTypeError(expected("spec", "a name, a path or a network", type(spec).__name__, FORMS))
     kind, place = dtype_of(dtype), _device(device)
@@ -89,10 +93,15 @@ def load(
     discovery = discover_in(config, network, half, found.name)
     seed = found.seed if isinstance(found, Untrained) else None
     origin = Origin(found.name, found.source, found.folder, seed, tokenizer)
-    return Checkpoint(origin, Network(network, config, kind, place, weights), discovery)
+    return Checkpoint(origin, Network(network, getattr(network, "config", config), kind, place, weights), discovery)
 
 
-def _live(network: nn.Module, tokenizer: Any | None, half: str | None) -> Checkpoint:
+def _live(
+    network: nn.Module,
+    tokenizer: Any | None,
+    half: str | None,
+    inputs: Callable[[int], Mapping[str, Tensor]] | None,
+) -> Checkpoint:
     """Return the checkpoint of a live network: what is read is its weights as they are when they are read."""
     name = type(network).__name__
     _, part = half_of(network, half, name)
@@ -104,7 +113,7 @@ def _live(network: nn.Module, tokenizer: Any | None, half: str | None) -> Checkp
         # The layout shows in single precision; half precision would hide it in rounding.
         subject = copy.deepcopy(part).float()
     with evaluating(subject):
-        discovery = discover(subject, random_inputs(subject), found_on="the network itself")
+        discovery = discover(subject, inputs or random_inputs(subject), found_on="the network itself")
     config = getattr(part, "config", None)
     return Checkpoint(
         Origin(name, given_tokenizer=tokenizer), Network(part, config, first.dtype, first.device, None), discovery

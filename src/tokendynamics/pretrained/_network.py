@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
@@ -30,6 +30,20 @@ _HALVES: Mapping[str, tuple[str, ...]] = {
     "vision": ("vision_model", "vision_tower", "visual"),
 }
 """What the halves of a network are called inside it."""
+
+
+@runtime_checkable
+class Readable(Protocol):
+    """Reads the tensors of a network one at a time."""
+
+    @property
+    def tables(self) -> Collection[str]:
+        """Names of the tables that are stored: values that are no parameters."""
+        ...
+
+    def read(self, name: str) -> Tensor:
+        """Return one tensor by its name in the network."""
+        ...
 
 
 def dtype_of(name: str | torch.dtype) -> torch.dtype:
@@ -64,18 +78,20 @@ def empty_network(config: Any, dtype: torch.dtype = torch.float32) -> Any:
 
     # The model classes raise whatever an impossible size leads to.
     with refusing(_not_built), silenced(), torch.device("meta"):
-        return AutoModel.from_config(
-            config, attn_implementation="sdpa", dtype=dtype, trust_remote_code=False, **_options(config)
-        )
+        return AutoModel.from_config(config, dtype=dtype, trust_remote_code=False, **_options(config))
 
 
 def _options(config: Any) -> dict[str, Any]:
-    """Leave out a pooler, which reads the last state and feeds nothing; many checkpoints do not have it."""
+    """Choose the fused attention where there is one.
+
+    A pooler is left out: it reads the last state and feeds nothing, and many checkpoints do not have it.
+    """
     from transformers import MODEL_MAPPING
 
     kind = MODEL_MAPPING.get(type(config), None)
     takes = () if not isinstance(kind, type) else inspect.signature(kind).parameters
-    return {"add_pooling_layer": False} if "add_pooling_layer" in takes else {}
+    pooler = {"add_pooling_layer": False} if "add_pooling_layer" in takes else {}
+    return pooler | {"attn_implementation": "sdpa" if getattr(kind, "_supports_sdpa", False) else "eager"}
 
 
 def _not_built(words: str) -> CheckpointError:
@@ -113,7 +129,7 @@ def shapes_of(network: nn.Module) -> Mapping[str, tuple[int, ...]]:
     return {name: tuple(parameter.shape) for name, parameter in network.named_parameters()}
 
 
-def fill(network: nn.Module, read: Callable[[str], Tensor], dtype: torch.dtype, device: torch.device) -> nn.Module:
+def fill(network: nn.Module, weights: Readable, dtype: torch.dtype, device: torch.device) -> nn.Module:
     """Give every parameter of an empty network its values, one at a time, and return it ready to run.
 
     The tables that a network computes (of positions, rotations and masks) count as well: a context of a million
@@ -124,12 +140,21 @@ def fill(network: nn.Module, read: Callable[[str], Tensor], dtype: torch.dtype, 
     """
     check_fits(_bytes_of(network), "the network", "audit(…) reads one layer at a time")
     for name in list(shapes_of(network)):
-        values = nn.Parameter(read(name).to(device=device, dtype=dtype), requires_grad=False)
+        values = nn.Parameter(weights.read(name).to(device=device, dtype=dtype), requires_grad=False)
         for each in _names_of(network, name):
-            owner, _, leaf = each.rpartition(".")
-            network.get_submodule(owner).register_parameter(leaf, values)
+            put(network, each, values)
     fill_buffers(network, device)
+    for name in weights.tables:
+        table = network.get_buffer(name)
+        table.copy_(weights.read(name).to(table))
     return network.eval()
+
+
+def put(network: nn.Module, name: str, values: nn.Parameter) -> None:
+    """Give one parameter its values, which no initialisation changes any more."""
+    owner, _, leaf = name.rpartition(".")
+    vars(values)["_is_hf_initialized"] = True
+    network.get_submodule(owner).register_parameter(leaf, values)
 
 
 def _names_of(network: nn.Module, name: str) -> list[str]:
@@ -179,15 +204,6 @@ def evaluating(network: nn.Module) -> Iterator[None]:
             module.training = True
 
 
-@runtime_checkable
-class Readable(Protocol):
-    """Reads the tensors of a network one at a time."""
-
-    def read(self, name: str) -> Tensor:
-        """Return one tensor by its name in the network."""
-        ...
-
-
 class Network:
     """The modules of a checkpoint: empty until they are read, or a live network as it stands.
 
@@ -197,7 +213,7 @@ class Network:
         device: Where it is.
         parameters: How many it has, each tied one once.
         live: Whether it is a live network, which may change between two looks.
-        main_input: Name of what its forward pass reads.
+        main_input: Name of what its forward pass reads; None for a network of the user's own.
     """
 
     def __init__(
@@ -213,7 +229,7 @@ class Network:
         self.device = device
         self.parameters = sum(parameter.numel() for parameter in network.parameters())
         self.live = weights is None
-        self.main_input = getattr(network, "main_input_name", "input_ids")
+        self.main_input = getattr(network, "main_input_name", None)
         self._network = network
         self._weights = weights
 
@@ -221,7 +237,7 @@ class Network:
     def _filled(self) -> nn.Module:
         if self._weights is None:
             return self._network
-        return fill(copy.deepcopy(self._network).to(self.dtype), self._weights.read, self.dtype, self.device)
+        return fill(copy.deepcopy(self._network).to(self.dtype), self._weights, self.dtype, self.device)
 
     @property
     def model(self) -> nn.Module:
@@ -243,6 +259,5 @@ class Network:
         for inner, _ in list(block.named_parameters()):
             if inner.startswith(prefixes):
                 values = at_least_single(self._weights.read(f"{name}.{inner}")).to(self.device)
-                owner, _, leaf = inner.rpartition(".")
-                block.get_submodule(owner).register_parameter(leaf, nn.Parameter(values, requires_grad=False))
+                put(block, inner, nn.Parameter(values, requires_grad=False))
         return block

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from tokendynamics.numerics._errors import CheckpointError, expected
 from tokendynamics.numerics._places import first_index
 from tokendynamics.numerics._resources import check_fits
+from tokendynamics.pretrained._other_libraries import refusing
 from tokendynamics.pretrained._stored_names import stored_names
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -41,6 +42,9 @@ class TensorStore(Protocol):
 class Weights:
     """Reads the tensors of a base model, whatever name or form they are stored in.
 
+    Attributes:
+        tables: Names of stored values that are no parameters.
+
     Args:
         store: Where the tensors are.
         network: The empty base model, or the half of it that is needed.
@@ -59,6 +63,9 @@ class Weights:
         self._shapes = {self._prefix + name: tuple(each.shape) for name, each in network.named_parameters()}
         self._stored = stored_names(whole, store.shapes, self._shapes)
         self._check_shapes()
+        parameters, kept = dict(network.named_parameters(remove_duplicate=False)), network.state_dict()
+        self.tables = [name for name in kept if name not in parameters and self._prefix + name in self._stored]
+        self._shapes |= {self._prefix + name: tuple(kept[name].shape) for name in self.tables}
 
     def read(self, name: str) -> Tensor:
         """Return one tensor of the network.
@@ -70,7 +77,8 @@ class Weights:
         source = self._stored[self._prefix + name]
         where = _where(source.names[0], self._origin)
         check_fits(4 * prod(self._shapes[self._prefix + name]), where)
-        tensor = source.read(self._read_stored)
+        with refusing(lambda words: CheckpointError(expected(where, "pieces of one tensor that fit together", words))):
+            tensor = source.read(self._read_stored)
         if tuple(tensor.shape) != self._shapes[self._prefix + name]:
             wanted = f"shape {self._shapes[self._prefix + name]}"
             raise CheckpointError(expected(where, wanted, f"shape {tuple(tensor.shape)}", _ADVICE))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -26,13 +27,32 @@ TRUSTED = 1e-5
 """Largest relative error of an attention recomputed from its factors, in float32: more is a wrong layout."""
 
 
+@dataclass(frozen=True)
+class FoundAttention:
+    """An attention's layout and what only the pass it was found in knows.
+
+    Attributes:
+        layout: The record.
+        call: Of the attention module.
+        start: What queries, keys and values are projected from, (batch, token, dim).
+        angles: Of its rotation, (token, pair).
+        projected: When the output projection ended.
+    """
+
+    layout: AttentionLayout
+    call: ModuleCall
+    start: Tensor
+    angles: Tensor | None
+    projected: int
+
+
 def attention_layout(
     time: int,
     attention: AttentionCall,
     block: ModuleCall,
     calls: Sequence[ModuleCall],
     tables: Iterable[tuple[str, Tensor]],
-) -> tuple[AttentionLayout, ModuleCall, Tensor | None, int]:
+) -> FoundAttention:
     """Find the layout of one attention.
 
     Args:
@@ -42,20 +62,14 @@ def attention_layout(
         calls: Of the whole pass.
         tables: The network's tables, for rotary frequencies.
 
-    Returns:
-        The layout; the attention module's call; the angles of its rotation, (token, pair); when the output
-        projection ended.
-
     Raises:
         LayoutNotFoundError: Something does not match.
     """
-    prefix, (batch, heads, tokens, d_head) = block.name + ".", attention.query.shape
     own = next(call for call in calls if call.module is attention.module and call.start < time < call.end)
-    start = as_features(own.x, batch, tokens)
-    if start is None:
-        raise LayoutNotFoundError(f"{own.name} reads no states")
+    start, norm = _start(own, block, calls, time, attention.query.shape)
     inside = [call for call in calls if own.start < call.start and call.end < time]
-    tracer = Tracer(inside, start, prefix)
+    numbers = [each for each in vars(own.module).values() if isinstance(each, float)]
+    tracer = Tracer(inside, start, f"{block.name}.", numbers)
     parts = {
         name: tracer.parts(_side_by_side(tensor), words, first_token=name != "value")
         for name, words, tensor in (
@@ -64,18 +78,16 @@ def attention_layout(
             ("value", "values", attention.value),
         )
     }
-    read = _reader({call.name.removeprefix(prefix): call.module for call in inside})
-    rotation, angles = _rotation(parts, start, read, attention, tables)
+    rotation, angles = _rotation(parts, start, live_reader(block.module), attention, tables)
     projection, storage = _output_projection(attention, time, block, calls)
-    norm = _norm_before(own, block, calls)
     found = AttentionLayout(
-        module=own.name.removeprefix(prefix),
-        heads=heads,
+        module=_within(own, block),
+        heads=attention.query.shape[1],
         kv_heads=attention.key.shape[1],
-        d_head=d_head,
+        d_head=attention.query.shape[-1],
         d_value=attention.value.shape[-1],
         **parts,
-        output=(projection.name.removeprefix(prefix), storage),
+        output=(_within(projection, block), storage),
         scale=attention.scale,
         causal=_is_causal(attention),
         rotation=rotation,
@@ -83,10 +95,44 @@ def attention_layout(
         soft_cap=attention.soft_cap,
         sinks=_parameter_name(block.module, attention.sinks),
         window=attention.window,
-        norm=None if norm is None else (norm[0].name.removeprefix(prefix), norm[1]),
+        norm=None if norm is None else (_within(norm[0], block), norm[1]),
         error=0.0,
     )
-    return found, own, angles, projection.end
+    return FoundAttention(found, own, start, angles, projection.end)
+
+
+def _within(call: ModuleCall, block: ModuleCall) -> str:
+    """Return a module's name within its block; empty for the block itself."""
+    return "" if call.name == block.name else call.name.removeprefix(f"{block.name}.")
+
+
+def _start(
+    own: ModuleCall, block: ModuleCall, calls: Sequence[ModuleCall], time: int, shape: Sequence[int]
+) -> tuple[Tensor, tuple[ModuleCall, Norm] | None]:
+    """Return what the attention projects from, and the norm that gave it.
+
+    An attention module reads it; a block that attends by itself has a norm of its own inside.
+    """
+    norm = _norm_before(own, block, calls)
+    x = own.x
+    if own is block:
+        inner = (
+            (call, norm_of(call.module, call.x, call.y)) for call in calls if block.start < call.start < call.end < time
+        )
+        norm = next(((call, found) for call, found in inner if found is not None and call.x is not None), None)
+        x = x if norm is None else norm[0].y
+    start = as_features(x, shape[0], shape[2])
+    if start is None:
+        raise LayoutNotFoundError(f"{own.name} reads no states")
+    return start, norm
+
+
+def start_for(layout: AttentionLayout, x: Tensor, gain: Affine | None) -> Tensor:
+    """Return what an attention projects from when its module reads x."""
+    if layout.module or layout.norm is None or gain is None:
+        return x
+    norm = layout.norm[1]
+    return Norm(norm.kind, "weight", norm.eps, norm.width).apply(x, gain.weight[0], gain.bias)
 
 
 def recomputed_error(
@@ -156,13 +202,6 @@ def _probed(module: nn.Module, width: int | None) -> Affine:
     with torch.no_grad():
         bias = module(torch.zeros_like(eye[:1]))[0]
         return Affine(module(eye) - bias, bias)
-
-
-def _reader(modules: dict[str, nn.Module]) -> Callable[[Part], Affine]:
-    def read(part: Part) -> Affine:
-        return affine_of(modules[part.module], part.does, getattr(modules[part.module], "in_features", None))
-
-    return read
 
 
 def live_reader(block: nn.Module) -> Callable[[Part], Affine]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -72,6 +72,7 @@ class _Recorder:
         self.found = Pass([], [])
         self.clock = 0
         self.open: list[tuple[int, Tensor | None, Tensor | None, Any]] = []
+        self.running: list[nn.Module] = []
 
     def run(self, inputs: Mapping[str, Any]) -> Pass:
         with ExitStack() as stack, torch.no_grad(), silenced(), without_cache(self.network):
@@ -87,6 +88,7 @@ class _Recorder:
         return self.clock
 
     def _attention(self, call: AttentionCall) -> None:
+        call = call if call.module is not None else replace(call, module=self.running[-1])
         self.found.attentions.append((self._tick(), call))
 
     def _before(self, module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
@@ -95,12 +97,14 @@ class _Recorder:
         if given is not None and module in self.noise:
             x = given + given.std() * torch.randn(given.shape, generator=self.generator).to(given)
             changed = positional, named = with_state(x, given, positional, named)
+        self.running.append(module)
         self.open.append((self._tick(), given, None if x is None else x.clone(), (positional, named)))
         return changed
 
     def _after(self, module: nn.Module, positional: Any, named: Any, output: Any) -> None:
         del positional, named
         start, given, x, arguments = self.open.pop()
+        self.running.pop()
         y = _first(output)
         if y is not None:
             call = ModuleCall(self.names[module], module, given, x, y.clone(), arguments, start, self._tick())

@@ -59,10 +59,11 @@ class Tracer:
         calls: Of modules that may stand on the way.
         start: What the attention reads, (batch, token, dim).
         prefix: Name of the block, with a dot; taken off the modules' names.
+        numbers: Of the attention module, such as its scale: a factor that is one of them is taken from there.
     """
 
-    def __init__(self, calls: Sequence[ModuleCall], start: Tensor, prefix: str) -> None:
-        self.calls, self.start, self.prefix = calls, start, prefix
+    def __init__(self, calls: Sequence[ModuleCall], start: Tensor, prefix: str, numbers: Sequence[float] = ()) -> None:
+        self.calls, self.start, self.prefix, self.numbers = calls, start, prefix, numbers
         self.batch, self.tokens = start.shape[:2]
         self.tolerance = 1e-8 if start.dtype == torch.float64 else 1e-4
 
@@ -98,11 +99,23 @@ class Tracer:
         name = call.name.removeprefix(self.prefix)
         does = norm_of(call.module, call.x, call.y) or stored_how(call)
         if does is None:
+            coarse = [each for each in call.module.parameters() if not each.is_floating_point()]
+            if coarse:
+                kind = str(coarse[0].dtype).removeprefix("torch.")
+                raise LayoutNotFoundError(f"{name} holds its weights as {kind}, without real numbers to read")
             raise LayoutNotFoundError(f"{name} is neither an affine map nor a normalization")
-        scale = factor[columns]
-        scale = torch.where((scale - 1).abs() < self.tolerance, 1.0, scale)
+        scale = self._cleaned(factor[columns])
         reads = self._reads(call, name, depth)
         return Part(tuple(columns.tolist()), name, tuple(row[columns].tolist()), tuple(scale.tolist()), does, reads)
+
+    def _cleaned(self, factor: Tensor) -> Tensor:
+        """Return measured factors as the network has them: 1, or one of its own numbers, or one for all columns."""
+        factor = torch.where((factor - 1).abs() < self.tolerance, 1.0, factor)
+        middle = float(factor.median())
+        if float((factor - middle).abs().max()) > self.tolerance * abs(middle):
+            return factor
+        exact = next((each for each in self.numbers if abs(each - middle) <= self.tolerance * abs(middle)), middle)
+        return torch.full_like(factor, exact, dtype=torch.float64)
 
     def _reads(self, call: ModuleCall, name: str, depth: int) -> tuple[Part, ...] | None:
         x = as_features(call.x, self.batch, self.tokens)
@@ -125,17 +138,21 @@ def _matched(
     def samples(features: Tensor) -> Tensor:
         return features[:, 0] if first_token else features.flatten(0, 1)
 
-    wanted, given = samples(target), torch.cat([samples(features) for _, features in candidates], dim=1)
-    sizes = [features.shape[-1] for _, features in candidates]
-    owner = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
-    row = torch.cat([torch.arange(size) for size in sizes])
-    end = torch.tensor([call.end for call, _ in candidates])[owner]
-    cosine = (_unit(wanted).mT @ _unit(given)).abs()
-    best = cosine.max(dim=1).values
-    pick = torch.where(cosine >= best[:, None] - tolerance / 10, end, -1).argmax(dim=1)
-    chosen = given[:, pick]
+    wanted = samples(target)
+    unit = _unit(wanted).mT
+    # One module at a time: all columns against all columns of a large layer would be gigabytes.
+    found = [(unit @ _unit(samples(features))).abs().max(dim=1) for _, features in candidates]
+    cosines, rows = torch.stack([each.values for each in found]), torch.stack([each.indices for each in found])
+    best = cosines.max(dim=0).values
+    end = torch.tensor([[call.end] for call, _ in candidates])
+    owner = torch.where(cosines >= best - tolerance / 10, end, -1).argmax(dim=0)
+    row = rows.gather(0, owner[None])[0]
+    chosen = torch.zeros_like(wanted)
+    for index in owner.unique():
+        mine = owner == index
+        chosen[:, mine] = samples(candidates[int(index)][1])[:, row[mine]]
     factor = (wanted * chosen).sum(dim=0) / chosen.square().sum(dim=0)
-    return owner[pick], row[pick], factor, float((1 - best).max())
+    return owner, row, factor, float((1 - best).max())
 
 
 def _unit(columns: Tensor) -> Tensor:

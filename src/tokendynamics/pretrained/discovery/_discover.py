@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tokendynamics.numerics._errors import expected
 from tokendynamics.pretrained.discovery._attention_layout import (
     TRUSTED,
     attention_layout,
@@ -62,10 +62,11 @@ def discover(network: nn.Module, inputs: Callable[[int], Mapping[str, Any]], *, 
     Raises:
         LayoutNotFoundError: It has no list of blocks.
     """
-    try:
-        return _discovered(network, inputs, _INPUTS, found_on)
-    except TooFewInputsError:
-        return _discovered(network, inputs, None, found_on)
+    with torch.no_grad():
+        try:
+            return _discovered(network, inputs, _INPUTS, found_on)
+        except TooFewInputsError:
+            return _discovered(network, inputs, None, found_on)
 
 
 def _discovered(
@@ -73,7 +74,7 @@ def _discovered(
 ) -> Discovery:
     """Find the layout from so many inputs, or from as many as any rotation may need."""
     first = record(network, inputs(2))
-    attending = {call.module for _, call in first.attentions}
+    attending = {call.module for _, call in first.attentions if call.module is not None}
     if count is None:
         count = max(_inputs_needed(call.query) for _, call in first.attentions)
     generator = torch.Generator().manual_seed(_SEED)
@@ -107,7 +108,7 @@ def _blocks(network: nn.Module, found: Pass) -> Iterator[ModuleCall]:
         yield from _blocks_without_interface(network, found)
         return
     names = {module: name for name, module in network.named_modules()}
-    attending = {names[call.module] for _, call in found.attentions}
+    attending = {names[call.module] for _, call in found.attentions if call.module is not None}
     lists = {name for name, module in network.named_modules() if isinstance(module, nn.ModuleList | nn.Sequential)}
     for time, attention in found.attentions:
         parts = names[attention.module].split(".")
@@ -118,7 +119,8 @@ def _blocks(network: nn.Module, found: Pass) -> Iterator[ModuleCall]:
                 yield next(call for call in found.calls if call.name == block and call.start < time < call.end)
                 break
         else:
-            raise LayoutNotFoundError(f"{names[attention.module]} stands in no list of blocks")
+            wanted = "a list of blocks (an nn.ModuleList) with one attention in each"
+            raise LayoutNotFoundError(expected(names[attention.module], wanted, "an attention that stands in none"))
 
 
 def _blocks_without_interface(network: nn.Module, found: Pass) -> list[ModuleCall]:
@@ -133,7 +135,8 @@ def _blocks_without_interface(network: nn.Module, found: Pass) -> list[ModuleCal
             if chained and len(calls) > len(best) and calls[0].x is not None and calls[0].x.shape == calls[0].y.shape:
                 best = calls
     if not best:
-        raise LayoutNotFoundError("no list of modules that hand states on to each other")
+        wanted = "a list of blocks (an nn.ModuleList whose modules read what the one before them gave)"
+        raise LayoutNotFoundError(expected(type(network).__name__, wanted, "none"))
     return best
 
 
@@ -157,16 +160,16 @@ def _attention(
     time, call = found.attentions[number]
     projected = None
     try:
-        layout, own, angles, projected = attention_layout(time, call, block, found.calls, tables)
-        start = as_features(own.x, *_shape(found, block))
-        error = math.inf if start is None else recomputed_error(layout, start, angles, live_reader(block.module), call)
+        seen = attention_layout(time, call, block, found.calls, tables)
+        projected = seen.projected
+        error = recomputed_error(seen.layout, seen.start, seen.angles, live_reader(block.module), call)
         if not error <= TRUSTED:
             raise LayoutNotFoundError(f"the attention recomputed from its factors misses by {error:.1g}")
     except TooFewInputsError:
         raise
     except LayoutNotFoundError as problem:
         return None, None, projected, str(problem)
-    return replace(layout, error=error), Seen(own, angles), projected, ""
+    return replace(seen.layout, error=error), Seen(seen.call, seen.angles), projected, ""
 
 
 def _residual(block: ModuleCall, found: Pass, projected: int) -> tuple[Residual | None, str]:

@@ -1,4 +1,4 @@
-"""Sees queries, keys and values of every attention of a transformers model, through its own attention interface."""
+"""Sees queries, keys and values of every attention: through transformers' attention interface, or torch's own."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from torch.overrides import TorchFunctionMode
 
 _NAME = "tokendynamics"
 
@@ -21,7 +23,7 @@ class AttentionCall:
     """What one attention was given and gave.
 
     Attributes:
-        module: The attention module.
+        module: The attention module; None where it called torch's fused attention itself.
         query: Queries, with norms and rotations applied.
         key: Keys, likewise.
         value: Values.
@@ -35,7 +37,7 @@ class AttentionCall:
         window: Width of the sliding window; None without.
     """
 
-    module: nn.Module
+    module: nn.Module | None
     query: Float[Tensor, "batch head token d_head"]
     key: Float[Tensor, "batch kv_head token d_head"]
     value: Float[Tensor, "batch kv_head token d_value"]
@@ -68,7 +70,8 @@ def watching(network: nn.Module, watch: Callable[[AttentionCall], None]) -> Iter
     try:
         for config, _ in chosen:
             config._attn_implementation_internal = _NAME
-        yield
+        with _FusedAttention():
+            yield
     finally:
         for config, former in chosen:
             config._attn_implementation_internal = former
@@ -119,6 +122,53 @@ def _attend(
         )
         watch(call)
     return output, weights
+
+
+class _FusedAttention(TorchFunctionMode):
+    """Sees torch's own fused attention, which networks call that do not use transformers' interface."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = func(*args, **(kwargs or {}))
+        watch = _watcher.get()
+        if func is scaled_dot_product_attention and watch is not None:
+            watch(_fused_call(output, *args, **(kwargs or {})))
+        return output
+
+
+def _fused_call(
+    output: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> AttentionCall:
+    del dropout_p, enable_gqa
+    mask = attn_mask
+    if is_causal:
+        mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
+    if mask is not None and mask.dtype == torch.bool:
+        mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, torch.finfo(query.dtype).min)
+    factor = float(query.shape[-1] ** -0.5 if scale is None else scale)
+    with torch.no_grad():
+        _, weights = attend(query, key, value, mask=mask, scale=factor)
+    return AttentionCall(
+        module=None,
+        query=query.detach().clone(),
+        key=key.detach().clone(),
+        value=value.detach().clone(),
+        output=output.detach().transpose(1, 2).clone(),
+        weights=weights,
+        mask=mask,
+        scale=factor,
+        soft_cap=None,
+        sinks=None,
+        bias=None,
+        window=None,
+    )
 
 
 def _plain(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias
 
@@ -109,16 +110,42 @@ class Layout:
         return replace(self, blocks=blocks, layers=tuple(self.layers[kind] for kind in kinds))
 
     def plain(self) -> dict[str, Any]:
-        """Return the record as plain values; each kind of layer stands there once, with the layers that have it."""
+        """Return the record as plain values; each kind of layer stands there once, with the layers that have it.
+
+        Columns and rows stand as ranges: "0:64,128:192" are 0 to 63 and 128 to 191.
+        """
         kinds = list(dict.fromkeys(self.layers))
         return {
             "blocks": list(self.blocks),
             "final_norm": None if self.final_norm is None else [self.final_norm[0], asdict(self.final_norm[1])],
             "positions": self.positions,
             "found_on": self.found_on,
-            "kinds": [asdict(kind) for kind in kinds],
+            "kinds": [_short(asdict(kind)) for kind in kinds],
             "layers": [kinds.index(layer) for layer in self.layers],
         }
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _short(each) for name, each in value.items()}
+    if isinstance(value, tuple | list):
+        if len(value) > 2 and all(isinstance(each, int) for each in value):
+            return as_ranges(value)
+        if len(value) > 2 and all(isinstance(each, float) for each in value) and len(set(value)) == 1:
+            return value[0]
+        return [_short(each) for each in value]
+    return value
+
+
+def as_ranges(numbers: Sequence[int]) -> str:
+    """Return whole numbers as ranges, ends left out.
+
+    >>> as_ranges([0, 1, 2, 7, 4, 5])
+    '0:3,7:8,4:6'
+    """
+    starts = [0, *(place for place in range(1, len(numbers)) if numbers[place] != numbers[place - 1] + 1)]
+    ends = [*starts[1:], len(numbers)]
+    return ",".join(f"{numbers[start]}:{numbers[end - 1] + 1}" for start, end in zip(starts, ends, strict=True))
 
 
 def _has_norm(parts: tuple[Part, ...] | None) -> bool:

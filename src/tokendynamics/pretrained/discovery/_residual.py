@@ -76,8 +76,8 @@ class _Block:
     def whole(self, call: ModuleCall) -> str:
         """Return the name of the outermost module that gives what this one gives."""
         mine = self.states(call.y)
-        same = [each for each, y in self.outputs if each is call or (_has_weights(each) and torch.equal(y, mine))]
-        return self.name(max(same, key=lambda each: each.end))
+        same = [each for each, y in self.outputs if _has_weights(each) and torch.equal(y, mine)]
+        return self.name(max(same, key=lambda each: each.end, default=call))
 
     def fit(self, target: Tensor, parts: Sequence[Tensor]) -> tuple[float, list[float]]:
         """Return the relative misfit of target ≈ Σ factor · part, and the factors."""

@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tokendynamics.numerics._errors import expected
 from tokendynamics.numerics._resources import check_fits
+from tokendynamics.pretrained._network import put
 from tokendynamics.pretrained._other_libraries import silenced
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
 
@@ -88,7 +90,7 @@ def fill_randomly(network: nn.Module, seed: int = 0) -> nn.Module:
     generator = torch.Generator().manual_seed(seed)
     for module in network.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
-            module.register_parameter(name, nn.Parameter(_random(parameter, generator), requires_grad=False))
+            put(module, name, nn.Parameter(_random(parameter, generator), requires_grad=False))
     return network.eval()
 
 
@@ -105,7 +107,11 @@ def random_inputs(network: Any, seed: int = 1) -> Callable[[int], Mapping[str, T
     Raises:
         LayoutNotFoundError: It reads something else.
     """
-    name, config = network.main_input_name, network.config
+    name, config = getattr(network, "main_input_name", None), getattr(network, "config", None)
+    if name is None or config is None:
+        advice = "pass inputs=, a function that makes the arguments of so many inputs"
+        came = f"a {type(network).__name__} of your own"
+        raise LayoutNotFoundError(expected("spec", "a transformers network with a list of blocks", came, advice))
     device = next(network.parameters()).device
 
     def make(count: int) -> Mapping[str, Tensor]:

@@ -141,7 +141,7 @@ def check_depth(
 def _check_known(model_type: object) -> None:
     from transformers import CONFIG_MAPPING
 
-    if model_type not in CONFIG_MAPPING:
+    if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING:
         from transformers import __version__
 
         wanted = f"a model type that transformers {__version__} knows"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tokendynamics.numerics._errors import CheckpointError, expected
+from tokendynamics.numerics._resources import check_fits
 from tokendynamics.pretrained._initialization import InitialLaw
 
 _LLAMA_2 = {"vocab_size": 32000, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5}
@@ -85,10 +87,12 @@ class DrawnTensors:
 
     Attributes:
         shapes: Shape of every tensor by its name in the base model.
+        tables: None: the network computes them.
     """
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], laws: Mapping[str, InitialLaw], seed: int) -> None:
         self.shapes = shapes
+        self.tables: tuple[str, ...] = ()
         self._laws = laws
         self._seed = seed
 
@@ -97,6 +101,7 @@ class DrawnTensors:
 
         Raises:
             CheckpointError: transformers leaves it as its class makes it, which is not known without making it.
+            MemoryLimitError: More than there is memory for.
         """
         law, shape = self._laws.get(name), self.shapes[name]
         if law is None:
@@ -104,6 +109,7 @@ class DrawnTensors:
             raise CheckpointError(expected(name, "a tensor that transformers initialises", "one it does not", advice))
         if law.std == 0.0 and law.width == 0.0:
             return torch.full(shape, law.constant)
+        check_fits(4 * prod(shape), f"tensor {name}")
         name_key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
         generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([self._seed, name_key])))
         tensor = torch.from_numpy(_drawn(law, shape, generator))

@@ -1,0 +1,68 @@
+"""``tokendynamics inspect``: what kind of transformer a model is, and where its circuits were found."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from tokendynamics.cli._options import half_option
+from tokendynamics.cli._terminal import json_line
+
+if TYPE_CHECKING:
+    from tokendynamics.pretrained import Checkpoint
+
+_EPILOG = """
+\b
+Examples:
+  tokendynamics inspect smollm2
+  tokendynamics inspect ./my-checkpoint --verify
+  tokendynamics inspect ./clip --half vision --json | jq .layout.kinds
+"""
+
+
+@click.command("inspect", epilog=_EPILOG)
+@click.argument("model")
+@half_option()
+@click.option("--verify", is_flag=True, help="Recompute the attention of every layer from the model's own weights.")
+@click.option("--allow-pickle", is_flag=True, help="Read pickled weights (weights only, but trust their source).")
+@click.option("--json", "as_json", is_flag=True, help="Print the record as JSON on standard output.")
+def inspect_command(model: str, half: str | None, verify: bool, allow_pickle: bool, as_json: bool) -> None:
+    """Say what MODEL is and where its queries, keys, values and states are: found by running it, not by its name.
+
+    MODEL is what `diagnose` takes. Without --verify no weight is read, only the names in its files.
+    """
+    from tokendynamics.pretrained import load
+    from tokendynamics.provenance._manifest import plain
+
+    checkpoint = load(model, half=half, allow_pickle=allow_pickle)
+    if verify:
+        for layer in range(1, checkpoint.architecture.layers + 1):
+            checkpoint.attention(layer)
+    if as_json:
+        facts = {"model": checkpoint.name, "architecture": vars(checkpoint.architecture)}
+        click.echo(json_line(plain(facts | {"layout": checkpoint.layout.plain(), "verified": verify})))
+    else:
+        _print(checkpoint, verified=verify)
+
+
+def _print(checkpoint: Checkpoint, *, verified: bool) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    from tokendynamics.cli._terminal import Console
+    from tokendynamics.pretrained.discovery._words import kinds_in_words, whole_in_words
+
+    console, facts = Console(highlight=False), checkpoint.architecture
+    size = f"{facts.model_type}, {facts.parameters / 1e6:,.1f} million parameters, width {facts.dim}"
+    parts = [(f"{checkpoint.name}: {size}", whole_in_words(checkpoint.layout)), *kinds_in_words(checkpoint.layout)]
+    for title, rows in parts:
+        table = Table(box=SIMPLE_HEAD, title=Text(title), title_justify="left", show_header=False)
+        table.add_column(no_wrap=True)
+        table.add_column()
+        for name, fact in rows:
+            table.add_row(name, Text(fact))
+        console.print(table)
+    if verified:
+        console.print("Every layer's own attention is what its factors give, to 1e-5 of the largest entry.")

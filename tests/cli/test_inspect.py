@@ -1,0 +1,78 @@
+"""`tokendynamics inspect`: each sentence about a layout has a network for which it says the opposite."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from tests.pretrained.families import network_of
+
+from tokendynamics.cli._main import commands
+from tokendynamics.pretrained._other_libraries import silenced
+
+
+def _said(family: str, folder: Path, *options: str) -> str:
+    network, half = network_of(family)
+    with silenced():
+        network.save_pretrained(folder)
+    halves = () if half is None else ("--half", half)
+    result = CliRunner().invoke(commands, ["inspect", str(folder), *halves, *options], env={"COLUMNS": "200"})
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.mark.parametrize(
+    ("family", "said"),
+    [
+        (
+            "llama",
+            [
+                "layers 1–3",
+                "logits are a bilinear form",
+                "12 of 12 features, pairs of features 6 apart",
+                "one after the other",
+            ],
+        ),
+        ("qwen3", ["query and key are normalized after their projection"]),
+        ("deepseek_v3", ["query, key and value are normalized", "pairs of features 4 apart"]),
+        ("gpt_neox", ["both read the same state", "0:12,36:48,72:84,108:120"]),
+        ("gpt2", ["self and earlier", "attn.c_attn [0:48]", "attn.c_attn [48:96]", "a table added to the embeddings"]),
+        (
+            "bert",
+            [
+                "every token sees every token",
+                "attention.output.LayerNorm(state + attention.output.dense)",
+                "final norm   none",
+            ],
+        ),
+        ("gemma2", ["soft cap", "50.0", "layers 1, 3", "layer 2", "the gain 1 + weight", "at most 4096 back"]),
+        ("gpt_oss", ["sinks", "self_attn.sinks"]),
+        ("t5", ["a bias of the logits by distance"]),
+        ("albert", ["1 of them different"]),
+        ("granite", ["0.22 · self_attn"]),
+        ("whisper", ["× 0.288675"]),
+        ("dinov3", ["by place in the image"]),
+        ("cohere", ["pairs of neighbours"]),
+        ("bloom", ["not found", "does not use transformers' attention interface"]),
+    ],
+)
+def test_what_was_found_is_said(family: str, said: list[str], tmp_path: Path) -> None:
+    output = " ".join(_said(family, tmp_path).split())
+    for words in said:
+        assert " ".join(words.split()) in output.replace("itself and earlier", "self and earlier"), words
+
+
+def test_the_record_is_printed_as_json_and_weights_are_verified_on_request(tmp_path: Path) -> None:
+    found = json.loads(_said("phi3", tmp_path, "--verify", "--json"))
+    assert found["verified"] is True
+    (kind,) = found["layout"]["kinds"]
+    assert kind["attention"]["query"][0]["rows"] == "0:48"
+    assert kind["attention"]["value"][0]["rows"] == "72:96"
+    assert found["layout"]["layers"] == [0, 0, 0]
+
+
+def test_verification_says_so_only_when_it_was_done(tmp_path: Path) -> None:
+    assert "own attention is what its factors give" in _said("phi", tmp_path, "--verify")
+    assert "own attention is what its factors give" not in _said("phi", tmp_path / "b")

@@ -1,0 +1,214 @@
+"""Every family is read without a table of families: states, factors and audit are those of the network itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.pretrained.families import FAMILIES, WITHOUT_INTERFACE, half_of_network, inputs_of, network_of
+from tests.pretrained.test_attention_factors import _attention_by_hand
+from torch import Tensor
+
+import tokendynamics as td
+from tokendynamics.numerics import CheckpointError
+from tokendynamics.pretrained import Checkpoint, load
+from tokendynamics.pretrained._other_libraries import silenced
+
+
+class Case:
+    """A network, its half, and the checkpoint of its files."""
+
+    def __init__(self, family: str, folder: Path) -> None:
+        self.whole, self.half = network_of(family)
+        self.network = half_of_network(self.whole, self.half)
+        with silenced():
+            self.whole.save_pretrained(folder)
+        self.checkpoint = load(folder, half=self.half)
+        self.inputs = inputs_of(self.network)
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    made: dict[str, Case] = {}
+
+    def case(family: str) -> Case:
+        if family not in made:
+            made[family] = Case(family, tmp_path_factory.mktemp(family))
+        return made[family]
+
+    return case
+
+
+@pytest.mark.parametrize("family", [name for name in FAMILIES | WITHOUT_INTERFACE if name != "mamba"])
+def test_states_are_those_that_the_network_returns_bit_for_bit(cases: Any, family: str) -> None:
+    case = cases(family)
+    with torch.inference_mode(), silenced():
+        # The checkpoint's own copy: another one in memory may be aligned otherwise, and round otherwise.
+        theirs = case.checkpoint.model(**case.inputs, output_hidden_states=True).hidden_states
+    states = case.checkpoint.states(case.inputs)
+    *inner, last = [state[0] for state in theirs]
+    assert len(states.feed_forward) == len(theirs)
+    assert all(torch.equal(ours, state) for ours, state in zip(states.feed_forward, inner, strict=False))
+    assert any(torch.equal(ours, last) for ours in (states.feed_forward[-1], states.final_norm) if ours is not None)
+    assert bool(states.attention[1:].isfinite().all())
+
+
+def test_a_network_without_any_attention_is_traced_block_by_block(cases: Any) -> None:
+    case = cases("mamba")
+    with torch.inference_mode(), silenced():
+        *outputs, last = case.checkpoint.model(**case.inputs, output_hidden_states=True).hidden_states
+    states = case.checkpoint.states(case.inputs)
+    assert all(torch.equal(ours, theirs[0]) for ours, theirs in zip(states.feed_forward[1:], outputs, strict=True))
+    assert states.final_norm is not None
+    assert torch.equal(states.final_norm, last[0])
+
+
+def _seen(case: Case, layer: int) -> tuple[Tensor, Tensor]:
+    """What block `layer` reads, and what its output projection gives, from the network's own modules."""
+    found: list[Tensor] = []
+    layout = case.checkpoint.layout
+    block = case.network.get_submodule(layout.blocks[layer - 1])
+    projection = block.get_submodule(layout.layers[layer - 1].attention.output[0])
+    before = block.register_forward_pre_hook(
+        lambda m, a, k: found.append((a or tuple(k.values()))[0][0]), with_kwargs=True
+    )
+    after = projection.register_forward_hook(lambda m, a, y: found.append(y[0]))
+    with torch.no_grad(), silenced():
+        case.network(**case.inputs)
+    before.remove(), after.remove()
+    number = layout.blocks[: layer - 1].count(layout.blocks[layer - 1])
+    return found[2 * number], found[2 * number + 1]
+
+
+def _plain(layout: Any) -> bool:
+    """Whether softmax of a bilinear form is all there is."""
+    return not (layout.normed or layout.soft_cap or layout.sinks or layout.relative_bias)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_factors_give_the_attention_of_the_network(cases: Any, family: str) -> None:
+    case = cases(family)
+    checkpoint: Checkpoint = case.checkpoint
+    for layer, found in enumerate(checkpoint.layout.layers, 1):
+        assert found.attention is not None, found.problem
+        assert found.attention.error <= 1e-5
+        weights = checkpoint.attention(layer)
+        assert weights.query.shape == (found.attention.heads, 48, found.attention.d_head)
+        unrotated = found.attention.rotation is None or found.attention.rotation.frequencies is not None
+        if _plain(found.attention) and unrotated:
+            state, theirs = _seen(case, layer)
+            ours = _attention_by_hand(state, weights, found.attention.causal)
+            assert float((ours - theirs).abs().max() / theirs.abs().max()) < 1e-5
+
+
+def test_what_is_not_a_plain_softmax_is_known_to_be_none(cases: Any) -> None:
+    facts = {
+        family: cases(family).checkpoint.layout.layers[0].attention
+        for family in ("gemma2", "gpt_oss", "t5", "qwen3", "deepseek_v3", "dinov3", "llama", "mistral")
+    }
+    assert facts["gemma2"].soft_cap == 50.0
+    assert facts["gpt_oss"].sinks == "self_attn.sinks"
+    assert facts["t5"].relative_bias
+    assert facts["qwen3"].normed == ("query", "key")
+    assert facts["deepseek_v3"].normed == ("query", "key", "value")
+    assert facts["dinov3"].rotation.frequencies is None
+    assert facts["mistral"].window == 4096
+    assert _plain(facts["llama"])
+    assert facts["llama"].window is None
+
+
+_BY_HAND = {
+    "gpt_neox": ("layers.1.attention.query_key_value.weight", "layers.1.attention.dense.weight"),
+    "phi3": ("layers.1.self_attn.qkv_proj.weight", "layers.1.self_attn.o_proj.weight"),
+    "gemma3": ("layers.1.self_attn.{}_proj.weight", "layers.1.self_attn.o_proj.weight"),
+    "vit": ("layers.1.attention.{}_proj.weight", "layers.1.attention.o_proj.weight"),
+    "mixtral": ("layers.1.self_attn.{}_proj.weight", "layers.1.self_attn.o_proj.weight"),
+}
+
+
+def _factors_by_hand(
+    family: str, network: Any
+) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray], np.ndarray]:
+    """Queries, keys and values of each query head, (dim, d_head), and the output factors, from the weights' names."""
+    tensors = {name: value.double().numpy() for name, value in network.state_dict().items()}
+    first, output = _BY_HAND[family]
+    d = 16 if family == "gemma3" else 12
+    if family == "gpt_neox":
+        per_head = tensors[first].reshape(4, 3, d, 48)  # each head's query, key and value stand together
+        query, key, value = ([per_head[h, part].T for h in range(4)] for part in range(3))
+    elif family == "phi3":
+        rows = np.split(tensors[first], [48, 72])
+        query, key, value = ([part[i : i + d].T for i in range(0, len(part), d)] for part in rows)
+    else:
+        query, key, value = (
+            [tensors[first.format(part)][i : i + d].T for i in range(0, len(tensors[first.format(part)]), d)]
+            for part in "qkv"
+        )
+    if family == "gemma3":
+        query = [one * (1 + tensors["layers.1.self_attn.q_norm.weight"]) for one in query]
+        key = [one * (1 + tensors["layers.1.self_attn.k_norm.weight"]) for one in key]
+    repeats = 4 // len(key)
+    key, value = ([one for one in each for _ in range(repeats)] for each in (key, value))
+    return query, key, value, tensors[output].T.reshape(4, d, 48)
+
+
+@pytest.mark.parametrize("family", _BY_HAND)
+def test_balances_and_inertia_are_those_of_the_weights_by_hand(cases: Any, family: str) -> None:
+    case = cases(family)
+    query, key, value, output = _factors_by_hand(family, case.network)
+    table = td.audit(case.checkpoint, value="VO", layers=[2])
+    for head in range(4):
+        qk = query[head] @ key[head].T
+        symmetric = np.linalg.eigvalsh((qk + qk.T) / 2)
+        assert float(table.qk_balance[0, head]) == pytest.approx(symmetric.sum() / np.abs(symmetric).sum(), abs=1e-6)
+        eigenvalues = np.linalg.eigvals(value[head] @ output[head])
+        balance = eigenvalues.real.sum() / np.abs(eigenvalues).sum()
+        assert float(table.ov_balance[0, head]) == pytest.approx(balance, abs=1e-6)
+    whole = sum(q @ k.T for q, k in zip(query, key, strict=True))
+    signs = np.sign(np.linalg.eigvalsh((whole + whole.T) / 2))
+    assert table.W_inertia[0].values.tolist() == [(signs > 0).sum(), (signs < 0).sum(), 0]
+
+
+@pytest.mark.parametrize("family", WITHOUT_INTERFACE)
+def test_without_the_attention_interface_the_audit_is_refused_in_one_line_and_the_trace_runs(
+    cases: Any, family: str
+) -> None:
+    case = cases(family)
+    with pytest.raises(
+        CheckpointError, match=r"layer 1: .* does not use transformers' attention interface.* trace"
+    ) as told:
+        td.audit(case.checkpoint)
+    assert "\n" not in str(told.value)
+    assert case.checkpoint.architecture.layers == 3
+
+
+def test_an_albert_is_one_block_that_runs_again(cases: Any) -> None:
+    layout = cases("albert").checkpoint.layout
+    assert len(layout.blocks) == 3
+    assert len(set(layout.blocks)) == 1
+
+
+@pytest.mark.parametrize(
+    ("family", "placement", "positions", "parallel"),
+    [
+        ("gpt_neox", "pre", "rotary", True),
+        ("olmo2", "branch", "rotary", False),
+        ("gemma2", "pre and branch", "rotary", False),
+        ("bert", "post", "absolute", False),
+        ("opt-post-norm", "post", "learned", False),
+        ("t5", "pre", "relative bias", False),
+        ("beit", "pre", "relative bias", False),
+        ("vit", "pre", "learned", False),
+        ("clip-vision", "pre", "absolute", False),
+    ],
+)
+def test_where_norms_stand_and_how_positions_enter(
+    cases: Any, family: str, placement: str, positions: str, parallel: bool
+) -> None:
+    checkpoint = cases(family).checkpoint
+    assert checkpoint.architecture.norm_placement == placement
+    assert checkpoint.architecture.positions == positions
+    assert checkpoint.layout.layers[1].residual.parallel == parallel
