@@ -14,7 +14,7 @@ from tokendynamics._version import __version__
 if TYPE_CHECKING:
     from tokendynamics import attention, circuits, observables, plots, spaces, specification, spectra, theorems
     from tokendynamics.attention import AbsolutePositions, Attention, Periodic, RotaryPositions, Sinusoidal
-    from tokendynamics.diagnosis import Diagnosis, audit, diagnose, flow_of, trace
+    from tokendynamics.diagnosis import Diagnosis, attention_seen, audit, diagnose, flow_of, trace
     from tokendynamics.dynamics import Flow, Trajectory, events, simulate
     from tokendynamics.pretrained import Checkpoint, load
     from tokendynamics.spaces import Ellipsoid, Free, Sphere
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "attention": ("AbsolutePositions", "Attention", "Periodic", "RotaryPositions", "Sinusoidal"),
-    "diagnosis": ("Diagnosis", "audit", "diagnose", "flow_of", "trace"),
+    "diagnosis": ("Diagnosis", "attention_seen", "audit", "diagnose", "flow_of", "trace"),
     "dynamics": ("Flow", "Trajectory", "events", "simulate"),
     "pretrained": ("Checkpoint", "load"),
     "spaces": ("Ellipsoid", "Free", "Sphere"),
@@ -32,8 +32,8 @@ _PACKAGES = ("attention", "circuits", "observables", "plots", "spaces", "specifi
 
 __all__ = [
     "AbsolutePositions", "Attention", "Checkpoint", "Diagnosis", "Ellipsoid", "Flow", "Free", "Periodic",
-    "RotaryPositions", "Sinusoidal", "Sphere", "Trajectory", "__version__", "attention", "audit", "certify", "check",
-    "circuits", "diagnose", "events", "flow_of", "load", "observables", "plots", "simulate", "spaces",
+    "RotaryPositions", "Sinusoidal", "Sphere", "Trajectory", "__version__", "attention", "attention_seen", "audit", "certify",
+    "check", "circuits", "diagnose", "events", "flow_of", "load", "observables", "plots", "simulate", "spaces",
     "specification", "spectra", "theorems", "trace",
 ]  # fmt: skip
 

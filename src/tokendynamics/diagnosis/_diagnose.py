@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import xarray as xr
+from torch import nn
 
 from tokendynamics.diagnosis._audit import Singular, ValueMap, audit
 from tokendynamics.diagnosis._prompt_trace import SINK_RATIO
 from tokendynamics.diagnosis._result import Convention, Diagnosis
 from tokendynamics.diagnosis._token_paths import token_paths
-from tokendynamics.diagnosis._trace import trace
+from tokendynamics.diagnosis._trace import named_prompts, trace
 from tokendynamics.diagnosis._verdict import COLLAPSED, NEUTRAL, judge
 from tokendynamics.diagnosis.texts import default_texts
 from tokendynamics.numerics._resources import limited_threads
@@ -79,8 +80,8 @@ def conventions_of(audit: xr.Dataset, trace: xr.Dataset) -> tuple[Convention, ..
 
 @typed_arguments
 def diagnose(
-    model: str | Path | Checkpoint,
-    texts: str | Sequence[str] | Mapping[str, str] | None = None,
+    model: str | Path | nn.Module | Checkpoint,
+    texts: Any = None,
     *,
     value: ValueMap = "V",
     fold_norms: bool = False,
@@ -100,7 +101,8 @@ def diagnose(
 
     Args:
         model: Anything `tokendynamics.load` takes, or a checkpoint already loaded.
-        texts: Prompts; None for the project's own five (prose, code, dialogue, a list, German).
+        texts: Prompts, as `tokendynamics.trace` takes them; None for the project's own five (prose, code, dialogue, a
+            list, German).
         value: The value map; see `tokendynamics.audit`, also for the next two.
         fold_norms: Whether the gain of the norm before attention is folded in.
         singular: What A is where V is singular.
@@ -132,7 +134,8 @@ def diagnose(
         prompts = default_texts() if texts is None else texts
         measured = trace(model, prompts, sinks=sinks, sink_ratio=sink_ratio, truncate=truncate, progress=report)
         weights = audit(model, value, fold_norms, singular, layers=chosen, progress=report)
-        paths = token_paths(model, str(measured.text.values[0]), sinks=sinks, sink_ratio=sink_ratio, truncate=truncate)
+        first = next(iter(named_prompts(prompts).values()))
+        paths = token_paths(model, first, sinks=sinks, sink_ratio=sink_ratio, truncate=truncate)
     made_by, parameters = command or f"td.diagnose({model.name!r})", _parameters(model, weights, measured, truncate)
     record = manifest(made_by, parameters, seed=model.random_seed, started=started, threads=in_force)
     words = judge(weights, measured), conventions_of(weights, measured)

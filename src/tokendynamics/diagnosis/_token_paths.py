@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,11 +13,12 @@ from torch import Tensor
 
 from tokendynamics.diagnosis._prompt_trace import SINK_RATIO, find_sinks, tokens_left_out
 from tokendynamics.pretrained import Checkpoint
+from tokendynamics.pretrained._inputs import prepared
 
 
 def token_paths(
     ckpt: Checkpoint,
-    text: str,
+    text: Any,
     *,
     sinks: str | Sequence[int] = "detect",
     sink_ratio: float = SINK_RATIO,
@@ -29,7 +31,7 @@ def token_paths(
 
     Args:
         ckpt: From `tokendynamics.load`.
-        text: The prompt.
+        text: The prompt; see `tokendynamics.trace`.
         sinks: "detect" for the sinks of each layer, or positions to treat as such everywhere.
         sink_ratio: See `tokendynamics.diagnosis._trace.trace`.
         truncate: Whether a prompt longer than the context is cut.
@@ -46,8 +48,8 @@ def token_paths(
     >>> token_paths(load("random:distilgpt2"), "abc").position.dims
     ('layer', 'token', 'axis')
     """
-    encoding = ckpt.encode(text, truncate=truncate)
-    states = ckpt.states(encoding.ids).feed_forward.double()
+    given = prepared(ckpt, text, truncate=truncate, argument="prompt")
+    states = ckpt.states(given.inputs).feed_forward.double()
     token_norms = torch.linalg.vector_norm(states, dim=-1)
     found = find_sinks(token_norms, sink_ratio)
     is_sink = found if sinks == "detect" else tokens_left_out(found, sinks)
@@ -57,9 +59,12 @@ def token_paths(
         "norm": (("layer", "token"), token_norms.numpy()),
         "is_sink": (("layer", "token"), is_sink.numpy()),
     }
-    coords = {"layer": np.arange(len(states)), "token_text": ("token", encoding.tokens)}
+    coords = {
+        "layer": np.arange(len(states)),
+        "token_text": ("token", given.tokens or [str(place) for place in range(states.shape[1])]),
+    }
     attrs = {
-        "prompt": text,
+        "prompt": given.text,
         "explained": explained,
         "convention": "unit rows of all layers, centred together, on their first two principal axes; sinks left out",
     }

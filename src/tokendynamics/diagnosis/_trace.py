@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xarray as xr
+from torch import Tensor
 
 from tokendynamics.diagnosis._prompt_trace import (
     COMPONENTS,
@@ -23,13 +25,14 @@ from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics._resources import check_fits
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.pretrained import Architecture, Checkpoint, SiteStates
+from tokendynamics.pretrained._inputs import images_in, prepared
 from tokendynamics.provenance._progress import Progress, reporting, tracked
 
 
 @typed_arguments
 def trace(
     ckpt: Checkpoint,
-    texts: str | Sequence[str] | Mapping[str, str],
+    texts: Any,
     *,
     sinks: str | Sequence[int] = "detect",
     sink_ratio: float = SINK_RATIO,
@@ -42,7 +45,8 @@ def trace(
 
     Args:
         ckpt: From `tokendynamics.load`.
-        texts: One prompt, several, or several by name.
+        texts: One prompt, several, or several by name. A prompt is a text; token ids; an image (a path, a PIL image or
+            an array; a folder of them is several); or arguments of the forward pass by name, for one input.
         sinks: What "removed" leaves out: "detect" (norm above `sink_ratio` times the prompt's median after that layer;
             a token that is one in half of the layers is left out in all), or positions, such as ``(0,)``, or ``()``.
         sink_ratio: Dimensionless, above 1.
@@ -79,21 +83,30 @@ def trace(
     """
     _check_above("sink_ratio", sink_ratio, 1.0)
     _check_above("cluster_angle", cluster_angle, 0.0)
-    prompts, slower = _named(texts), slower_observables(extra, cluster_angle)
+    prompts, slower = named_prompts(texts), slower_observables(extra, cluster_angle)
     with reporting(progress) as report:
         rows = [
-            measure_prompt(*_passed(ckpt, text, truncate, name), sinks, sink_ratio, slower)
-            for name, text in tracked(prompts.items(), report, "following the tokens")
+            measure_prompt(*_passed(ckpt, item, truncate, name), sinks, sink_ratio, slower)
+            for name, item in tracked(prompts.items(), report, "following the tokens")
         ]
     attrs = _conventions(ckpt, sinks, sink_ratio) | ({"cluster_angle": cluster_angle} if "clusters" in extra else {})
-    return _as_dataset(rows, prompts, attrs)
+    return _as_dataset(rows, {name: _in_words(item) for name, item in prompts.items()}, attrs)
 
 
-def _passed(ckpt: Checkpoint, text: str, truncate: bool, name: str) -> tuple[SiteStates, list[str]]:
+def _passed(ckpt: Checkpoint, item: Any, truncate: bool, name: str) -> tuple[SiteStates, list[str]]:
     """Return the states of a prompt in the model, and its tokens."""
-    encoding = ckpt.encode(text, truncate=truncate, argument=name)
-    check_fits(_bytes_needed(ckpt, len(encoding.tokens)), name, "shorten the prompt")
-    return ckpt.states(encoding.ids), encoding.tokens
+    given = prepared(ckpt, item, truncate=truncate, argument=name)
+    if given.tokens is not None:
+        check_fits(_bytes_needed(ckpt, len(given.tokens)), name, "shorten the prompt")
+    states = ckpt.states(given.inputs)
+    tokens = given.tokens or [str(place) for place in range(states.feed_forward.shape[1])]
+    return states, tokens
+
+
+def _in_words(item: Any) -> str:
+    if isinstance(item, str | Path):
+        return item if isinstance(item, str) else item.name
+    return "arguments by name" if isinstance(item, Mapping) else f"a {type(item).__name__}"
 
 
 def _bytes_needed(ckpt: Checkpoint, tokens: int) -> int:
@@ -182,20 +195,25 @@ def _sites_in_words(facts: Architecture) -> str:
     return words + ("; the final norm apart, behind the last of them" if facts.has_final_norm else "")
 
 
-def _named(texts: str | Sequence[str] | Mapping[str, str]) -> dict[str, str]:
-    if isinstance(texts, str):
-        named = {"prompt 1": texts}
-    elif isinstance(texts, Mapping):
+def named_prompts(texts: Any) -> dict[str, Any]:
+    """Return several prompts by name; what one of them may be is said where it is prepared."""
+    if isinstance(texts, Mapping) and not any(isinstance(each, Tensor) and each.ndim > 1 for each in texts.values()):
         named = dict(texts)
-    elif texts is None or not isinstance(texts, Sequence):
+    elif isinstance(texts, Path) and texts.is_dir():
+        named = {path.name: path for path in images_in(texts)}
+    elif isinstance(texts, list | tuple) and not _are_ids(texts):
+        named = {f"prompt {number}": text for number, text in enumerate(texts, start=1)}
+    elif texts is None or isinstance(texts, bytes | int | float):
         raise ArgumentTypeError(expected("texts", "a text, several, or several by name", type(texts).__name__))
     else:
-        named = {f"prompt {number}": text for number, text in enumerate(texts, start=1)}
+        named = {"prompt 1": texts}
     if not named:
         raise ArgumentValueError(expected("texts", "at least one prompt", "none"))
-    for name, text in named.items():
+    for name in named:
         if not isinstance(name, str):
             raise ArgumentTypeError(expected("texts", "texts as the names of prompts", shown(name)))
-        if not isinstance(text, str):
-            raise ArgumentTypeError(expected(f"texts ({name})", "text", type(text).__name__))
     return named
+
+
+def _are_ids(texts: Sequence[Any]) -> bool:
+    return len(texts) > 0 and all(isinstance(each, int) and not isinstance(each, bool) for each in texts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,13 +15,14 @@ from torch import Tensor, nn
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, CheckpointError, expected
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.pretrained._architecture import architecture_of, as_layer, as_layers, norm_of_block
-from tokendynamics.pretrained._encoding import Encoding, encode, encode_bytes, load_tokenizer
+from tokendynamics.pretrained._encoding import Encoding, encode, encode_bytes, load_image_processor, load_tokenizer
 from tokendynamics.pretrained._factors import LayerTensors, attention_weights, verified_scale
 from tokendynamics.pretrained._network import Network, evaluating
 from tokendynamics.pretrained._other_libraries import refusing
-from tokendynamics.pretrained._states import SiteStates, collect_states
+from tokendynamics.pretrained._states import SiteStates, collect_states, run
 from tokendynamics.pretrained._weights import AttentionWeights
 from tokendynamics.pretrained.discovery._discover import Discovery
+from tokendynamics.pretrained.discovery._interface import AttentionCall, watching
 
 
 @dataclass
@@ -33,7 +34,7 @@ class Origin:
         source: File or folder that was asked for.
         folder: Folder with its tokenizer.
         random_seed: Seed of untrained weights.
-        given_tokenizer: A tokenizer that came with the call.
+        given_tokenizer: A tokenizer or image processor that came with the call.
     """
 
     name: str
@@ -48,6 +49,13 @@ class Origin:
         if self.given_tokenizer is not None:
             return self.given_tokenizer
         return None if self.folder is None else load_tokenizer(self.folder)
+
+    @cached_property
+    def image_processor(self) -> Any | None:
+        """The one of the call (in the place of a tokenizer), or else the folder's; None if there is neither."""
+        if self.given_tokenizer is not None:
+            return self.given_tokenizer
+        return None if self.folder is None else load_image_processor(self.folder)
 
 
 class Checkpoint:
@@ -131,6 +139,11 @@ class Checkpoint:
         return self._origin.tokenizer
 
     @property
+    def image_processor(self) -> Any | None:
+        """What makes pixels of images, None if there is none."""
+        return self._origin.image_processor
+
+    @property
     def tokenization(self) -> str:
         """How `encode` makes ids: ``"own"`` tokenizer, or ``"bytes (no tokenizer)"``."""
         return "bytes (no tokenizer)" if self.tokenizer is None else "own"
@@ -175,19 +188,38 @@ class Checkpoint:
             ArgumentValueError: Not one prompt, an id outside the vocabulary, or more tokens than the context.
             CheckpointError: The weights cannot be read, or the configuration describes a network that does not run.
         """
+        inputs = self._arguments(ids)
+        network = self.model
+        with refusing(self._not_run), evaluating(network):
+            return collect_states(network, self.layout, inputs)
+
+    def watch_attention(
+        self, ids: Int[Tensor, "*batch token"] | Mapping[str, Any], watch: Callable[[AttentionCall], None]
+    ) -> None:
+        """Run one prompt through the network and give each of its attentions to `watch`, in the order of the layers.
+
+        Args:
+            ids: See `states`.
+            watch: Called with what each attention was given and gave.
+
+        Raises:
+            ArgumentTypeError, ArgumentValueError, CheckpointError: See `states`.
+        """
+        inputs, network = self._arguments(ids), self.model
+        with refusing(self._not_run), evaluating(network), watching(network, watch):
+            run(network, inputs)
+
+    def _not_run(self, words: str) -> CheckpointError:
+        return CheckpointError(expected(self.name, "a network that runs", words))
+
+    def _arguments(self, ids: Any) -> dict[str, Any]:
         inputs = dict(ids) if isinstance(ids, Mapping) else {"input_ids": self._checked(ids)}
         if "input_ids" in inputs:
             inputs["input_ids"] = self._checked(inputs["input_ids"])
         if self._network.main_input not in (None, *inputs):
             wanted, came = f"{self._network.main_input} by name", ", ".join(map(str, inputs))
             raise ArgumentValueError(expected("ids", wanted, came, "that is what this network reads"))
-        network = self.model
-
-        def refusal(words: str) -> CheckpointError:
-            return CheckpointError(expected(self.name, "a network that runs", words))
-
-        with refusing(refusal), evaluating(network):
-            return collect_states(network, self.layout, inputs)
+        return inputs
 
     def _checked(self, ids: Tensor) -> Tensor:
         if not isinstance(ids, Tensor):

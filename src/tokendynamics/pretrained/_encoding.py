@@ -50,6 +50,24 @@ def load_tokenizer(folder: Path) -> Any | None:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
+def load_image_processor(folder: Path) -> Any | None:
+    """Return the image processor of a checkpoint folder, None if it has none.
+
+    Raises:
+        CheckpointError: Its file cannot be read.
+    """
+    if not (folder / "preprocessor_config.json").is_file():
+        return None
+    from transformers import AutoImageProcessor
+
+    def refusal(words: str) -> CheckpointError:
+        came = f"an unreadable one ({words})"
+        return CheckpointError(expected(str(folder), "an image processor", came, "copy or download it again"))
+
+    with refusing(refusal), silenced():
+        return AutoImageProcessor.from_pretrained(folder, backend="pil", local_files_only=True, trust_remote_code=False)
+
+
 def encode(text: str, tokenizer: Any, context: int | None, *, truncate: bool, argument: str = "prompt") -> Encoding:
     """Encode a prompt with the model's own tokenizer and its own special tokens.
 
@@ -60,8 +78,12 @@ def encode(text: str, tokenizer: Any, context: int | None, *, truncate: bool, ar
     with refusing(lambda words: CheckpointError(expected("tokenizer", "one that can encode", words))), silenced():
         ids = tokenizer(text, truncation=truncate, max_length=context if truncate else None)["input_ids"]
     _check_length(argument, len(ids), context)
-    pieces = tokenizer.convert_ids_to_tokens(ids)
-    return Encoding(torch.tensor([ids], dtype=torch.long), [_readable(piece, tokenizer) for piece in pieces])
+    return Encoding(torch.tensor([ids], dtype=torch.long), pieces_of(ids, tokenizer))
+
+
+def pieces_of(ids: list[int], tokenizer: Any) -> list[str]:
+    """Return each token as readable text."""
+    return [_readable(piece, tokenizer) for piece in tokenizer.convert_ids_to_tokens(ids)]
 
 
 def encode_bytes(

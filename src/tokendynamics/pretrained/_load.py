@@ -55,7 +55,7 @@ def load(
             network, where the name is a family (``gpt2-xl``, ``llama-2-7b``, …), a folder with config.json or
             a hub id, and the seed is 0 if not given. A path that exists is never taken for a hub id. Or a live
             network: its weights are read as they are whenever they are read, so that a change in place is seen.
-        tokenizer: Turns texts into token ids; None for the checkpoint's own.
+        tokenizer: Turns texts into token ids, or images into pixels; None for the checkpoint's own.
         inputs: For a live network that is none of transformers': makes the arguments of its forward pass for so many
             random inputs, by name, such as ``lambda count: {"idx": torch.randint(0, 100, (count, 7))}``.
         half: Which half of a network of two, "encoder" or "decoder", "text" or "vision".

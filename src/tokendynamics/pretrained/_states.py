@@ -48,12 +48,18 @@ def collect_states(network: nn.Module, layout: Layout, inputs: Mapping[str, Tens
         inputs: Arguments of its forward pass, for one input.
     """
     watch = _Watch(network, layout)
-    first = next(network.parameters())
-    with watch, torch.inference_mode(), silenced(), without_cache(network):
-        network(**{name: _moved(value, first) for name, value in inputs.items()})
+    with watch:
+        run(network, inputs)
     attention = [torch.full_like(watch.feed_forward[0], torch.nan), *watch.attention]
     final = watch.final[-1].clone() if watch.final else None
     return SiteStates(_joined(attention), _joined(watch.feed_forward), final)
+
+
+def run(network: nn.Module, inputs: Mapping[str, Tensor]) -> None:
+    """Run a network once, without gradients and without a cache for later tokens."""
+    first = next(network.parameters())
+    with torch.inference_mode(), silenced(), without_cache(network):
+        network(**{name: _moved(value, first) for name, value in inputs.items()})
 
 
 def _moved(value: Any, like: Tensor) -> Any:

@@ -98,11 +98,13 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     if model.get("kv_heads") not in (None, model["heads"]):
         heads += f" ({count(model['kv_heads'])} for keys and values)"
     seed = model.get("random_seed")
-    weights = "random" if seed is not None else "pretrained"
+    weights = "random" if seed is not None else "pretrained" if model.get("source") else "of a live network"
+    form = str(diagnosis.audit.attrs.get("form", ""))
     facts = [
         ("Parameters", f"{count(model['parameters'])}, {weights}" + (f" (seed {seed})" if seed is not None else "")),
         ("Shape", f"{plural(model['layers'], 'layer')} × {heads} × dim {count(model['dim'])}"),
         ("Architecture", _architecture(model)),
+        ("Form", form if "normalized" in form else ""),
         ("Source", written(model.get("source"))),
         ("Measured", f"{moment(manifest.get('started'))}, in {duration(manifest.get('duration_seconds'))}"),
         ("With", written(manifest.get("versions"))),
@@ -113,7 +115,9 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
 def _architecture(model: Mapping[str, Any]) -> str:
     parts = [model.get("model_type") or model.get("family")]
     parts += [
-        f"{model[name]} {noun}" for name, noun in (("positions", "positions"), ("norm", "norm")) if model.get(name)
+        f"{str(model[name]).replace('none', 'no')} {noun}"
+        for name, noun in (("positions", "positions"), ("norm", "norm"))
+        if model.get(name)
     ]
     return ", ".join(str(part) for part in parts if part)
 

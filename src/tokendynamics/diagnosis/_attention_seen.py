@@ -1,0 +1,170 @@
+"""Who attends to whom in a real network: what its own attention weights come to, pass by pass, without keeping them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import xarray as xr
+from jaxtyping import Float
+from torch import Tensor
+
+from tokendynamics.diagnosis._trace import named_prompts
+from tokendynamics.numerics._errors import CheckpointError, expected
+from tokendynamics.numerics._resources import check_fits
+from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.pretrained import Checkpoint
+from tokendynamics.pretrained._inputs import prepared
+from tokendynamics.pretrained.discovery._interface import AttentionCall
+from tokendynamics.provenance._progress import Progress, reporting, tracked
+
+_MEASURES: Mapping[str, tuple[str, ...]] = {
+    "received": ("token",),
+    "entropy": (),
+    "to_self": (),
+    "to_previous": (),
+    "to_first": (),
+    "to_sink": (),
+}
+
+
+@typed_arguments
+def attention_seen(
+    ckpt: Checkpoint,
+    texts: Any,
+    *,
+    patterns: bool = False,
+    truncate: bool = False,
+    progress: bool | Progress = False,
+) -> xr.Dataset:
+    """Measure the attention weights w_ij (receiver i, sender j) of every layer and head on real input.
+
+    Weights are measured as they are computed, by the network's own plain implementation, and let go of; only
+    `patterns` keeps them.
+
+    Args:
+        ckpt: From `tokendynamics.load`.
+        texts: Prompts, as `tokendynamics.trace` takes them.
+        patterns: Whether to keep the weights themselves, too: layers × heads × tokens² numbers for each prompt.
+        truncate: Whether a prompt longer than the context is cut.
+        progress: True for a progress bar, or a function; see `progress`.
+
+    Returns:
+        Dataset with dims ``prompt``, ``layer`` (counted from 1), ``head``, ``token``. (prompt, layer, head, token):
+        ``received``, the mean of w_ij over the other tokens i that see token j (NaN where none does). (prompt, layer,
+        head): ``entropy``, the mean over i of −Σ_j w_ij ln w_ij, in nats; ``to_self``, the mean of w_ii;
+        ``to_previous`` and ``to_first``, the means of w_{i,i−1} and w_{i,0} over all tokens but the first (NaN for a
+        single token); ``to_sink``, the mean of 1 − Σ_j w_ij, which a learned sink takes. (prompt, token):
+        ``token_text``. With `patterns` ``pattern`` (prompt, layer, head, receiver, sender), NaN beyond shorter prompts.
+
+    Raises:
+        ArgumentTypeError, ArgumentValueError: Prompts that this network does not read.
+        CheckpointError: Its attention does not show, or the weights cannot be read.
+        MemoryLimitError: Patterns larger than the memory.
+
+    >>> from tokendynamics.pretrained import load
+    >>> table = attention_seen(load("random:distilgpt2"), "a short text")
+    >>> table.received.dims, float(table.to_sink.max()) < 1e-6
+    (('prompt', 'layer', 'head', 'token'), True)
+    """
+    prompts = named_prompts(texts)
+    with reporting(progress) as report:
+        rows = [
+            _of_prompt(ckpt, item, patterns, truncate, name)
+            for name, item in tracked(prompts.items(), report, "watching the attention")
+        ]
+    return _as_dataset(ckpt, rows, list(prompts))
+
+
+def _of_prompt(ckpt: Checkpoint, item: Any, patterns: bool, truncate: bool, name: str) -> dict[str, Any]:
+    given = prepared(ckpt, item, truncate=truncate, argument=name)
+    facts = ckpt.architecture
+    if patterns and given.tokens is not None:
+        needed = 8 * facts.layers * facts.heads * len(given.tokens) ** 2
+        check_fits(needed, f"the patterns of {name}", "leave patterns=False, or shorten the prompt")
+    found: list[dict[str, np.ndarray]] = []
+
+    def watch(call: AttentionCall) -> None:
+        own = call.weights[0].double().cpu()
+        measured = measures(own, _seen(own, call.mask))
+        found.append(measured | ({"pattern": own.numpy()} if patterns else {}))
+
+    ckpt.watch_attention(given.inputs, watch)
+    if len(found) != facts.layers:
+        came = f"{len(found)} attentions in {facts.layers} layers"
+        raise CheckpointError(expected(ckpt.name, "a network whose attention shows, once a layer", came))
+    tokens = given.tokens or [str(place) for place in range(found[0]["received"].shape[-1])]
+    return {name: np.stack([each[name] for each in found]) for name in found[0]} | {"tokens": tokens}
+
+
+def _seen(weights: Tensor, mask: Tensor | None) -> Tensor:
+    """Return which senders each receiver may see, (receiver, sender)."""
+    if mask is None:
+        return torch.ones(weights.shape[-2:], dtype=torch.bool)
+    shown = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+    return shown.reshape(-1, *shown.shape[-2:])[0].cpu()
+
+
+def measures(
+    weights: Float[Tensor, "head receiver sender"], seen: Tensor | None = None
+) -> dict[str, Float[np.ndarray, ...]]:
+    """Return the measures of one layer's weights; see `attention_seen`.
+
+    Args:
+        weights: Rows sum to 1, or to less where a sink takes the rest.
+        seen: Which senders each receiver may see, (receiver, sender); None for all.
+
+    >>> import torch
+    >>> found = measures(torch.tensor([[[1.0, 0.0], [0.25, 0.75]]], dtype=torch.float64))
+    >>> found["received"].tolist(), found["to_self"].tolist(), found["to_first"].tolist()
+    ([[0.25, 0.0]], [0.875], [0.25])
+    """
+    tokens = weights.shape[-1]
+    others = ~torch.eye(tokens, dtype=torch.bool) if seen is None else seen & ~torch.eye(tokens, dtype=torch.bool)
+    count = others.sum(dim=0)
+    received = (weights * others).sum(dim=-2) / torch.where(count > 0, count, torch.nan)
+    diagonal = weights.diagonal(dim1=-2, dim2=-1)
+    found = {
+        "received": received,
+        "entropy": torch.special.entr(weights).sum(dim=-1).mean(dim=-1),
+        "to_self": diagonal.mean(dim=-1),
+        "to_previous": weights.diagonal(offset=-1, dim1=-2, dim2=-1).mean(dim=-1),
+        "to_first": weights[:, 1:, 0].mean(dim=-1),
+        "to_sink": (1.0 - weights.sum(dim=-1)).mean(dim=-1),
+    }
+    return {name: value.numpy() for name, value in found.items()}
+
+
+def _as_dataset(ckpt: Checkpoint, rows: list[dict[str, Any]], names: list[str]) -> xr.Dataset:
+    longest = max(len(row["tokens"]) for row in rows)
+    variables: dict[str, Any] = {
+        name: (("prompt", "layer", "head", *dims), _stacked(rows, name, (longest,) * len(dims)))
+        for name, dims in _MEASURES.items()
+    }
+    if "pattern" in rows[0]:
+        dims = ("prompt", "layer", "head", "receiver", "sender")
+        variables["pattern"] = (dims, _stacked(rows, "pattern", (longest, longest)))
+    texts = [row["tokens"] + [""] * (longest - len(row["tokens"])) for row in rows]
+    variables["token_text"] = (("prompt", "token"), np.array(texts))
+    layers, heads = rows[0]["entropy"].shape
+    coords = {"prompt": names, "layer": np.arange(1, layers + 1), "head": np.arange(heads)}
+    attrs = {
+        "model": ckpt.name,
+        "layout": json.dumps(ckpt.layout.plain()),
+        "received": "mean over the other tokens that see it",
+        "entropy": "nats",
+        "implementation": "the network's own plain attention",
+    }
+    return xr.Dataset(variables, coords=coords, attrs=attrs)
+
+
+def _stacked(rows: list[dict[str, Any]], name: str, sizes: tuple[int, ...]) -> np.ndarray:
+    """Stack the prompts' arrays, NaN beyond the tokens of a shorter one."""
+    whole = np.full((len(rows), *rows[0][name].shape[:2], *sizes), np.nan)
+    for place, row in enumerate(rows):
+        values = row[name]
+        whole[(place, *(slice(size) for size in values.shape))] = values
+    return whole

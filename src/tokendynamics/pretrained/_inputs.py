@@ -1,0 +1,125 @@
+"""What a user may pass as one input of a network, as arguments of its forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, CheckpointError, expected
+from tokendynamics.pretrained._checkpoint import Checkpoint
+from tokendynamics.pretrained._encoding import pieces_of
+from tokendynamics.pretrained._other_libraries import refusing, silenced
+
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+_WANTED = "a text, token ids, an image, or the arguments of the forward pass by name"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """One input.
+
+    Attributes:
+        inputs: Arguments of the forward pass, for one input.
+        text: What was passed, in words.
+        tokens: Each token as readable text; None where tokens are no words.
+    """
+
+    inputs: dict[str, Any]
+    text: str
+    tokens: list[str] | None
+
+
+def prepared(ckpt: Checkpoint, item: Any, *, truncate: bool = False, argument: str = "input") -> Prepared:
+    """Return one input as arguments of a checkpoint's forward pass.
+
+    Args:
+        ckpt: From `load`.
+        item: A text; token ids (whole numbers, one axis); an image (a path, a PIL image, or an array of rows, columns
+            and three colours), for the checkpoint's own image processor; or arguments by name, for one input.
+        truncate: Whether a text longer than the context is cut.
+        argument: What an error calls the input.
+
+    Raises:
+        ArgumentTypeError: Nothing of these, or nothing that this network reads.
+        ArgumentValueError: An empty text, or one longer than the context.
+        CheckpointError: There is no tokenizer or image processor, or it fails.
+    """
+    if isinstance(item, str):
+        encoding = ckpt.encode(item, truncate=truncate, argument=argument)
+        return Prepared({"input_ids": encoding.ids}, item, encoding.tokens)
+    if isinstance(item, Mapping):
+        inputs = {str(name): torch.as_tensor(value) for name, value in item.items()}
+        ids = inputs.get("input_ids")
+        return Prepared(inputs, "arguments by name", None if ids is None else _pieces(ckpt, ids.flatten()))
+    ids = _token_ids(item)
+    if ids is not None:
+        return Prepared({"input_ids": ids[None]}, "token ids", _pieces(ckpt, ids))
+    if _is_image(item):
+        text = item.name if isinstance(item, Path) else "an image"
+        return Prepared(_pixels(ckpt, item, argument), text, None)
+    raise ArgumentTypeError(expected(argument, _WANTED, type(item).__name__))
+
+
+def _token_ids(item: Any) -> Tensor | None:
+    """Return whole numbers along one axis as a tensor; None for anything else."""
+    if isinstance(item, Sequence) and not all(isinstance(each, int) and not isinstance(each, bool) for each in item):
+        return None
+    if not isinstance(item, Tensor | np.ndarray | Sequence) or isinstance(item, bytes):
+        return None
+    ids = torch.as_tensor(item)
+    ids = ids[0] if ids.ndim == 2 and ids.shape[0] == 1 else ids
+    whole = not ids.is_floating_point() and not ids.is_complex() and ids.dtype != torch.bool
+    return ids.long() if whole and ids.ndim == 1 else None
+
+
+def _pieces(ckpt: Checkpoint, ids: Tensor) -> list[str]:
+    if ckpt.tokenizer is None:
+        return [str(number) for number in ids.tolist()]
+    return pieces_of(ids.tolist(), ckpt.tokenizer)
+
+
+def _is_image(item: Any) -> bool:
+    if isinstance(item, Path) or type(item).__module__.startswith("PIL."):
+        return True
+    return isinstance(item, Tensor | np.ndarray) and item.ndim == 3 and 3 in (item.shape[0], item.shape[-1])
+
+
+def _pixels(ckpt: Checkpoint, item: Any, argument: str) -> dict[str, Tensor]:
+    if ckpt.architecture.vocabulary is not None:
+        raise ArgumentTypeError(expected(argument, "a text or token ids", "an image", "this network reads no images"))
+    processor = ckpt.image_processor
+    if processor is None:
+        advice = "add preprocessor_config.json to the folder, or pass the pixels by name"
+        raise CheckpointError(expected(ckpt.name, "an image processor beside the weights", "none", advice))
+
+    def refusal(words: str) -> ArgumentValueError:
+        return ArgumentValueError(expected(argument, "an image that can be read", words))
+
+    with refusing(refusal), silenced():
+        image = _opened(item) if isinstance(item, Path) else item
+        return dict(processor(image, return_tensors="pt"))
+
+
+def _opened(path: Path) -> Any:
+    from PIL import Image
+
+    with Image.open(path) as image:
+        return image.convert("RGB")
+
+
+def images_in(folder: Path) -> list[Path]:
+    """Return the images of a folder by name.
+
+    Raises:
+        ArgumentValueError: There are none.
+    """
+    found = sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES)
+    if not found:
+        raise ArgumentValueError(expected("texts", f"images in {folder}", "none"))
+    return found

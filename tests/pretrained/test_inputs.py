@@ -1,0 +1,144 @@
+"""What may be passed as a prompt: texts, token ids, images, and arguments of the forward pass by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from tests.pretrained.families import inputs_of, network_of
+
+import tokendynamics as td
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
+from tokendynamics.pretrained import load
+from tokendynamics.pretrained._other_libraries import silenced
+from tokendynamics.report import write_report
+
+IDS = [5, 9, 33, 21, 7, 50]
+
+
+def measured(table: Any) -> np.ndarray:
+    return table.mean_pair_cosine.sel(sinks="kept").values
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        IDS,
+        tuple(IDS),
+        torch.tensor(IDS),
+        torch.tensor([IDS], dtype=torch.int32),
+        np.array(IDS),
+        {"input_ids": torch.tensor([IDS])},
+        [IDS],
+        {"ids": np.array(IDS)},
+        [{"input_ids": torch.tensor([IDS]), "attention_mask": torch.ones(1, 6, dtype=torch.long)}],
+    ],
+    ids=str,
+)
+def test_token_ids_in_any_form_are_one_prompt(form: Any) -> None:
+    live = load(network_of("gpt2")[0])
+    table = td.trace(live, form)
+    assert table.sizes["prompt"] == 1
+    assert table.token_text.values[0].tolist() == [str(number) for number in IDS]
+    states = live.states(torch.tensor([IDS])).feed_forward.double()
+    units = torch.nn.functional.normalize(states, dim=-1)
+    cosines = (units @ units.mT).sum(dim=(-2, -1)).sub(6).div(30)
+    np.testing.assert_allclose(measured(table)[0, :, 1], cosines.numpy(), atol=1e-10)
+
+
+def test_several_prompts_of_ids_keep_their_names_and_lengths() -> None:
+    table = td.trace(load(network_of("gpt2")[0]), {"long": IDS, "short": IDS[:3]})
+    assert table.prompt.values.tolist() == ["long", "short"]
+    assert table.token_text.values.tolist()[1] == ["5", "9", "33", "", "", ""]
+
+
+@pytest.fixture
+def vision(tmp_path: Path) -> tuple[Any, Path]:
+    """A tiny ViT with its image processor, and a folder of two images."""
+    from transformers import ViTImageProcessorPil
+
+    network, _ = network_of("vit")
+    with silenced():
+        network.save_pretrained(tmp_path / "model")
+        ViTImageProcessorPil(size={"height": 12, "width": 12}).save_pretrained(tmp_path / "model")
+    (tmp_path / "images").mkdir()
+    random = np.random.default_rng(2)
+    for name in ("b.png", "a.png"):
+        Image.fromarray(random.integers(0, 255, (20, 30, 3), dtype=np.uint8)).save(tmp_path / "images" / name)
+    (tmp_path / "images" / "notes.txt").write_text("no image")
+    return load(tmp_path / "model"), tmp_path / "images"
+
+
+def test_a_folder_of_images_is_traced_as_its_pixels_are(vision: tuple[Any, Path]) -> None:
+    checkpoint, folder = vision
+    table = td.trace(checkpoint, folder)
+    assert table.prompt.values.tolist() == ["a.png", "b.png"]
+    assert table.token_text.shape == (2, 10)  # nine patches and the class token
+    with Image.open(folder / "a.png") as image:
+        resized = np.asarray(image.convert("RGB").resize((12, 12), Image.Resampling.BILINEAR), dtype=np.float64)
+    pixels = torch.tensor((resized / 255 - 0.5) / 0.5, dtype=torch.float32).permute(2, 0, 1)[None]
+    by_name = td.trace(checkpoint, {"pixel_values": pixels})
+    np.testing.assert_allclose(measured(table)[0], measured(by_name)[0], atol=1e-6)
+
+
+def test_an_image_may_be_a_path_a_picture_or_an_array(vision: tuple[Any, Path]) -> None:
+    checkpoint, folder = vision
+    path = folder / "b.png"
+    with Image.open(path) as image:
+        forms = [path, image.convert("RGB"), np.asarray(image.convert("RGB"))]
+        tables = [td.trace(checkpoint, [form]) for form in forms]
+    for table in tables[1:]:
+        np.testing.assert_array_equal(measured(table), measured(tables[0]))
+
+
+def test_the_whole_diagnosis_runs_on_images(vision: tuple[Any, Path], tmp_path: Path) -> None:
+    checkpoint, folder = vision
+    found = td.diagnose(checkpoint, folder, value="VO")
+    found.save(tmp_path / "out")
+    assert found.paths.attrs["prompt"] == "a.png"
+    assert write_report(found, tmp_path / "report.html").is_file()
+
+
+def test_what_no_network_of_this_kind_reads_is_refused(vision: tuple[Any, Path], tmp_path: Path) -> None:
+    checkpoint, folder = vision
+    text = load(network_of("gpt2")[0])
+    with pytest.raises(ArgumentTypeError, match=r"prompt 1: expected a text or token ids, got an image; .* no images"):
+        td.trace(text, [folder / "a.png"])
+    with pytest.raises(ArgumentTypeError, match="prompt 1: expected pixel_values, no text"):
+        td.trace(checkpoint, "a text")
+    with pytest.raises(ArgumentValueError, match="prompt 1: expected an image that can be read"):
+        td.trace(checkpoint, [folder / "notes.txt"])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ArgumentValueError, match=r"texts: expected images in .*, got none"):
+        td.trace(checkpoint, tmp_path / "empty")
+    with pytest.raises(CheckpointError, match="an image processor beside the weights, got none"):
+        td.trace(load(network_of("vit")[0]), [folder / "a.png"])
+    with pytest.raises(ArgumentTypeError, match="prompt 1: expected a text, token ids, an image, or the arguments"):
+        td.trace(text, [[0.5, 1.5]])
+    with pytest.raises(ArgumentValueError, match="ids from 0 to 60, got ids from 5 to 99"):
+        td.trace(text, [5, 99])
+
+
+def test_a_live_network_reads_texts_with_the_tokenizer_that_is_passed() -> None:
+    class Letters:
+        def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
+            return {"input_ids": [ord(letter) % 60 for letter in text]}
+
+        def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
+            return [chr(number + 60) for number in ids]
+
+    network, _ = network_of("gpt2")
+    table = td.trace(load(network, Letters()), "abc")
+    assert table.token_text.values.tolist() == [["a", "b", "c"]]
+    with pytest.raises(CheckpointError, match="a tokenizer beside the trained weights, got none"):
+        td.trace(load(network), "abc")
+
+
+def test_sounds_are_passed_by_name() -> None:
+    network, half = network_of("whisper")
+    live = load(network, half=half)
+    assert td.trace(live, inputs_of(network.encoder)).sizes["token"] == 8
