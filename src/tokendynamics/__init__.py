@@ -32,9 +32,9 @@ _PACKAGES = ("attention", "circuits", "observables", "plots", "spaces", "specifi
 
 __all__ = [
     "AbsolutePositions", "Attention", "Checkpoint", "Diagnosis", "Ellipsoid", "Flow", "Free", "Periodic",
-    "RotaryPositions", "Sinusoidal", "Sphere", "Trajectory", "__version__", "attention", "attention_seen", "audit", "certify",
-    "check", "circuits", "diagnose", "events", "flow_of", "load", "observables", "plots", "simulate", "spaces",
-    "specification", "spectra", "theorems", "trace",
+    "RotaryPositions", "Sinusoidal", "Sphere", "Trajectory", "__version__", "attention", "attention_seen", "audit",
+    "certify", "check", "circuits", "diagnose", "events", "flow_of", "load", "observables", "plots", "simulate",
+    "spaces", "specification", "spectra", "theorems", "trace",
 ]  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics._resources import check_fits
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.pretrained import Architecture, Checkpoint, SiteStates
-from tokendynamics.pretrained._inputs import images_in, prepared
+from tokendynamics.pretrained._inputs import Prepared, images_in, prepared
 from tokendynamics.provenance._progress import Progress, reporting, tracked
 
 
@@ -85,22 +85,33 @@ def trace(
     _check_above("cluster_angle", cluster_angle, 0.0)
     prompts, slower = named_prompts(texts), slower_observables(extra, cluster_angle)
     with reporting(progress) as report:
+        found = _states_of(ckpt, prompts, truncate)
         rows = [
-            measure_prompt(*_passed(ckpt, item, truncate, name), sinks, sink_ratio, slower)
-            for name, item in tracked(prompts.items(), report, "following the tokens")
+            measure_prompt(*next(found), sinks, sink_ratio, slower)
+            for _ in tracked(prompts, report, "following the tokens")
         ]
     attrs = _conventions(ckpt, sinks, sink_ratio) | ({"cluster_angle": cluster_angle} if "clusters" in extra else {})
     return _as_dataset(rows, {name: _in_words(item) for name, item in prompts.items()}, attrs)
 
 
-def _passed(ckpt: Checkpoint, item: Any, truncate: bool, name: str) -> tuple[SiteStates, list[str]]:
-    """Return the states of a prompt in the model, and its tokens."""
-    given = prepared(ckpt, item, truncate=truncate, argument=name)
-    if given.tokens is not None:
-        check_fits(_bytes_needed(ckpt, len(given.tokens)), name, "shorten the prompt")
-    states = ckpt.states(given.inputs)
-    tokens = given.tokens or [str(place) for place in range(states.feed_forward.shape[1])]
-    return states, tokens
+def _states_of(ckpt: Checkpoint, prompts: Mapping[str, Any], truncate: bool) -> Iterator[tuple[SiteStates, list[str]]]:
+    """Yield the states of each prompt in the model, and its tokens; of a streamed model all are passed together."""
+    waiting: list[Prepared] = []
+    for name, item in prompts.items():
+        given = prepared(ckpt, item, truncate=truncate, argument=name)
+        if given.tokens is not None:
+            check_fits(_bytes_needed(ckpt, len(given.tokens)), name, "shorten the prompt")
+        if ckpt.streamed:
+            waiting.append(given)
+        else:
+            yield _with_tokens(ckpt.states(given.inputs), given)
+    if waiting:
+        for states, given in zip(ckpt.states_of_all([each.inputs for each in waiting]), waiting, strict=True):
+            yield _with_tokens(states, given)
+
+
+def _with_tokens(states: SiteStates, given: Prepared) -> tuple[SiteStates, list[str]]:
+    return states, given.tokens or [str(place) for place in range(states.feed_forward.shape[1])]
 
 
 def _in_words(item: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 
@@ -22,6 +23,20 @@ def installed_memory() -> int:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
         return 2**63
+
+
+def free_memory() -> int:
+    """Return the bytes that programs can still take; all that is installed where the system does not tell.
+
+    >>> 0 < free_memory() <= installed_memory()
+    True
+    """
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        found = next(line for line in lines if line.startswith("MemAvailable:"))
+        return min(1024 * int(found.split()[1]), installed_memory())
+    except (OSError, StopIteration, ValueError):
+        return installed_memory()
 
 
 def check_fits(needed: int, argument: str, advice: str = "") -> None:

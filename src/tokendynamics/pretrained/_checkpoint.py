@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from tokendynamics.pretrained._encoding import Encoding, encode, encode_bytes, l
 from tokendynamics.pretrained._factors import LayerTensors, attention_weights, verified_scale
 from tokendynamics.pretrained._network import Network, evaluating
 from tokendynamics.pretrained._other_libraries import refusing
-from tokendynamics.pretrained._states import SiteStates, collect_states, run
+from tokendynamics.pretrained._states import SiteStates, StateWatch, collect_states, run
+from tokendynamics.pretrained._streaming import StreamedNetwork
 from tokendynamics.pretrained._weights import AttentionWeights
 from tokendynamics.pretrained.discovery._discover import Discovery
 from tokendynamics.pretrained.discovery._interface import AttentionCall, watching
@@ -189,9 +191,38 @@ class Checkpoint:
             CheckpointError: The weights cannot be read, or the configuration describes a network that does not run.
         """
         inputs = self._arguments(ids)
+        if self.streamed:
+            return self.states_of_all([inputs])[0]
         network = self.model
         with refusing(self._not_run), evaluating(network):
             return collect_states(network, self.layout, inputs)
+
+    def states_of_all(self, several: Sequence[Tensor | Mapping[str, Any]]) -> list[SiteStates]:
+        """Return the states of several prompts; a network that is streamed reads its weights once for all of them.
+
+        Args:
+            several: Each as `states` takes it.
+
+        Raises:
+            ArgumentTypeError, ArgumentValueError, CheckpointError: See `states`.
+        """
+        if not self.streamed:
+            return [self.states(each) for each in several]
+        arguments, streaming = [self._arguments(each) for each in several], self._streaming
+        with refusing(self._not_run), ExitStack() as stack:
+            watches = [stack.enter_context(StateWatch(streaming.network, self.layout)) for _ in arguments]
+            works = [partial(watch.run, inputs=each) for watch, each in zip(watches, arguments, strict=True)]
+            return streaming.run(works)
+
+    @property
+    def streamed(self) -> bool:
+        """Whether a forward pass reads each block just before it runs."""
+        return self._network.streamed
+
+    @cached_property
+    def _streaming(self) -> StreamedNetwork:
+        empty, weights = self._network.stored
+        return StreamedNetwork(empty, self.layout.blocks, weights, self.dtype, self.device)
 
     def watch_attention(
         self, ids: Int[Tensor, "*batch token"] | Mapping[str, Any], watch: Callable[[AttentionCall], None]
@@ -205,9 +236,19 @@ class Checkpoint:
         Raises:
             ArgumentTypeError, ArgumentValueError, CheckpointError: See `states`.
         """
-        inputs, network = self._arguments(ids), self.model
-        with refusing(self._not_run), evaluating(network), watching(network, watch):
-            run(network, inputs)
+        inputs = self._arguments(ids)
+
+        def work(network: nn.Module) -> None:
+            with watching(network, watch):
+                run(network, inputs)
+
+        if self.streamed:
+            with refusing(self._not_run):
+                self._streaming.run([work])
+            return
+        network = self.model
+        with refusing(self._not_run), evaluating(network):
+            work(network)
 
     def _not_run(self, words: str) -> CheckpointError:
         return CheckpointError(expected(self.name, "a network that runs", words))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -135,13 +136,12 @@ def verified_scale(tensors: LayerTensors, seen: Seen, where: str) -> float:
     Raises:
         CheckpointError: The two differ by more than 1e-5 of the largest entry.
     """
-    layout, call = tensors.layout, seen.call
+    layout, shape = tensors.layout, seen.shape
     module = copy.deepcopy(tensors.block.get_submodule(layout.module)).double().eval()
-    _complete_buffers(module, call.module)
-    shape = call.x.shape if call.x is not None else ()
+    _complete_buffers(module, seen.tables)
     x = torch.randn(shape, generator=torch.Generator().manual_seed(_SEED), dtype=torch.float64)
     found: list[AttentionCall] = []
-    positional, named = _in_double(call.arguments, module)
+    positional, named = _in_double(seen.arguments, module)
     given = next(each for each in (*positional, *named.values()) if isinstance(each, Tensor) and each.shape == shape)
     positional, named = with_state(x.to(next(module.parameters()).device), given, positional, named)
     with watching(module, found.append), torch.no_grad(), silenced():
@@ -168,11 +168,11 @@ def _double(found: Affine) -> Affine:
     return Affine(found.weight.double(), None if found.bias is None else found.bias.double())
 
 
-def _complete_buffers(module: nn.Module, like: nn.Module) -> None:
+def _complete_buffers(module: nn.Module, tables: Mapping[str, Tensor]) -> None:
     for name, buffer in list(module.named_buffers()):
         if buffer.is_meta:
             owner, _, leaf = name.rpartition(".")
-            module.get_submodule(owner).register_buffer(leaf, like.get_buffer(name).clone(), persistent=False)
+            module.get_submodule(owner).register_buffer(leaf, tables[name].clone(), persistent=False)
 
 
 def _in_double(arguments: tuple[tuple[Any, ...], dict[str, Any]], module: nn.Module) -> Any:

@@ -40,6 +40,7 @@ def load(
     tokenizer: Any | None = None,
     *,
     half: str | None = None,
+    stream: bool | None = None,
     inputs: Callable[[int], Mapping[str, Tensor]] | None = None,
     dtype: str | torch.dtype = "float32",
     device: str | torch.device = "cpu",
@@ -56,6 +57,8 @@ def load(
             a hub id, and the seed is 0 if not given. A path that exists is never taken for a hub id. Or a live
             network: its weights are read as they are whenever they are read, so that a change in place is seen.
         tokenizer: Turns texts into token ids, or images into pixels; None for the checkpoint's own.
+        stream: Whether a forward pass reads each block just before it runs and frees it after; None for: where the
+            weights do not fit into the memory that is free.
         inputs: For a live network that is none of transformers': makes the arguments of its forward pass for so many
             random inputs, by name, such as ``lambda count: {"idx": torch.randint(0, 100, (count, 7))}``.
         half: Which half of a network of two, "encoder" or "decoder", "text" or "vision".
@@ -76,6 +79,8 @@ def load(
     48
     """
     if isinstance(spec, nn.Module):
+        if stream:
+            raise ArgumentValueError(expected("stream", "None or False for a live network", stream))
         return _live(spec, tokenizer, half, inputs)
     if not isinstance(spec, str | PathLike):
         raise ArgumentTypeError(expected("spec", "a name, a path or a network", type(spec).__name__, FORMS))
@@ -93,7 +98,9 @@ def load(
     discovery = discover_in(config, network, half, found.name)
     seed = found.seed if isinstance(found, Untrained) else None
     origin = Origin(found.name, found.source, found.folder, seed, tokenizer)
-    return Checkpoint(origin, Network(network, getattr(network, "config", config), kind, place, weights), discovery)
+    return Checkpoint(
+        origin, Network(network, getattr(network, "config", config), kind, place, weights, stream), discovery
+    )
 
 
 def _live(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tokendynamics.numerics._errors import ArgumentValueError, CheckpointError, expected, shown
-from tokendynamics.numerics._resources import check_fits
+from tokendynamics.numerics._resources import check_fits, free_memory
 from tokendynamics.pretrained._other_libraries import refusing, silenced
 
 _BY_NAME = {
@@ -43,6 +43,10 @@ class Readable(Protocol):
 
     def read(self, name: str) -> Tensor:
         """Return one tensor by its name in the network."""
+        ...
+
+    def read_rows(self, name: str, rows: Sequence[int]) -> Tensor:
+        """Return some rows of one tensor."""
         ...
 
 
@@ -214,6 +218,7 @@ class Network:
         parameters: How many it has, each tied one once.
         live: Whether it is a live network, which may change between two looks.
         main_input: Name of what its forward pass reads; None for a network of the user's own.
+        streamed: Whether blocks are read while they run.
     """
 
     def __init__(
@@ -223,6 +228,7 @@ class Network:
         dtype: torch.dtype,
         device: torch.device,
         weights: Readable | None,
+        stream: bool | None = None,
     ) -> None:
         self.config = config
         self.dtype = dtype
@@ -232,6 +238,9 @@ class Network:
         self.main_input = getattr(network, "main_input_name", None)
         self._network = network
         self._weights = weights
+        needed = dtype.itemsize * self.parameters
+        large = device.type == "cpu" and needed > free_memory() if stream is None else stream
+        self.streamed = self._weights is not None and large
 
     @cached_property
     def _filled(self) -> nn.Module:
@@ -243,6 +252,17 @@ class Network:
     def model(self) -> nn.Module:
         """The network, ready to run."""
         return self._filled
+
+    @property
+    def stored(self) -> tuple[nn.Module, Readable]:
+        """The empty network and what reads its tensors.
+
+        Raises:
+            ArgumentValueError: It is a live one.
+        """
+        if self._weights is None:
+            raise ArgumentValueError(expected("spec", "stored weights", "a live network"))
+        return self._network, self._weights
 
     def block(self, name: str, needed: Iterable[str]) -> nn.Module:
         """Return one block with the weights of the modules that are needed, at least in single precision.

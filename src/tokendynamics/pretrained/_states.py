@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -47,18 +48,19 @@ def collect_states(network: nn.Module, layout: Layout, inputs: Mapping[str, Tens
         layout: Where its states are.
         inputs: Arguments of its forward pass, for one input.
     """
-    watch = _Watch(network, layout)
-    with watch:
-        run(network, inputs)
-    attention = [torch.full_like(watch.feed_forward[0], torch.nan), *watch.attention]
-    final = watch.final[-1].clone() if watch.final else None
-    return SiteStates(_joined(attention), _joined(watch.feed_forward), final)
+    with StateWatch(network, layout) as watch, silenced(), without_cache(network):
+        return watch.run(network, inputs)
 
 
 def run(network: nn.Module, inputs: Mapping[str, Tensor]) -> None:
     """Run a network once, without gradients and without a cache for later tokens."""
-    first = next(network.parameters())
-    with torch.inference_mode(), silenced(), without_cache(network):
+    with silenced(), without_cache(network):
+        _run(network, inputs)
+
+
+def _run(network: nn.Module, inputs: Mapping[str, Tensor]) -> None:
+    first = next(each for each in network.parameters() if not each.is_meta)
+    with torch.inference_mode():
         network(**{name: _moved(value, first) for name, value in inputs.items()})
 
 
@@ -75,8 +77,11 @@ def _joined(states: list[Tensor]) -> Tensor:
     return joined
 
 
-class _Watch(ExitStack):
-    """Hooks on the blocks and sites of a network; a block that runs several times is hooked once."""
+class StateWatch(ExitStack):
+    """Hooks on the blocks and sites of a network; a block that runs several times is hooked once.
+
+    Several may watch one network, each its own pass in its own thread.
+    """
 
     def __init__(self, network: nn.Module, layout: Layout) -> None:
         super().__init__()
@@ -84,6 +89,7 @@ class _Watch(ExitStack):
         self.feed_forward: list[Tensor] = []
         self.final: list[Tensor] = []
         self._x: Tensor | None = None
+        self._thread = 0
         for name, layer in dict(zip(layout.blocks, layout.layers, strict=True)).items():
             block = network.get_submodule(name)
             self._before(block, self._enter)
@@ -92,6 +98,14 @@ class _Watch(ExitStack):
             self._after(block, self._leave)
         if layout.final_norm is not None:
             self._after(network.get_submodule(layout.final_norm[0]), self.final.append)
+
+    def run(self, network: nn.Module, inputs: Mapping[str, Tensor]) -> SiteStates:
+        """Run the network once in the present thread, and return the states that this pass goes through."""
+        self._thread = get_ident()
+        _run(network, inputs)
+        attention = [torch.full_like(self.feed_forward[0], torch.nan), *self.attention]
+        final = self.final[-1].clone() if self.final else None
+        return SiteStates(_joined(attention), _joined(self.feed_forward), final)
 
     def _enter(self, x: Tensor) -> None:
         self._x = x
@@ -124,7 +138,7 @@ class _Watch(ExitStack):
         def hook(module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
             del module
             states = state_of(positional, named)
-            if states is not None:
+            if states is not None and get_ident() == self._thread:
                 keep(_first_input(states))
 
         self.callback(module.register_forward_pre_hook(hook, with_kwargs=True).remove)
@@ -133,7 +147,8 @@ class _Watch(ExitStack):
         def hook(module: nn.Module, positional: Any, output: Any) -> None:
             del module, positional
             # Attention modules return (state, weights), blocks a tensor; older versions wrapped blocks likewise.
-            keep(_first_input(output[0] if isinstance(output, tuple) else output))
+            if get_ident() == self._thread:
+                keep(_first_input(output[0] if isinstance(output, tuple) else output))
 
         self.callback(module.register_forward_hook(hook).remove)
 

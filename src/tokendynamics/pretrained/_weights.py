@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Literal, Protocol, runtime_checkable
@@ -36,6 +36,10 @@ class TensorStore(Protocol):
 
     def read(self, name: str) -> Tensor:
         """Return one tensor in its stored dtype, owned by the caller."""
+        ...
+
+    def read_rows(self, name: str, rows: Sequence[int]) -> Tensor:
+        """Return some of its rows."""
         ...
 
 
@@ -84,8 +88,22 @@ class Weights:
             raise CheckpointError(expected(where, wanted, f"shape {tuple(tensor.shape)}", _ADVICE))
         return tensor
 
+    def read_rows(self, name: str, rows: Sequence[int]) -> Tensor:
+        """Return some rows of one tensor; of one that is stored as it is, only these are read.
+
+        Raises:
+            CheckpointError: See `read`.
+        """
+        source = self._stored[self._prefix + name]
+        if not source.plain:
+            return self.read(name)[list(rows)]
+        return self._checked(self._store.read_rows(source.names[0], rows), source.names[0])
+
     def _read_stored(self, name: str) -> Tensor:
-        tensor, where = self._store.read(name), _where(name, self._origin)
+        return self._checked(self._store.read(name), name)
+
+    def _checked(self, tensor: Tensor, name: str) -> Tensor:
+        where = _where(name, self._origin)
         # Eight bits and fewer mean nothing without the scales that a quantised checkpoint keeps elsewhere.
         if tensor.dtype not in _DTYPES:
             advice = "quantised checkpoints are read only as GGUF"

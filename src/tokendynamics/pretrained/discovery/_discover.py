@@ -30,9 +30,18 @@ _INPUTS = 8
 
 @dataclass(frozen=True)
 class Seen:
-    """What a layer's attention was called with where its layout was found, to call another copy of it likewise."""
+    """What a layer's attention was called with where its layout was found, to call another copy of it likewise.
 
-    call: ModuleCall
+    Attributes:
+        shape: Of what it read.
+        arguments: Everything it was given, positional and by name.
+        tables: Its own tables by name, where they are no parameters.
+        angles: Of its rotation, (token, pair).
+    """
+
+    shape: torch.Size
+    arguments: tuple[tuple[Any, ...], dict[str, Any]]
+    tables: Mapping[str, Tensor]
     angles: Tensor | None
 
 
@@ -169,7 +178,10 @@ def _attention(
         raise
     except LayoutNotFoundError as problem:
         return None, None, projected, str(problem)
-    return replace(seen.layout, error=error), Seen(seen.call, seen.angles), projected, ""
+    own = seen.call
+    shape = torch.Size(()) if own.x is None else own.x.shape
+    kept = Seen(shape, own.arguments, dict(own.module.named_buffers()), seen.angles)
+    return replace(seen.layout, error=error), kept, projected, ""
 
 
 def _residual(block: ModuleCall, found: Pass, projected: int) -> tuple[Residual | None, str]:

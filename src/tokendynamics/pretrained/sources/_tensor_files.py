@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,15 @@ class SafetensorsFiles:
         path = self._files[name]
         with _complete(path), safe_open(path, framework="pt") as file:
             return file.get_tensor(name).clone()
+
+    def read_rows(self, name: str, rows: Sequence[int]) -> Tensor:
+        """Return some rows of one tensor in its stored dtype; the others are not read."""
+        from safetensors import safe_open
+
+        path = self._files[name]
+        with _complete(path), safe_open(path, framework="pt") as file:
+            whole = file.get_slice(name)
+            return torch.cat([whole[row : row + 1] for row in rows])
 
 
 def safetensors_paths(folder: Path) -> list[Path]:
@@ -130,6 +139,10 @@ class PickledFiles:
     def read(self, name: str) -> Tensor:
         """Return a copy of one tensor in its stored dtype."""
         return self._tensors[name].clone()
+
+    def read_rows(self, name: str, rows: Sequence[int]) -> Tensor:
+        """Return some rows of one tensor in its stored dtype."""
+        return self._tensors[name][list(rows)]
 
 
 def pickled_paths(folder: Path) -> list[Path]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -118,6 +118,10 @@ class DrawnTensors:
         if law.zero_row is not None:
             tensor[law.zero_row] = 0.0
         return tensor
+
+    def read_rows(self, name: str, rows: Sequence[int]) -> Tensor:
+        """Draw one tensor, and return some of its rows."""
+        return self.read(name)[list(rows)]
 
 
 def _drawn(law: InitialLaw, shape: tuple[int, ...], generator: np.random.Generator) -> np.ndarray:
