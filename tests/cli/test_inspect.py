@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from tests.pretrained.families import network_of
 
+from pretrained.families import network_of
 from tokendynamics.cli._main import commands
 from tokendynamics.pretrained._other_libraries import silenced
 

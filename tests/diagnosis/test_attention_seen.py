@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.pretrained.families import half_of_network, inputs_of, network_of
 
 import tokendynamics as td
+from pretrained.families import half_of_network, inputs_of, network_of
 from tokendynamics.diagnosis._attention_seen import measures
 from tokendynamics.numerics import CheckpointError, MemoryLimitError
 from tokendynamics.numerics import _resources as memory

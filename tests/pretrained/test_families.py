@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.pretrained.families import FAMILIES, WITHOUT_INTERFACE, half_of_network, inputs_of, network_of
-from tests.pretrained.test_attention_factors import _attention_by_hand
 from torch import Tensor
 
 import tokendynamics as td
+from pretrained.families import FAMILIES, WITHOUT_INTERFACE, half_of_network, inputs_of, network_of
+from pretrained.test_attention_factors import _attention_by_hand
 from tokendynamics.numerics import CheckpointError
 from tokendynamics.pretrained import Checkpoint, load
 from tokendynamics.pretrained._other_libraries import silenced

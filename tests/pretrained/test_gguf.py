@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from pretrained.gguf_files import tensors, write_gguf
+from pretrained.gguf_files import quantised, tensors, write_gguf
 from tokendynamics.numerics._errors import CheckpointError
 from tokendynamics.pretrained import load
 from tokendynamics.pretrained.sources import _gguf as gguf_cache
@@ -112,6 +112,46 @@ def test_every_number_of_the_file_arrives_and_none_other(tmp_path: Path) -> None
             np.testing.assert_array_equal(found, wanted[f"blk.{layer}.{theirs}.weight"])
     np.testing.assert_array_equal(saved["lm_head.weight"], wanted["output.weight"])
     assert len(saved) == len(wanted)
+
+
+@pytest.mark.parametrize("quantisation", ["F16", "Q8_0", "Q4_K", "Q5_K", "Q6_K"])
+def test_the_common_quantisations_are_read_as_the_numbers_they_stand_for(quantisation: str, tmp_path: Path) -> None:
+    from gguf import GGMLQuantizationType, quants
+
+    plain, random = tensors(dim=256, hidden=512), np.random.default_rng(8)
+    matrices = [name for name, values in plain.items() if values.ndim == 2 and "token_embd" not in name]
+    raw: dict[str, tuple[np.ndarray, str]] = {}
+    for name in matrices:
+        if quantisation in ("F16", "Q8_0"):
+            raw[name] = quants.quantize(plain[name], GGMLQuantizationType[quantisation]), quantisation
+        else:
+            raw[name] = quantised(plain[name].shape, quantisation, random), quantisation
+    saved = _saved(write_gguf(tmp_path / "q.gguf", dim=256, hidden=512, given=raw), tmp_path / "cache")
+    ours = {"mlp.gate_proj": "ffn_gate", "mlp.down_proj": "ffn_down", "self_attn.v_proj": "attn_v"}
+    for name, theirs in ours.items():
+        stored, _ = raw[f"blk.1.{theirs}.weight"]
+        wanted = quants.dequantize(stored, GGMLQuantizationType[quantisation]).astype(np.float32)
+        np.testing.assert_array_equal(saved[f"model.layers.1.{name}.weight"], wanted)
+        assert float(np.abs(wanted).std()) > 0
+
+
+def test_a_model_split_over_several_files_is_the_one_in_a_single_file(tmp_path: Path) -> None:
+    whole = load(write_gguf(tmp_path / "tiny.gguf"), cache=tmp_path / "cache")
+    write_gguf(tmp_path / "parts.gguf", most_tensors=8)
+    shards = sorted(tmp_path.glob("parts-*.gguf"))
+    assert [path.name for path in shards] == [f"parts-{number:05}-of-00003.gguf" for number in (1, 2, 3)]
+    for shard in shards:  # whichever of them is named
+        split = load(shard, cache=tmp_path / "cache")
+        assert split.name == "parts"
+        for name, parameter in whole.model.named_parameters():
+            assert torch.equal(split.model.get_parameter(name), parameter), name
+    assert len(list((tmp_path / "cache" / "gguf").iterdir())) == 2
+    shards[1].write_bytes(shards[1].read_bytes()[:-40])
+    with pytest.raises(CheckpointError, match=r"parts-00002-of-00003\.gguf: expected a complete GGUF file"):
+        load(shards[0], cache=tmp_path / "cache")
+    shards[1].unlink()
+    with pytest.raises(CheckpointError, match=r"the shard parts-00002-of-00003\.gguf beside it, got no such file"):
+        load(shards[0], cache=tmp_path / "cache")
 
 
 @pytest.mark.parametrize("name", tensors())

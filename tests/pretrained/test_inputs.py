@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tests.pretrained.families import inputs_of, network_of
 
 import tokendynamics as td
+from pretrained.families import inputs_of, network_of
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
 from tokendynamics.pretrained import load
 from tokendynamics.pretrained._other_libraries import silenced

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tests.pretrained.families import inputs_of, network_of
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 import tokendynamics as td
+from pretrained.families import inputs_of, network_of
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
 from tokendynamics.pretrained import Checkpoint, load
 from tokendynamics.pretrained.discovery._columns import Part
@@ -101,6 +104,77 @@ def test_the_audit_of_an_adapter_is_that_of_the_merged_weights(fresh: bool) -> N
     torch.testing.assert_close(states.feed_forward, merged.states(IDS).feed_forward, rtol=1e-4, atol=1e-4)
     plain = load(network_of("llama")[0])
     assert float(abs(found.ov_balance - td.audit(plain, value="VO").ov_balance).max()) > 0.01
+
+
+@pytest.fixture
+def adapter(tmp_path: Path) -> Callable[..., Path]:
+    """Saves a LoRA of a headed network, with weights that are not the initial ones."""
+
+    def make(family: str, **settings: Any) -> Path:
+        from transformers import AutoModelForCausalLM
+
+        peft = pytest.importorskip("peft")
+        base, _ = network_of(family)
+        headed = AutoModelForCausalLM.from_config(base.config)
+        headed.get_decoder().load_state_dict(base.state_dict())
+        config = peft.LoraConfig(
+            **{"r": 4, "target_modules": ["q_proj", "v_proj"], "task_type": "CAUSAL_LM"} | settings
+        )
+        adapted = peft.get_peft_model(headed, config)
+        generator = torch.Generator().manual_seed(4)
+        for name, parameter in adapted.named_parameters():
+            if "lora" in name:
+                parameter.data.normal_(std=0.3, generator=generator)
+        adapted.save_pretrained(tmp_path / "adapter")
+        base.save_pretrained(tmp_path / "base")
+        return tmp_path
+
+    return make
+
+
+def test_an_adapter_in_a_folder_is_applied_below_the_head(adapter: Callable[..., Path]) -> None:
+    folder = adapter("llama")
+    found = load(folder / "base", adapter=folder / "adapter")
+    assert found.name == "base with adapter"
+    tensors = load_file(folder / "adapter" / "adapter_model.safetensors")
+    base = load(folder / "base")
+    for layer in (1, 2, 3):
+        stem = f"base_model.model.model.layers.{layer - 1}.self_attn.v_proj.lora_"
+        change = tensors[f"{stem}B.weight"] @ tensors[f"{stem}A.weight"] * (8 / 4)  # alpha / r
+        ours = found.attention(layer).value.transpose(1, 2).flatten(0, 1)
+        theirs = base.attention(layer).value.transpose(1, 2).flatten(0, 1)
+        torch.testing.assert_close(ours, theirs + change, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(found.attention(layer).key, base.attention(layer).key)
+    assert not torch.allclose(found.states(IDS).feed_forward[-1], base.states(IDS).feed_forward[-1], atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [("mistral", "does not fit"), ("gpt2", "does not fit"), ("missing", "a folder with adapter_config.json")],
+)
+def test_an_adapter_of_another_base_is_refused_in_one_line(
+    other: str, words: str, adapter: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder = adapter("llama")
+    if other == "missing":
+        path, network = tmp_path / "nothing", network_of("llama")[0]
+    else:
+        path, network = folder / "adapter", network_of(other)[0]
+    with pytest.raises(CheckpointError, match=f"adapter: expected .*{words}") as told:
+        load(network, adapter=path)
+    assert "\n" not in str(told.value)
+
+
+def test_an_adapter_whose_tensors_have_no_place_is_refused(adapter: Callable[..., Path]) -> None:
+    folder = adapter("llama")
+    path = folder / "adapter" / "adapter_model.safetensors"
+    tensors = load_file(path)
+    save_file({name.replace("layers.2.", "layers.7."): value for name, value in tensors.items()}, path)
+    with pytest.raises(CheckpointError, match=r"no place for .*layers\.7\."):
+        load(folder / "base", adapter=folder / "adapter")
+    save_file({name: value for name, value in tensors.items() if "layers.2." not in name}, path)
+    with pytest.raises(CheckpointError, match=r"nothing for .*layers\.2\."):
+        load(folder / "base", adapter=folder / "adapter")
 
 
 def _changed(checkpoint: Checkpoint, layer: int, **changes: Any) -> None:

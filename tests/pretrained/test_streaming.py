@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from tests.pretrained.families import FAMILIES, half_of_network, inputs_of, network_of
 from torch import nn
 
 import tokendynamics as td
+from pretrained.families import FAMILIES, half_of_network, inputs_of, network_of
 from tokendynamics.numerics import ArgumentValueError, CheckpointError
 from tokendynamics.numerics import _resources as memory
 from tokendynamics.pretrained import load

@@ -101,8 +101,7 @@ def diagnose(
 
     Args:
         model: Anything `tokendynamics.load` takes, or a checkpoint already loaded.
-        texts: Prompts, as `tokendynamics.trace` takes them; None for the project's own five (prose, code, dialogue, a
-            list, German).
+        texts: Prompts, see `tokendynamics.trace`; None for our own five (prose, code, dialogue, a list, German).
         value: The value map; see `tokendynamics.audit`, also for the next two.
         fold_norms: Whether the gain of the norm before attention is folded in.
         singular: What A is where V is singular.
@@ -134,7 +133,7 @@ def diagnose(
         prompts = default_texts() if texts is None else texts
         measured = trace(model, prompts, sinks=sinks, sink_ratio=sink_ratio, truncate=truncate, progress=report)
         weights = audit(model, value, fold_norms, singular, layers=chosen, progress=report)
-        first = next(iter(named_prompts(prompts).values()))
+        first, *_ = named_prompts(prompts).values()
         paths = token_paths(model, first, sinks=sinks, sink_ratio=sink_ratio, truncate=truncate)
     made_by, parameters = command or f"td.diagnose({model.name!r})", _parameters(model, weights, measured, truncate)
     record = manifest(made_by, parameters, seed=model.random_seed, started=started, threads=in_force)

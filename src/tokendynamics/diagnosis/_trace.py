@@ -86,10 +86,8 @@ def trace(
     prompts, slower = named_prompts(texts), slower_observables(extra, cluster_angle)
     with reporting(progress) as report:
         found = _states_of(ckpt, prompts, truncate)
-        rows = [
-            measure_prompt(*next(found), sinks, sink_ratio, slower)
-            for _ in tracked(prompts, report, "following the tokens")
-        ]
+        going = tracked(prompts, report, "following the tokens")
+        rows = [measure_prompt(*next(found), sinks, sink_ratio, slower) for _ in going]
     attrs = _conventions(ckpt, sinks, sink_ratio) | ({"cluster_angle": cluster_angle} if "clusters" in extra else {})
     return _as_dataset(rows, {name: _in_words(item) for name, item in prompts.items()}, attrs)
 

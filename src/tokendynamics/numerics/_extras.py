@@ -10,6 +10,7 @@ EXTRAS = {
     "animations": ("imageio_ffmpeg",),
     "bench": ("torchdiffeq", "torchode", "diffrax", "jax"),
     "gguf": ("gguf", "accelerate"),
+    "peft": ("peft",),
     "netcdf": ("h5netcdf", "h5py"),
 }
 """The modules of each optional dependency of the project."""

@@ -11,12 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tokendynamics.numerics._arguments import as_path
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, CheckpointError, expected, shown
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.pretrained._checkpoint import Checkpoint, Origin
 from tokendynamics.pretrained._initialization import initial_laws
 from tokendynamics.pretrained._network import Network, dtype_of, empty_network, evaluating, half_of, shapes_of
 from tokendynamics.pretrained._other_libraries import refusing
+from tokendynamics.pretrained._peft import with_adapter
 from tokendynamics.pretrained._stored_names import ignored, stored_names
 from tokendynamics.pretrained._weights import TensorStore, Weights
 from tokendynamics.pretrained.discovery._discover import discover
@@ -40,6 +42,7 @@ def load(
     tokenizer: Any | None = None,
     *,
     half: str | None = None,
+    adapter: str | Path | None = None,
     stream: bool | None = None,
     inputs: Callable[[int], Mapping[str, Tensor]] | None = None,
     dtype: str | torch.dtype = "float32",
@@ -57,6 +60,7 @@ def load(
             a hub id, and the seed is 0 if not given. A path that exists is never taken for a hub id. Or a live
             network: its weights are read as they are whenever they are read, so that a change in place is seen.
         tokenizer: Turns texts into token ids, or images into pixels; None for the checkpoint's own.
+        adapter: Folder of a PEFT adapter to put on it (extra `peft`); weights are then read with it.
         stream: Whether a forward pass reads each block just before it runs and frees it after; None for: where the
             weights do not fit into the memory that is free.
         inputs: For a live network that is none of transformers': makes the arguments of its forward pass for so many
@@ -81,12 +85,29 @@ def load(
     if isinstance(spec, nn.Module):
         if stream:
             raise ArgumentValueError(expected("stream", "None or False for a live network", stream))
-        return _live(spec, tokenizer, half, inputs)
+        return _live(spec, Origin(type(spec).__name__, given_tokenizer=tokenizer), half, inputs, adapter)
     if not isinstance(spec, str | PathLike):
         raise ArgumentTypeError(expected("spec", "a name, a path or a network", type(spec).__name__, FORMS))
     kind, place = dtype_of(dtype), _device(device)
     with reporting(progress) as report:
         found = find(spec, allow_pickle=allow_pickle, cache=cache, report=report)
+    checkpoint = _of_files(found, tokenizer, half, stream, kind, place, allow_pickle)
+    if adapter is None:
+        return checkpoint
+    origin = Origin(checkpoint.name, found.source, found.folder, checkpoint.random_seed, tokenizer)
+    return _live(checkpoint.model, origin, None, None, adapter)
+
+
+def _of_files(
+    found: Stored | Untrained,
+    tokenizer: Any | None,
+    half: str | None,
+    stream: bool | None,
+    dtype: torch.dtype,
+    device: torch.device,
+    allow_pickle: bool,
+) -> Checkpoint:
+    """Return the checkpoint of stored or drawn weights."""
     config = _config(found)
     check_sizes(_of_half(config, half), found.name)
     whole = empty_network(config)
@@ -98,20 +119,23 @@ def load(
     discovery = discover_in(config, network, half, found.name)
     seed = found.seed if isinstance(found, Untrained) else None
     origin = Origin(found.name, found.source, found.folder, seed, tokenizer)
-    return Checkpoint(
-        origin, Network(network, getattr(network, "config", config), kind, place, weights, stream), discovery
-    )
+    own = getattr(network, "config", config)
+    return Checkpoint(origin, Network(network, own, dtype, device, weights, stream), discovery)
 
 
 def _live(
     network: nn.Module,
-    tokenizer: Any | None,
+    origin: Origin,
     half: str | None,
     inputs: Callable[[int], Mapping[str, Tensor]] | None,
+    adapter: str | Path | None,
 ) -> Checkpoint:
     """Return the checkpoint of a live network: what is read is its weights as they are when they are read."""
-    name = type(network).__name__
+    name = origin.name
     _, part = half_of(network, half, name)
+    if adapter is not None:
+        part = with_adapter(part, as_path(str(adapter), "adapter"))
+        origin.name = f"{name} with {Path(adapter).name}"
     first = next(part.parameters(), None)
     if first is None:
         raise CheckpointError(expected("spec", "a network with weights", f"a {name} without any"))
@@ -122,9 +146,7 @@ def _live(
     with evaluating(subject):
         discovery = discover(subject, inputs or random_inputs(subject), found_on="the network itself")
     config = getattr(part, "config", None)
-    return Checkpoint(
-        Origin(name, given_tokenizer=tokenizer), Network(part, config, first.dtype, first.device, None), discovery
-    )
+    return Checkpoint(origin, Network(part, config, first.dtype, first.device, None), discovery)
 
 
 def _of_half(config: Any, half: str | None) -> Any:

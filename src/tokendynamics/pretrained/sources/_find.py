@@ -9,6 +9,7 @@ from pathlib import Path
 from tokendynamics.numerics._arguments import as_path
 from tokendynamics.numerics._errors import ArgumentValueError, CheckpointError, expected, shown
 from tokendynamics.pretrained.sources._gguf import converted
+from tokendynamics.pretrained.sources._gguf_shards import name_of
 from tokendynamics.pretrained.sources._published import WHEELS, is_hub_id, snapshot, wheel_path
 from tokendynamics.pretrained.sources._tensor_files import safetensors_paths
 from tokendynamics.pretrained.sources._untrained import FAMILIES
@@ -98,7 +99,7 @@ def _stored(path: Path, cache: str | Path | None, report: Progress) -> Stored:
     if not path.is_file():
         raise CheckpointError(expected(str(path), "a folder or a .gguf file", "something else, such as a device"))
     if path.suffix.lower() == ".gguf":
-        return Stored(path.stem, path, converted(path, cache, report))
+        return Stored(name_of(path), path, converted(path, cache, report))
     came = f"a {path.suffix or 'plain'} file"
     raise CheckpointError(expected(str(path), "a folder or a .gguf file", came, f"pass its folder, {path.parent}"))
 

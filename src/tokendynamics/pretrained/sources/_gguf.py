@@ -21,6 +21,7 @@ from tokendynamics.numerics._errors import CheckpointError, TokenDynamicsError, 
 from tokendynamics.numerics._extras import require
 from tokendynamics.pretrained._other_libraries import in_short, refusing, silenced, without_panics
 from tokendynamics.pretrained.sources._gguf_header import read_header
+from tokendynamics.pretrained.sources._gguf_shards import joined, name_of, shards_of
 from tokendynamics.provenance._owned import digest, entries_in, files_below, written_in
 from tokendynamics.provenance._progress import Progress
 from tokendynamics.provenance._swap import recover
@@ -39,17 +40,20 @@ def cache_root(cache: Path | str | None) -> Path:
 
 
 def entry_of(path: Path, root: Path) -> Path:
-    """Return the folder of the conversion of `path`, by the whole content of the file: it survives a reinstallation.
+    """Return the folder of the conversion of `path`, by the whole content of its files: it survives a reinstallation.
 
     Raises:
         CheckpointError: Not a GGUF file.
     """
-    with path.open("rb") as file:
-        if file.read(4) != b"GGUF":
-            came = "one that does not begin with GGUF"
-            raise CheckpointError(expected(str(path), "a GGUF file", came, "download it again"))
-    key = sha256(f"{_LAYOUT}|{remembered_digest(path, root)}".encode()).hexdigest()[:16]
-    return root / "gguf" / f"{path.stem}-{key}"
+    shards = shards_of(path)
+    for shard in shards:
+        with shard.open("rb") as file:
+            if file.read(4) != b"GGUF":
+                came = "one that does not begin with GGUF"
+                raise CheckpointError(expected(str(shard), "a GGUF file", came, "download it again"))
+    digests = "|".join(remembered_digest(shard, root) for shard in shards)
+    key = sha256(f"{_LAYOUT}|{digests}".encode()).hexdigest()[:16]
+    return root / "gguf" / f"{name_of(path)}-{key}"
 
 
 def intact(entry: Path, root: Path) -> bool:
@@ -114,7 +118,8 @@ def converted(path: Path, cache: Path | str | None, report: Progress) -> Path:
     _check_readers(path)
     what = f"converting {path.name} to safetensors, once (about 20 s for 135 million parameters)"
     report(0.0, 1.0, what)
-    network, tokenizer = _read(path)
+    with joined(shards_of(path), root / "gguf") as whole:
+        network, tokenizer = _read(whole)
     try:
         # A damaged conversion is nobody's work: it is replaced.
         with whole_folder(target, {"source": path.name}, WRITER, overwrite=True) as folder, silenced():

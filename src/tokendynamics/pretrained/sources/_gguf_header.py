@@ -58,6 +58,18 @@ def read_header(path: Path) -> GgufHeader:
     return header
 
 
+def check_part(path: Path) -> None:
+    """Refuse one file of a model that is split over several, if it is no complete GGUF file.
+
+    Raises:
+        CheckpointError: See `read_header`; sizes are checked where all tensors are together.
+    """
+    if path.stat().st_size == 0:
+        raise _IncompleteError(path, "an empty file")
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        _Reader(path, data).header()
+
+
 class _IncompleteError(CheckpointError):
     def __init__(self, path: Path, came: str) -> None:
         super().__init__(expected(str(path), "a complete GGUF file", came, "download it again"))
