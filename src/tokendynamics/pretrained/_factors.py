@@ -140,10 +140,11 @@ def verified_scale(tensors: LayerTensors, seen: Seen, where: str) -> float:
     module = copy.deepcopy(tensors.block.get_submodule(layout.module)).double().eval()
     _complete_buffers(module, seen.tables)
     x = torch.randn(shape, generator=torch.Generator().manual_seed(_SEED), dtype=torch.float64)
+    x = x.to(next(module.parameters()).device)
     found: list[AttentionCall] = []
     positional, named = _in_double(seen.arguments, module)
     given = next(each for each in (*positional, *named.values()) if isinstance(each, Tensor) and each.shape == shape)
-    positional, named = with_state(x.to(next(module.parameters()).device), given, positional, named)
+    positional, named = with_state(x, given, positional, named)
     with watching(module, found.append), torch.no_grad(), silenced():
         module(*positional, **named)
     if len(found) != 1:

@@ -139,10 +139,12 @@ def _live(
     first = next(part.parameters(), None)
     if first is None:
         raise CheckpointError(expected("spec", "a network with weights", f"a {name} without any"))
+    if first.is_meta:
+        raise CheckpointError(expected("spec", "a network with weights", f"a {name} on the meta device", "load them"))
     subject: Any = part
-    if first.dtype in (torch.float16, torch.bfloat16):
+    if first.dtype in (torch.float16, torch.bfloat16) or first.device.type != "cpu":
         # The layout shows in single precision; half precision would hide it in rounding.
-        subject = copy.deepcopy(part).float()
+        subject = copy.deepcopy(part).float().cpu()
     with evaluating(subject):
         discovery = discover(subject, inputs or random_inputs(subject), found_on="the network itself")
     config = getattr(part, "config", None)
