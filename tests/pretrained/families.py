@@ -118,6 +118,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any], str | None]] = {
     "cohere": ("cohere", _GROUPED, None),
     "granite": ("granite", _GROUPED | {"residual_multiplier": 0.22, "attention_multiplier": 0.3}, None),
     "glm4": ("glm4", _WIDE, None),
+    "smollm3": ("smollm3", _GROUPED | {"no_rope_layers": [1, 0, 1]}, None),
     "gpt_bigcode": ("gpt_bigcode", _GPT, None),
     "dinov3": ("dinov3_vit", _IMAGE, None),
     "beit": ("beit", _IMAGE | {"use_relative_position_bias": True}, None),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor
 import tokendynamics as td
 from pretrained.families import FAMILIES, WITHOUT_INTERFACE, half_of_network, inputs_of, network_of
 from pretrained.test_attention_factors import _attention_by_hand
-from tokendynamics.numerics import CheckpointError
+from tokendynamics.numerics import ArgumentValueError, CheckpointError
 from tokendynamics.pretrained import Checkpoint, load
 from tokendynamics.pretrained._other_libraries import silenced
 
@@ -212,3 +213,39 @@ def test_where_norms_stand_and_how_positions_enter(
     assert checkpoint.architecture.norm_placement == placement
     assert checkpoint.architecture.positions == positions
     assert checkpoint.layout.layers[1].residual.parallel == parallel
+
+
+def test_a_layer_without_positions_reads_every_distance_alike(cases: Any) -> None:
+    checkpoint = cases("smollm3").checkpoint
+    assert [layer.attention.rotation is None for layer in checkpoint.layout.layers] == [False, True, False]
+    table = td.audit(checkpoint, value="VO")
+    at = table.qk_balance_at_offset
+    np.testing.assert_allclose(at.sel(layer=2), table.qk_balance.sel(layer=2).expand_dims(offset=5, axis=-1))
+    assert float(abs(at.sel(layer=1, offset=16) - table.qk_balance.sel(layer=1)).max()) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("family", "what"),
+    [
+        ("qwen3", "layer 1 with query and key normalized"),
+        ("gemma2", "a soft cap"),
+        ("gpt_oss", "sinks"),
+        ("t5", "a bias by distance"),
+        ("dinov3", "rotations by place"),
+        ("bloom", "does not use transformers' attention interface"),
+    ],
+)
+def test_what_is_no_softmax_of_a_bilinear_form_is_no_flow(cases: Any, family: str, what: str) -> None:
+    with pytest.raises((ArgumentValueError, CheckpointError), match=what):
+        td.flow_of(cases(family).checkpoint)
+
+
+@pytest.mark.parametrize("family", ["gpt_neox", "phi3", "cohere", "mixtral", "opt-post-norm"])
+def test_a_flow_of_any_family_steps_like_the_network_attends(cases: Any, family: str) -> None:
+    checkpoint = cases(family).checkpoint
+    weights, causal = checkpoint.attention(2), checkpoint.layout.layers[1].attention.causal
+    x = torch.randn(5, 48, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    bare = dict.fromkeys(("query_bias", "key_bias", "value_bias", "output_bias", "norm_gain"))
+    attended = _attention_by_hand(x, dataclasses.replace(weights, **bare), causal)
+    flow = td.flow_of(checkpoint, 2, space=td.Free())
+    torch.testing.assert_close(flow.step(x, 0) - x, attended, rtol=1e-5, atol=1e-6)

@@ -102,7 +102,9 @@ def _head_numbers(weights: AttentionWeights, head: int, offsets: tuple[int, ...]
         "ov_balance": balance(product_eigenvalues(ov.left, ov.right)),
     }
     frequencies = weights.rotary_frequencies
-    if offsets and frequencies is not None:
+    if offsets and frequencies is None:  # a layer without positions among others: every distance is the same
+        numbers["qk_balance_at_offset"] = numbers["qk_balance"].expand(len(offsets))
+    elif offsets and frequencies is not None:
         # A rotation acts on the columns of the queries, so the compressed factors serve every offset.
         turned = [low_rank_eigenvalues(rotate(query, frequencies, float(offset)), key) for offset in offsets]
         numbers["qk_balance_at_offset"] = torch.stack([balance(eigenvalues) for eigenvalues in turned])
@@ -237,13 +239,18 @@ def audit(
     chosen = list(dict.fromkeys(as_layers(layers, ckpt.architecture.layers)))
     check_fits(3 * 8 * ckpt.architecture.dim**2, f"the audit of {ckpt.name}")  # W, V and A, dense, in float64
     distances = tuple(whole_numbers(offsets, "offsets"))
-    rotary = distances if ckpt.architecture.positions == "rotary" else ()
+    rotary = distances if _turns_by_distance(ckpt) else ()
     with reporting(progress) as report:
         rows = [
             audit_layer(partial(ckpt.attention, layer), value, fold_norms, singular, rotary)
             for layer in tracked(chosen, report, "auditing the weights")
         ]
     return _as_dataset(rows, chosen, rotary, _conventions(ckpt, value, fold_norms, singular))
+
+
+def _turns_by_distance(ckpt: Checkpoint) -> bool:
+    rotations = [layer.attention.rotation for layer in ckpt.layout.layers if layer.attention is not None]
+    return any(each is not None and each.frequencies is not None for each in rotations)
 
 
 def _as_dataset(

@@ -101,7 +101,8 @@ def flow_of(
 
     Raises:
         ArgumentTypeError: An argument of another kind.
-        ArgumentValueError: No such layer, no layer at all, another space, or another dtype.
+        ArgumentValueError: No such layer, no layer at all, one whose attention is no softmax of a bilinear form,
+            another space, or another dtype.
 
     >>> from tokendynamics.pretrained import load
     >>> flow = flow_of(load("random:distilgpt2:7"), layers=[1, 6])
@@ -118,6 +119,7 @@ def flow_of(
         raise ArgumentValueError(expected("dtype", "torch.float32 or torch.float64", shown(dtype)))
     several = layers if layers is None or isinstance(layers, Iterable) else [layers]
     chosen = as_layers(several, checkpoint.architecture.layers)
+    _check_plain(checkpoint, chosen)
     parts = [LayerCircuits(weights, space.constrained, dtype) for weights in checkpoint.iter_attention(chosen)]
     period = float(len(parts))
     ov = Periodic(_stacked([part.ov for part in parts]), period)
@@ -130,6 +132,25 @@ def flow_of(
         positions=_positions(parts, period),
     )
     return Flow(attention, space)
+
+
+def _check_plain(checkpoint: Checkpoint, layers: Sequence[int]) -> None:
+    """Refuse layers whose weights are no softmax of a bilinear form: a flow has no place for what they do besides."""
+    for layer in layers:
+        found = checkpoint.layout.layers[layer - 1].attention
+        if found is None:
+            continue  # reading it says why
+        besides = {
+            f"{' and '.join(found.normed)} normalized after their projection": bool(found.normed),
+            "a soft cap": found.soft_cap is not None,
+            "sinks": found.sinks is not None,
+            "a bias by distance": found.relative_bias,
+            "rotations by place in an image": found.rotation is not None and found.rotation.frequencies is None,
+        }
+        came = [what for what, there in besides.items() if there]
+        if came:
+            wanted = "layers whose attention is a softmax of a bilinear form"
+            raise ArgumentValueError(expected("layers", wanted, f"layer {layer} with {', '.join(came)}"))
 
 
 def _positions(parts: Sequence[LayerCircuits], period: float) -> RotaryPositions | None:
