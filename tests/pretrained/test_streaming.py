@@ -40,7 +40,12 @@ def same(one: Any, other: Any) -> bool:
     )
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+QUICK = ("gpt2", "gpt_neox", "mixtral", "gemma3", "deepseek_v3", "albert", "t5", "vit", "clip-text")
+
+
+@pytest.mark.parametrize(
+    "family", [pytest.param(family, marks=() if family in QUICK else pytest.mark.slow) for family in FAMILIES]
+)
 def test_states_are_bit_equal_to_those_in_memory(family: str, tmp_path: Path) -> None:
     network, half = saved(family, tmp_path)
     inputs = inputs_of(network)

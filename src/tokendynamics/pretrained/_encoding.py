@@ -106,7 +106,7 @@ def encode_bytes(
 
 
 def _check_not_empty(argument: str, text: str) -> None:
-    if not text.strip():
+    if not text.replace("\0", "").strip():
         raise ArgumentValueError(expected(argument, "some text", repr(text[:20]), "pass at least one word"))
     try:
         text.encode()
