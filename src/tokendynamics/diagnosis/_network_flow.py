@@ -101,8 +101,7 @@ def flow_of(
 
     Raises:
         ArgumentTypeError: An argument of another kind.
-        ArgumentValueError: No such layer, no layer at all, one whose attention is no softmax of a bilinear form,
-            another space, or another dtype.
+        ArgumentValueError: No such layer, none, one that is no softmax of a bilinear form, another space or dtype.
 
     >>> from tokendynamics.pretrained import load
     >>> flow = flow_of(load("random:distilgpt2:7"), layers=[1, 6])
@@ -118,8 +117,7 @@ def flow_of(
     if dtype not in (torch.float32, torch.float64):
         raise ArgumentValueError(expected("dtype", "torch.float32 or torch.float64", shown(dtype)))
     several = layers if layers is None or isinstance(layers, Iterable) else [layers]
-    chosen = as_layers(several, checkpoint.architecture.layers)
-    _check_plain(checkpoint, chosen)
+    chosen = _plain_layers(checkpoint, several)
     parts = [LayerCircuits(weights, space.constrained, dtype) for weights in checkpoint.iter_attention(chosen)]
     period = float(len(parts))
     ov = Periodic(_stacked([part.ov for part in parts]), period)
@@ -134,8 +132,12 @@ def flow_of(
     return Flow(attention, space)
 
 
-def _check_plain(checkpoint: Checkpoint, layers: Sequence[int]) -> None:
-    """Refuse layers whose weights are no softmax of a bilinear form: a flow has no place for what they do besides."""
+def _plain_layers(checkpoint: Checkpoint, several: Iterable[int] | None) -> list[int]:
+    """Return the chosen layers; those that are no softmax of a bilinear form are refused.
+
+    A flow has no place for what they do besides.
+    """
+    layers = as_layers(several, checkpoint.architecture.layers)
     for layer in layers:
         found = checkpoint.layout.layers[layer - 1].attention
         if found is None:
@@ -151,6 +153,7 @@ def _check_plain(checkpoint: Checkpoint, layers: Sequence[int]) -> None:
         if came:
             wanted = "layers whose attention is a softmax of a bilinear form"
             raise ArgumentValueError(expected("layers", wanted, f"layer {layer} with {', '.join(came)}"))
+    return layers
 
 
 def _positions(parts: Sequence[LayerCircuits], period: float) -> RotaryPositions | None:
