@@ -249,3 +249,12 @@ def test_a_flow_of_any_family_steps_like_the_network_attends(cases: Any, family:
     attended = _attention_by_hand(x, dataclasses.replace(weights, **bare), causal)
     flow = td.flow_of(checkpoint, 2, space=td.Free())
     torch.testing.assert_close(flow.step(x, 0) - x, attended, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("family", ["smollm3", "modernbert"])
+def test_layers_that_turn_differently_are_no_one_flow(cases: Any, family: str) -> None:
+    checkpoint = cases(family).checkpoint
+    with pytest.raises(ArgumentValueError, match="layers that turn queries and keys alike"):
+        td.flow_of(checkpoint)
+    assert td.flow_of(checkpoint, layers=[1, 3]).heads == 4
+    assert td.flow_of(checkpoint, 2).heads == 4

@@ -133,11 +133,15 @@ def flow_of(
 
 
 def _plain_layers(checkpoint: Checkpoint, several: Iterable[int] | None) -> list[int]:
-    """Return the chosen layers; those that are no softmax of a bilinear form are refused.
+    """Return the chosen layers; those that are no softmax of a bilinear form, or turn differently, are refused.
 
     A flow has no place for what they do besides.
     """
     layers = as_layers(several, checkpoint.architecture.layers)
+    kinds = [checkpoint.layout.layers[layer - 1].attention for layer in layers]
+    if len({None if kind is None or kind.rotation is None else kind.rotation.frequencies for kind in kinds}) > 1:
+        wanted = "layers that turn queries and keys alike, as one flow does"
+        raise ArgumentValueError(expected("layers", wanted, "several rotations", "take the layers of one kind"))
     for layer in layers:
         found = checkpoint.layout.layers[layer - 1].attention
         if found is None:
