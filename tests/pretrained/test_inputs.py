@@ -43,6 +43,7 @@ def test_token_ids_in_any_form_are_one_prompt(form: Any) -> None:
     live = load(network_of("gpt2")[0])
     table = td.trace(live, form)
     assert table.sizes["prompt"] == 1
+    assert table.attrs["tokenization"] == "none: no prompt is a text"
     assert table.token_text.values[0].tolist() == [str(number) for number in IDS]
     states = live.states(torch.tensor([IDS])).feed_forward.double()
     units = torch.nn.functional.normalize(states, dim=-1)
@@ -134,6 +135,7 @@ def test_a_live_network_reads_texts_with_the_tokenizer_that_is_passed() -> None:
     network, _ = network_of("gpt2")
     table = td.trace(load(network, Letters()), "abc")
     assert table.token_text.values.tolist() == [["a", "b", "c"]]
+    assert table.attrs["tokenization"] == "own"
     with pytest.raises(CheckpointError, match="a tokenizer beside the trained weights, got none"):
         td.trace(load(network), "abc")
 

@@ -30,7 +30,7 @@ Examples:
 def inspect_command(model: str, half: str | None, verify: bool, allow_pickle: bool, as_json: bool) -> None:
     """Say what MODEL is and where its queries, keys, values and states are: found by running it, not by its name.
 
-    MODEL is what `diagnose` takes. Without --verify no weight is read, only the names in its files.
+    MODEL is what `diagnose` takes. Without --verify only the names in a folder's files are read, none of the weights.
     """
     from tokendynamics.pretrained import load
     from tokendynamics.provenance._manifest import plain

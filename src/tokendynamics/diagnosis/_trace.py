@@ -72,8 +72,7 @@ def trace(
         ``cosine_beyond_anisotropy``, what the tokens of one prompt share beyond that; NaN for one prompt.
 
     Raises:
-        ArgumentTypeError, ArgumentValueError: No prompt, an empty one, one longer than the context, one that is no
-            text, an impossible position, or another argument of the wrong kind.
+        ArgumentTypeError, ArgumentValueError: No prompt, an empty, too long or unreadable one; an impossible argument.
         MemoryLimitError: A prompt whose states and cosines are larger than the memory.
 
     >>> from tokendynamics.pretrained import load
@@ -88,7 +87,8 @@ def trace(
         found = _states_of(ckpt, prompts, truncate)
         going = tracked(prompts, report, "following the tokens")
         rows = [measure_prompt(*next(found), sinks, sink_ratio, slower) for _ in going]
-    attrs = _conventions(ckpt, sinks, sink_ratio) | ({"cluster_angle": cluster_angle} if "clusters" in extra else {})
+    attrs = _conventions(ckpt, prompts, sinks, sink_ratio)
+    attrs |= {"cluster_angle": cluster_angle} if "clusters" in extra else {}
     return _as_dataset(rows, {name: _in_words(item) for name, item in prompts.items()}, attrs)
 
 
@@ -175,7 +175,9 @@ def _as_dataset(rows: list[PromptTrace], prompts: Mapping[str, str], attrs: Mapp
     return table.assign(cosine_beyond_anisotropy=within - table.anisotropy)
 
 
-def _conventions(ckpt: Checkpoint, sinks: str | Sequence[int], ratio: float) -> dict[str, str]:
+def _conventions(
+    ckpt: Checkpoint, prompts: Mapping[str, Any], sinks: str | Sequence[int], ratio: float
+) -> dict[str, str | float]:
     if isinstance(sinks, str):
         handling = (
             f"norm above {ratio:g} x the median after that layer; in at least {PERSISTENT_SHARE:.0%} "
@@ -183,10 +185,11 @@ def _conventions(ckpt: Checkpoint, sinks: str | Sequence[int], ratio: float) -> 
         )
     else:
         handling = f"positions {list(sinks)} left out at every layer"
+    any_text = any(isinstance(item, str) for item in prompts.values())
     return {
         "model": ckpt.name,
         "layout": json.dumps(ckpt.layout.plain()),
-        "tokenization": ckpt.tokenization,
+        "tokenization": ckpt.tokenization if any_text else "none: no prompt is a text",
         "sinks": handling,
         "consensus": "E = 1 - mean |cos| over all tokens with the reference among them (asymptotic (25), from i = 1)",
         "reference_token": "consensus_first: first token that counts; consensus_last: last token that counts",

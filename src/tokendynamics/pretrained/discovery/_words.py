@@ -64,7 +64,9 @@ def norm_in_words(norm: Norm) -> str:
 def form_in_words(attention: AttentionLayout) -> str:
     """Return what the logits and values are of the attention's input: a bilinear and a linear form, or not quite."""
     if not attention.normed:
-        return "logits are a bilinear form of what the attention reads"
+        besides = ", softly capped" if attention.soft_cap is not None else ""
+        besides += ", plus a bias by distance" if attention.relative_bias else ""
+        return f"logits are a bilinear form of what the attention reads{besides}"
     several = " and ".join((", ".join(attention.normed[:-1]), attention.normed[-1])) if attention.normed[1:] else None
     which = several or attention.normed[0]
     return f"{which} are normalized after their projection: the forms are those on normalized tokens, gains included"
@@ -115,7 +117,7 @@ def _part(part: Part) -> str:
 
 def _mask(found: AttentionLayout) -> str:
     words = "a token sees itself and earlier ones" if found.causal else "every token sees every token"
-    return words if found.window is None else f"{words}, at most {found.window} back"
+    return words if found.window is None else f"{words}, in a window of {found.window}"
 
 
 def _rotation(found: AttentionLayout) -> str:
