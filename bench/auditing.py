@@ -1,4 +1,4 @@
-"""Peak memory of auditing a checkpoint of LLaMA-7B's shape, against the bytes of one layer."""
+"""Auditing a checkpoint of LLaMA-7B's shape: peak memory against one layer's bytes, time against whole spectra."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+import xarray as xr
 
-from bench.measure import Comparison
+import tokendynamics as td
+from bench.measure import Comparison, rounds_of, speedup
+from tokendynamics.spectra._value_map import Wanted
 
 DIM, HIDDEN, HEADS, VOCABULARY = 4096, 11008, 32, 32000
 LAYERS = 2
@@ -30,7 +33,48 @@ print(int(status["VmHWM"].split()[0]) * 1024, *table.regime.values)
 
 
 def run() -> Iterator[Comparison]:
-    """Two layers of random weights, in float16 and in float32, one shard a layer."""
+    """Two layers of random weights, in float16 and in float32, one shard a layer; then one of them by both routes."""
+    yield from _memory()
+    yield _time()
+
+
+def _time() -> Comparison:
+    found: dict[str, xr.Dataset] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        write_checkpoint(Path(scratch) / "large", DIM, HIDDEN, HEADS, VOCABULARY, torch.float16)
+        ckpt = td.load(Path(scratch) / "large")
+
+        def by(spectra: Wanted) -> None:
+            found[spectra] = td.audit(ckpt, layers=[1], spectra=spectra)
+
+        works = {"ours": lambda: by("extremes"), "other": lambda: by("whole")}
+        rounds = rounds_of(works, 3, uncounted=0)
+    return speedup(
+        "audit of a layer of LLaMA-7B's shape, against the one by whole spectra",
+        [(each["ours"], each["other"]) for each in rounds],
+        at_least=2,
+        error=_difference(found["extremes"], found["whole"]),
+    )
+
+
+def _difference(ours: xr.Dataset, other: xr.Dataset) -> str:
+    exact = (
+        "W_inertia",
+        "A_inertia",
+        "qk_inertia",
+        "ov_inertia",
+        "V_rank",
+        "V_near_zero",
+        "V_near_zero_relative",
+        "regime",
+    )
+    counts = sum(int((ours[name] != other[name]).sum()) for name in exact)
+    scaled = {"V_max_real": "V_radius", "V_radius": "V_radius", "V_condition": "V_condition"}
+    worst = max(float((abs(ours[name] - other[name]) / other[scale]).max()) for name, scale in scaled.items())
+    return f"{counts} counts differ; extremes by {worst:.0e}; route: {ours.V_route.values[0]}"
+
+
+def _memory() -> Iterator[Comparison]:
     for dtype in (torch.float16, torch.float32):
         with tempfile.TemporaryDirectory() as scratch:
             layer_bytes = write_checkpoint(Path(scratch) / "large", DIM, HIDDEN, HEADS, VOCABULARY, dtype)

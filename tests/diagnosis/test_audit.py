@@ -207,3 +207,29 @@ def test_smollm2_has_no_contraction_form_and_says_so() -> None:
     assert all("undefined (rank 192/576)" in reason for reason in table.regime_reason.values.tolist())
     assert (table.qk_inertia.values == [64, 64, 448]).all()
     assert audit(load("smollm2"), "VO", layers=[1, 30]).V_rank.values.tolist() == [192, 192]
+
+
+def test_whole_spectra_of_the_value_maps_on_request(tiny: Callable[..., Checkpoint]) -> None:
+    for family, value in (("gpt2", "V"), ("llama", "VO")):
+        ckpt = tiny(family)
+        plain, whole = audit(ckpt, value), audit(ckpt, value, spectra="whole")  # type: ignore[arg-type]
+        assert "V_eigenvalues_real" not in plain
+        assert set(plain.V_route.values.tolist()) == {"whole spectrum"}
+        for layer in whole.layer.values.tolist():
+            row, weights = whole.sel(layer=layer), ckpt.attention(layer)
+            V = torch.cat(list(weights.value), dim=-1).double()
+            if value == "VO":
+                heads = zip(weights.groups.tolist(), weights.output.double(), strict=True)
+                V = torch.stack([weights.value[group].double() @ output for group, output in heads]).sum(dim=0)
+            found = row.V_eigenvalues_real.values + 1j * row.V_eigenvalues_imag.values
+            dense = np.linalg.eigvals(V.numpy())
+            np.testing.assert_allclose(np.sort(np.abs(found)), np.sort(np.abs(dense)), atol=1e-9)
+            assert (np.diff(np.abs(found)) <= 0).all()
+            assert float(row.V_max_real) == found.real.max()
+            assert found.imag.sum() == pytest.approx(0, abs=1e-9)
+            assert np.abs(found.imag).sum() == pytest.approx(np.abs(dense.imag).sum(), abs=1e-8)
+
+
+def test_an_unknown_choice_of_spectra_is_refused(tiny: Callable[..., Checkpoint], unchecked: None) -> None:
+    with pytest.raises(ArgumentValueError, match="spectra: expected one of extremes, whole, got 'all'"):
+        audit(tiny("gpt2"), spectra="all")  # type: ignore[arg-type]

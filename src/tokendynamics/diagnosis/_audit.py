@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -38,7 +38,7 @@ from tokendynamics.spectra._inertia import (
     product_eigenvalues,
 )
 from tokendynamics.spectra._regime import Regime, balance, classify, same_signs_as_contraction
-from tokendynamics.spectra._value_map import ValueSpectrum, value_spectrum, value_spectrum_of_factors
+from tokendynamics.spectra._value_map import ValueSpectrum, Wanted, value_spectrum, value_spectrum_of_factors
 
 ValueMap = Literal["V", "VO"]
 Singular = Literal["undefined", "pinv"]
@@ -50,6 +50,7 @@ def audit_layer(
     fold_norms: bool,
     singular: Singular,
     offsets: tuple[int, ...],
+    spectra: Wanted,
 ) -> dict[str, Any]:
     """Return every number of one layer by variable name; see `tokendynamics.diagnosis._audit.audit` for each.
 
@@ -60,6 +61,7 @@ def audit_layer(
         fold_norms: Whether the norm's gain multiplies the factors.
         singular: What A is where the value map is singular.
         offsets: Distances at which rotary circuits are read; empty for none.
+        spectra: Whether every eigenvalue of the value map is wanted.
 
     Raises:
         ArgumentValueError: Norms that cannot be folded, or a W_V that is not square.
@@ -74,7 +76,10 @@ def audit_layer(
     qk_inertia = inertia(whole)
     V = _value_map(*value_parts)
     del value_parts
-    spectrum = value_spectrum(V) if isinstance(V, Tensor) else value_spectrum_of_factors(V.left, V.right)
+    if isinstance(V, Tensor):
+        spectrum = value_spectrum(V, wanted=spectra)
+    else:
+        spectrum = value_spectrum_of_factors(V.left, V.right, wanted=spectra)
     dense = V if isinstance(V, Tensor) else V.dense()
     if spectrum.invertible:
         whole = same_signs_as_contraction(whole, dense, spectrum.condition)
@@ -156,7 +161,10 @@ def _with_pseudo_inverse(qk_inertia: Inertia, a_inertia: Inertia, spectrum: Valu
 
 def _regime_numbers(found: Regime) -> dict[str, Any]:
     value = found.value
-    return {
+    every = {} if value.eigenvalues is None else {
+        "V_eigenvalues_real": value.eigenvalues.real.numpy(), "V_eigenvalues_imag": value.eigenvalues.imag.numpy()
+    }  # fmt: skip
+    return every | {
         "W_inertia": np.array(found.qk_inertia),
         "A_inertia": np.full(3, np.nan) if found.a_inertia is None else np.array(found.a_inertia, dtype=float),
         "A_defined": value.invertible,
@@ -166,6 +174,7 @@ def _regime_numbers(found: Regime) -> dict[str, Any]:
         "V_condition": value.condition,
         "V_max_real": value.max_real,
         "V_radius": value.radius,
+        "V_route": value.route,
         "regime": found.name,
         "regime_reason": found.reason,
         "regime_by_spectrum": found.by_spectrum,
@@ -195,12 +204,13 @@ def audit(
     *,
     layers: Sequence[int] | None = None,
     offsets: Sequence[int] = OFFSETS,
+    spectra: Wanted = "extremes",
     progress: bool | Progress = False,
 ) -> xr.Dataset:
     """Measure signs, spectra and regime of every layer, from the weights alone.
 
     With W = Σ_h W_Q W_K^T and A = W (V^T)^{-1}, inertia of W_sym and A_sym and spectrum of V say which regime the layer
-    has as a free flow (`positional` D.6.2, Table 7, Remark 3.5). Layers are read one at a time, no model is built.
+    has as a free flow (`positional` D.6.2, Table 7, Remark 3.5). Layers are read one at a time.
 
     Args:
         ckpt: From `tokendynamics.load`.
@@ -211,21 +221,23 @@ def audit(
         layers: Layers to read, counted from 1; None for all.
         offsets: For rotary models, the distances i − j (receiver minus sender, in tokens) at which each head's QK
             circuit is read; 0 means the unrotated W_Q W_K^T.
+        spectra: "extremes" of the value maps, or "whole" for every eigenvalue: four times as long at dim 4096.
         progress: True for a progress bar, or a function; see `progress`.
 
     Returns:
-        Dataset with dims ``layer`` (counted from 1), ``head``, ``sign``, ``eigenvalue`` and, for rotary models,
-        ``offset``. Counts: ``W_inertia``, ``A_inertia`` (layer, sign; A's are NaN where ``A_defined`` is False, unless
-        "pinv" asks for the pseudo-inverse's), ``qk_inertia``, ``ov_inertia`` (layer, head, sign). Spectra:
-        ``qk_eigenvalues`` (layer, head, eigenvalue), of the scaled symmetric part, its exact zeros left out. Balances
-        Σ Re λ/Σ|λ| in −1 … 1: ``qk_balance`` and ``ov_sym_balance`` (of the symmetric parts), ``ov_balance`` (of ov's
-        own eigenvalues). ``V_rank``, ``V_near_zero`` (|λ| < 1e-3), ``V_near_zero_relative`` (|λ| < 1e-3 ρ),
-        ``V_condition`` (∞ where singular), ``V_max_real``, ``V_radius`` (layer). ``regime``, ``regime_reason``,
-        ``regime_by_spectrum`` (layer). Every convention is an attribute.
+        Dataset with dims ``layer`` (from 1), ``head``, ``sign``, ``eigenvalue`` and, if rotary, ``offset``. Counts:
+        ``W_inertia``, ``A_inertia`` (layer, sign; A's are NaN where ``A_defined`` is False, unless "pinv" asks for the
+        pseudo-inverse's), ``qk_inertia``, ``ov_inertia`` (layer, head, sign). Spectra: ``qk_eigenvalues`` (layer, head,
+        eigenvalue), of the scaled symmetric part, its exact zeros left out. Balances Σ Re λ/Σ|λ| in −1 … 1:
+        ``qk_balance`` and ``ov_sym_balance`` (of the symmetric parts), ``ov_balance`` (of ov's own eigenvalues).
+        ``V_rank``, ``V_near_zero`` (|λ| < 1e-3), ``V_near_zero_relative`` (|λ| < 1e-3 ρ), ``V_condition`` (∞ where
+        singular), ``V_max_real``, ``V_radius``, ``V_route`` (of these: the whole spectrum, or Krylov spaces), where
+        wanted ``V_eigenvalues_real`` and ``…_imag`` (layer, value_eigenvalue; by falling |λ|). ``regime``,
+        ``regime_reason``, ``regime_by_spectrum`` (layer). Every convention is an attribute.
 
     Raises:
-        ArgumentTypeError, ArgumentValueError: An argument of another kind, an unknown value map, a layer that does
-            not exist, norms that cannot be folded, a W_V that is not square.
+        ArgumentTypeError, ArgumentValueError: An argument of another kind, an unknown choice, a layer that does not
+            exist, norms that cannot be folded, a W_V that is not square.
         CheckpointError: A tensor cannot be read or holds a NaN.
         MemoryLimitError: Matrices larger than the memory.
 
@@ -234,15 +246,14 @@ def audit(
     >>> int(table.V_rank[0]), bool(table.A_defined[0]), str(table.regime[0].item())
     (768, True, 'mixed')
     """
-    _check_choice("value", value, ("V", "VO"))
-    _check_choice("singular", singular, ("undefined", "pinv"))
+    _check_choices(value, singular, spectra)
     chosen = list(dict.fromkeys(as_layers(layers, ckpt.architecture.layers)))
     check_fits(3 * 8 * ckpt.architecture.dim**2, f"the audit of {ckpt.name}")  # W, V and A, dense, in float64
     distances = tuple(whole_numbers(offsets, "offsets"))
     rotary = distances if _turns_by_distance(ckpt) else ()
     with reporting(progress) as report:
         rows = [
-            audit_layer(partial(ckpt.attention, layer), value, fold_norms, singular, rotary)
+            audit_layer(partial(ckpt.attention, layer), value, fold_norms, singular, rotary, spectra)
             for layer in tracked(chosen, report, "auditing the weights")
         ]
     return _as_dataset(rows, chosen, rotary, _conventions(ckpt, value, fold_norms, singular))
@@ -271,6 +282,8 @@ _ROW_DIMS: dict[str, tuple[str, ...]] = {
     "qk_inertia": ("head", "sign"),
     "ov_inertia": ("head", "sign"),
     "qk_eigenvalues": ("head", "eigenvalue"),
+    "V_eigenvalues_real": ("value_eigenvalue",),
+    "V_eigenvalues_imag": ("value_eigenvalue",),
     "qk_balance": ("head",),
     "ov_balance": ("head",),
     "ov_sym_balance": ("head",),
@@ -295,6 +308,11 @@ def _conventions(ckpt: Checkpoint, value: ValueMap, fold_norms: bool, singular: 
     }
 
 
-def _check_choice(argument: str, came: str, choices: tuple[str, ...]) -> None:
-    if came not in choices:
-        raise ArgumentValueError(expected(argument, f"one of {', '.join(choices)}", repr(came)))
+def _check_choices(value: str, singular: str, spectra: str) -> None:
+    for argument, came, choices in (
+        ("value", value, get_args(ValueMap)),
+        ("singular", singular, get_args(Singular)),
+        ("spectra", spectra, get_args(Wanted)),
+    ):
+        if came not in choices:
+            raise ArgumentValueError(expected(argument, f"one of {', '.join(choices)}", repr(came)))

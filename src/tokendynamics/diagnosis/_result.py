@@ -132,7 +132,9 @@ def summary(diagnosis: Diagnosis) -> dict[str, Any]:
     trace = {str(name): plain(variable.values) for name, variable in averaged.items()}
     spread = spread_over_prompts(diagnosis.trace)
     audit = {
-        str(name): plain(variable.values) for name, variable in diagnosis.audit.items() if name != "qk_eigenvalues"
+        str(name): plain(variable.values)
+        for name, variable in diagnosis.audit.items()
+        if "eigenvalues" not in str(name)
     }
     return {
         "model": plain(diagnosis.model),
