@@ -6,8 +6,15 @@ import numpy as np
 import pytest
 import torch
 
+from tokendynamics.numerics import _resources
 from tokendynamics.numerics._arguments import as_square, as_states, as_tensor, like
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, TokenDynamicsError, expected
+from tokendynamics.numerics._errors import (
+    ArgumentTypeError,
+    ArgumentValueError,
+    MemoryLimitError,
+    TokenDynamicsError,
+    expected,
+)
 from tokendynamics.numerics._resources import limited_threads
 
 
@@ -123,3 +130,14 @@ def test_a_message_is_one_short_line_whatever_came() -> None:
     assert message.isprintable()
     assert len(message) < 500
     assert expected("n", "less", 10**5000) == "n: expected less, got an integer of 16610 bits"
+
+
+def test_what_needs_more_than_is_free_is_refused_with_both_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_resources, "free_memory", lambda: 3 * 2**30)
+    monkeypatch.setattr(_resources, "installed_memory", lambda: 8 * 2**30)
+    _resources.check_fits(3 * 2**30, "the network")
+    wanted = r"what fits into the 3.0 GiB free of the 8.0 GiB of memory of this machine, got 4.0 GiB needed at least"
+    with pytest.raises(MemoryLimitError, match=wanted):
+        _resources.check_fits(4 * 2**30, "the network")
+    with pytest.raises(MemoryLimitError, match=r"fits into the 8.0 GiB of memory of this machine, got 9.0 GiB"):
+        _resources.check_fits(9 * 2**30, "the network")

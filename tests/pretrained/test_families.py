@@ -258,3 +258,22 @@ def test_layers_that_turn_differently_are_no_one_flow(cases: Any, family: str) -
         td.flow_of(checkpoint)
     assert td.flow_of(checkpoint, layers=[1, 3]).heads == 4
     assert td.flow_of(checkpoint, 2).heads == 4
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gpt_neox", "bert"])
+def test_large_weights_are_verified_one_at_a_time_with_the_same_result(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tokendynamics.pretrained import _factors
+
+    network = half_of_network(*network_of(family))
+    before = {key: value.clone() for key, value in network.state_dict().items()}
+    plain = td.load(network).attention(1)
+    monkeypatch.setattr(_factors, "_LARGE", 0)
+    found = td.load(network).attention(1)
+    assert found.scale == plain.scale
+    torch.testing.assert_close(found.query, plain.query, atol=0, rtol=0)
+    for key, value in network.state_dict().items():
+        assert value.dtype == before[key].dtype
+        assert torch.equal(value, before[key])
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())

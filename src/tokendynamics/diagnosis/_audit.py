@@ -22,7 +22,7 @@ from tokendynamics.attention._circuits import FactoredMatrix, ov_circuit
 from tokendynamics.attention._positions import rotate
 from tokendynamics.numerics._arguments import whole_numbers
 from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.numerics._resources import check_fits, limited_threads
+from tokendynamics.numerics._resources import check_fits, give_back, limited_threads
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.numerics._tolerances import NEAR_ZERO
 from tokendynamics.pretrained import AttentionWeights, Checkpoint
@@ -70,6 +70,7 @@ def audit_layer(
     # Many problems of size 2·d_head: the barriers of several threads cost more than the arithmetic.
     with limited_threads(1):
         heads = [_head_numbers(weights, head, offsets) for head in range(len(weights.groups))]
+    give_back()
     numbers = {name: np.stack([head[name] for head in heads]) for name in heads[0]}
     whole, value_parts = _sum_of_circuits(weights), _value_parts(weights, value)
     del weights
@@ -190,6 +191,9 @@ def _with_folded_norm(weights: AttentionWeights) -> AttentionWeights:
     return replace(weights, **folded)
 
 
+_MATRICES = 4
+"""Dense ones in float64 at a time: W, V, A, and the factors of one of them."""
+
 SIGNS = ("positive", "negative", "zero")
 OFFSETS = (0, 1, 4, 16, 64)
 """Distances receiver − sender at which the QK circuits of a rotary model are read."""
@@ -219,8 +223,7 @@ def audit(
         fold_norms: Whether the gain of the norm before attention multiplies the rows of W_Q, W_K and W_V.
         singular: Where V is singular A does not exist: "undefined" says so, "pinv" puts the pseudo-inverse instead.
         layers: Layers to read, counted from 1; None for all.
-        offsets: For rotary models, the distances i − j (receiver minus sender, in tokens) at which each head's QK
-            circuit is read; 0 means the unrotated W_Q W_K^T.
+        offsets: For rotary models, distances receiver − sender at which QK circuits are read; 0 is W_Q W_K^T itself.
         spectra: "extremes" of the value maps, or "whole" for every eigenvalue: four times as long at dim 4096.
         progress: True for a progress bar, or a function; see `progress`.
 
@@ -239,7 +242,7 @@ def audit(
         ArgumentTypeError, ArgumentValueError: An argument of another kind, an unknown choice, a layer that does not
             exist, norms that cannot be folded, a W_V that is not square.
         CheckpointError: A tensor cannot be read or holds a NaN.
-        MemoryLimitError: Matrices larger than the memory.
+        MemoryLimitError: Matrices larger than the free memory.
 
     >>> from tokendynamics.pretrained import load
     >>> table = audit(load("random:distilgpt2"), layers=[1])
@@ -248,7 +251,7 @@ def audit(
     """
     _check_choices(value, singular, spectra)
     chosen = list(dict.fromkeys(as_layers(layers, ckpt.architecture.layers)))
-    check_fits(3 * 8 * ckpt.architecture.dim**2, f"the audit of {ckpt.name}")  # W, V and A, dense, in float64
+    check_fits(_MATRICES * 8 * ckpt.architecture.dim**2, f"the audit of {ckpt.name}")
     distances = tuple(whole_numbers(offsets, "offsets"))
     rotary = distances if _turns_by_distance(ckpt) else ()
     with reporting(progress) as report:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -40,7 +41,7 @@ def free_memory() -> int:
 
 
 def check_fits(needed: int, argument: str, advice: str = "") -> None:
-    """Refuse what needs more memory than the machine has.
+    """Refuse what needs more memory than is free, before any of it is taken.
 
     Args:
         needed: Bytes that are needed at least.
@@ -48,12 +49,23 @@ def check_fits(needed: int, argument: str, advice: str = "") -> None:
         advice: What to do instead.
 
     Raises:
-        MemoryLimitError: More than is installed; both sizes are printed.
+        MemoryLimitError: More than is free; both sizes are printed.
     """
-    installed = installed_memory()
-    if needed > installed:
-        wanted = f"what fits into the {in_bytes(installed)} of memory of this machine"
+    installed, free = installed_memory(), free_memory()
+    if needed > free:
+        least = f"{in_bytes(installed)} of memory of this machine"
+        wanted = (
+            f"what fits into the {least}"
+            if needed > installed
+            else f"what fits into the {in_bytes(free)} free of the {least}"
+        )
         raise MemoryLimitError(expected(argument, wanted, f"{in_bytes(needed)} needed at least", advice))
+
+
+def give_back() -> None:
+    """Give freed memory back to the system where it takes it: a heap keeps its largest pieces many times over."""
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def in_bytes(count: int) -> str:

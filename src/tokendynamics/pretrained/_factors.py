@@ -27,6 +27,9 @@ from tokendynamics.pretrained.discovery._interface import AttentionCall, watchin
 from tokendynamics.pretrained.discovery._layout import AttentionLayout
 
 _SEED = 3
+_LARGE = 2**22
+"""Entries of a weight that is taken to float64 only while it is used. Adapters, which ask for the dtype of their own
+small ones, stay below."""
 
 
 @dataclass(frozen=True)
@@ -137,12 +140,12 @@ def verified_scale(tensors: LayerTensors, seen: Seen, where: str) -> float:
         CheckpointError: The two differ by more than 1e-5 of the largest entry.
     """
     layout, shape = tensors.layout, seen.shape
-    module = copy.deepcopy(tensors.block.get_submodule(layout.module)).double().eval()
+    module = _double_when_used(tensors.block.get_submodule(layout.module))
     _complete_buffers(module, seen.tables)
     x = torch.randn(shape, generator=torch.Generator().manual_seed(_SEED), dtype=torch.float64)
     x = x.to(next(module.parameters()).device)
     found: list[AttentionCall] = []
-    positional, named = _in_double(seen.arguments, module)
+    positional, named = _in_double(seen.arguments, x.device)
     given = next(each for each in (*positional, *named.values()) if isinstance(each, Tensor) and each.shape == shape)
     positional, named = with_state(x, given, positional, named)
     with watching(module, found.append), torch.no_grad(), silenced():
@@ -165,6 +168,41 @@ def verified_scale(tensors: LayerTensors, seen: Seen, where: str) -> float:
     return theirs.scale
 
 
+def _double_when_used(attention: nn.Module) -> nn.Module:
+    """Return a copy in float64 whose large weights are so only while they run: all at once would be twice the layer."""
+    shared = {id(value): value for module in attention.modules() if _is_large(module) for value in module.parameters()}
+    whole = copy.deepcopy(attention, shared).eval()
+    for module in whole.modules():
+        if _is_large(module):
+            module.register_forward_pre_hook(_to_double)
+            module.register_forward_hook(_from_double, always_call=True)
+            continue
+        for name, value in list(module.named_parameters(recurse=False)):
+            module.register_parameter(name, nn.Parameter(value.double(), requires_grad=False))
+        for name, value in list(module.named_buffers(recurse=False)):
+            vars(module)["_buffers"][name] = value.double() if value.is_floating_point() else value
+    return whole
+
+
+def _is_large(module: nn.Module) -> bool:
+    # No subclasses: PyTorch's own attention reads the weight of one without calling it. Conv1D is transformers'.
+    projection = type(module) is nn.Linear or type(module).__name__ == "Conv1D"
+    return projection and sum(value.numel() for value in module.parameters()) >= _LARGE
+
+
+def _to_double(module: nn.Module, arguments: Any) -> None:
+    del arguments
+    vars(module)["_stored"] = dict(module.named_parameters(recurse=False))
+    for name, value in vars(module)["_stored"].items():
+        module.register_parameter(name, nn.Parameter(value.double(), requires_grad=False))
+
+
+def _from_double(module: nn.Module, arguments: Any, output: Any) -> None:
+    del arguments, output
+    for name, value in vars(module)["_stored"].items():
+        module.register_parameter(name, value)
+
+
 def _double(found: Affine) -> Affine:
     return Affine(found.weight.double(), None if found.bias is None else found.bias.double())
 
@@ -176,12 +214,10 @@ def _complete_buffers(module: nn.Module, tables: Mapping[str, Tensor]) -> None:
             module.get_submodule(owner).register_buffer(leaf, tables[name].clone(), persistent=False)
 
 
-def _in_double(arguments: tuple[tuple[Any, ...], dict[str, Any]], module: nn.Module) -> Any:
-    like = next(module.parameters())
-
+def _in_double(arguments: tuple[tuple[Any, ...], dict[str, Any]], device: torch.device) -> Any:
     def change(value: Any) -> Any:
         if isinstance(value, Tensor) and value.is_floating_point():
-            return value.to(like)
+            return value.to(device, torch.float64)
         return tuple(change(each) for each in value) if isinstance(value, tuple) else value
 
     positional, named = arguments

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tokendynamics.numerics._errors import ArgumentValueError, CheckpointError, expected, shown
-from tokendynamics.numerics._resources import check_fits, free_memory
+from tokendynamics.numerics._resources import check_fits, free_memory, give_back
 from tokendynamics.pretrained._other_libraries import refusing, silenced
 
 _BY_NAME = {
@@ -142,7 +142,7 @@ def fill(network: nn.Module, weights: Readable, dtype: torch.dtype, device: torc
     Raises:
         MemoryLimitError: More than there is memory for.
     """
-    check_fits(_bytes_of(network), "the network", "audit(…) reads one layer at a time")
+    check_fits(_bytes_of(network), "the network", "stream=True runs it block by block, audit(…) reads one layer")
     for name in list(shapes_of(network)):
         values = nn.Parameter(weights.read(name).to(device=device, dtype=dtype), requires_grad=False)
         for each in _names_of(network, name):
@@ -280,4 +280,5 @@ class Network:
             if inner.startswith(prefixes):
                 values = at_least_single(self._weights.read(f"{name}.{inner}")).to(self.device)
                 put(block, inner, nn.Parameter(values, requires_grad=False))
+                give_back()  # of a tensor in half precision
         return block

@@ -7,7 +7,6 @@ read once and every pass is exactly the one it would be alone.
 from __future__ import annotations
 
 import copy
-import ctypes
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +18,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from tokendynamics.numerics._resources import give_back
 from tokendynamics.pretrained._network import Readable, fill_buffers, put, shapes_of, without_cache
 from tokendynamics.pretrained._other_libraries import silenced
 
@@ -80,7 +80,7 @@ class StreamedNetwork:
         block = self.network.get_submodule(name)
         for inner, parameter in list(block.named_parameters()):
             put(block, inner, nn.Parameter(torch.empty_like(parameter, device="meta"), requires_grad=False))
-        _trim()
+        give_back()
 
     def rows(self, ids: Tensor) -> Tensor:
         """Read rows of the table of tokens."""
@@ -166,9 +166,3 @@ def _token_table(network: Any) -> str:
         names: Mapping[nn.Module, str] = {module: name for name, module in network.named_modules()}
         return names[table] if isinstance(table, nn.Embedding) else ""
     return ""
-
-
-def _trim() -> None:
-    """Give freed memory back to the system; without it the heap keeps the size of the largest block many times over."""
-    with suppress(AttributeError, OSError):
-        ctypes.CDLL(None).malloc_trim(0)
