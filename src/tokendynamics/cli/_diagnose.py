@@ -202,7 +202,7 @@ def diagnose_command(
             command=shlex.join(["tokendynamics", *sys.argv[1:]]),
             progress=progress,
         )
-    found = replace(found, files=files)
+    found = replace(found, files=data_file_names(data_format, audited=found.audit is not None))  # type: ignore[arg-type]
     output.show(found, _write(found, folder, data_format, overwrite))
 
 

@@ -58,7 +58,8 @@ class Output:
             print(json_line(summary(found) | {"report": str(report)}))
             return
         model = found.model
-        heading = f"{model['name']}: {model['layers']} layers × {model['heads']} heads × dim {model['dim']}"
+        heads = f"{model['heads']} heads × " if model["heads"] else ""  # none where no attention could be read
+        heading = f"{model['name']}: {model['layers']} layers × {heads}dim {model['dim']}"
         self._results.print(Text(f"\n{heading}, {model['parameters']:,} parameters\n", style="bold"))
         for finding in found.verdict.sentences:
             self._results.print(Text("• ").append(finding.text), soft_wrap=False)

@@ -18,6 +18,7 @@ from tokendynamics.diagnosis._token_paths import token_paths
 from tokendynamics.diagnosis._trace import named_prompts, trace
 from tokendynamics.diagnosis._verdict import COLLAPSED, NEUTRAL, judge
 from tokendynamics.diagnosis.texts import default_texts
+from tokendynamics.numerics._errors import AttentionFactorsError
 from tokendynamics.numerics._resources import limited_threads
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.pretrained import Checkpoint, load
@@ -50,21 +51,16 @@ _SINGULAR = {
 }
 
 
-def conventions_of(audit: xr.Dataset, trace: xr.Dataset) -> tuple[Convention, ...]:
+def conventions_of(audit: xr.Dataset | None, trace: xr.Dataset) -> tuple[Convention, ...]:
     """Return the conventions recorded in two datasets, in words.
 
     Args:
-        audit: From `tokendynamics.audit`.
+        audit: From `tokendynamics.audit`; None where it was refused.
         trace: From `tokendynamics.trace`.
     """
     own = trace.attrs["tokenization"] == "own"
     choices = {
-        "Value map": _VALUE_MAP[audit.attrs["value_map"]],
-        "Norm folding": f"the gain of the norm before attention is {audit.attrs['fold_norms']}",
-        "Singular value maps": _SINGULAR[audit.attrs["singular"]],
-        "Scaling": audit.attrs["scaling"],
-        "Near zero": audit.attrs["near_zero_threshold"],
-        "Balance": audit.attrs["balance"],
+        **({} if audit is None else _choices_of_the_audit(audit.attrs)),
         "Sinks": trace.attrs["sinks"],
         "Consensus E": trace.attrs["consensus"],
         "Effective rank": trace.attrs["effective_rank"],
@@ -76,6 +72,17 @@ def conventions_of(audit: xr.Dataset, trace: xr.Dataset) -> tuple[Convention, ..
         "Tokenization": "the model's own tokenizer" if own else trace.attrs["tokenization"],
     }
     return tuple(Convention(name, choice, _OTHERWISE[name]) for name, choice in choices.items())
+
+
+def _choices_of_the_audit(attrs: dict[Any, Any]) -> dict[str, str]:
+    return {
+        "Value map": _VALUE_MAP[attrs["value_map"]],
+        "Norm folding": f"the gain of the norm before attention is {attrs['fold_norms']}",
+        "Singular value maps": _SINGULAR[attrs["singular"]],
+        "Scaling": attrs["scaling"],
+        "Near zero": attrs["near_zero_threshold"],
+        "Balance": attrs["balance"],
+    }
 
 
 @typed_arguments
@@ -117,7 +124,7 @@ def diagnose(
         progress: True for a progress bar, or a function; see `progress`.
 
     Raises:
-        CheckpointError: The model cannot be found, read or trusted.
+        CheckpointError: It cannot be found, read or trusted; without known factors only the audit is left out.
         ArgumentTypeError, ArgumentValueError: An argument of another kind, or an impossible one.
         MemoryLimitError: A network or a prompt that is larger than the memory.
 
@@ -132,23 +139,38 @@ def diagnose(
         chosen = as_layers(layers, model.architecture.layers)  # what is wrong is found before the work begins
         prompts = default_texts() if texts is None else texts
         measured = trace(model, prompts, sinks=sinks, sink_ratio=sink_ratio, truncate=truncate, progress=report)
-        weights = audit(model, value, fold_norms, singular, layers=chosen, progress=report)
-        first, *_ = named_prompts(prompts).values()
+        weights, refused = _audited(model, value, fold_norms, singular, chosen, report)
+        first = next(iter(named_prompts(prompts).values()))
         paths = token_paths(model, first, sinks=sinks, sink_ratio=sink_ratio, truncate=truncate)
     made_by, parameters = command or f"td.diagnose({model.name!r})", _parameters(model, weights, measured, truncate)
     record = manifest(made_by, parameters, seed=model.random_seed, started=started, threads=in_force)
-    words = judge(weights, measured), conventions_of(weights, measured)
-    return Diagnosis(describe(model), weights, measured, paths, *words, record)
+    words = judge(weights, measured, refused), conventions_of(weights, measured)
+    return Diagnosis(describe(model), weights, measured, paths, *words, record, audit_refused=refused)
 
 
-def _parameters(ckpt: Checkpoint, weights: xr.Dataset, measured: xr.Dataset, truncate: bool) -> dict[str, Any]:
+def _audited(
+    ckpt: Checkpoint, value: ValueMap, fold_norms: bool, singular: Singular, layers: Sequence[int], report: Progress
+) -> tuple[xr.Dataset | None, str]:
+    """Return the audit, or None and why it was refused; only factors that are not found are a refusal.
+
+    Called after the trace, which has run every weight: damaged ones are refused there, whatever their layout.
+    """
+    try:
+        return audit(ckpt, value, fold_norms, singular, layers=layers, progress=report), ""
+    except AttentionFactorsError as error:
+        return None, error.reason
+
+
+def _parameters(ckpt: Checkpoint, weights: xr.Dataset | None, measured: xr.Dataset, truncate: bool) -> dict[str, Any]:
+    choices = ("value_map", "fold_norms", "singular")
+    audited = {} if weights is None else {"layers": weights.layer.values.tolist()}
     return {
         "model": ckpt.name,
         "prompts": measured.prompt.values.tolist(),
-        "layers": weights.layer.values.tolist(),
+        **audited,
         "dtype": str(ckpt.dtype).removeprefix("torch."),
         "device": str(ckpt.device),
-        **{name: weights.attrs[name] for name in ("value_map", "fold_norms", "singular")},
+        **({} if weights is None else {name: weights.attrs[name] for name in choices}),
         "sinks": measured.attrs["sinks"],
         "truncate": truncate,
     }

@@ -37,23 +37,25 @@ class Diagnosis:
 
     Attributes:
         model: Name, family, layers, heads, dim, parameters and the like, as plain values.
-        audit: What the weights alone say; see `audit`.
+        audit: What the weights alone say; see `audit`. None where the factors of an attention were not found.
         trace: Where the tokens of real prompts go; see `trace`.
         paths: One prompt's tokens in two principal dimensions; see `token_paths`.
         verdict: The sentences.
         conventions: Every choice the numbers hang on.
         manifest: Command, parameters, versions, hardware, seed, start and duration.
         files: Names of the data files saved beside the report.
+        audit_refused: Why there is no audit, in words; empty where there is one.
     """
 
     model: dict[str, Any]
-    audit: xr.Dataset
+    audit: xr.Dataset | None
     trace: xr.Dataset
     paths: xr.Dataset
     verdict: Verdict
     conventions: tuple[Convention, ...]
     manifest: dict[str, Any]
     files: tuple[str, ...] = ()
+    audit_refused: str = ""
 
     @typed_arguments
     def save(
@@ -83,8 +85,12 @@ SUMMARY = "diagnosis.json"
 WRITER = "tokendynamics diagnose"
 
 
-def data_file_names(format: Format = "zarr") -> tuple[str, ...]:
+def data_file_names(format: Format = "zarr", *, audited: bool = True) -> tuple[str, ...]:
     """Return the names of the files that `save_diagnosis` writes.
+
+    Args:
+        format: "zarr" or "netcdf".
+        audited: Whether there is an audit among them.
 
     >>> data_file_names("netcdf")
     ('audit.nc', 'trace.nc', 'paths.nc', 'diagnosis.json')
@@ -96,18 +102,18 @@ def data_file_names(format: Format = "zarr") -> tuple[str, ...]:
         raise ArgumentValueError(expected("format", "'zarr' or 'netcdf'", repr(format)))
     if format == "netcdf":
         require("netcdf", "format", "'netcdf'", otherwise="save as zarr")
-    return (*(f"{name}{SUFFIXES[format]}" for name in TABLES), SUMMARY)
+    return (*(f"{name}{SUFFIXES[format]}" for name in TABLES if audited or name != "audit"), SUMMARY)
 
 
 def save_diagnosis(
     diagnosis: Diagnosis, folder: Path, *, format: Format = "zarr", overwrite: bool = False
 ) -> tuple[Path, ...]:
-    """Write the three datasets, `diagnosis.json` (verdict, model, conventions, layer means) and `manifest.json`.
+    """Write the datasets, `diagnosis.json` (verdict, model, conventions, layer means) and `manifest.json`.
 
     The folder is replaced whole (see `whole_folder`): files of an earlier diagnosis go, files of others stay. The
     paths of the data files are returned; refusals are those of `Diagnosis.save`.
     """
-    names = data_file_names(format)
+    names = data_file_names(format, audited=diagnosis.audit is not None)
     check_free(folder, names, WRITER, overwrite=overwrite)
     with whole_folder(folder, diagnosis.manifest, WRITER, overwrite=overwrite) as made:
         write_data(diagnosis, made, format)
@@ -116,9 +122,10 @@ def save_diagnosis(
 
 def write_data(diagnosis: Diagnosis, made: Path, format: Format) -> None:
     """Write the datasets and the summary into a folder from `whole_folder`."""
-    names = data_file_names(format)
-    for name, table in zip(names, (diagnosis.audit, diagnosis.trace, diagnosis.paths), strict=False):
-        _write_table(_writable(table), made / name, format)
+    for name in TABLES:
+        table: xr.Dataset | None = getattr(diagnosis, name)
+        if table is not None:
+            _write_table(_writable(table), made / f"{name}{SUFFIXES[format]}", format)
     write_json(made / SUMMARY, summary(diagnosis))
 
 
@@ -126,29 +133,30 @@ def summary(diagnosis: Diagnosis) -> dict[str, Any]:
     """Return the diagnosis as plain JSON values; an undefined number is null.
 
     The full arrays are in the data files; here are the per-layer means and standard deviations over
-    prompts and the audit's layer table.
+    prompts and the audit's layer table, which is null where there is no audit.
     """
     averaged = mean_over_prompts(diagnosis.trace)
     trace = {str(name): plain(variable.values) for name, variable in averaged.items()}
     spread = spread_over_prompts(diagnosis.trace)
-    audit = {
-        str(name): plain(variable.values)
-        for name, variable in diagnosis.audit.items()
-        if "eigenvalues" not in str(name)
-    }
     return {
         "model": plain(diagnosis.model),
         "verdict": {
             "sentences": [plain(asdict(finding)) for finding in diagnosis.verdict.sentences],
             "layers": list(diagnosis.verdict.layers),
         },
-        "audit": {"dims": {str(k): list(v.dims) for k, v in diagnosis.audit.items()}, **audit},
+        "audit": None if diagnosis.audit is None else _layer_table(diagnosis.audit),
+        "audit_refused": diagnosis.audit_refused,
         "trace_spread": {str(name): plain(variable.values) for name, variable in spread.items()},
         "trace_mean": {"dims": {str(k): list(v.dims) for k, v in averaged.items()}, **trace},
         "prompts": dict(zip(diagnosis.trace.prompt.values.tolist(), diagnosis.trace.text.values.tolist(), strict=True)),
         "conventions": [asdict(convention) for convention in diagnosis.conventions],
         "manifest": plain(diagnosis.manifest),
     }
+
+
+def _layer_table(audit: xr.Dataset) -> dict[str, Any]:
+    values = {str(name): plain(variable.values) for name, variable in audit.items() if "eigenvalues" not in str(name)}
+    return {"dims": {str(name): list(variable.dims) for name, variable in audit.items()}, **values}
 
 
 def _write_table(table: xr.Dataset, path: Path, format: Format) -> None:

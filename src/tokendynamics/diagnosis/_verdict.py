@@ -56,20 +56,25 @@ class Verdict:
         return " ".join(finding.text for finding in self.sentences)
 
 
-def judge(audit: xr.Dataset, trace: xr.Dataset) -> Verdict:
+def judge(audit: xr.Dataset | None, trace: xr.Dataset, refused: str = "") -> Verdict:
     """Judge in sentences and layer badges from the two datasets, all numbers being means over the prompts.
 
     Args:
-        audit: From `tokendynamics.diagnosis.audit`.
+        audit: From `tokendynamics.diagnosis.audit`; None where it was refused.
         trace: From `tokendynamics.diagnosis.trace`.
+        refused: Why there is no audit.
 
     Returns:
         Verdict: what the tokens do, what the sinks hide, which part does it, what the weights predict, where the
         prediction and the observation part and why, and the layers that contract and expand most.
     """
     averaged = mean_over_prompts(trace)
-    findings = [_together(averaged, trace), _sinks(trace), _parts(averaged), _weights(audit, averaged)]
-    findings += [_prediction_against_observation(audit, averaged), _extremes(averaged)]
+    findings = [_together(averaged, trace), _sinks(trace), _parts(averaged)]
+    if audit is None:
+        findings.append(_without_weights(refused))
+    else:
+        findings += [_weights(audit, averaged), _prediction_against_observation(audit, averaged)]
+    findings.append(_extremes(averaged))
     return Verdict(tuple(finding for finding in findings if finding is not None), layer_effects(averaged))
 
 
@@ -230,6 +235,12 @@ def _pulling_layers(change: np.ndarray, layers: int) -> str:
     if change.sum() > 0:
         return f"pulls tokens together in {int((change > 0).sum())} of {layers} layers"
     return f"pushes them apart in {int((change < 0).sum())} of {layers}"
+
+
+def _without_weights(refused: str) -> Finding:
+    why = f" ({refused})" if refused else ""
+    text = f"The weights are not audited{why}, so nothing is predicted from them; all else is measured on the states."
+    return Finding(text, "weights", {"audit_refused": refused})
 
 
 def _weights(audit: xr.Dataset, averaged: xr.Dataset) -> Finding:

@@ -3,6 +3,7 @@
 from tokendynamics.numerics._errors import (
     ArgumentTypeError,
     ArgumentValueError,
+    AttentionFactorsError,
     CheckpointError,
     MemoryLimitError,
     StorageError,
@@ -10,6 +11,6 @@ from tokendynamics.numerics._errors import (
 )
 
 __all__ = [
-    "ArgumentTypeError", "ArgumentValueError", "CheckpointError", "MemoryLimitError", "StorageError",
-    "TokenDynamicsError",
+    "ArgumentTypeError", "ArgumentValueError", "AttentionFactorsError", "CheckpointError", "MemoryLimitError",
+    "StorageError", "TokenDynamicsError",
 ]  # fmt: skip

@@ -31,6 +31,18 @@ class CheckpointError(TokenDynamicsError, ValueError):
     """A model cannot be found, read or trusted; the message says which file or tensor and what to do."""
 
 
+class AttentionFactorsError(CheckpointError):
+    """The factors of a layer's attention are not known, or do not give its attention back; its states are sound.
+
+    Attributes:
+        reason: Layer and cause in a few words, without advice.
+    """
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason or message
+
+
 _LONGEST_SHOWN = 80
 
 

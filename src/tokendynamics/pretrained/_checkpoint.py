@@ -13,7 +13,13 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, CheckpointError, expected
+from tokendynamics.numerics._errors import (
+    ArgumentTypeError,
+    ArgumentValueError,
+    AttentionFactorsError,
+    CheckpointError,
+    expected,
+)
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.pretrained._architecture import architecture_of, as_layer, as_layers, norm_of_block
 from tokendynamics.pretrained._encoding import Encoding, encode, encode_bytes, load_image_processor, load_tokenizer
@@ -105,19 +111,20 @@ class Checkpoint:
 
         Raises:
             ArgumentValueError: There is no such layer.
-            CheckpointError: A tensor cannot be read, or holds a NaN or an infinity; or the layer's factors are not
-                known, or do not give its attention back.
+            AttentionFactorsError: The layer's factors are not known, or do not give its attention back.
+            CheckpointError: A tensor cannot be read, or holds a NaN or an infinity.
         """
         index = as_layer(layer, self.architecture.layers) - 1
         layout, seen = self.layout.layers[index], self._seen[index]
         where = f"{self.name}: layer {index + 1}"
         if layout.attention is None or seen is None:
             advice = "the audit needs its factors; the trace needs only the states and runs"
-            raise CheckpointError(expected(where, "an attention whose factors are found", layout.problem, advice))
+            message = expected(where, "an attention whose factors are found", layout.problem, advice)
+            raise AttentionFactorsError(message, f"layer {index + 1}: {layout.problem}")
         block = self._network.block(self.layout.blocks[index], (layout.attention.module, *layout.attention.modules))
         tensors = LayerTensors(block, layout.attention)
         if index not in self._scales or self._network.live:
-            self._scales[index] = verified_scale(tensors, seen, where)
+            self._scales[index] = verified_scale(tensors, seen, self.name, index + 1)
         norm = norm_of_block(self.layout, layout)
         return attention_weights(tensors, self._scales[index], norm.kind, norm.eps)
 

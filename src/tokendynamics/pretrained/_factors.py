@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tokendynamics.numerics._errors import CheckpointError, expected
+from tokendynamics.numerics._errors import AttentionFactorsError, CheckpointError, expected
 from tokendynamics.pretrained._network import at_least_single
 from tokendynamics.pretrained._other_libraries import silenced
 from tokendynamics.pretrained._weights import AttentionWeights
@@ -128,17 +128,20 @@ def _columns(parts: tuple[Part, ...], tensors: LayerTensors) -> Affine:
     return found
 
 
-def verified_scale(tensors: LayerTensors, seen: Seen, where: str) -> float:
+def verified_scale(tensors: LayerTensors, seen: Seen, name: str, number: int) -> float:
     """Run the layer's own attention on a short random input, and the factors beside it; return its factor of logits.
 
     Args:
         tensors: The layer's modules, with the user's weights; the attention module itself is among them.
         seen: What the attention was called with where the layout was found.
-        where: The layer, for the message.
+        name: Of the network, for the message.
+        number: Of the layer, counted from 1.
 
     Raises:
-        CheckpointError: The two differ by more than 1e-5 of the largest entry.
+        AttentionFactorsError: The two differ by more than 1e-5 of the largest entry, or there are not two to compare.
+        CheckpointError: The attention is not finite, which no choice of factors explains.
     """
+    where = f"{name}: layer {number}"
     layout, shape = tensors.layout, seen.shape
     module = _double_when_used(tensors.block.get_submodule(layout.module))
     _complete_buffers(module, seen.tables)
@@ -151,8 +154,12 @@ def verified_scale(tensors: LayerTensors, seen: Seen, where: str) -> float:
     with watching(module, found.append), torch.no_grad(), silenced():
         module(*positional, **named)
     if len(found) != 1:
-        raise CheckpointError(expected(where, "an attention that runs once", f"{len(found)} times"))
+        message = expected(where, "an attention that runs once", f"{len(found)} times")
+        raise AttentionFactorsError(message, f"layer {number}: its attention runs {len(found)} times")
     theirs = found[0]
+    if not bool(torch.isfinite(theirs.output).all()):
+        came = "a NaN or an infinity in its attention"
+        raise CheckpointError(expected(where, "finite numbers", came, "the weights are damaged"))
     start = as_features(x, theirs.query.shape[0], theirs.query.shape[2])
     error = float("inf")
     if start is not None:
@@ -164,7 +171,8 @@ def verified_scale(tensors: LayerTensors, seen: Seen, where: str) -> float:
     if not error <= TRUSTED:
         wanted = f"the layer's own attention from its factors, to {TRUSTED:g}"
         advice = "its layout is another than the one found; the audit needs it, the trace does not"
-        raise CheckpointError(expected(where, wanted, f"a difference of {error:.2g}", advice))
+        message = expected(where, wanted, f"a difference of {error:.2g}", advice)
+        raise AttentionFactorsError(message, f"layer {number}: its factors miss its own attention by {error:.2g}")
     return theirs.scale
 
 

@@ -63,9 +63,7 @@ def render_report(diagnosis: Diagnosis) -> str:
         agreement=agreement_figures(diagnosis.trace),
         norms=norms_figure(diagnosis.trace),
         components=components_figure(diagnosis.trace),
-        weights=weights(diagnosis.audit),
-        regimes=regimes(diagnosis.audit, int(diagnosis.model["dim"])),
-        summary=summary(diagnosis.audit, int(diagnosis.model["dim"])),
+        **_of_the_weights(diagnosis),
         paths=token_paths_figure(diagnosis.paths),
         player=player(diagnosis.paths),
         followed=_followed_prompt(diagnosis),
@@ -92,17 +90,22 @@ def write_report(diagnosis: Diagnosis, path: str | Path, *, max_bytes: int | Non
     return write_page(render_report(diagnosis), path, max_bytes=max_bytes)
 
 
+def _of_the_weights(diagnosis: Diagnosis) -> dict[str, Any]:
+    """Return the parts of the section about the weights; all None where there is no audit."""
+    audit, dim = diagnosis.audit, int(diagnosis.model["dim"])
+    if audit is None:
+        return dict.fromkeys(("weights", "regimes", "summary"))
+    return {"weights": weights(audit), "regimes": regimes(audit, dim), "summary": summary(audit, dim)}
+
+
 def _facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     model, manifest = diagnosis.model, diagnosis.manifest
-    heads = f"{count(model['heads'])} heads"
-    if model.get("kv_heads") not in (None, model["heads"]):
-        heads += f" ({count(model['kv_heads'])} for keys and values)"
     seed = model.get("random_seed")
     weights = "random" if seed is not None else "pretrained" if model.get("source") else "of a live network"
-    form = str(diagnosis.audit.attrs.get("form", ""))
+    form = "" if diagnosis.audit is None else str(diagnosis.audit.attrs.get("form", ""))
     facts = [
         ("Parameters", f"{count(model['parameters'])}, {weights}" + (f" (seed {seed})" if seed is not None else "")),
-        ("Shape", f"{plural(model['layers'], 'layer')} × {heads} × dim {count(model['dim'])}"),
+        ("Shape", _shape(model)),
         ("Architecture", _architecture(model)),
         ("Form", form if "normalized" in form else ""),
         ("Source", written(model.get("source"))),
@@ -112,12 +115,22 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     return [(name, text) for name, text in facts if text]
 
 
+def _shape(model: Mapping[str, Any]) -> str:
+    heads = f"{count(model['heads'])} heads"
+    if model.get("kv_heads") not in (None, model["heads"]):
+        heads += f" ({count(model['kv_heads'])} for keys and values)"
+    # No head at all is said of an attention that could not be read.
+    parts = (plural(model["layers"], "layer"), heads if model["heads"] else "", f"dim {count(model['dim'])}")
+    return " × ".join(part for part in parts if part)
+
+
 def _architecture(model: Mapping[str, Any]) -> str:
     parts = [model.get("model_type") or model.get("family")]
     parts += [
         f"{str(model[name]).replace('none', 'no')} {noun}"
         for name, noun in (("positions", "positions"), ("norm", "norm"))
-        if model.get(name)
+        # Rotations and biases show only in an attention that could be read.
+        if model.get(name) and (model["heads"] or model[name] != "none")
     ]
     return ", ".join(str(part) for part in parts if part)
 
