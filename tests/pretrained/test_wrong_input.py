@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import tokendynamics as td
 from tokendynamics.numerics._errors import ArgumentValueError, CheckpointError
 from tokendynamics.pretrained import load
 from tokendynamics.pretrained.sources import _published as wheels
@@ -147,8 +148,10 @@ def test_the_extra_is_named_when_a_built_in_model_is_absent(monkeypatch: pytest.
 
 def test_a_trained_network_without_a_tokenizer_cannot_read_text(tiny: Any) -> None:
     checkpoint = load(tiny.folder("gpt2"))
-    with pytest.raises(CheckpointError, match="expected a tokenizer beside the trained weights, got none"):
+    with pytest.raises(CheckpointError, match="expected a tokenizer beside the trained weights, got none") as told:
         checkpoint.encode("hello")
+    assert "pass token ids as the prompt: td.trace and td.diagnose take them too" in str(told.value)
+    assert td.trace(checkpoint, [5, 9, 33]).token_text.values.tolist() == [["5", "9", "33"]]
 
 
 @pytest.mark.parametrize("spec", ["random:", "random:gpt5", "random:gpt5:3", "random:./nowhere"])

@@ -181,7 +181,8 @@ class Checkpoint:
         if self.tokenizer is not None:
             return encode(text, self.tokenizer, facts.context, truncate=truncate, argument=argument)
         if self.random_seed is None:
-            advice = "add tokenizer.json to the folder, or pass token ids to states()"
+            advice = "add tokenizer.json to the folder or tokenizer= to td.load, or pass token ids as the prompt"
+            advice += ": td.trace and td.diagnose take them too"
             raise CheckpointError(expected(self.name, "a tokenizer beside the trained weights", "none", advice))
         return encode_bytes(text, facts.vocabulary, facts.context, truncate=truncate, argument=argument)
 
