@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import tokendynamics as td
 from cli.mutations import check_refusal, mutations
+from pretrained.families import network_of
 from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits.learning import LearningRecord, learn
 from tokendynamics.cli.circuits._task_options import functional_of
@@ -32,6 +33,18 @@ def _trajectory(root: Path) -> Path:
 def _record(root: Path) -> Path:
     task = PairTask(MATRIX, positions=3)
     return learn(task, "solution-2", batch=5, steps=1, inner=2, hidden=2, seed=0).save(root / "learned")
+
+
+def _diagnosis(root: Path) -> Path:
+    td.diagnose(network_of("gpt2")[0], [[5, 9, 33, 21], [7, 8]]).save(root / "diagnosis")
+    return root / "diagnosis"
+
+
+def _use_diagnosis(folder: Path) -> None:
+    found = td.Diagnosis.open(folder)
+    assert found.audit is not None
+    assert str(found.verdict) is not None
+    assert found.trace.sel(site="feed_forward", sinks="removed").sizes["layer"] == found.model["layers"] + 1
 
 
 def _matrix(name: str, content: bytes) -> Callable[[Path], Path]:
@@ -74,6 +87,7 @@ def _use_record(folder: Path) -> None:
 CASES: dict[str, tuple[Callable[[Path], Path], Callable[[Path], Any]]] = {
     "trajectory": (_trajectory, _use_trajectory),
     "learned model": (_record, _use_record),
+    "diagnosis": (_diagnosis, _use_diagnosis),
     "npy": (_matrix("q.npy", _npy()), _open_matrix),
     "json": (_matrix("q.json", json.dumps(MATRIX).encode()), _open_matrix),
     "csv": (_matrix("q.csv", b"1.0,-2.0\n3.0,4.0\n"), _open_matrix),

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import xarray as xr
 
+import tokendynamics as td
+from pretrained.families import network_of
 from tokendynamics.diagnosis import Diagnosis, diagnose
 from tokendynamics.diagnosis import _result as saving
 from tokendynamics.numerics import _extras as extras
 from tokendynamics.numerics._errors import ArgumentValueError
 from tokendynamics.pretrained import Checkpoint
+from tokendynamics.report import render_report
 
 
 @pytest.fixture
@@ -29,6 +36,85 @@ def test_datasets_read_back_as_they_were(found: Diagnosis, tmp_path: Path, forma
         back = xr.open_dataset(path, engine=engine).load()
         xr.testing.assert_equal(back, table)
         assert back.attrs == table.attrs
+
+
+@pytest.mark.parametrize("format", ["zarr", "netcdf"])
+def test_a_diagnosis_opens_as_it_was_saved(found: Diagnosis, tmp_path: Path, format: str) -> None:
+    found.save(tmp_path, format=format)  # type: ignore[arg-type]
+    assert_same(td.Diagnosis.open(tmp_path), found)
+
+
+def assert_same(back: Diagnosis, found: Diagnosis) -> None:
+    for name in ("audit", "trace", "paths"):
+        one, other = getattr(back, name), getattr(found, name)
+        if other is None:
+            assert one is None
+            continue
+        xr.testing.assert_identical(one, other)
+        assert set(one.xindexes) == set(other.xindexes)
+        assert {key: each.dtype for key, each in one.variables.items()} == {
+            key: each.dtype for key, each in other.variables.items()
+        }
+    np.testing.assert_equal(asdict(back.verdict), asdict(found.verdict))  # in which NaN is NaN
+    for name in ("model", "conventions", "manifest", "audit_refused"):
+        assert getattr(back, name) == getattr(found, name)
+    assert render_report(back) == render_report(found)
+
+
+def test_one_without_an_audit_opens_without_one(tmp_path: Path) -> None:
+    found = diagnose(network_of("gptj")[0], [[5, 9, 33, 21], [7]])
+    found.save(tmp_path)
+    assert_same(Diagnosis.open(tmp_path), found)
+    assert "does not use" in Diagnosis.open(tmp_path).audit_refused
+
+
+def test_a_report_is_written_from_what_was_measured(found: Diagnosis, tmp_path: Path) -> None:
+    found.save(tmp_path / "out")
+    path = Diagnosis.open(tmp_path / "out").report(tmp_path / "page.html")
+    assert path.read_text(encoding="utf-8") == render_report(found)
+    with pytest.raises(ArgumentValueError, match="max_bytes: expected at most 1000"):
+        found.report(tmp_path / "other.html", max_bytes=1000)
+    assert not (tmp_path / "other.html").exists()
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "nothing": (lambda f: shutil.rmtree(f), "got nothing at"),
+    "no summary": (lambda f: (f / "diagnosis.json").unlink(), "without diagnosis.json"),
+    "half a summary": (lambda f: (f / "diagnosis.json").write_text("{"), "expected JSON"),
+    "a list": (lambda f: (f / "diagnosis.json").write_text("[]"), "expected a saved diagnosis"),
+    "no model": (lambda f: _edit(f, model=None), "expected a saved diagnosis"),
+    "words of another": (lambda f: _edit(f, verdict={"sentences": [], "layers": ["grows"] * 3}), "contracts, neutral"),
+    "badges of another": (lambda f: _edit(f, verdict={"sentences": [], "layers": []}), "a badge for each of 3 layers"),
+    "no trace": (lambda f: shutil.rmtree(f / "trace.zarr"), r"without trace\.zarr or trace\.nc"),
+    "no variable": (lambda f: shutil.rmtree(f / "trace.zarr" / "norm_median"), "norm_median"),
+    "a foreign codec": (lambda f: _pickled(f / "paths.zarr" / "norm" / ".zarray"), "a codec among"),
+    "two diagnoses": (lambda f: _longer(f / "paths.zarr"), "paths: expected layers 0 to 3"),
+}
+
+
+def _edit(folder: Path, **changes: Any) -> None:
+    path = folder / "diagnosis.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def _pickled(path: Path) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"filters": [{"id": "pickle"}]}))
+
+
+def _longer(path: Path) -> None:
+    table = xr.open_zarr(path).load()
+    shutil.rmtree(path)
+    table.isel(layer=slice(2)).drop_encoding().to_zarr(path, zarr_format=2)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_folder_is_refused_in_one_line(found: Diagnosis, tmp_path: Path, damage: str) -> None:
+    found.save(tmp_path / "out")
+    DAMAGES[damage][0](tmp_path / "out")
+    with pytest.raises(ArgumentValueError, match=DAMAGES[damage][1]) as told:
+        Diagnosis.open(tmp_path / "out")
+    assert str(told.value).startswith("folder: expected ")
+    assert "\n" not in str(told.value)
 
 
 def test_saving_in_the_other_format_leaves_no_stale_data(found: Diagnosis, tmp_path: Path) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
 import xarray as xr
 
+from tokendynamics.diagnosis._stored import SUFFIXES, SUMMARY, TABLES, stored_fields
 from tokendynamics.diagnosis._verdict import Verdict, mean_over_prompts, spread_over_prompts
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.numerics._extras import require
@@ -77,11 +79,39 @@ class Diagnosis:
         """
         return save_diagnosis(self, Path(folder), format=format, overwrite=overwrite)
 
+    @classmethod
+    @typed_arguments
+    def open(cls, folder: str | Path) -> Diagnosis:
+        """Read what `save` or the command wrote, in either format; the sentences are those that were written.
+
+        Args:
+            folder: Where it was saved.
+
+        Raises:
+            ArgumentValueError: Nothing there, or no diagnosis, or a damaged one.
+            MemoryLimitError: A file declares more than the memory.
+        """
+        fields = stored_fields(Path(folder))
+        conventions = tuple(Convention(*each) for each in fields.pop("conventions"))
+        return cls(conventions=conventions, **fields)
+
+    @typed_arguments
+    def report(self, path: str | Path, *, max_bytes: int | None = None) -> Path:
+        """Write the report as one HTML file, whole or not at all; see `tokendynamics.report.write_report`.
+
+        Args:
+            path: The file to write; its folder is made if need be.
+            max_bytes: Refuse to write a page larger than this; None for no limit.
+
+        Raises:
+            ArgumentValueError: `path` is a folder, or the page would be larger than `max_bytes`.
+        """
+        # Pages stand above results, and no result imports them: they are looked up when one is asked for, as the
+        # root looks up its names.
+        return import_module("tokendynamics.report").write_report(self, path, max_bytes=max_bytes)
+
 
 Format = Literal["zarr", "netcdf"]
-SUFFIXES: dict[str, str] = {"zarr": ".zarr", "netcdf": ".nc"}
-TABLES = ("audit", "trace", "paths")
-SUMMARY = "diagnosis.json"
 WRITER = "tokendynamics diagnose"
 
 

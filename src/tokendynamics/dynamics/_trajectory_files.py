@@ -1,12 +1,10 @@
 """Trajectories on disk: Zarr stores and NetCDF files, whole or not there.
 
-What a file declares is read before anything of it is: codecs that run nothing, sizes that fit. A damaged store may be
-readable and still say what no run can: its fields are held to what a run can have found.
+A damaged store may be readable and still say what no run can: its fields are held to what a run can have found.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import warnings
@@ -20,10 +18,9 @@ import xarray as xr
 from tokendynamics.dynamics._options import read_times
 from tokendynamics.dynamics._status import Status
 from tokendynamics.numerics._arguments import as_positive, as_states, as_text
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, TokenDynamicsError, expected, shown
+from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected, shown
 from tokendynamics.numerics._extras import require
-from tokendynamics.numerics._resources import check_fits
-from tokendynamics.provenance._reading import read_json
+from tokendynamics.provenance._stores import opened, read_store
 from tokendynamics.provenance._swap import NEW, put, recover, staging
 from tokendynamics.provenance._whole import full_disk_as_storage_error
 
@@ -68,67 +65,6 @@ def _check_parameters(parameters: Any) -> None:
             as_positive(parameters[name], name)
 
 
-_CODECS = frozenset({"blosc", "zlib", "gzip", "zstd", "lz4", "shuffle", "delta", "vlen-utf8"})
-"""Codecs that move bytes and nothing else. Others are names of Python code, and one of them unpickles."""
-
-_LONGEST_WORD = 64
-"""Bytes taken for a text, of which a store tells the number only."""
-
-
-def check_store(store: Path) -> None:
-    """Refuse a Zarr store that is not of version 2, would run code, or is larger than the memory.
-
-    Raises:
-        ArgumentValueError: No array, one of another version, a codec that is not known, damaged metadata.
-        MemoryLimitError: The arrays, or one chunk, need more memory than is installed.
-    """
-    if (store / "zarr.json").exists():
-        raise _refused("a Zarr store of version 2", f"version 3 in {store}")
-    described = sorted(store.glob("*/.zarray"))
-    if not described:
-        raise _refused("a saved trajectory", f"{store}, a folder without arrays")
-    check_fits(sum(_needed(path) for path in described), "path", f"{store} declares it")
-
-
-def check_variables(dataset: xr.Dataset, path: Path) -> None:
-    """Refuse a dataset, opened and not yet loaded, whose variables do not fit into the memory.
-
-    Raises:
-        MemoryLimitError: They do not.
-    """
-    needed = sum(_bytes(variable.shape, variable.dtype) for variable in dataset.variables.values())
-    check_fits(needed, "path", f"{path} declares it")
-
-
-def _needed(described: Path) -> int:
-    """Count the bytes of one array, or of one of its chunks if that is more."""
-    name, entry = described.parent.name, read_json(described, "path")
-    try:
-        codecs = [codec["id"] for codec in (entry["compressor"], *(entry["filters"] or ())) if codec is not None]
-        shape, chunks, dtype = entry["shape"], entry["chunks"], np.dtype(entry["dtype"])
-        lengths = [_length(length) for length in (*shape, *chunks)]
-    except (KeyError, TypeError, ValueError) as error:
-        raise _refused("a saved trajectory", f"{described} ({shown(str(error))[1:-1]})") from error
-    unknown = next((codec for codec in codecs if codec not in _CODECS), None)
-    if unknown is not None:
-        raise _refused(f"a codec among {', '.join(sorted(_CODECS))}", f"{shown(unknown)} at {name!r}")
-    return max(_bytes(lengths[: len(shape)], dtype), _bytes(lengths[len(shape) :], dtype))
-
-
-def _length(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"a length of {value!r}")
-    return value
-
-
-def _bytes(shape: Any, dtype: np.dtype) -> int:
-    return math.prod(shape) * (_LONGEST_WORD if dtype.hasobject else dtype.itemsize)
-
-
-def _refused(wanted: str, came: str) -> ArgumentValueError:
-    return ArgumentValueError(expected("path", wanted, came))
-
-
 def save(dataset: xr.Dataset, path: str | Path, *, overwrite: bool = False) -> Path:
     """Write a Zarr store (any name, by custom ending in .zarr) or a NetCDF file (.nc, extra `netcdf`).
 
@@ -164,24 +100,8 @@ def save(dataset: xr.Dataset, path: str | Path, *, overwrite: bool = False) -> P
 
 
 def read(path: str | Path) -> xr.Dataset:
-    """Read a store or file whole, once its sizes and codecs are known to be harmless; see `check_store`."""
-    source = Path(path)
-    if not source.exists():
-        raise ArgumentValueError(expected("path", "a saved trajectory", f"nothing at {source}"))
-    if source.is_dir():
-        check_store(source)
-    elif not source.is_file():
-        raise ArgumentValueError(expected("path", "a saved trajectory", f"{source}, no regular file"))
-    else:
-        require("netcdf", "path", "reading a NetCDF file")
-    try:
-        with _opened(source) as dataset:
-            check_variables(dataset, source)
-            return dataset.load()
-    except TokenDynamicsError:
-        raise
-    except Exception as error:  # what readers and codecs raise of damaged files is theirs to choose
-        raise ArgumentValueError(expected("path", "a saved trajectory", f"{source} ({error})")) from error
+    """Read a store or file whole, once its sizes and codecs are known to be harmless; see `read_store`."""
+    return read_store(Path(path), "path", "a saved trajectory")
 
 
 def _foreign(target: Path) -> Path | None:
@@ -189,7 +109,7 @@ def _foreign(target: Path) -> Path | None:
     if not target.exists():
         return None
     try:
-        with warnings.catch_warnings(action="ignore"), _opened(target) as old:
+        with warnings.catch_warnings(action="ignore"), opened(target) as old:
             ours, variables = "flow" in old.attrs and "states" in old, set(map(str, old.variables))
     except Exception:  # whatever the readers raise of what is no file of theirs
         return target
@@ -199,12 +119,6 @@ def _foreign(target: Path) -> Path | None:
         return None
     files = (path for path in sorted(target.rglob("*")) if path.is_symlink() or not path.is_dir())
     return next((path for path in files if not _of_store(path.relative_to(target), variables)), None)
-
-
-def _opened(target: Path) -> xr.Dataset:
-    # Without indexes nothing is read yet, however long an axis says that it is.
-    options: dict[str, Any] = {"engine": "zarr", "consolidated": False} if target.is_dir() else {"engine": "h5netcdf"}
-    return xr.open_dataset(target, create_default_indexes=False, **options)
 
 
 def _of_store(path: Path, variables: set[str]) -> bool:

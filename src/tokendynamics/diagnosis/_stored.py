@@ -1,0 +1,156 @@
+"""A diagnosis read back from its folder: what was measured, and the sentences as they were written."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, get_args
+
+import xarray as xr
+
+from tokendynamics.diagnosis._prompt_trace import COMPONENTS, SINK_HANDLING, SITES
+from tokendynamics.diagnosis._verdict import FigureName, Finding, LayerEffect, Verdict
+from tokendynamics.numerics._arguments import as_integer, as_text
+from tokendynamics.numerics._errors import ArgumentValueError, expected, shown
+from tokendynamics.provenance._reading import read_json
+from tokendynamics.provenance._stores import read_store
+
+SUFFIXES: dict[str, str] = {"zarr": ".zarr", "netcdf": ".nc"}
+TABLES = ("audit", "trace", "paths")
+SUMMARY = "diagnosis.json"
+
+_WANTED = "a saved diagnosis"
+_DIMS: dict[str, dict[str, tuple[str, ...]]] = {
+    "audit": {
+        "regime": ("layer",),
+        "A_defined": ("layer",),
+        "W_inertia": ("layer", "sign"),
+        "qk_balance": ("layer", "head"),
+        "ov_balance": ("layer", "head"),
+    },
+    "trace": {
+        "mean_pair_cosine": ("prompt", "layer", "site", "sinks"),
+        "norm_median": ("prompt", "layer", "site", "sinks"),
+        "component_change": ("prompt", "layer", "component"),
+        "sink_count": ("prompt", "layer"),
+        "token_text": ("prompt", "token"),
+        "text": ("prompt",),
+    },
+    "paths": {
+        "position": ("layer", "token", "axis"),
+        "norm": ("layer", "token"),
+        "is_sink": ("layer", "token"),
+        "token_text": ("token",),
+    },
+}
+"""Variables that every reader of a diagnosis asks for; the rest stands and falls with them."""
+
+_LABELS = {"site": SITES, "sinks": SINK_HANDLING, "component": COMPONENTS}
+
+
+def stored_fields(folder: Path) -> dict[str, Any]:
+    """Return the fields of a `Diagnosis` from a folder that one was saved in; conventions as their texts.
+
+    Args:
+        folder: See `tokendynamics.diagnosis.Diagnosis.save`.
+
+    Raises:
+        ArgumentValueError: Nothing there, or something damaged or incomplete; it is named.
+        MemoryLimitError: A file declares more than the memory.
+    """
+    if not (folder / SUMMARY).exists():
+        came = f"{folder} without {SUMMARY}" if folder.exists() else f"nothing at {folder}"
+        raise ArgumentValueError(expected("folder", _WANTED, came))
+    summary = read_json(folder / SUMMARY, "folder")
+    try:
+        found = {
+            "model": _model(summary["model"]),
+            "verdict": _verdict(summary["verdict"]),
+            "conventions": [
+                tuple(as_text(each[name], name) for name in ("name", "choice", "otherwise"))
+                for each in summary["conventions"]
+            ],
+            "manifest": dict(summary["manifest"]),
+            "audit_refused": as_text(summary.get("audit_refused", ""), "audit_refused"),
+        }
+        names = TABLES if summary["audit"] is not None else TABLES[1:]
+        tables = {name: _table(folder, name) for name in names}
+        _check_depth(found, tables)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        reason = f"no {error}" if isinstance(error, KeyError) else error
+        raise ArgumentValueError(expected("folder", _WANTED, f"{folder} ({reason})")) from error
+    return found | {"audit": None} | tables
+
+
+def _model(values: Any) -> dict[str, Any]:
+    as_text(values["name"], "name")
+    for name, least in (("layers", 1), ("dim", 1), ("heads", 0), ("parameters", 1)):
+        if as_integer(values[name], name) < least:
+            raise ArgumentValueError(expected(name, f"at least {least}", values[name]))
+    return dict(values)
+
+
+def _verdict(values: Any) -> Verdict:
+    sentences = tuple(
+        Finding(as_text(each["text"], "text"), _one_of(FigureName, each["figure"]), _with_nan(dict(each["values"])))
+        for each in values["sentences"]
+    )
+    return Verdict(sentences, tuple(_one_of(LayerEffect, each) for each in values["layers"]))
+
+
+def _one_of(names: Any, word: Any) -> Any:
+    if word not in get_args(names):
+        raise ArgumentValueError(expected("verdict", f"one of {', '.join(get_args(names))}", shown(word)))
+    return word
+
+
+def _with_nan(value: Any) -> Any:
+    """Return numbers as they were measured: JSON has no NaN, and what is undefined stands there as null."""
+    if isinstance(value, dict):
+        return {name: _with_nan(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_with_nan(each) for each in value]
+    return math.nan if value is None else value
+
+
+def _table(folder: Path, name: str) -> xr.Dataset:
+    present = [path for suffix in SUFFIXES.values() if (path := folder / f"{name}{suffix}").exists()]
+    if not present:
+        raise ArgumentValueError(expected("folder", _WANTED, f"{folder} without {name}.zarr or {name}.nc"))
+    table = read_store(present[0], "folder", _WANTED)
+    for variable, dims in _DIMS[name].items():
+        came = table.variables[variable].dims if variable in table.variables else None
+        if came != dims:
+            raise ArgumentValueError(expected(f"{name} {variable}", f"axes {dims}", came))
+    for axis, labels in _LABELS.items():
+        if axis in table.dims and tuple(table[axis].values) != labels:
+            raise ArgumentValueError(expected(axis, ", ".join(labels), shown(list(table[axis].values))))
+    # Each format and version gives text back in a type of its own.
+    words = {
+        key: values.copy(data=values.values.astype(object).astype(str))
+        for key, values in table.variables.items()
+        if values.dtype.kind in "OT"
+    }
+    table = table.assign({key: values for key, values in words.items() if key in table.data_vars})
+    table = table.assign_coords({key: values for key, values in words.items() if key in table.coords})
+    return _indexed(table)
+
+
+def _indexed(table: xr.Dataset) -> xr.Dataset:
+    for axis in table.dims:
+        if axis in table.coords and axis not in table.xindexes:
+            table = table.set_xindex(str(axis))
+    return table
+
+
+def _check_depth(found: dict[str, Any], tables: dict[str, xr.Dataset]) -> None:
+    """Refuse parts that are of networks of different depth: a folder of two diagnoses."""
+    layers = found["model"]["layers"]
+    for name in ("trace", "paths"):
+        if tables[name].layer.values.tolist() != list(range(layers + 1)):
+            raise ArgumentValueError(expected(name, f"layers 0 to {layers}", shown(tables[name].layer.values.tolist())))
+    if len(found["verdict"].layers) != layers:
+        came = f"{len(found['verdict'].layers)} badges"
+        raise ArgumentValueError(expected("verdict", f"a badge for each of {layers} layers", came))
+    if "audit" in tables and not set(tables["audit"].layer.values.tolist()) <= set(range(1, layers + 1)):
+        raise ArgumentValueError(expected("audit", f"layers from 1 to {layers}", "others"))
