@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tokendynamics.numerics import _resources
-from tokendynamics.numerics._arguments import as_square, as_states, as_tensor, like
+from tokendynamics.numerics._arguments import as_device, as_square, as_states, as_tensor, like
 from tokendynamics.numerics._errors import (
     ArgumentTypeError,
     ArgumentValueError,
@@ -141,3 +141,9 @@ def test_what_needs_more_than_is_free_is_refused_with_both_sizes(monkeypatch: py
         _resources.check_fits(4 * 2**30, "the network")
     with pytest.raises(MemoryLimitError, match=r"fits into the 8.0 GiB of memory of this machine, got 9.0 GiB"):
         _resources.check_fits(9 * 2**30, "the network")
+
+
+@pytest.mark.parametrize("name", ["hpu", "privateuseone", "cuda:99", "xla", "mps:7", "meta", "toaster", ""])
+def test_a_device_that_is_not_there_is_refused_whatever_torch_raises(name: str) -> None:
+    with pytest.raises(ArgumentValueError, match="device: expected a device of this machine"):
+        as_device(name, "device")

@@ -49,7 +49,7 @@ def token_paths(
     ('layer', 'token', 'axis')
     """
     given = prepared(ckpt, text, truncate=truncate, argument="prompt")
-    states = ckpt.states(given.inputs).feed_forward.double()
+    states = ckpt.states(given.inputs).feed_forward.cpu().double()
     token_norms = torch.linalg.vector_norm(states, dim=-1)
     found = find_sinks(token_norms, sink_ratio)
     is_sink = found if sinks == "detect" else tokens_left_out(found, sinks)

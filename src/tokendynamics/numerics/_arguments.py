@@ -223,7 +223,7 @@ def as_device(value: Any, argument: str) -> torch.device:
     try:
         device = torch.device(value)
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+    except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:  # the last of "hpu" and the like
         raise ArgumentValueError(expected(argument, wanted, shown(str(value)))) from error
     if device.type == "meta":
         raise ArgumentValueError(expected(argument, wanted, "'meta'"))

@@ -9,6 +9,7 @@ from tokendynamics.numerics._errors import ArgumentValueError, TokenDynamicsErro
 EXTRAS = {
     "animations": ("imageio_ffmpeg",),
     "bench": ("torchdiffeq", "torchode", "diffrax", "jax"),
+    "devices": ("accelerate",),
     "gguf": ("gguf", "accelerate"),
     "peft": ("peft",),
     "netcdf": ("h5netcdf", "h5py"),

@@ -76,7 +76,7 @@ class Checkpoint:
         layout: Where its circuits and states are, as found by running it.
         config: Its transformers configuration; None for a live network without one.
         dtype: Number format of `model`.
-        device: Where `model` and the results of `attention` live.
+        device: Where `model` (but for a `device_map`) and the results of `attention` live.
         random_seed: Seed of untrained weights, None for stored ones.
 
     >>> from tokendynamics.pretrained import load

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tokendynamics.numerics._errors import AttentionFactorsError, CheckpointError, expected
+from tokendynamics.pretrained._dispatch import without_hooks
 from tokendynamics.pretrained._network import at_least_single
 from tokendynamics.pretrained._other_libraries import silenced
 from tokendynamics.pretrained._weights import AttentionWeights
@@ -143,10 +144,10 @@ def verified_scale(tensors: LayerTensors, seen: Seen, name: str, number: int) ->
     """
     where = f"{name}: layer {number}"
     layout, shape = tensors.layout, seen.shape
+    # On the CPU, where its arguments were recorded, wherever the weights are.
     module = _double_when_used(tensors.block.get_submodule(layout.module))
     _complete_buffers(module, seen.tables)
     x = torch.randn(shape, generator=torch.Generator().manual_seed(_SEED), dtype=torch.float64)
-    x = x.to(next(module.parameters()).device)
     found: list[AttentionCall] = []
     positional, named = _in_double(seen.arguments, x.device)
     given = next(each for each in (*positional, *named.values()) if isinstance(each, Tensor) and each.shape == shape)
@@ -177,18 +178,22 @@ def verified_scale(tensors: LayerTensors, seen: Seen, name: str, number: int) ->
 
 
 def _double_when_used(attention: nn.Module) -> nn.Module:
-    """Return a copy in float64 whose large weights are so only while they run: all at once would be twice the layer."""
+    """Return a copy in float64 on the CPU; large weights are so only while they run: all at once would be too much.
+
+    The large ones are those of the layer itself, which stay where they are.
+    """
     shared = {id(value): value for module in attention.modules() if _is_large(module) for value in module.parameters()}
-    whole = copy.deepcopy(attention, shared).eval()
+    whole = without_hooks(copy.deepcopy(attention, shared)).eval()
     for module in whole.modules():
         if _is_large(module):
             module.register_forward_pre_hook(_to_double)
             module.register_forward_hook(_from_double, always_call=True)
             continue
         for name, value in list(module.named_parameters(recurse=False)):
-            module.register_parameter(name, nn.Parameter(value.double(), requires_grad=False))
+            module.register_parameter(name, nn.Parameter(value.cpu().double(), requires_grad=False))
         for name, value in list(module.named_buffers(recurse=False)):
-            vars(module)["_buffers"][name] = value.double() if value.is_floating_point() else value
+            own = value if value.is_meta else value.cpu()
+            vars(module)["_buffers"][name] = own.double() if own.is_floating_point() else own
     return whole
 
 
@@ -202,7 +207,7 @@ def _to_double(module: nn.Module, arguments: Any) -> None:
     del arguments
     vars(module)["_stored"] = dict(module.named_parameters(recurse=False))
     for name, value in vars(module)["_stored"].items():
-        module.register_parameter(name, nn.Parameter(value.double(), requires_grad=False))
+        module.register_parameter(name, nn.Parameter(value.cpu().double(), requires_grad=False))
 
 
 def _from_double(module: nn.Module, arguments: Any, output: Any) -> None:
@@ -212,7 +217,7 @@ def _from_double(module: nn.Module, arguments: Any, output: Any) -> None:
 
 
 def _double(found: Affine) -> Affine:
-    return Affine(found.weight.double(), None if found.bias is None else found.bias.double())
+    return Affine(found.weight.cpu().double(), None if found.bias is None else found.bias.cpu().double())
 
 
 def _complete_buffers(module: nn.Module, tables: Mapping[str, Tensor]) -> None:

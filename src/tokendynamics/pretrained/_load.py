@@ -6,18 +6,18 @@ import copy
 from collections.abc import Callable, Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from tokendynamics.numerics._arguments import as_path
+from tokendynamics.numerics._arguments import as_device, as_path
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, CheckpointError, expected, shown
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.pretrained._checkpoint import Checkpoint, Origin
+from tokendynamics.pretrained._dispatch import as_device_map, placement_of, without_hooks
 from tokendynamics.pretrained._initialization import initial_laws
 from tokendynamics.pretrained._network import Network, dtype_of, empty_network, evaluating, half_of, shapes_of
-from tokendynamics.pretrained._other_libraries import refusing
 from tokendynamics.pretrained._peft import with_adapter
 from tokendynamics.pretrained._stored_names import ignored, stored_names
 from tokendynamics.pretrained._weights import TensorStore, Weights
@@ -47,6 +47,7 @@ def load(
     inputs: Callable[[int], Mapping[str, Tensor]] | None = None,
     dtype: str | torch.dtype = "float32",
     device: str | torch.device = "cpu",
+    device_map: str | Mapping[str, Any] | None = None,
     allow_pickle: bool = False,
     cache: str | Path | None = None,
     progress: bool | Progress = False,
@@ -68,10 +69,11 @@ def load(
         half: Which half of a network of two, "encoder" or "decoder", "text" or "vision".
         dtype: Number format of the forward pass: float32, float64, bfloat16 or float16.
         device: Where to compute.
+        device_map: Several devices for the forward pass (extra `devices`): "auto" fills the accelerators in turn; or
+            the device of each module of the base model by name. Each weight is read once, to its own device.
         allow_pickle: Also read pickled weights, by torch's restricted unpickler. Remote code is never run.
         cache: Folder for converted GGUF files; by default TOKENDYNAMICS_CACHE or the user's cache folder.
-        progress: True for a progress bar where a file is converted first, or a function; see
-            `progress`.
+        progress: True for a progress bar where a file is converted first, or a function; see `progress`.
 
     Raises:
         CheckpointError: It cannot be found, read or trusted.
@@ -83,19 +85,40 @@ def load(
     48
     """
     if isinstance(spec, nn.Module):
-        if stream:
-            raise ArgumentValueError(expected("stream", "None or False for a live network", stream))
+        _check_live(stream, device_map)
         return _live(spec, Origin(type(spec).__name__, given_tokenizer=tokenizer), half, inputs, adapter)
     if not isinstance(spec, str | PathLike):
         raise ArgumentTypeError(expected("spec", "a name, a path or a network", type(spec).__name__, FORMS))
-    kind, place = dtype_of(dtype), _device(device)
+    kind, place, spread = dtype_of(dtype), as_device(device, "device"), _spread(device_map, stream, adapter)
     with reporting(progress) as report:
         found = find(spec, allow_pickle=allow_pickle, cache=cache, report=report)
-    checkpoint = _of_files(found, tokenizer, half, stream, kind, place, allow_pickle)
+    checkpoint = _of_files(found, tokenizer, half, stream, kind, place, allow_pickle, spread)
     if adapter is None:
         return checkpoint
     origin = Origin(checkpoint.name, found.source, found.folder, checkpoint.random_seed, tokenizer)
     return _live(checkpoint.model, origin, None, None, adapter)
+
+
+_Spread: TypeAlias = Literal["auto"] | dict[str, torch.device] | None
+
+
+def _spread(device_map: str | Mapping[str, Any] | None, stream: bool | None, adapter: Any) -> _Spread:
+    """Return where the parts of a stored network are to go, as far as that can be said without it."""
+    if device_map is None:
+        return None
+    for name, other in (("stream", stream), ("adapter", adapter)):
+        if other:
+            raise ArgumentValueError(expected("device_map", f"None beside {name}=", shown(device_map)))
+    chosen = as_device_map(device_map)
+    return "auto" if chosen is None else chosen
+
+
+def _check_live(stream: bool | None, device_map: Any) -> None:
+    if stream:
+        raise ArgumentValueError(expected("stream", "None or False for a live network", stream))
+    if device_map is not None:
+        advice = "dispatch it yourself, with accelerate.dispatch_model: it is run where it is"
+        raise ArgumentValueError(expected("device_map", "None for a live network", shown(device_map), advice))
 
 
 def _of_files(
@@ -106,6 +129,7 @@ def _of_files(
     dtype: torch.dtype,
     device: torch.device,
     allow_pickle: bool,
+    spread: _Spread = None,
 ) -> Checkpoint:
     """Return the checkpoint of stored or drawn weights."""
     config = _config(found)
@@ -120,7 +144,11 @@ def _of_files(
     seed = found.seed if isinstance(found, Untrained) else None
     origin = Origin(found.name, found.source, found.folder, seed, tokenizer)
     own = getattr(network, "config", config)
-    return Checkpoint(origin, Network(network, own, dtype, device, weights, stream), discovery)
+    placement = None
+    if spread is not None:
+        chosen = None if spread == "auto" else spread
+        placement = placement_of(network, chosen, discovery.layout.blocks, dtype)
+    return Checkpoint(origin, Network(network, own, dtype, device, weights, stream, placement), discovery)
 
 
 def _live(
@@ -142,9 +170,9 @@ def _live(
     if first.is_meta:
         raise CheckpointError(expected("spec", "a network with weights", f"a {name} on the meta device", "load them"))
     subject: Any = part
-    if first.dtype in (torch.float16, torch.bfloat16) or first.device.type != "cpu":
+    if any(each.dtype in (torch.float16, torch.bfloat16) or each.device.type != "cpu" for each in part.parameters()):
         # The layout shows in single precision; half precision would hide it in rounding.
-        subject = copy.deepcopy(part).float().cpu()
+        subject = without_hooks(copy.deepcopy(part)).float().cpu()
     with evaluating(subject):
         discovery = discover(subject, inputs or random_inputs(subject), found_on="the network itself")
     config = getattr(part, "config", None)
@@ -182,18 +210,3 @@ def _stored(folder: Path, allow_pickle: bool) -> TensorStore:
     came = f"only pickled ones ({pickled[0].name}), which can run code when read" if pickled else "none"
     advice = "pickled weights that you trust need allow_pickle=True (--allow-pickle)"
     raise CheckpointError(expected(str(folder), "safetensors weights", came, advice))
-
-
-def _device(device: str | torch.device) -> torch.device:
-    if not isinstance(device, str | torch.device):
-        raise ArgumentTypeError(expected("device", "the name of a device", shown(device), "such as cpu"))
-
-    def refusal(words: str) -> ArgumentValueError:
-        return ArgumentValueError(expected("device", "a device of this machine", f"{device} ({words})", "use cpu"))
-
-    with refusing(refusal):
-        place = torch.device(device)
-        torch.empty(0, device=place)
-    if place.type == "meta":
-        raise refusal("which stores no numbers")
-    return place

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from tokendynamics.numerics._errors import ArgumentValueError, CheckpointError, expected, shown
 from tokendynamics.numerics._resources import check_fits, free_memory, give_back
+from tokendynamics.pretrained._dispatch import Placement
 from tokendynamics.pretrained._other_libraries import refusing, silenced
 
 _BY_NAME = {
@@ -30,6 +31,10 @@ _HALVES: Mapping[str, tuple[str, ...]] = {
     "vision": ("vision_model", "vision_tower", "visual"),
 }
 """What the halves of a network are called inside it."""
+
+
+Place = Callable[[str], torch.device]
+"""Says on which device the tensor of a name belongs."""
 
 
 @runtime_checkable
@@ -133,8 +138,8 @@ def shapes_of(network: nn.Module) -> Mapping[str, tuple[int, ...]]:
     return {name: tuple(parameter.shape) for name, parameter in network.named_parameters()}
 
 
-def fill(network: nn.Module, weights: Readable, dtype: torch.dtype, device: torch.device) -> nn.Module:
-    """Give every parameter of an empty network its values, one at a time, and return it ready to run.
+def fill(network: nn.Module, weights: Readable, dtype: torch.dtype, place: Place) -> nn.Module:
+    """Give every parameter of an empty network its values, one at a time where it belongs; return it ready to run.
 
     The tables that a network computes (of positions, rotations and masks) count as well: a context of a million
     tokens may ask for a table of its square.
@@ -142,12 +147,13 @@ def fill(network: nn.Module, weights: Readable, dtype: torch.dtype, device: torc
     Raises:
         MemoryLimitError: More than there is memory for.
     """
-    check_fits(_bytes_of(network), "the network", "stream=True runs it block by block, audit(…) reads one layer")
+    advice = "stream=True runs it block by block, audit(…) reads one layer"
+    check_fits(_bytes_of(network, place), "the network", advice)
     for name in list(shapes_of(network)):
-        values = nn.Parameter(weights.read(name).to(device=device, dtype=dtype), requires_grad=False)
+        values = nn.Parameter(weights.read(name).to(device=place(name), dtype=dtype), requires_grad=False)
         for each in _names_of(network, name):
             put(network, each, values)
-    fill_buffers(network, device)
+    fill_buffers(network, place)
     for name in weights.tables:
         table = network.get_buffer(name)
         table.copy_(weights.read(name).to(table))
@@ -167,16 +173,19 @@ def _names_of(network: nn.Module, name: str) -> list[str]:
     return [each for each, other in network.named_parameters(remove_duplicate=False) if other is parameter]
 
 
-def _bytes_of(network: nn.Module) -> int:
-    return sum(each.numel() * each.element_size() for each in (*network.parameters(), *network.buffers()))
+def _bytes_of(network: nn.Module, place: Place) -> int:
+    """Count the bytes that go into the memory of the machine, not those of its accelerators."""
+    tensors = (*network.named_parameters(), *network.named_buffers())
+    return sum(each.numel() * each.element_size() for name, each in tensors if place(name).type == "cpu")
 
 
-def fill_buffers(network: Any, device: torch.device) -> None:
+def fill_buffers(network: Any, place: Place) -> None:
     """Compute the tables that no file stores (rotary frequencies, position ids) as transformers itself does."""
-    for module in network.modules():
+    for prefix, module in network.named_modules():
         empty = {name: buffer for name, buffer in module.named_buffers(recurse=False) if buffer.is_meta}
         for name, buffer in empty.items():
             persistent = name not in module._non_persistent_buffers_set
+            device = place(f"{prefix}.{name}" if prefix else name)
             module.register_buffer(name, torch.empty_like(buffer, device=device), persistent=persistent)
         if empty:
             network._init_weights(module)
@@ -214,7 +223,7 @@ class Network:
     Attributes:
         config: The transformers configuration; None for a live network without one.
         dtype: Number format of `model`.
-        device: Where it is.
+        device: Where it is; of one that is dispatched to several, where single blocks are read to.
         parameters: How many it has, each tied one once.
         live: Whether it is a live network, which may change between two looks.
         main_input: Name of what its forward pass reads; None for a network of the user's own.
@@ -229,6 +238,7 @@ class Network:
         device: torch.device,
         weights: Readable | None,
         stream: bool | None = None,
+        placement: Placement | None = None,
     ) -> None:
         self.config = config
         self.dtype = dtype
@@ -238,15 +248,19 @@ class Network:
         self.main_input = getattr(network, "main_input_name", None)
         self._network = network
         self._weights = weights
+        self._placement = placement
         needed = dtype.itemsize * self.parameters
         large = device.type == "cpu" and needed > free_memory() if stream is None else stream
-        self.streamed = self._weights is not None and large
+        self.streamed = self._weights is not None and large and placement is None
 
     @cached_property
     def _filled(self) -> nn.Module:
         if self._weights is None:
             return self._network
-        return fill(copy.deepcopy(self._network).to(self.dtype), self._weights, self.dtype, self.device)
+        empty = copy.deepcopy(self._network).to(self.dtype)
+        if self._placement is None:
+            return fill(empty, self._weights, self.dtype, lambda name: self.device)
+        return self._placement.dispatch(fill(empty, self._weights, self.dtype, self._placement.of))
 
     @property
     def model(self) -> nn.Module:

@@ -71,8 +71,8 @@ def _moved(value: Any, like: Tensor) -> Any:
 
 
 def _joined(states: list[Tensor]) -> Tensor:
-    """Join all in one tensor; the list is emptied, so that each state is in memory twice for a moment only."""
-    joined = torch.stack(states)
+    """Join all in one tensor, on the device of the first; the list is emptied, since each state is in memory twice."""
+    joined = torch.stack([state.to(states[0].device) for state in states])
     states.clear()
     return joined
 
@@ -127,7 +127,8 @@ class StateWatch(ExitStack):
 
         def add(part: Tensor) -> None:
             if self._x is not None:
-                keep(self._x + (part if factor == 1.0 else factor * part))
+                # Of a network on several devices the input may still be on that of the block before.
+                keep(self._x.to(part.device) + (part if factor == 1.0 else factor * part))
 
         if side == "input":
             self._before(module, keep)

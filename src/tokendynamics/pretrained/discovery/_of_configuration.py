@@ -41,7 +41,7 @@ def discover_in(config: Any, network: nn.Module, half: str | None, origin: str) 
     small._experts_implementation_internal = "eager"
     _, copy = half_of(empty_network(small), half, origin)
     filled = fill_randomly(copy)
-    fill_buffers(filled, torch.device("cpu"))
+    fill_buffers(filled, lambda name: torch.device("cpu"))
     found = discover(filled, random_inputs(filled), found_on="a small random copy")
     places = [first.index(kind) for kind in kinds]
     names = tuple(f"{name}.{number}" for number in range(depth)) if name else found.layout.blocks * depth
