@@ -1,42 +1,66 @@
-"""A trace against the plain forward pass that it contains."""
+"""A trace against the forward passes that it contains."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import torch
+from torch import Tensor
 
-from bench.measure import Comparison, alternate, overhead
+from bench.measure import Comparison, overhead, rounds_of
 from tokendynamics.diagnosis import trace
 from tokendynamics.diagnosis.texts import default_texts
-from tokendynamics.pretrained import load
+from tokendynamics.pretrained import Checkpoint, load
+from tokendynamics.pretrained.discovery._packing import filled_up
+
+_SHORT = range(4, 64, 2)
+_LONG = range(8, 98, 3)
+"""Lengths of 30 prompts: from a few words to a paragraph, and to a page."""
 
 
 def run() -> Iterator[Comparison]:
-    """SmolLM2-135M on the default texts."""
-    ckpt, texts = load("smollm2"), default_texts()
-    encoded = [ckpt.encode(text).ids for text in texts.values()]
+    """SmolLM2-135M on prompts of mixed lengths, against passes one by one and against one padded pass."""
+    ckpt = load("smollm2")
+    ids = torch.cat([ckpt.encode(text).ids[0] for text in default_texts().values()])
+    for lengths, targets in ((_SHORT, (1.05, 1.35)), (_LONG, (1.25, 1.35))):
+        starts = [37 * place % (len(ids) - max(lengths)) for place in range(len(lengths))]
+        prompts = [ids[start : start + length] for start, length in zip(starts, lengths, strict=True)]
+        works = {
+            "ours": lambda prompts=prompts: trace(ckpt, prompts),
+            "one by one": lambda prompts=prompts: _one_by_one(ckpt, prompts),
+            "padded": lambda prompts=prompts: _padded(ckpt, prompts),
+        }
+        rounds = rounds_of(works, 5)
+        for (other, words), most in zip(_OTHERS.items(), targets, strict=True):
+            yield overhead(
+                f"trace, SmolLM2, {len(prompts)} prompts of {min(lengths)} to {max(lengths)} tokens, against {words}",
+                [(each["ours"], each[other]) for each in rounds],
+                at_most=most,
+                error=_difference(ckpt, prompts),
+            )
 
-    def forward() -> None:
-        with torch.inference_mode():
-            for ids in encoded:
-                ckpt.model(ids, output_hidden_states=True)
 
-    def forward_with_logits() -> None:
-        with torch.inference_mode():
-            for ids in encoded:
-                states = ckpt.model(ids, output_hidden_states=True).last_hidden_state
-                torch.nn.functional.linear(states, ckpt.model.get_input_embeddings().weight)
+_OTHERS = {"one by one": "plain forward passes one by one", "padded": "one padded pass"}
 
+
+def _one_by_one(ckpt: Checkpoint, prompts: list[Tensor]) -> None:
     with torch.inference_mode():
-        hidden = ckpt.model(encoded[0], output_hidden_states=True).hidden_states
-    difference = float((ckpt.states(encoded[0]).feed_forward[:-1] - torch.cat(hidden[:-1])).abs().max())
-    tokens = sum(ids.shape[-1] for ids in encoded)
-    for name, other in (("base model", forward), ("language model, logits included", forward_with_logits)):
-        yield overhead(
-            f"trace, SmolLM2, {len(texts)} texts ({tokens} tokens), against the forward pass with hidden states of "
-            f"the {name}",
-            alternate(lambda: trace(ckpt, texts), other, 9),
-            at_most=1.25,
-            error=f"states differ by {difference:.0e}",
-        )
+        for ids in prompts:
+            ckpt.model(ids[None], output_hidden_states=True)
+
+
+def _padded(ckpt: Checkpoint, prompts: list[Tensor]) -> None:
+    with torch.inference_mode():
+        ckpt.model(**filled_up(prompts, 0), output_hidden_states=True)
+
+
+def _difference(ckpt: Checkpoint, prompts: list[Tensor]) -> str:
+    """Say how far the states in company are from the network's own, alone."""
+    worst = 0.0
+    for pack in ckpt.states_in_packs(prompts):
+        for number, place in enumerate(pack.places):
+            with torch.inference_mode():
+                alone = torch.cat(ckpt.model(prompts[place][None], output_hidden_states=True).hidden_states[:-1])
+            found = pack.of(number).feed_forward[:-1]
+            worst = max(worst, float((found - alone).abs().max() / alone.abs().max()))
+    return f"states differ by {worst:.0e} of the largest"

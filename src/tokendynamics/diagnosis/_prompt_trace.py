@@ -23,7 +23,7 @@ from tokendynamics.observables._clusters import clusters
 from tokendynamics.observables._directions import refuse_zero_tokens
 from tokendynamics.observables._half_space import hemisphere
 from tokendynamics.observables._summary import Gram, gram_of, summarize_gram
-from tokendynamics.pretrained import SiteStates
+from tokendynamics.pretrained._states import PackStates
 
 SINK_RATIO = 4.0
 """A token is a sink where its norm exceeds this many times the (lower) median of its prompt's tokens there."""
@@ -89,32 +89,68 @@ class PromptTrace:
     unit_sums: np.ndarray
 
 
-def measure_prompt(
-    states: SiteStates, tokens: list[str], sinks: str | Sequence[int], ratio: float, slower: dict[str, Observable]
-) -> PromptTrace:
-    """Measure the states of one forward pass.
+def measure_pack(
+    states: PackStates,
+    tokens: Sequence[list[str]],
+    sinks: str | Sequence[int],
+    ratio: float,
+    slower: dict[str, Observable],
+) -> list[PromptTrace]:
+    """Measure the states of one forward pass, all of its prompts at once.
+
+    Args:
+        states: From `Checkpoint.states_in_packs`.
+        tokens: The text of each prompt's tokens.
+        sinks: See `tokendynamics.trace`, also for the next.
+        ratio: Likewise.
+        slower: From `slower_observables`.
 
     Raises:
         ArgumentValueError: Sinks that do not exist, or that leave no token; a state that is zero or not finite.
     """
-    final = () if states.final_norm is None else (states.final_norm[None].cpu(),)
-    gram = gram_of(states.attention[1:].cpu(), states.feed_forward.cpu(), *final)
-    refuse_zero_tokens(gram.size == 0, "states")
+    final = () if states.final_norm is None else (states.final_norm[None],)
+    parts = [part.cpu() for part in (states.attention[1:], states.feed_forward, *final)]
+    gram = gram_of(*(part.flatten(0, 1) for part in parts))
     places = _sites(len(states.feed_forward), with_final_norm=bool(final))
-    token_norms = gram.size[places.of("feed_forward")]
-    found = find_sinks(token_norms, ratio)
-    removed = tokens_left_out(found, sinks)
-    left = ~removed[places.layers]
-    keep = torch.stack([torch.ones_like(left), left])
-    values = summarize_gram(gram, keep) | {name: _one_by_one(gram, keep, each) for name, each in slower.items()}
-    return PromptTrace(
-        observables={name: places.grid(numbers.mT) for name, numbers in values.items()},
-        per_layer=_sink_numbers(found, token_norms),
-        component_change=_component_change(gram.cosines, ~removed.any(dim=0), places),
-        token_count=np.stack([np.full(len(removed), len(tokens)), (~removed).sum(dim=-1).numpy()], axis=-1),
-        tokens=tokens,
-        unit_sums=places.grid(gram.sums_of_directions(keep).transpose(0, 1)),
-    )
+    prompts, longest = states.feed_forward.shape[1:3]
+    sizes = gram.size.reshape(-1, prompts, longest)
+    found = [
+        _tokens_that_count(sizes[:, number, :length], places, sinks, ratio)
+        for number, length in enumerate(states.lengths)
+    ]
+    keep = torch.zeros(2, len(sizes), prompts, longest, dtype=torch.bool)
+    for number, (length, (_, removed)) in enumerate(zip(states.lengths, found, strict=True)):
+        keep[0, :, number, :length] = True
+        keep[1, :, number, :length] = ~removed[places.layers]
+    refuse_zero_tokens(keep[0] & (sizes == 0), "states")
+    mask = keep.flatten(1, 2)
+    values = summarize_gram(gram, mask) | {name: _one_by_one(gram, mask, each) for name, each in slower.items()}
+    values = {name: numbers.unflatten(-1, (-1, prompts)) for name, numbers in values.items()}
+    sums = gram.sums_of_directions(mask).unflatten(1, (-1, prompts))
+    cosines = gram.cosines.unflatten(0, (-1, prompts))
+    traces = []
+    for number, (length, (sinks_found, removed)) in enumerate(zip(states.lengths, found, strict=True)):
+        own = cosines[:, number, :length, :length]
+        counts = np.full(len(removed), length), (~removed).sum(dim=-1).numpy()
+        traces.append(
+            PromptTrace(
+                observables={name: places.grid(numbers[..., number].mT) for name, numbers in values.items()},
+                per_layer=_sink_numbers(sinks_found, sizes[places.of("feed_forward"), number, :length]),
+                component_change=_component_change(own, ~removed.any(dim=0), places),
+                token_count=np.stack(counts, axis=-1),
+                tokens=tokens[number],
+                unit_sums=places.grid(sums[:, :, number].transpose(0, 1)),
+            )
+        )
+    return traces
+
+
+def _tokens_that_count(
+    sizes: Float[Tensor, "state token"], places: _Sites, sinks: str | Sequence[int], ratio: float
+) -> tuple[Bool[Tensor, "layer token"], Bool[Tensor, "layer token"]]:
+    """Return the sinks of a prompt at each layer, and the tokens that are left out there."""
+    found = find_sinks(sizes[places.of("feed_forward")], ratio)
+    return found, tokens_left_out(found, sinks)
 
 
 def slower_observables(extra: Sequence[str], cluster_angle: float) -> dict[str, Observable]:

@@ -17,14 +17,15 @@ from tokendynamics.diagnosis._prompt_trace import (
     SINK_HANDLING,
     SINK_RATIO,
     SITES,
+    Observable,
     PromptTrace,
-    measure_prompt,
+    measure_pack,
     slower_observables,
 )
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected, shown
 from tokendynamics.numerics._resources import check_fits
 from tokendynamics.numerics._signatures import typed_arguments
-from tokendynamics.pretrained import Architecture, Checkpoint, SiteStates
+from tokendynamics.pretrained import Architecture, Checkpoint
 from tokendynamics.pretrained._inputs import Prepared, images_in, prepared
 from tokendynamics.provenance._progress import Progress, reporting, tracked
 
@@ -39,26 +40,28 @@ def trace(
     truncate: bool = False,
     extra: Sequence[str] = (),
     cluster_angle: float = 0.5,
+    packed: bool = True,
     progress: bool | Progress = False,
 ) -> xr.Dataset:
     """Run real text through the real model and measure the tokens at every site of every layer (`asymptotic` 7).
 
     Args:
         ckpt: From `tokendynamics.load`.
-        texts: One prompt, several, or several by name. A prompt is a text; token ids; an image (a path, a PIL image or
-            an array; a folder of them is several); or arguments of the forward pass by name, for one input.
-        sinks: What "removed" leaves out: "detect" (norm above `sink_ratio` times the prompt's median after that layer;
-            a token that is one in half of the layers is left out in all), or positions, such as ``(0,)``, or ``()``.
-        sink_ratio: Dimensionless, above 1.
+        texts: One prompt, several, or several by name. A prompt is a text; token ids; an image (path, PIL image, array;
+            a folder is several); or arguments of the forward pass by name, for one input.
+        sinks: What "removed" leaves out: "detect" (norm above `sink_ratio`, above 1, times the prompt's median after
+            that layer; one in half of the layers is left out in all), or positions, such as ``(0,)``, or ``()``.
+        sink_ratio: See `sinks`.
         truncate: Whether a prompt longer than the context is cut; otherwise it is refused.
         extra: Observables that cost more than the forward pass: "clusters", "hemisphere_margin".
         cluster_angle: For "clusters", the angle in radians within which two tokens belong together.
+        packed: Whether prompts may share a forward pass: faster, the same to rounding.
         progress: True for a progress bar, or a function; see `progress`.
 
     Returns:
-        Dataset with dims ``prompt``, ``layer`` (0 … L, 0 the input of the first block), ``site`` ("attention",
-        "feed_forward": the residual state after that part of the block; "final_norm": after the last norm; at layer 0
-        only "feed_forward" exists, "final_norm" only at layer L), ``sinks`` ("kept", "removed"), ``component``.
+        Dataset with dims ``prompt``, ``layer`` (0 … L, 0 the input of the first block), ``site`` (the residual state
+        after "attention", "feed_forward" or "final_norm"; at layer 0 only "feed_forward" exists, "final_norm" only at
+        layer L), ``sinks`` ("kept", "removed"), ``component``.
         (prompt, layer, site, sinks): ``consensus_first``, ``consensus_first_signed``, ``consensus_last`` (E,
         `asymptotic` (25), against the first and the last token that counts), ``mean_pair_cosine``,
         ``effective_rank``, ``stable_rank`` (each also ``…_unit_rows``), ``rank_one_distance``, ``norm_median``,
@@ -72,7 +75,7 @@ def trace(
         ``cosine_beyond_anisotropy``, what the tokens of one prompt share beyond that; NaN for one prompt.
 
     Raises:
-        ArgumentTypeError, ArgumentValueError: No prompt, an empty, too long or unreadable one; an impossible argument.
+        ArgumentTypeError, ArgumentValueError: No prompt, an empty, too long or unreadable one; a wrong argument.
         MemoryLimitError: A prompt whose states and cosines are larger than the memory.
 
     >>> from tokendynamics.pretrained import load
@@ -80,36 +83,48 @@ def trace(
     >>> table.sizes["layer"], float(table.mean_pair_cosine.sel(site="feed_forward", sinks="kept")[0, 0].round(1))
     (7, 0.0)
     """
-    _check_above("sink_ratio", sink_ratio, 1.0)
-    _check_above("cluster_angle", cluster_angle, 0.0)
+    _check_above(sink_ratio=(sink_ratio, 1.0), cluster_angle=(cluster_angle, 0.0))
     prompts, slower = named_prompts(texts), slower_observables(extra, cluster_angle)
     with reporting(progress) as report:
-        found = _states_of(ckpt, prompts, truncate)
-        going = tracked(prompts, report, "following the tokens")
-        rows = [measure_prompt(*next(found), sinks, sink_ratio, slower) for _ in going]
-    attrs = _conventions(ckpt, prompts, sinks, sink_ratio)
+        found = _measured(ckpt, _inputs_of(ckpt, prompts, truncate), sinks, sink_ratio, slower, packed)
+        rows = dict(next(found) for _ in tracked(prompts, report, "following the tokens"))
+    attrs = _conventions(ckpt, prompts, sinks, sink_ratio) | {"passes": _passes_in_words(ckpt, packed)}
     attrs |= {"cluster_angle": cluster_angle} if "clusters" in extra else {}
-    return _as_dataset(rows, {name: _in_words(item) for name, item in prompts.items()}, attrs)
+    return _as_dataset([rows[place] for place in range(len(rows))], prompts, attrs)
 
 
-def _states_of(ckpt: Checkpoint, prompts: Mapping[str, Any], truncate: bool) -> Iterator[tuple[SiteStates, list[str]]]:
-    """Yield the states of each prompt in the model, and its tokens; of a streamed model all are passed together."""
-    waiting: list[Prepared] = []
-    for name, item in prompts.items():
-        given = prepared(ckpt, item, truncate=truncate, argument=name)
-        if given.tokens is not None:
-            check_fits(_bytes_needed(ckpt, len(given.tokens)), name, "shorten the prompt")
-        if ckpt.streamed:
-            waiting.append(given)
-        else:
-            yield _with_tokens(ckpt.states(given.inputs), given)
-    if waiting:
-        for states, given in zip(ckpt.states_of_all([each.inputs for each in waiting]), waiting, strict=True):
-            yield _with_tokens(states, given)
+def _passes_in_words(ckpt: Checkpoint, packed: bool) -> str:
+    if packed and not ckpt.streamed and ckpt.packing != "none":
+        return "prompts may share a forward pass, which changes their states by rounding"
+    return "each prompt has a forward pass of its own"
 
 
-def _with_tokens(states: SiteStates, given: Prepared) -> tuple[SiteStates, list[str]]:
-    return states, given.tokens or [str(place) for place in range(states.feed_forward.shape[1])]
+def _inputs_of(ckpt: Checkpoint, prompts: Mapping[str, Any], truncate: bool) -> list[Prepared]:
+    """Return every prompt as arguments of a forward pass; what is wrong is found before the work begins."""
+    given = [prepared(ckpt, item, truncate=truncate, argument=name) for name, item in prompts.items()]
+    needed = {name: _bytes_needed(ckpt, len(each.tokens or ())) for name, each in zip(prompts, given, strict=True)}
+    largest = max(needed, key=lambda name: needed[name])
+    check_fits(needed[largest], largest, "shorten the prompt")
+    if ckpt.streamed:
+        check_fits(sum(needed.values()), "texts", "they pass each block together: trace them in several calls")
+    return given
+
+
+def _measured(
+    ckpt: Checkpoint,
+    given: Sequence[Prepared],
+    sinks: str | Sequence[int],
+    ratio: float,
+    slower: dict[str, Observable],
+    packed: bool,
+) -> Iterator[tuple[int, PromptTrace]]:
+    """Yield the measures of each prompt with its number, in the order of the passes."""
+    for states in ckpt.states_in_packs([each.inputs for each in given], packed=packed):
+        tokens = [
+            given[place].tokens or [str(number) for number in range(length)]
+            for place, length in zip(states.places, states.lengths, strict=True)
+        ]
+        yield from zip(states.places, measure_pack(states, tokens, sinks, ratio, slower), strict=True)
 
 
 def _in_words(item: Any) -> str:
@@ -125,9 +140,10 @@ def _bytes_needed(ckpt: Checkpoint, tokens: int) -> int:
     return states * tokens * (facts.dim * ckpt.dtype.itemsize + 8 * tokens)
 
 
-def _check_above(argument: str, value: float, least: float) -> None:
-    if not least < value < float("inf"):
-        raise ArgumentValueError(expected(argument, f"a number above {least:g}", value))
+def _check_above(**bounds: tuple[float, float]) -> None:
+    for argument, (value, least) in bounds.items():
+        if not least < value < float("inf"):
+            raise ArgumentValueError(expected(argument, f"a number above {least:g}", value))
 
 
 def _between_prompts(rows: list[PromptTrace], handling: str) -> np.ndarray:
@@ -143,7 +159,7 @@ def _between_prompts(rows: list[PromptTrace], handling: str) -> np.ndarray:
     return np.divide(products, pairs, out=np.full_like(products, np.nan), where=pairs > 0)
 
 
-def _as_dataset(rows: list[PromptTrace], prompts: Mapping[str, str], attrs: Mapping[str, str | float]) -> xr.Dataset:
+def _as_dataset(rows: list[PromptTrace], prompts: Mapping[str, Any], attrs: Mapping[str, str | float]) -> xr.Dataset:
     grid = ("prompt", "layer", "site", "sinks")
     variables: dict[str, Any] = {
         name: (grid, np.stack([row.observables[name] for row in rows])) for name in rows[0].observables
@@ -162,7 +178,7 @@ def _as_dataset(rows: list[PromptTrace], prompts: Mapping[str, str], attrs: Mapp
     variables["anisotropy_with_sinks"] = (("layer", "site"), _between_prompts(rows, "kept"))
     coords = {
         "prompt": list(prompts),
-        "text": ("prompt", list(prompts.values())),
+        "text": ("prompt", [_in_words(item) for item in prompts.values()]),
         "layer": np.arange(len(rows[0].token_count)),
         "site": list(SITES),
         "sinks": list(SINK_HANDLING),

@@ -180,12 +180,11 @@ def _summarize_piece(gram: Gram, keep: Bool[Tensor, "mask site token"]) -> dict[
     counted = keep.unsqueeze(-1) & keep.unsqueeze(-2)
     cosines = gram.cosines * counted
     size = gram.size * keep
-    largest = size.amax(dim=-1, keepdim=True)
-    relative = size / largest
+    relative = size / size.amax(dim=-1, keepdim=True)
     return {
         **_agreement(cosines, keep),
         **_ranks(gram, cosines, relative, keep),
-        **_spread(gram, cosines, counted, relative, largest),
+        **_spread(gram, keep),
         **_norm_quantiles(gram.size, keep),
     }
 
@@ -252,30 +251,38 @@ def _ranks(
     }
 
 
-def _spread(
-    gram: Gram,
-    cosines: Float64[Tensor, "mask site token token"],
-    counted: Bool[Tensor, "mask site token token"],
-    relative: Float64[Tensor, "mask site token"],
-    largest: Float64[Tensor, "mask site 1"],
-) -> dict[str, Float64[Tensor, "mask site"]]:
-    count = counted.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
-    pairs = counted.clone()
-    pairs.diagonal(dim1=-2, dim2=-1).fill_(False)
+def _spread(gram: Gram, keep: Bool[Tensor, "mask site token"]) -> dict[str, Float64[Tensor, "mask site"]]:
+    """Return what pairwise distances come to: measured once, and summed under each mask."""
+    largest = torch.where(keep.any(dim=0), gram.size, 0.0).amax(dim=-1, keepdim=True)
+    relative = gram.size / largest
     product = relative.unsqueeze(-1) * relative.unsqueeze(-2)
-    squared = (relative.unsqueeze(-1) - relative.unsqueeze(-2)).square() + 2 * product * (1 - cosines)
-    close = ((squared < _CLOSE * product) & pairs).flatten(start_dim=-2).any(dim=-1).any(dim=0)
-    distance = (squared.clamp(min=0) * pairs).sqrt()
+    squared = (relative.unsqueeze(-1) - relative.unsqueeze(-2)).square() + 2 * product * (1 - gram.cosines)
+    squared.diagonal(dim1=-2, dim2=-1).fill_(0.0)
+    counted = keep.any(dim=0)
+    pairs = counted.unsqueeze(-1) & counted.unsqueeze(-2)
+    pairs.diagonal(dim1=-2, dim2=-1).fill_(False)
+    close = ((squared < _CLOSE * product) & pairs).flatten(start_dim=-2).any(dim=-1)
+    squared.clamp_(min=0)
+    distance = squared.sqrt()
     if bool(close.any()):
-        exact = gram.exact_distances(close) / largest[:, close].unsqueeze(-1)
-        distance[:, close] = exact * pairs[:, close]
-    mean = distance.sum(dim=(-2, -1)) / (count * (count - 1)) * largest.squeeze(-1)
+        distance[close] = gram.exact_distances(close) / largest[close].unsqueeze(-1)
+        squared[close] = distance[close].square()
+    weights = keep.to(distance)
+    count = keep.sum(dim=-1)
+    mean = _sum_of_pairs(distance, weights) / (count * (count - 1)) * largest.squeeze(-1)
     # Σ_i |x_i − x̄|² = Σ_ij |x_i − x_j|²/(2ℓ)
-    scatter = distance.square().sum(dim=(-2, -1)) / (2 * count)
+    scatter = _sum_of_pairs(squared, weights) / (2 * count)
     return {
-        "rank_one_distance": (scatter / relative.square().sum(dim=-1)).sqrt(),
+        "rank_one_distance": (scatter / (relative.square() * weights).sum(dim=-1)).sqrt(),
         "distance_mean": torch.where(count > 1, mean, torch.nan),
     }
+
+
+def _sum_of_pairs(
+    values: Float64[Tensor, "site token token"], weights: Float64[Tensor, "mask site token"]
+) -> Float64[Tensor, "mask site"]:
+    """Return Σ_ij w_i v_ij w_j under each mask."""
+    return ((values @ weights.movedim(0, -1)).movedim(-1, 0) * weights).sum(dim=-1)
 
 
 def _norm_quantiles(

@@ -25,12 +25,14 @@ from tokendynamics.pretrained._architecture import architecture_of, as_layer, as
 from tokendynamics.pretrained._encoding import Encoding, encode, encode_bytes, load_image_processor, load_tokenizer
 from tokendynamics.pretrained._factors import LayerTensors, attention_weights, verified_scale
 from tokendynamics.pretrained._network import Network, evaluating
-from tokendynamics.pretrained._other_libraries import refusing
-from tokendynamics.pretrained._states import SiteStates, StateWatch, collect_states, run
+from tokendynamics.pretrained._other_libraries import refusing, silenced
+from tokendynamics.pretrained._packs import Pack, packs_of
+from tokendynamics.pretrained._states import PackStates, SiteStates, StateWatch, collect_states, run
 from tokendynamics.pretrained._streaming import StreamedNetwork
 from tokendynamics.pretrained._weights import AttentionWeights
 from tokendynamics.pretrained.discovery._discover import Discovery
 from tokendynamics.pretrained.discovery._interface import AttentionCall, watching
+from tokendynamics.pretrained.discovery._packing import Packing, filler_of, packing_of
 
 
 @dataclass
@@ -198,28 +200,56 @@ class Checkpoint:
             ArgumentValueError: Not one prompt, an id outside the vocabulary, or more tokens than the context.
             CheckpointError: The weights cannot be read, or the configuration describes a network that does not run.
         """
-        inputs = self._arguments(ids)
-        if self.streamed:
-            return self.states_of_all([inputs])[0]
-        network = self.model
-        with refusing(self._not_run), evaluating(network):
-            return collect_states(network, self.layout, inputs)
+        (states,) = self.states_in_packs([ids])
+        return states.of(0)
 
-    def states_of_all(self, several: Sequence[Tensor | Mapping[str, Any]]) -> list[SiteStates]:
-        """Return the states of several prompts; a network that is streamed reads its weights once for all of them.
+    def states_in_packs(
+        self, several: Sequence[Tensor | Mapping[str, Any]], *, packed: bool = True
+    ) -> Iterator[PackStates]:
+        """Yield the states of several prompts, pass by pass.
+
+        Prompts share a pass where `packing` says that they may, which leaves their states the same to rounding; each
+        says which prompts it is of. Of a network that is streamed every prompt has its own, and all go together, so
+        that weights are read once.
 
         Args:
             several: Each as `states` takes it.
+            packed: Whether they may share one.
 
         Raises:
             ArgumentTypeError, ArgumentValueError, CheckpointError: See `states`.
         """
-        if not self.streamed:
-            return [self.states(each) for each in several]
-        arguments, streaming = [self._arguments(each) for each in several], self._streaming
+        arguments = [self._arguments(each) for each in several]
+        if self.streamed:
+            yield from self._streamed_states(packs_of(arguments, "none", 0, self.device))
+            return
+        network = self.model
+        together = self.packing if packed and len(arguments) > 1 else "none"
+        with evaluating(network):
+            for pack in packs_of(arguments, together, filler_of(network), self.device):
+                with refusing(self._not_run):
+                    found = collect_states(network, self.layout, pack)
+                yield found
+
+    @property
+    def packing(self) -> Packing:
+        """Which inputs may share a forward pass; tried again on a live network, which may have changed.
+
+        In half precision none may: company would show in the third digit.
+        """
+        if self.dtype not in (torch.float32, torch.float64):
+            return "none"
+        if self._network.inputs is None:
+            return self.layout.packing
+        causal = all(layer.attention is not None and layer.attention.causal for layer in self.layout.layers)
+        with refusing(self._not_run), evaluating(self.model), silenced():
+            return packing_of(self.model, self._network.inputs, causal=causal)
+
+    def _streamed_states(self, packs: list[Pack]) -> list[PackStates]:
+        streaming = self._streaming
         with refusing(self._not_run), ExitStack() as stack:
-            watches = [stack.enter_context(StateWatch(streaming.network, self.layout)) for _ in arguments]
-            works = [partial(watch.run, inputs=each) for watch, each in zip(watches, arguments, strict=True)]
+            watches = [stack.enter_context(StateWatch(streaming.network, self.layout)) for _ in packs]
+            works = [partial(watch.run, pack=pack) for watch, pack in zip(watches, packs, strict=True)]
             return streaming.run(works)
 
     @property

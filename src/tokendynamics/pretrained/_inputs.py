@@ -72,7 +72,7 @@ def _token_ids(item: Any) -> Tensor | None:
         return None
     if not isinstance(item, Tensor | np.ndarray | Sequence) or isinstance(item, bytes):
         return None
-    ids = torch.as_tensor(item)
+    ids = torch.as_tensor(np.array(item) if isinstance(item, np.ndarray) else item)  # one that is not writable, too
     ids = ids[0] if ids.ndim == 2 and ids.shape[0] == 1 else ids
     whole = not ids.is_floating_point() and not ids.is_complex() and ids.dtype != torch.bool
     return ids.long() if whole and ids.ndim == 1 else None

@@ -176,7 +176,8 @@ def _live(
     with evaluating(subject):
         discovery = discover(subject, inputs or random_inputs(subject), found_on="the network itself")
     config = getattr(part, "config", None)
-    return Checkpoint(origin, Network(part, config, first.dtype, first.device, None), discovery)
+    made = inputs or random_inputs(part)
+    return Checkpoint(origin, Network(part, config, first.dtype, first.device, None, inputs=made), discovery)
 
 
 def _of_half(config: Any, half: str | None) -> Any:

@@ -228,6 +228,7 @@ class Network:
         live: Whether it is a live network, which may change between two looks.
         main_input: Name of what its forward pass reads; None for a network of the user's own.
         streamed: Whether blocks are read while they run.
+        inputs: Of a live network, what makes the arguments of a forward pass of so many random inputs.
     """
 
     def __init__(
@@ -239,8 +240,10 @@ class Network:
         weights: Readable | None,
         stream: bool | None = None,
         placement: Placement | None = None,
+        inputs: Callable[[int], Mapping[str, Any]] | None = None,
     ) -> None:
         self.config = config
+        self.inputs = inputs
         self.dtype = dtype
         self.device = device
         self.parameters = sum(parameter.numel() for parameter in network.parameters())

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from tokendynamics.pretrained._network import without_cache
 from tokendynamics.pretrained._other_libraries import silenced
+from tokendynamics.pretrained._packs import Pack
 from tokendynamics.pretrained.discovery._calls import state_of
 from tokendynamics.pretrained.discovery._layout import Layout
 from tokendynamics.pretrained.discovery._residual import Residual
@@ -37,8 +38,33 @@ class SiteStates:
     final_norm: Float[Tensor, "token dim"] | None
 
 
-def collect_states(network: nn.Module, layout: Layout, inputs: Mapping[str, Tensor]) -> SiteStates:
-    """Run the network once and keep the state at each site.
+@dataclass(frozen=True)
+class PackStates:
+    """States of the prompts of one pass; behind the end of a shorter one stands its first token again.
+
+    Attributes:
+        places: Which of the prompts that were asked for these are.
+        lengths: Their tokens.
+        attention: See `SiteStates`, also for the next two.
+        feed_forward: Likewise.
+        final_norm: Likewise.
+    """
+
+    places: tuple[int, ...]
+    lengths: tuple[int, ...]
+    attention: Float[Tensor, "depth prompt token dim"]
+    feed_forward: Float[Tensor, "depth prompt token dim"]
+    final_norm: Float[Tensor, "prompt token dim"] | None
+
+    def of(self, number: int) -> SiteStates:
+        """Return the states of one of them, by its number in the pass."""
+        length = self.lengths[number]
+        final = None if self.final_norm is None else self.final_norm[number, :length]
+        return SiteStates(self.attention[:, number, :length], self.feed_forward[:, number, :length], final)
+
+
+def collect_states(network: nn.Module, layout: Layout, pack: Pack) -> PackStates:
+    """Run the network once and keep the state of every token at each site.
 
     The tensors that the blocks hand on are kept as they are and joined after the pass: copying them meanwhile would
     push the weights out of the cache.
@@ -46,10 +72,10 @@ def collect_states(network: nn.Module, layout: Layout, inputs: Mapping[str, Tens
     Args:
         network: Ready to run.
         layout: Where its states are.
-        inputs: Arguments of its forward pass, for one input.
+        pack: What goes through it.
     """
     with StateWatch(network, layout) as watch, silenced(), without_cache(network):
-        return watch.run(network, inputs)
+        return watch.run(network, pack)
 
 
 def run(network: nn.Module, inputs: Mapping[str, Tensor]) -> None:
@@ -99,13 +125,18 @@ class StateWatch(ExitStack):
         if layout.final_norm is not None:
             self._after(network.get_submodule(layout.final_norm[0]), self.final.append)
 
-    def run(self, network: nn.Module, inputs: Mapping[str, Tensor]) -> SiteStates:
+    def run(self, network: nn.Module, pack: Pack) -> PackStates:
         """Run the network once in the present thread, and return the states that this pass goes through."""
         self._thread = get_ident()
-        _run(network, inputs)
-        attention = [torch.full_like(self.feed_forward[0], torch.nan), *self.attention]
+        _run(network, pack.arguments)
+        attention = _joined([torch.full_like(self.feed_forward[0], torch.nan), *self.attention])
+        feed_forward = _joined(self.feed_forward)
         final = self.final[-1].clone() if self.final else None
-        return SiteStates(_joined(attention), _joined(self.feed_forward), final)
+        longest = feed_forward.shape[2]
+        for number, length in enumerate(pack.lengths or ()):
+            for states in (attention, feed_forward, *(() if final is None else (final[None],))):
+                states[:, number, length:] = states[:, number, :1]
+        return PackStates(pack.places, pack.lengths or (longest,) * len(pack.places), attention, feed_forward, final)
 
     def _enter(self, x: Tensor) -> None:
         self._x = x
@@ -135,12 +166,18 @@ class StateWatch(ExitStack):
         else:
             self._after(module, keep if side == "output" else add)
 
+    def _by_prompt(self, states: Tensor) -> Tensor:
+        """Return states as (prompt, token, dim); some blocks work on the tokens of all prompts in one row."""
+        if states.ndim > 2:
+            return states
+        return states[None] if self._x is None else states.reshape(*self._x.shape[:-1], -1)
+
     def _before(self, module: nn.Module, keep: Callable[[Tensor], None]) -> None:
         def hook(module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
             del module
             states = state_of(positional, named)
             if states is not None and get_ident() == self._thread:
-                keep(_first_input(states))
+                keep(self._by_prompt(states))
 
         self.callback(module.register_forward_pre_hook(hook, with_kwargs=True).remove)
 
@@ -149,10 +186,6 @@ class StateWatch(ExitStack):
             del module, positional
             # Attention modules return (state, weights), blocks a tensor; older versions wrapped blocks likewise.
             if get_ident() == self._thread:
-                keep(_first_input(output[0] if isinstance(output, tuple) else output))
+                keep(self._by_prompt(output[0] if isinstance(output, tuple) else output))
 
         self.callback(module.register_forward_hook(hook).remove)
-
-
-def _first_input(states: Tensor) -> Tensor:
-    return states[0] if states.ndim > 2 else states

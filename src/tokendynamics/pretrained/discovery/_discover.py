@@ -21,6 +21,7 @@ from tokendynamics.pretrained.discovery._calls import ModuleCall, Pass, as_featu
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
 from tokendynamics.pretrained.discovery._layout import AttentionLayout, BlockLayout, Layout, Positions
 from tokendynamics.pretrained.discovery._norms import Norm, norm_of
+from tokendynamics.pretrained.discovery._packing import packing_of
 from tokendynamics.pretrained.discovery._residual import Residual, residual_of
 from tokendynamics.pretrained.discovery._rotation import TooFewInputsError
 
@@ -96,11 +97,14 @@ def _discovered(
         residual, other = _residual(quiet, first, block.start if projected is None else projected)
         problems = "; ".join(filter(None, (problem, other)))
         layers.append((BlockLayout(attention=attention, residual=residual, problem=problems), seen))
+    attentions = [layer.attention for layer, _ in layers]
+    causal = all(attention is not None and attention.causal for attention in attentions)
     layout = Layout(
         blocks=tuple(block.name for block in blocks),
         layers=tuple(layer for layer, _ in layers),
         final_norm=_final_norm(quiet_blocks[-1], first),
-        positions=_positions([layer.attention for layer, _ in layers], network, inputs),
+        positions=_positions(attentions, network, inputs),
+        packing=packing_of(network, inputs, causal=causal),
         found_on=found_on,
     )
     return Discovery(layout, tuple(seen for _, seen in layers), quiet_blocks[0].y.shape[-1])

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 from tokendynamics.pretrained.discovery._columns import Part, Storage
 from tokendynamics.pretrained.discovery._norms import Norm
+from tokendynamics.pretrained.discovery._packing import Packing
 from tokendynamics.pretrained.discovery._residual import Residual
 from tokendynamics.pretrained.discovery._rotation import Rotation
 
@@ -96,6 +97,7 @@ class Layout:
         layers: The layout of each of them.
         final_norm: The norm after the last block, and what it is; None without.
         positions: What tells the network the order of its tokens.
+        packing: Which inputs may share a forward pass.
         found_on: "the network itself" or "a small copy".
     """
 
@@ -103,6 +105,7 @@ class Layout:
     layers: tuple[BlockLayout, ...]
     final_norm: tuple[str, Norm] | None
     positions: Positions
+    packing: Packing
     found_on: str
 
     def with_blocks(self, blocks: tuple[str, ...], kinds: tuple[int, ...]) -> Layout:
@@ -119,6 +122,7 @@ class Layout:
             "blocks": list(self.blocks),
             "final_norm": None if self.final_norm is None else [self.final_norm[0], asdict(self.final_norm[1])],
             "positions": self.positions,
+            "packing": self.packing,
             "found_on": self.found_on,
             "kinds": [_short(asdict(kind)) for kind in kinds],
             "layers": [kinds.index(layer) for layer in self.layers],

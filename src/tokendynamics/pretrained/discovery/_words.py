@@ -17,6 +17,12 @@ _POSITIONS = {
     "absolute": "a table added to the embeddings, with a norm behind it",
     "none": "none but what the mask says",
 }
+_PACKING = {
+    "any lengths": "prompts of any lengths: no token sees a later one",
+    "any lengths with a mask": "prompts of any lengths, with a mask",
+    "equal shapes": "inputs of the same shape",
+    "none": "none: each runs alone",
+}
 _LONGEST = 40
 
 
@@ -28,6 +34,7 @@ def whole_in_words(layout: Layout) -> list[tuple[str, str]]:
         ("blocks", f"{len(layout.blocks)}{again}: {layout.blocks[0]} to {layout.blocks[-1]}"),
         ("positions", _POSITIONS[layout.positions]),
         ("final norm", end),
+        ("may share a pass", _PACKING[layout.packing]),
         ("found on", layout.found_on),
     ]
 
