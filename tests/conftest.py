@@ -8,6 +8,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 from collections.abc import Iterator
 from importlib.util import find_spec
+from threading import Thread
 
 import pytest
 from jaxtyping import config, install_import_hook
@@ -26,8 +27,16 @@ def unchecked() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=os.environ.get("OTHER_ROUNDING") == "1")
-def another_processor() -> Iterator[None]:
+def another_processor(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Under OTHER_ROUNDING=1 every test runs with sums and elementary functions that round as elsewhere."""
+    plainly = Thread.run
+
+    def run(thread: Thread) -> None:
+        """PyTorch keeps its modes for each thread: without this a thread would round as on this machine."""
+        with OtherRounding():
+            plainly(thread)
+
+    monkeypatch.setattr(Thread, "run", run)
     with OtherRounding():
         yield
 

@@ -74,7 +74,8 @@ def elementary(call: Callable, x: Tensor) -> Tensor:
 
 def last_bit(values: Tensor) -> Tensor:
     """Half of the values one unit further from 0, chosen by the values' own bits."""
-    bits = values.contiguous().view(torch.int64 if values.element_size() == 8 else torch.int32)
+    kinds = {8: torch.int64, 4: torch.int32, 2: torch.int16}
+    bits = values.contiguous().view(kinds[values.element_size()]).long()
     moved = (bits ^ (bits >> 7) ^ (bits >> 19)) & 1 == 1
     further = values * (1 + torch.finfo(values.dtype).eps)
     keep = (values == 0) | (values.abs() == 1) | ~values.isfinite() | ~moved

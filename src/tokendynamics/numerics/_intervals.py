@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float64
 from torch import Tensor
 
 from tokendynamics.numerics._errors import ArgumentValueError, expected
@@ -55,6 +56,47 @@ def percentile_interval(values: Tensor, confidence: float) -> tuple[float | None
     tail = (1.0 - confidence) / 2.0
     low, high = torch.quantile(values, torch.tensor([tail, 1.0 - tail], dtype=values.dtype)).tolist()
     return low if math.isfinite(low) else None, high if math.isfinite(high) else None
+
+
+def jackknife_interval(
+    whole: Float64[Tensor, "*axes"], without_each: Float64[Tensor, "unit ..."], confidence: float
+) -> Float64[Tensor, "*axes 2"]:
+    """Return the jackknife-t interval of a number that came from n independent units (J. W. Tukey, 1958).
+
+    Its center is the jackknife's own estimate, the mean of the pseudo-values nθ − (n − 1)θ_(−i); its half width their
+    standard error times the t quantile with n − 1 degrees of freedom.
+
+    Args:
+        whole: θ of all units.
+        without_each: θ with each of the units left out.
+        confidence: Share of such intervals that hold the true number, such as 0.9.
+
+    Returns:
+        Lower and upper end along a last axis; NaN where a θ is not defined, or n < 3.
+
+    >>> values = torch.tensor([1.0, 2.0, 6.0], dtype=torch.float64)
+    >>> left = (values.sum() - values) / 2
+    >>> [round(end, 4) for end in jackknife_interval(values.mean(), left, 0.9).tolist()]
+    [-1.4604, 7.4604]
+    """
+    count = len(without_each)
+    if count < 3:
+        return torch.full((*whole.shape, 2), torch.nan, dtype=whole.dtype)
+    pseudo = count * whole - (count - 1) * without_each
+    half = student_quantile(confidence, count - 1) * pseudo.std(dim=0) / math.sqrt(count)
+    middle = pseudo.mean(dim=0)
+    return torch.stack([middle - half, middle + half], dim=-1)
+
+
+def student_quantile(confidence: float, freedom: int) -> float:
+    """Return t with ``P(|T| ≤ t) = confidence`` for Student's T with so many degrees of freedom.
+
+    >>> round(student_quantile(0.9, 2), 4)
+    2.92
+    """
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, (1 + confidence) / 2))
 
 
 @dataclass(frozen=True, eq=False)
