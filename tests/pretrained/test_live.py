@@ -347,3 +347,25 @@ def test_texts_for_a_network_of_images_and_images_for_one_of_texts() -> None:
         vision.states(IDS)
     with pytest.raises(ArgumentValueError, match="expected input_ids by name, got pixel_values"):
         text.states(inputs_of(network_of("vit")[0]))
+
+
+def test_a_network_of_ones_own_may_call_its_tokens_input_ids() -> None:
+    class Own(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = torch.nn.Embedding(20, 8)
+            self.blocks = torch.nn.ModuleList(
+                torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True) for _ in "ab"
+            )
+
+        def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+            x = self.words(input_ids)
+            for block in self.blocks:
+                x = block(x)
+            return x
+
+    torch.manual_seed(0)
+    network = Own().eval()
+    ckpt = load(network, inputs=lambda count: {"input_ids": torch.randint(0, 20, (count, 7))})
+    ids = torch.tensor([[3, 4, 5, 6]])
+    torch.testing.assert_close(ckpt.states({"input_ids": ids}).feed_forward[-1], network(ids)[0].detach())

@@ -190,6 +190,21 @@ def test_inputs_are_sorted_into_passes() -> None:
     assert "attention_mask" not in packs_of(ids, "any lengths", 0, CPU)[0].arguments
 
 
+@pytest.mark.parametrize("packing", ["equal shapes", "any lengths"])
+def test_a_pass_is_longer_where_every_unit_is_to_be_busy(packing: Any) -> None:
+    def sizes(count: int, length: int, device: torch.device) -> list[int]:
+        packs = packs_of([{"input_ids": torch.arange(length)[None]}] * count, packing, 0, device)
+        assert sorted(place for pack in packs for place in pack.places) == list(range(count))
+        return sorted(len(pack.places) for pack in packs)
+
+    elsewhere = torch.device("cuda")
+    assert sizes(16, 256, elsewhere) == [16]  # 4096 tokens
+    assert sizes(17, 241, elsewhere) == [1, 16]  # 4097 tokens
+    assert sizes(16, 256, CPU) == [1] * 16
+    assert sizes(2, 128, CPU) == [2]
+    assert sizes(2, 129, CPU) == [1, 1]
+
+
 def test_arguments_that_have_no_axis_of_inputs_run_alone() -> None:
     several: list[dict[str, Any]] = [{"pixel_values": torch.zeros(1, 3), "scale": 2.0} for _ in range(2)]
     assert [pack.places for pack in packs_of(several, "equal shapes", 0, CPU)] == [(0,), (1,)]

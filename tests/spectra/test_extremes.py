@@ -165,6 +165,31 @@ def test_an_eigenvalue_that_was_not_found_is_noticed() -> None:
     assert not _more_than(space, ritz, ritz.values.abs().argmax()[None], 3000)
 
 
+@pytest.mark.parametrize("unit", [2.0**-30, 2.0**30])
+def test_the_search_for_what_is_left_does_not_depend_on_the_unit(unit: float) -> None:
+    values = torch.linspace(0.5, 1.0, DIM, dtype=torch.float64)  # so close that what is left is found slowly
+    values[0] = 3.0
+    inverse = similar(torch.diag(values), seed=9)
+
+    def products(factor: float) -> tuple[bool, bool, int]:
+        """Powers of two change no rounding: the same products are needed, and the same is found."""
+        count = 0
+
+        def apply(x: torch.Tensor) -> torch.Tensor:
+            nonlocal count
+            count += 1
+            return factor * (inverse @ x)
+
+        space = KrylovSpace(apply, DIM, 40)
+        ritz = grown_until(space, lambda ritz: space.steps == 40)
+        assert ritz is not None
+        largest = ritz.values.abs().argmax()[None]
+        return _more_than(space, ritz, largest, 0.9 * factor), _more_than(space, ritz, largest, 1.1 * factor), count
+
+    assert products(1.0)[:2] == (True, False)
+    assert products(unit) == products(1.0)
+
+
 def test_the_summary_is_the_same_by_both_routes(monkeypatch: pytest.MonkeyPatch) -> None:
     matrix = with_eigenvalues([0.3 + 2.0j], [1.25, 0.0005])
     dense = value_spectrum(matrix)

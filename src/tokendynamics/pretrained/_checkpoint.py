@@ -24,6 +24,8 @@ from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.pretrained._architecture import architecture_of, as_layer, as_layers, norm_of_block
 from tokendynamics.pretrained._encoding import Encoding, encode, encode_bytes, load_image_processor, load_tokenizer
 from tokendynamics.pretrained._factors import LayerTensors, attention_weights, verified_scale
+from tokendynamics.pretrained._gates import GatedNetwork
+from tokendynamics.pretrained._language_head import with_language_head
 from tokendynamics.pretrained._network import Network, evaluating
 from tokendynamics.pretrained._other_libraries import refusing, silenced
 from tokendynamics.pretrained._packs import Pack, packs_of
@@ -31,7 +33,7 @@ from tokendynamics.pretrained._states import PackStates, SiteStates, StateWatch,
 from tokendynamics.pretrained._streaming import StreamedNetwork
 from tokendynamics.pretrained._weights import AttentionWeights
 from tokendynamics.pretrained.discovery._discover import Discovery
-from tokendynamics.pretrained.discovery._interface import AttentionCall, watching
+from tokendynamics.pretrained.discovery._interface import AttentionCall, showing, watching
 from tokendynamics.pretrained.discovery._packing import Packing, filler_of, packing_of
 
 
@@ -219,17 +221,47 @@ class Checkpoint:
         Raises:
             ArgumentTypeError, ArgumentValueError, CheckpointError: See `states`.
         """
-        arguments = [self._arguments(each) for each in several]
+        packs = self.packs(several, packed=packed)
         if self.streamed:
-            yield from self._streamed_states(packs_of(arguments, "none", 0, self.device))
+            yield from self._streamed_states(packs)
             return
         network = self.model
-        together = self.packing if packed and len(arguments) > 1 else "none"
         with evaluating(network):
-            for pack in packs_of(arguments, together, filler_of(network), self.device):
+            for pack in packs:
                 with refusing(self._not_run):
                     found = collect_states(network, self.layout, pack)
                 yield found
+
+    def packs(self, several: Sequence[Tensor | Mapping[str, Any]], *, packed: bool = True) -> list[Pack]:
+        """Sort several prompts into forward passes; see `states_in_packs`."""
+        arguments = [self._arguments(each) for each in several]
+        if self.streamed:
+            return packs_of(arguments, "none", 0, self.device)
+        together = self.packing if packed and len(arguments) > 1 else "none"
+        return packs_of(arguments, together, filler_of(self.model), self.device)
+
+    def gated(self) -> GatedNetwork:
+        """Return the network with a gate on every part of every layer, for a ``with`` block.
+
+        Its passes give logits where it is causal and its language head is there.
+
+        Raises:
+            CheckpointError: It is streamed, or the parts of a block were not found.
+        """
+        if self.streamed:
+            advice = "load it where it fits, or with device_map"
+            came = "one whose blocks are read while they run"
+            raise CheckpointError(expected(self.name, "a network in memory as a whole", came, advice))
+        causal = all(layer.attention is not None and layer.attention.causal for layer in self.layout.layers)
+        vocabulary = self.architecture.vocabulary if causal else None
+        return GatedNetwork(self.model, self.layout, self.name, vocabulary, self._with_head if causal else None)
+
+    @cached_property
+    def _with_head(self) -> nn.Module | None:
+        """The network with its language head on; a live one itself, None where a stored one has none."""
+        if self._network.live:
+            return self.model
+        return with_language_head(self.model, self._network.stored[1].read_beside)
 
     @property
     def packing(self) -> Packing:
@@ -248,6 +280,7 @@ class Checkpoint:
     def _streamed_states(self, packs: list[Pack]) -> list[PackStates]:
         streaming = self._streaming
         with refusing(self._not_run), ExitStack() as stack:
+            stack.enter_context(showing(streaming.network))
             watches = [stack.enter_context(StateWatch(streaming.network, self.layout)) for _ in packs]
             works = [partial(watch.run, pack=pack) for watch, pack in zip(watches, packs, strict=True)]
             return streaming.run(works)
@@ -293,7 +326,8 @@ class Checkpoint:
 
     def _arguments(self, ids: Any) -> dict[str, Any]:
         inputs = dict(ids) if isinstance(ids, Mapping) else {"input_ids": self._checked(ids)}
-        if "input_ids" in inputs:
+        of_its_own = isinstance(ids, Mapping) and self.architecture.vocabulary is None and not self._network.main_input
+        if "input_ids" in inputs and not of_its_own:
             inputs["input_ids"] = self._checked(inputs["input_ids"])
         if self._network.main_input not in (None, *inputs):
             wanted, came = f"{self._network.main_input} by name", ", ".join(map(str, inputs))

@@ -47,12 +47,12 @@ class LayerTensors:
 
     def affine(self, part: Part) -> Affine:
         """Return the map of one part, at least in single precision."""
-        return self._single(affine_of(self.block.get_submodule(part.module), part.does, self._width(part.module)))
+        return self._single(affine_of(self.block.get_submodule(part.module), part.does))
 
     def output(self) -> Affine:
         """Return the output projection."""
         name, storage = self.layout.output
-        return self._single(affine_of(self.block.get_submodule(name), storage, self._width(name)))
+        return self._single(affine_of(self.block.get_submodule(name), storage))
 
     def norm(self) -> Affine | None:
         """Return the gain, as (1, dim), and the bias of the norm that the attention reads; None without one."""
@@ -60,9 +60,6 @@ class LayerTensors:
             return None
         name, norm = self.layout.norm
         return self._single(affine_of(self.block.get_submodule(name), norm))
-
-    def _width(self, name: str) -> int | None:
-        return getattr(self.block.get_submodule(name), "in_features", None)
 
     @staticmethod
     def _single(found: Affine) -> Affine:

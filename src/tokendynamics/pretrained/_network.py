@@ -54,6 +54,10 @@ class Readable(Protocol):
         """Return some rows of one tensor."""
         ...
 
+    def read_beside(self, larger: nn.Module, name: str) -> Tensor | None:
+        """Return a tensor that a larger network has and that is stored, such as one of its head; None without."""
+        ...
+
 
 def dtype_of(name: str | torch.dtype) -> torch.dtype:
     """Return the torch dtype called `name`.

@@ -15,7 +15,9 @@ from torch import Tensor, nn
 from tokendynamics.pretrained._network import without_cache
 from tokendynamics.pretrained._other_libraries import silenced
 from tokendynamics.pretrained._packs import Pack
+from tokendynamics.pretrained._received import ReceivedAttention
 from tokendynamics.pretrained.discovery._calls import state_of
+from tokendynamics.pretrained.discovery._interface import noticing, showing
 from tokendynamics.pretrained.discovery._layout import Layout
 from tokendynamics.pretrained.discovery._residual import Residual
 
@@ -48,6 +50,8 @@ class PackStates:
         attention: See `SiteStates`, also for the next two.
         feed_forward: Likewise.
         final_norm: Likewise.
+        received: What attention each token receives, and what it would if each attended alike to all that it sees; see
+            `ReceivedAttention`. None where not every layer's attention shows.
     """
 
     places: tuple[int, ...]
@@ -55,6 +59,7 @@ class PackStates:
     attention: Float[Tensor, "depth prompt token dim"]
     feed_forward: Float[Tensor, "depth prompt token dim"]
     final_norm: Float[Tensor, "prompt token dim"] | None
+    received: Float[Tensor, "kind layer prompt token"] | None
 
     def of(self, number: int) -> SiteStates:
         """Return the states of one of them, by its number in the pass."""
@@ -74,7 +79,7 @@ def collect_states(network: nn.Module, layout: Layout, pack: Pack) -> PackStates
         layout: Where its states are.
         pack: What goes through it.
     """
-    with StateWatch(network, layout) as watch, silenced(), without_cache(network):
+    with StateWatch(network, layout) as watch, silenced(), without_cache(network), showing(network):
         return watch.run(network, pack)
 
 
@@ -87,10 +92,11 @@ def run(network: nn.Module, inputs: Mapping[str, Tensor]) -> None:
 def _run(network: nn.Module, inputs: Mapping[str, Tensor]) -> None:
     first = next(each for each in network.parameters() if not each.is_meta)
     with torch.inference_mode():
-        network(**{name: _moved(value, first) for name, value in inputs.items()})
+        network(**{name: moved(value, first) for name, value in inputs.items()})
 
 
-def _moved(value: Any, like: Tensor) -> Any:
+def moved(value: Any, like: Tensor) -> Any:
+    """Return an argument of a forward pass where the network is; real numbers in its dtype."""
     if not isinstance(value, Tensor):
         return value
     return value.to(device=like.device, dtype=like.dtype) if value.is_floating_point() else value.to(like.device)
@@ -128,7 +134,9 @@ class StateWatch(ExitStack):
     def run(self, network: nn.Module, pack: Pack) -> PackStates:
         """Run the network once in the present thread, and return the states that this pass goes through."""
         self._thread = get_ident()
-        _run(network, pack.arguments)
+        attention_seen = ReceivedAttention(pack.lengths)
+        with noticing(attention_seen):
+            _run(network, pack.arguments)
         attention = _joined([torch.full_like(self.feed_forward[0], torch.nan), *self.attention])
         feed_forward = _joined(self.feed_forward)
         final = self.final[-1].clone() if self.final else None
@@ -136,7 +144,9 @@ class StateWatch(ExitStack):
         for number, length in enumerate(pack.lengths or ()):
             for states in (attention, feed_forward, *(() if final is None else (final[None],))):
                 states[:, number, length:] = states[:, number, :1]
-        return PackStates(pack.places, pack.lengths or (longest,) * len(pack.places), attention, feed_forward, final)
+        lengths = pack.lengths or (longest,) * len(pack.places)
+        received = attention_seen.by_layer(len(feed_forward) - 1)
+        return PackStates(pack.places, lengths, attention, feed_forward, final, received)
 
     def _enter(self, x: Tensor) -> None:
         self._x = x

@@ -99,6 +99,16 @@ class Weights:
             return self.read(name)[list(rows)]
         return self._checked(self._store.read_rows(source.names[0], rows), source.names[0])
 
+    def read_beside(self, larger: nn.Module, name: str) -> Tensor | None:
+        """Return a stored tensor that is no part of the network, such as one of an output head; None without.
+
+        Args:
+            larger: An empty network that has it.
+            name: What it is called there.
+        """
+        source = stored_names(larger, self._store.shapes, {name: None}).get(name)
+        return None if source is None else source.read(self._read_stored)
+
     def _read_stored(self, name: str) -> Tensor:
         return self._checked(self._store.read(name), name)
 

@@ -17,6 +17,7 @@ from tokendynamics.pretrained.discovery._columns import (
     Tracer,
     evaluated,
     stored_how,
+    width_read,
 )
 from tokendynamics.pretrained.discovery._interface import AttentionCall, attend
 from tokendynamics.pretrained.discovery._layout import AttentionLayout
@@ -174,21 +175,15 @@ def relative_error(mine: Tensor, theirs: Tensor) -> float:
     return error if error == error else float("inf")
 
 
-def affine_of(module: nn.Module, does: Storage | Norm, width: int | None = None) -> Affine:
-    """Return the map of a live module: for a norm its gain as (1, width) and its bias.
-
-    Args:
-        module: The module.
-        does: What it was found to do.
-        width: Of what it reads; needed for "probed".
-    """
+def affine_of(module: nn.Module, does: Storage | Norm) -> Affine:
+    """Return the map of a live module that was found to do this: for a norm its gain as (1, width) and its bias."""
     weight, bias = (getattr(module, name, None) for name in ("weight", "bias"))
     if isinstance(does, Norm):
         like = weight if weight is not None else torch.ones(does.width, dtype=torch.float64)
         gain = does.gain_of(weight, like)
         return Affine((torch.ones_like(like) if gain is None else gain).detach()[None], _detached(bias))
     if does == "probed":
-        return _probed(module, width)
+        return _probed(module)
     return Affine(weight.detach().mT if does == "out x in" else weight.detach(), _detached(bias))  # pyright: ignore
 
 
@@ -196,9 +191,9 @@ def _detached(tensor: Tensor | None) -> Tensor | None:
     return None if tensor is None else tensor.detach()
 
 
-def _probed(module: nn.Module, width: int | None) -> Affine:
+def _probed(module: nn.Module) -> Affine:
     first = next(module.parameters())
-    eye = torch.eye(width or 1, dtype=first.dtype, device=first.device)
+    eye = torch.eye(width_read(module) or 1, dtype=first.dtype, device=first.device)
     with torch.no_grad():
         bias = module(torch.zeros_like(eye[:1]))[0]
         return Affine(module(eye) - bias, bias)
@@ -206,9 +201,7 @@ def _probed(module: nn.Module, width: int | None) -> Affine:
 
 def live_reader(block: nn.Module) -> Callable[[Part], Affine]:
     """Return what reads the parts of a layout from the modules of a live block."""
-    return lambda part: affine_of(
-        block.get_submodule(part.module), part.does, getattr(block.get_submodule(part.module), "in_features", None)
-    )
+    return lambda part: affine_of(block.get_submodule(part.module), part.does)
 
 
 def _side_by_side(tensor: Tensor) -> Tensor:

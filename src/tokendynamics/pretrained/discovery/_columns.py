@@ -15,7 +15,6 @@ from tokendynamics.pretrained.discovery._calls import ModuleCall, as_features
 from tokendynamics.pretrained.discovery._norms import Norm, norm_of
 
 Storage: TypeAlias = Literal["out x in", "in x out", "probed"]
-_DEEPEST = 6
 
 
 class LayoutNotFoundError(CheckpointError):
@@ -78,23 +77,21 @@ class Tracer:
         Raises:
             LayoutNotFoundError: Some column is no output column of any module.
         """
-        return self._parts(target, self.calls, what, first_token, 0)
+        return self._parts(target, self.calls, what, first_token)
 
-    def _parts(
-        self, target: Tensor, calls: Sequence[ModuleCall], what: str, first_token: bool, depth: int
-    ) -> tuple[Part, ...]:
+    def _parts(self, target: Tensor, calls: Sequence[ModuleCall], what: str, first_token: bool) -> tuple[Part, ...]:
         usable = [(call, as_features(call.y, self.batch, self.tokens)) for call in calls]
         candidates = [(call, features) for call, features in usable if features is not None]
-        if not candidates or depth > _DEEPEST:
+        if not candidates:
             raise LayoutNotFoundError(f"no module gives the {what}")
         owner, row, factor, error = _matched(target, candidates, first_token, self.tolerance)
         if error > self.tolerance:
             raise LayoutNotFoundError(
                 f"no module gives every column of the {what} (the cosine misses 1 by {error:.1g})"
             )
-        return tuple(self._part(candidates[index][0], owner == index, row, factor, depth) for index in owner.unique())
+        return tuple(self._part(candidates[index][0], owner == index, row, factor) for index in owner.unique())
 
-    def _part(self, call: ModuleCall, mine: Tensor, row: Tensor, factor: Tensor, depth: int) -> Part:
+    def _part(self, call: ModuleCall, mine: Tensor, row: Tensor, factor: Tensor) -> Part:
         columns = mine.nonzero()[:, 0]
         name = call.name.removeprefix(self.prefix)
         does = norm_of(call.module, call.x, call.y) or stored_how(call)
@@ -105,7 +102,7 @@ class Tracer:
                 raise LayoutNotFoundError(f"{name} holds its weights as {kind}, without real numbers to read")
             raise LayoutNotFoundError(f"{name} is neither an affine map nor a normalization")
         scale = self._cleaned(factor[columns])
-        reads = self._reads(call, name, depth)
+        reads = self._reads(call, name)
         return Part(tuple(columns.tolist()), name, tuple(row[columns].tolist()), tuple(scale.tolist()), does, reads)
 
     def _cleaned(self, factor: Tensor) -> Tensor:
@@ -117,14 +114,14 @@ class Tracer:
         exact = next((each for each in self.numbers if abs(each - middle) <= self.tolerance * abs(middle)), middle)
         return torch.full_like(factor, exact, dtype=torch.float64)
 
-    def _reads(self, call: ModuleCall, name: str, depth: int) -> tuple[Part, ...] | None:
+    def _reads(self, call: ModuleCall, name: str) -> tuple[Part, ...] | None:
         x = as_features(call.x, self.batch, self.tokens)
         if x is None:
             raise LayoutNotFoundError(f"{name} reads no states")
         if x.shape == self.start.shape and torch.allclose(x, self.start, rtol=1e-5, atol=1e-6 * float(x.abs().max())):
             return None
-        earlier = [each for each in self.calls if each.end < call.start]
-        return self._parts(x, earlier, f"input of {name}", False, depth + 1)
+        earlier = [each for each in self.calls if each.end < call.start]  # ever fewer: this comes to an end
+        return self._parts(x, earlier, f"input of {name}", False)
 
 
 def _matched(
@@ -164,7 +161,8 @@ def stored_how(call: ModuleCall) -> Storage | None:
     if call.x is None:
         return None
     if any(True for _ in call.module.children()):
-        return "probed" if _is_affine(call.module, call.x) else None
+        fits = width_read(call.module) == call.x.shape[-1]
+        return "probed" if fits and _is_affine(call.module, call.x) else None
     weight, bias = (getattr(call.module, name, None) for name in ("weight", "bias"))
     if not isinstance(weight, Tensor) or weight.ndim != 2 or not weight.is_floating_point():
         return None
@@ -175,6 +173,16 @@ def stored_how(call: ModuleCall) -> Storage | None:
             if torch.allclose(y, call.y, rtol=1e-4, atol=1e-4 * float(call.y.abs().max())):
                 return storage
     return None
+
+
+def width_read(module: nn.Module) -> int | None:
+    """Return how many features a module reads, or the first of its inner ones that says so; None if none does.
+
+    >>> width_read(nn.Sequential(nn.Dropout(), nn.Linear(4, 6), nn.Linear(6, 5)))
+    4
+    """
+    widths = (getattr(each, "in_features", None) for each in module.modules())
+    return next((width for width in widths if isinstance(width, int)), None)
 
 
 def _is_affine(module: nn.Module, x: Tensor) -> bool:

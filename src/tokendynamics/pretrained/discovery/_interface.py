@@ -64,18 +64,45 @@ def watching(network: nn.Module, watch: Callable[[AttentionCall], None]) -> Iter
         network: Its configurations choose the implementation; theirs is put back after.
         watch: Called with each attention, in the order in which they run.
     """
-    _register()
-    chosen = [(config, config._attn_implementation) for config in _configurations(network)]
+    with _shown(_configurations(network)), noticing(watch):
+        yield
+
+
+@contextmanager
+def showing(network: nn.Module) -> Iterator[None]:
+    """Let a network's plain attentions inside the block be noticed; the fused ones are as they are.
+
+    States stay bit for bit those of the network by itself.
+
+    Args:
+        network: Not to be in two such blocks at a time.
+    """
+    with _shown([config for config in _configurations(network) if config._attn_implementation == "eager"]):
+        yield
+
+
+@contextmanager
+def noticing(watch: Callable[[AttentionCall], None]) -> Iterator[None]:
+    """Give to `watch` what runs in this thread inside the block: fused attentions, and plain ones that are shown."""
     token = _watcher.set(watch)
     try:
-        for config, _ in chosen:
-            config._attn_implementation_internal = _NAME
         with _FusedAttention():
             yield
     finally:
+        _watcher.reset(token)
+
+
+@contextmanager
+def _shown(configurations: list[Any]) -> Iterator[None]:
+    _register()
+    chosen = [(config, config._attn_implementation) for config in configurations]
+    try:
+        for config, _ in chosen:
+            config._attn_implementation_internal = _NAME
+        yield
+    finally:
         for config, former in chosen:
             config._attn_implementation_internal = former
-        _watcher.reset(token)
 
 
 def _register() -> None:

@@ -16,6 +16,12 @@ from tokendynamics.pretrained.discovery._norms import Norm, norm_of
 
 _TOLERANCE = 1e-5
 
+_ROUNDINGS = 4.0
+"""How many roundings of its own size a state may be off by, after two sums."""
+
+_BETTER = 0.5
+"""A second part is one if the misfit without it is at least twice as large; what is none changes it by a thousandth."""
+
 
 @dataclass(frozen=True)
 class Residual:
@@ -80,12 +86,20 @@ class _Block:
         return self.name(max(same, key=lambda each: each.end, default=call))
 
     def fit(self, target: Tensor, parts: Sequence[Tensor]) -> tuple[float, list[float]]:
-        """Return the relative misfit of target ≈ Σ factor · part, and the factors."""
+        """Return the misfit of target ≈ Σ factor · part, and the factors.
+
+        The target is what is left of two states: where they are far larger, most of its digits are their rounding. The
+        misfit is relative to its own size and to that.
+        """
         wanted = target.flatten()[self.sample].double()
         given = torch.stack([part.flatten()[self.sample].double() for part in parts], dim=1)
         factors = torch.linalg.lstsq(given, wanted[:, None]).solution
         misfit = (given @ factors)[:, 0] - wanted
-        return float(misfit.norm() / wanted.norm().clamp_min(1e-300)), factors[:, 0].tolist()
+        rounding = _ROUNDINGS * torch.finfo(target.dtype).eps * self.x.flatten()[self.sample].double().norm()
+        size = wanted.norm() + rounding / _TOLERANCE
+        doubt = (_TOLERANCE * size / given.norm(dim=0).clamp_min(1e-300)).clamp(10 * _TOLERANCE, 0.1)
+        cleaned = [_clean(factor, each) for factor, each in zip(factors[:, 0].tolist(), doubt.tolist(), strict=True)]
+        return float(misfit.norm() / size.clamp_min(1e-300)), cleaned
 
     def reading(self, states: Tensor) -> ModuleCall | None:
         """Return the first module that reads these states."""
@@ -118,7 +132,8 @@ def residual_of(block: ModuleCall, calls: Sequence[ModuleCall], projected: int, 
         LayoutNotFoundError: The output is neither x plus one or two modules' outputs nor a norm of such sums.
     """
     inside = _Block(block, calls, shape)
-    found = _added(inside, projected) or _norm_after(inside, projected)
+    # A norm that scales all tokens alike can be written as a sum, but no sum gives what a norm gives.
+    found = _norm_after(inside, projected) or _added(inside, projected)
     if found is None:
         raise LayoutNotFoundError("the block's output is no sum of its input and two of its modules' outputs")
     return found
@@ -128,16 +143,19 @@ def _has_weights(call: ModuleCall) -> bool:
     return next(call.module.parameters(), None) is not None
 
 
-def _clean(factor: float) -> float:
-    return round(factor) * 1.0 if abs(factor - round(factor)) < 10 * _TOLERANCE else factor
+def _clean(factor: float, doubt: float) -> float:
+    """Return the whole number that a factor is, within what it is known to."""
+    return round(factor) * 1.0 if abs(factor - round(factor)) < doubt else factor
 
 
 def _added(inside: _Block, projected: int) -> Residual | None:
     change = inside.y - inside.x
+    # What gives the whole state is no part of it: with an attention that gives x, y = x + y − x would fit as well.
+    outputs = [(call, states) for call, states in inside.outputs if not torch.equal(states, inside.y)]
     best: tuple[float, tuple[ModuleCall, ...], list[float]] = (_TOLERANCE, (), [])
-    for parts in (*((one,) for one in inside.outputs), *combinations(inside.outputs, 2)):
+    for parts in (*((one,) for one in outputs), *combinations(outputs, 2)):
         error, factors = inside.fit(change, [states for _, states in parts])
-        if error < 0.1 * best[0] or (not best[1] and error < best[0]):
+        if error < _BETTER * best[0] or (not best[1] and error < best[0]):
             best = error, tuple(call for call, _ in parts), factors
     calls, factors = best[1:]
     if not calls:
@@ -148,7 +166,7 @@ def _added(inside: _Block, projected: int) -> Residual | None:
         return None
     first = late[0]
     other = next((index for index in order if index != first), None)
-    attention, a = calls[first], _clean(factors[first])
+    attention, a = calls[first], factors[first]
     state = inside.x + a * inside.states(attention.y)
     reader = inside.reading(state)
     parallel = other is not None and reader is None
@@ -159,7 +177,7 @@ def _added(inside: _Block, projected: int) -> Residual | None:
         attention=inside.whole(attention),
         attention_factor=a,
         feed_forward=None if other is None else inside.whole(calls[other]),
-        feed_forward_factor=1.0 if other is None else _clean(factors[other]),
+        feed_forward_factor=1.0 if other is None else factors[other],
         parallel=parallel,
         attention_norm=None if own is None else inside.name(own[0]),
         norm=None if own is None else own[1],
@@ -186,9 +204,9 @@ def _norm_after(inside: _Block, projected: int) -> Residual | None:
             return Residual(
                 kind="norm after",
                 attention=inside.whole(attention),
-                attention_factor=_clean(a),
+                attention_factor=a,
                 feed_forward=inside.whole(feed_forward),
-                feed_forward_factor=_clean(b),
+                feed_forward_factor=b,
                 parallel=False,
                 attention_norm=inside.name(first[0]),
                 norm=first[1],

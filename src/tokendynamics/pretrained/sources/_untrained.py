@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tokendynamics.numerics._errors import CheckpointError, expected
 from tokendynamics.numerics._resources import check_fits
@@ -118,6 +118,9 @@ class DrawnTensors:
         if law.zero_row is not None:
             tensor[law.zero_row] = 0.0
         return tensor
+
+    def read_beside(self, larger: nn.Module, name: str) -> None:
+        """Return None: nothing is drawn but the base model."""
 
     def read_rows(self, name: str, rows: Sequence[int]) -> Tensor:
         """Draw one tensor, and return some of its rows."""

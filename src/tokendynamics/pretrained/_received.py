@@ -1,0 +1,69 @@
+"""How much attention each token receives, measured beside a forward pass that runs as it always does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from tokendynamics.pretrained.discovery._interface import AttentionCall
+
+FAR = 4
+"""Receivers at least so many tokens away count: nearer ones attend to a token for what it says."""
+
+FEWEST = 8
+"""Receivers below which their mean is noise: with fewer, random networks give some token a third of it."""
+
+
+@dataclass
+class ReceivedAttention:
+    """Takes every attention of a pass, in the order of the layers, and keeps what each token receives.
+
+    Attributes:
+        lengths: Tokens of each prompt of the pass; None where all are as long as the pass.
+        received: For each attention the mean over heads, and over the tokens at least `FAR` away that see it, of the
+            weight that goes to a token, (prompt, token); NaN where fewer than `FEWEST` do.
+        uniform: The same if each of them attended alike to all that it sees.
+    """
+
+    lengths: tuple[int, ...] | None
+    received: list[Float[Tensor, "prompt token"]] = field(default_factory=list)
+    uniform: list[Float[Tensor, "prompt token"]] = field(default_factory=list)
+
+    def __call__(self, call: AttentionCall) -> None:
+        """Measure one attention."""
+        weights = call.weights.float().mean(dim=1)
+        prompts, receivers, senders = weights.shape
+        if receivers != senders:  # towards another sequence: nothing here receives it
+            return
+        there = _there(self.lengths or (senders,) * prompts, senders).to(weights.device)
+        seen = _seen(call.mask, weights) & there.unsqueeze(-2) & there.unsqueeze(-1)
+        place = torch.arange(senders, device=weights.device)
+        far = seen & ((place[:, None] - place).abs() >= FAR)
+        many = far.sum(dim=-2)
+        count = torch.where(many >= FEWEST, many, torch.nan)
+        alike = seen.sum(dim=-1, keepdim=True).clamp(min=1).reciprocal()
+        self.received.append(((weights * far).sum(dim=-2) / count).cpu())
+        self.uniform.append(((alike * far).sum(dim=-2) / count).cpu())
+
+    def by_layer(self, layers: int) -> Float[Tensor, "kind layer prompt token"] | None:
+        """Return received and uniform weight of every layer; None where not every layer's attention shows once."""
+        if len(self.received) != layers or len({each.shape for each in self.received}) != 1:
+            return None
+        return torch.stack([torch.stack(self.received), torch.stack(self.uniform)])
+
+
+def _there(lengths: tuple[int, ...], longest: int) -> Bool[Tensor, "prompt token"]:
+    return torch.arange(longest) < torch.tensor(lengths)[:, None]
+
+
+def _seen(mask: Tensor | None, weights: Float[Tensor, "prompt token token"]) -> Bool[Tensor, "prompt token token"]:
+    """Return which senders each receiver may see, by any head."""
+    if mask is None:
+        return torch.ones_like(weights, dtype=torch.bool)
+    shown = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+    shown = shown[None] if shown.ndim == 3 else shown
+    by_head = shown.any(dim=1) if shown.ndim == 4 else shown
+    return by_head[..., : weights.shape[-1]].expand_as(weights)

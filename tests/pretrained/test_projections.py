@@ -1,0 +1,104 @@
+"""Which modules count as projections, and what is read of those whose weights stand in no one place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import tokendynamics as td
+from pretrained.families import network_of
+from tokendynamics.numerics import CheckpointError
+from tokendynamics.pretrained.discovery._attention_layout import affine_of
+from tokendynamics.pretrained.discovery._calls import ModuleCall
+from tokendynamics.pretrained.discovery._columns import Storage, Tracer, composed, stored_how
+
+
+class Wrapped(nn.Module):
+    """Something that is done to what a linear map gives."""
+
+    def __init__(self, then: Callable[[Tensor], Tensor], bias: bool = True) -> None:
+        super().__init__()
+        self.inner, self.then = nn.Linear(4, 3, bias=bias), then
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.then(self.inner(x))
+
+
+def how(module: nn.Module) -> Storage | None:
+    torch.manual_seed(2)
+    x = torch.randn(2, 5, 4)
+    with torch.no_grad():
+        return stored_how(ModuleCall("it", module, x, x, module(x), ((x,), {}), 1, 2))
+
+
+def test_a_map_is_affine_where_doubling_and_turning_round_say_so() -> None:
+    assert how(nn.Linear(4, 3)) == "out x in"
+    assert how(Wrapped(lambda y: 3.0 * y - 1.0)) == "probed"
+    assert how(Wrapped(lambda y: y, bias=False)) == "probed"
+    # Each passes one of the two tests: an odd map does not double, and one that doubles is not turned round.
+    assert how(Wrapped(lambda y: y**3, bias=False)) is None
+    assert how(Wrapped(torch.abs, bias=False)) is None
+    # Far from zero, where the bias decides.
+    assert how(Wrapped(lambda y: 0.1 * y + 20.0)) == "probed"
+    assert how(Wrapped(lambda y: (y + 20.0) ** 2)) is None
+
+
+def test_what_reads_another_width_than_its_inner_modules_is_no_projection() -> None:
+    class Half(Wrapped):
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x[..., :4])
+
+    x = torch.randn(2, 5, 8)
+    half = Half(lambda y: y)
+    assert stored_how(ModuleCall("it", half, x, x, half(x), ((x,), {}), 1, 2)) is None
+    assert stored_how(ModuleCall("it", half, x, x[..., :4], half(x), ((x,), {}), 1, 2)) == "probed"
+
+
+@pytest.mark.parametrize("part", ["q", "v"])
+def test_a_projection_in_a_container_has_the_weights_and_the_bias_of_the_one_inside(part: str) -> None:
+    network, _ = network_of("qwen2")
+    plain = [td.load(network).attention(layer) for layer in (1, 2, 3)]
+    for layer in network.layers:
+        inner = getattr(layer.self_attn, f"{part}_proj")
+        assert float(inner.bias.detach().abs().max()) > 0.05
+        setattr(layer.self_attn, f"{part}_proj", nn.Sequential(nn.Dropout(), inner).eval())
+    live, name = td.load(network), {"q": "query", "v": "value"}[part]
+    for number, theirs in enumerate(plain, 1):
+        attention = live.layout.layers[number - 1].attention
+        assert attention is not None
+        assert [found.does for found in getattr(attention, name)] == ["probed"]
+        found = live.attention(number)
+        for which in (name, f"{name}_bias", "key", "key_bias"):
+            torch.testing.assert_close(getattr(found, which), getattr(theirs, which), rtol=1e-5, atol=1e-6)
+
+
+def test_a_query_behind_a_chain_of_ten_maps_is_their_product() -> None:
+    torch.manual_seed(3)
+    maps = [nn.Linear(6, 6).double() for _ in range(10)]
+    x = start = torch.randn(2, 8, 6, dtype=torch.float64)
+    calls, product, bias = [], torch.eye(6, dtype=torch.float64), torch.zeros(6, dtype=torch.float64)
+    for number, module in enumerate(maps):
+        module.weight = nn.Parameter(torch.linalg.qr(torch.randn(6, 6, dtype=torch.float64)).Q, requires_grad=False)
+        y = module(x).detach()
+        calls.append(ModuleCall(f"block.{number}", module, x, x, y, ((x,), {}), 2 * number, 2 * number + 1))
+        x, product, bias = y, product @ module.weight.T, bias @ module.weight.T + module.bias.detach()
+    parts = Tracer(calls, start, "block.").parts(3.0 * x, "queries")
+    found = composed(parts, 6, lambda part: affine_of(maps[int(part.module)], part.does))
+    assert found is not None
+    torch.testing.assert_close(found.weight, 3.0 * product, rtol=0, atol=1e-7)
+    torch.testing.assert_close(found.bias, 3.0 * bias, rtol=0, atol=1e-7)
+    # Without the first of them the chain does not start where the attention reads.
+    with pytest.raises(CheckpointError, match="no module gives the input of 1"):
+        Tracer(calls[1:], start, "block.").parts(x, "queries")
+
+
+def test_a_container_that_is_no_projection_is_named() -> None:
+    network, _ = network_of("llama")
+    for layer in network.layers:
+        layer.self_attn.q_proj = nn.Sequential(layer.self_attn.q_proj, nn.GELU()).eval()
+    with pytest.raises(CheckpointError, match=r"layer 1: .*self_attn\.q_proj") as told:
+        td.audit(td.load(network))
+    assert "\n" not in str(told.value)
