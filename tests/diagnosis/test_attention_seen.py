@@ -37,7 +37,8 @@ def test_patterns_and_outputs_are_those_of_the_networks_own_implementation(famil
     theirs, output = _own(network, inputs)
     live = load(whole, half=half)
     table = td.attention_seen(live, [inputs], patterns=True)
-    np.testing.assert_array_equal(table.pattern.values[0], theirs)
+    # The same sums of 48 features in float32, in another order on some machines; no weight is larger than 1.
+    np.testing.assert_allclose(table.pattern.values[0], theirs, rtol=0, atol=48 * np.finfo(np.float32).eps)
     kept: list[AttentionCall] = []
     live.watch_attention(inputs, kept.append)
     last = live.layout.final_norm is None
@@ -108,6 +109,10 @@ def test_a_network_whose_attention_does_not_show_is_refused() -> None:
 
 def test_patterns_that_do_not_fit_are_refused_before_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     live = load(network_of("gpt2")[0])
-    monkeypatch.setattr(memory, "installed_memory", lambda: 1 << 10)
+    needed = 3 * 4 * 7 * 7 * 8  # layers, heads, receivers, senders, bytes
+    monkeypatch.setattr(memory, "free_memory", lambda: needed - 1)
     with pytest.raises(MemoryLimitError, match="the patterns of prompt 1"):
         td.attention_seen(live, [IDS], patterns=True)
+    assert "pattern" not in td.attention_seen(live, [IDS])
+    monkeypatch.setattr(memory, "free_memory", lambda: needed)
+    assert td.attention_seen(live, [IDS], patterns=True).pattern.nbytes == needed

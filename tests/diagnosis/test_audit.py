@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,6 +33,9 @@ def constrained(pattern: list[int], seed: int) -> torch.Tensor:
     return basis @ torch.diag(values) @ basis.T + 0.3 * (draw[1] - draw[1].T)
 
 
+PAPER: dict[str, Any] = {"value": "V", "fold_norms": False}
+"""What the papers' tables are of."""
+
 PLUS, MINUS, HALF = [1] * 6, [-1] * 6, [1, -1] * 3
 
 
@@ -49,7 +53,7 @@ def test_a_constructed_layer_on_disk_is_in_its_regime(
     one_layer: Callable[..., Checkpoint], w_signs: list[int], a_signs: list[int], name: str
 ) -> None:
     W, A = constrained(w_signs, 1), constrained(a_signs, 2)
-    table = audit(one_layer(W, torch.linalg.solve(A, W).T))
+    table = audit(one_layer(W, torch.linalg.solve(A, W).T), **PAPER)
     assert str(table.regime[0].item()) == name
     assert bool(table.A_defined[0])
     assert table.W_inertia[0].values.tolist() == [w_signs.count(1), w_signs.count(-1), 0]
@@ -59,13 +63,13 @@ def test_a_constructed_layer_on_disk_is_in_its_regime(
 def test_a_singular_value_map_is_undefined_with_its_rank(one_layer: Callable[..., Checkpoint]) -> None:
     V = torch.diag(torch.tensor([1.0, 2.0, 3.0, 0.0, 0.0, 0.0]))
     ckpt = one_layer(constrained(PLUS, 1), V)
-    table = audit(ckpt)
+    table = audit(ckpt, **PAPER)
     assert str(table.regime[0].item()) == "undefined"
     assert "undefined (rank 3/6)" in str(table.regime_reason[0].item())
     assert not bool(table.A_defined[0])
     assert np.isnan(table.A_inertia[0]).all()
     assert (int(table.V_rank[0]), float(table.V_condition[0])) == (3, float("inf"))
-    with_pinv = audit(ckpt, singular="pinv")
+    with_pinv = audit(ckpt, singular="pinv", **PAPER)
     explicit = constrained(PLUS, 1).float().double() @ torch.linalg.pinv(V.double().T)
     assert with_pinv.A_inertia[0].values.tolist() == signs(symmetric_eigenvalues(explicit))
     assert not with_pinv.A_defined.values.any()
@@ -77,7 +81,7 @@ def test_a_singular_value_map_is_undefined_with_its_rank(one_layer: Callable[...
 @pytest.mark.parametrize("value", ["V", "VO"])
 def test_every_number_is_the_dense_one(tiny: Callable[..., Checkpoint], family: str, value: str) -> None:
     ckpt = tiny(family)
-    table = audit(ckpt, value)  # type: ignore[arg-type]
+    table = audit(ckpt, value, fold_norms=False)  # type: ignore[arg-type]
     for layer in range(1, ckpt.architecture.layers + 1):
         row, weights = table.sel(layer=layer), ckpt.attention(layer)
         query, key = weights.query.double(), weights.key_per_head.double()
@@ -118,7 +122,7 @@ def test_grouped_queries_leave_A_undefined(tiny: Callable[..., Checkpoint]) -> N
 
 def test_rotary_circuits_at_an_offset_are_the_explicitly_turned_ones(tiny: Callable[..., Checkpoint]) -> None:
     ckpt = tiny("llama")
-    table = audit(ckpt, offsets=(0, 1, 5))
+    table = audit(ckpt, offsets=(0, 1, 5), **PAPER)
     np.testing.assert_allclose(table.qk_balance_at_offset.sel(offset=0), table.qk_balance, atol=1e-12)
     weights = ckpt.attention(2)
     frequencies = weights.rotary_frequencies
@@ -149,7 +153,7 @@ def test_norm_gains_can_be_folded_in_and_it_is_recorded(one_layer: Callable[...,
     weights = load_file(folder / "model.safetensors")
     gain = torch.tensor([1.0, -2.0, 3.0, 0.5, 1.5, 4.0])
     save_file(weights | {"h.0.ln_1.weight": gain}, folder / "model.safetensors", metadata={"format": "pt"})
-    plain, folded = audit(load(folder)), audit(load(folder), fold_norms=True)
+    plain, folded = audit(load(folder), **PAPER), audit(load(folder), "V", fold_norms=True)
     G = torch.diag(gain).double()
     assert plain.W_inertia[0].values.tolist() == [3, 3, 0]
     assert folded.W_inertia[0].values.tolist() == signs(symmetric_eigenvalues(G @ W.float().double() @ G))
@@ -158,6 +162,7 @@ def test_norm_gains_can_be_folded_in_and_it_is_recorded(one_layer: Callable[...,
     )
     assert "folded into" in folded.attrs["fold_norms"]
     assert plain.attrs["fold_norms"] == "not folded"
+    assert "folded into" in audit(load(folder)).attrs["fold_norms"]
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -177,18 +182,19 @@ def test_layers_can_be_chosen_and_wrong_choices_are_named(tiny: Callable[..., Ch
             audit(tiny("gpt2"), **arguments)
     with pytest.raises(ArgumentValueError, match="fold_norms: expected False"):
         audit(tiny("bert"), fold_norms=True)
+    assert audit(tiny("bert")).attrs["fold_norms"] == "not folded: there is none"
 
 
 def test_a_value_map_that_is_not_square_asks_for_the_other(tiny: Callable[..., Checkpoint]) -> None:
     ckpt = tiny("llama", head_dim=8)
     with pytest.raises(ArgumentValueError, match=r"value: expected 'VO' for this model.*not square.*pass value='VO'"):
-        audit(ckpt)
-    assert audit(ckpt, "VO").sizes["layer"] == 3
+        audit(ckpt, "V")
+    assert audit(ckpt).sizes["layer"] == 3
 
 
 def test_an_untrained_gpt2_has_half_of_its_signs_each_way() -> None:
     """`positional` Table 7, re-initialised: the percentages of 50 reproduce."""
-    table = audit(load("random:gpt2"))
+    table = audit(load("random:gpt2"), **PAPER)
     dim = 768
     for name in ("W_inertia", "A_inertia"):
         share = table[name].sel(sign="positive") / dim
@@ -199,7 +205,7 @@ def test_an_untrained_gpt2_has_half_of_its_signs_each_way() -> None:
 
 @pytest.mark.pretrained
 def test_smollm2_has_no_contraction_form_and_says_so() -> None:
-    table = audit(load("smollm2"))
+    table = audit(load("smollm2"), **PAPER)
     assert (table.sizes["layer"], table.sizes["head"]) == (30, 9)
     assert table.V_rank.values.tolist() == [192] * 30
     assert not table.A_defined.values.any()
@@ -212,7 +218,7 @@ def test_smollm2_has_no_contraction_form_and_says_so() -> None:
 def test_whole_spectra_of_the_value_maps_on_request(tiny: Callable[..., Checkpoint]) -> None:
     for family, value in (("gpt2", "V"), ("llama", "VO")):
         ckpt = tiny(family)
-        plain, whole = audit(ckpt, value), audit(ckpt, value, spectra="whole")  # type: ignore[arg-type]
+        plain, whole = (audit(ckpt, value, False, spectra=wanted) for wanted in ("extremes", "whole"))  # type: ignore[arg-type]
         assert "V_eigenvalues_real" not in plain
         assert set(plain.V_route.values.tolist()) == {"whole spectrum"}
         for layer in whole.layer.values.tolist():

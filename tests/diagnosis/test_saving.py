@@ -77,14 +77,20 @@ def test_a_report_is_written_from_what_was_measured(found: Diagnosis, tmp_path: 
     assert not (tmp_path / "other.html").exists()
 
 
+def _words(**changes: Any) -> dict[str, Any]:
+    whole = {"state": "spread", "worst": {"state": "spread", "layer": 1}, "layers": ["spread"] * 3}
+    return whole | {"sentences": [], "details": []} | changes
+
+
 DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "nothing": (lambda f: shutil.rmtree(f), "got nothing at"),
     "no summary": (lambda f: (f / "diagnosis.json").unlink(), "without diagnosis.json"),
     "half a summary": (lambda f: (f / "diagnosis.json").write_text("{"), "expected JSON"),
     "a list": (lambda f: (f / "diagnosis.json").write_text("[]"), "expected a saved diagnosis"),
     "no model": (lambda f: _edit(f, model=None), "expected a saved diagnosis"),
-    "words of another": (lambda f: _edit(f, verdict={"sentences": [], "layers": ["grows"] * 3}), "contracts, neutral"),
-    "badges of another": (lambda f: _edit(f, verdict={"sentences": [], "layers": []}), "a badge for each of 3 layers"),
+    "words of another": (lambda f: _edit(f, verdict=_words(layers=["grows"] * 3)), "spread, drawing together"),
+    "badges of another": (lambda f: _edit(f, verdict=_words(layers=[])), "a badge for each of 3 layers"),
+    "a worst layer of another": (lambda f: _edit(f, verdict=_words(worst={"state": "spread"})), "no 'layer'"),
     "no trace": (lambda f: shutil.rmtree(f / "trace.zarr"), r"without trace\.zarr or trace\.nc"),
     "no variable": (lambda f: shutil.rmtree(f / "trace.zarr" / "norm_median"), "norm_median"),
     "a foreign codec": (lambda f: _pickled(f / "paths.zarr" / "norm" / ".zarray"), "a codec among"),

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from tokendynamics import observables
-from tokendynamics.diagnosis import token_paths, trace
+from tokendynamics.diagnosis import attention_seen, token_paths, trace
 from tokendynamics.diagnosis._prompt_trace import find_sinks, tokens_to_remove
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, TokenDynamicsError
 from tokendynamics.pretrained import Checkpoint, load
 
 TEXTS = {"one": "a cat sat on the mat", "two": "0123456789", "three": "for x in y:\n    pass"}
@@ -118,38 +118,114 @@ def test_slower_observables_on_request_are_the_single_functions(tiny: Callable[.
     assert "clusters" not in trace(ckpt, TEXTS)
 
 
-def test_anisotropy_is_the_mean_cosine_between_tokens_of_different_prompts(tiny: Callable[..., Checkpoint]) -> None:
+def test_shares_of_a_trace_are_those_of_the_states_that_count(tiny: Callable[..., Checkpoint]) -> None:
     ckpt = tiny("gpt2")
     table = trace(ckpt, TEXTS, sinks=(0,), packed=False)
-    rows = [ckpt.states(ckpt.encode(text).ids).feed_forward[2].double().numpy() for text in TEXTS.values()]
-    for name, skipped in (("anisotropy", 1), ("anisotropy_with_sinks", 0)):
-        between = [
-            cosine(a, b)
-            for i, first in enumerate(rows)
-            for second in rows[:i]
-            for a in first[skipped:]
-            for b in second[skipped:]
-        ]
-        assert float(table[name].sel(layer=2, site="feed_forward")) == pytest.approx(np.mean(between), abs=1e-12)
-    within = table.mean_pair_cosine.sel(layer=2, site="feed_forward", sinks="removed").mean()
-    beyond = table.cosine_beyond_anisotropy.sel(layer=2, site="feed_forward")
-    assert float(beyond) == pytest.approx(float(within - table.anisotropy.sel(layer=2, site="feed_forward")), abs=1e-14)
-    assert np.isnan(trace(ckpt, "one prompt").anisotropy).all()
+    states = [ckpt.states(ckpt.encode(text).ids).feed_forward[:, 1:] for text in TEXTS.values()]
+    found = observables.shares(states)
+    site = table.sel(site="feed_forward")
+    for name in ("common", "prompt", "own"):
+        np.testing.assert_allclose(site.shares.sel(share=name), getattr(found, name).numpy(), atol=1e-12)
+    np.testing.assert_allclose(site.kappa, found.kappa.numpy(), atol=1e-12)
+    relative = (found.kappa - found.kappa[0]) / (1 - found.kappa[0])
+    np.testing.assert_allclose(site.kappa_relative, relative.numpy(), atol=1e-12)
+    np.testing.assert_allclose(site.kappa_of_prompt.mean("prompt"), site.kappa, atol=1e-12)
+    without = [observables.shares(states[:out] + states[out + 1 :]).kappa for out in range(3)]
+    pseudo = np.stack([3 * found.kappa.numpy() - 2 * each.numpy() for each in without])
+    half = 2.919986 * pseudo.std(axis=0, ddof=1) / np.sqrt(3)
+    np.testing.assert_allclose(site.kappa_interval.sel(bound="low"), pseudo.mean(axis=0) - half, rtol=1e-6)
+    np.testing.assert_allclose(site.kappa_interval.sel(bound="high"), pseudo.mean(axis=0) + half, rtol=1e-6)
+    alone = trace(ckpt, "one prompt")
+    assert np.isnan(alone.shares.sel(share=["common", "prompt"])).all()
+    assert np.isnan(alone.kappa).all()
+
+
+def test_what_each_part_does_to_kappa_adds_up(tiny: Callable[..., Checkpoint]) -> None:
+    table = trace(tiny("llama"), TEXTS)
+    whole = table.kappa.sel(site="final_norm")[-1] - table.kappa.sel(site="feed_forward")[0]
+    assert float(table.kappa_change.sum()) == pytest.approx(float(whole), abs=1e-12)
+    assert float(table.kappa_change_sum.sum()) == pytest.approx(float(whole), abs=1e-12)
+
+
+def test_centred_measures_of_a_trace_are_over_pairs_without_the_others_mean(tiny: Callable[..., Checkpoint]) -> None:
+    ckpt, texts = tiny("gpt2"), {name: TEXTS[name] for name in ("one", "two")}
+    table = trace(ckpt, texts, sinks=(0,), packed=False).sel(site="feed_forward", layer=[0, 2])
+    moments = []
+    for layer in (0, 2):
+        units = []
+        for text in texts.values():
+            x = ckpt.states(ckpt.encode(text).ids).feed_forward[layer, 1:].double().numpy()
+            units.append(x / np.linalg.norm(x, axis=1, keepdims=True))
+        each = []
+        for own, other in (units, units[::-1]):
+            v = own - other.mean(axis=0)
+            cosines = [cosine(a, b) for i, a in enumerate(v) for b in v[:i]]
+            each.append((np.mean(np.square(cosines)), np.var(cosines)))
+        moments.append(np.mean(each, axis=0))
+    (start, var_0), (end, var_2) = moments
+    # Directions are centred in the states' float32: 16 roundings.
+    np.testing.assert_allclose(table.centred_cos2, [start, end], atol=16 * np.finfo(np.float32).eps)
+    np.testing.assert_allclose(table.line_excess[-1], (var_2 - var_0) / (1 - var_0), atol=16 * np.finfo(np.float32).eps)
+
+
+def test_update_ratios_are_those_of_the_residual_stream(tiny: Callable[..., Checkpoint]) -> None:
+    ckpt = tiny("llama")
+    table = trace(ckpt, TEXTS, packed=False)
+    states = ckpt.states(ckpt.encode(TEXTS["two"]).ids)
+    before, after = states.attention[3].double(), states.feed_forward[3].double()
+    ratio = np.sort(((after - before).norm(dim=-1) / before.norm(dim=-1)).numpy())
+    row = table.update_ratio.sel(prompt="two", layer=3)
+    assert float(row.sel(component="feed_forward")) == pytest.approx(ratio[(len(ratio) - 1) // 2], abs=1e-6)
+    assert np.isnan(row.sel(component="final_norm"))
+    assert np.isnan(table.update_ratio.sel(layer=0)).all()
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_attention_received_is_that_of_the_patterns(tiny: Callable[..., Checkpoint], packed: bool) -> None:
+    """Against whole patterns, by hand: heads averaged, receivers at least four away, at least eight of them."""
+    ckpt = tiny("gpt2")
+    texts = {"long": "a cat sat on the mat and", "longer": "0123456789abcdef, said she"}
+    table = trace(ckpt, texts, packed=packed)
+    seen = attention_seen(ckpt, texts, patterns=True)
+    for name, text in texts.items():
+        tokens = len(ckpt.encode(text).ids[0])
+        pattern = seen.pattern.sel(prompt=name, layer=2).mean("head").values[:tokens, :tokens]
+        for token in range(tokens):
+            receivers = [i for i in range(tokens) if i - token >= 4]
+            row = table.sel(prompt=name, layer=2).isel(token=token)
+            if len(receivers) < 8:
+                assert np.isnan(row.attention_received)
+                continue
+            assert float(row.attention_received) == pytest.approx(pattern[receivers, token].mean(), abs=1e-6)
+            uniform = np.mean([1 / (i + 1) for i in receivers])
+            assert float(row.attention_uniform) == pytest.approx(uniform, abs=1e-6)
+
+
+def test_observables_of_ones_own_see_the_tokens_that_count(tiny: Callable[..., Checkpoint]) -> None:
+    ckpt = tiny("gpt2")
+    table = trace(ckpt, TEXTS, sinks=(0,), observables={"mine": lambda x: x.abs().max(), "tokens": len})
+    state = ckpt.states(ckpt.encode(TEXTS["two"]).ids).attention[2].double()
+    row = table.sel(prompt="two", layer=2, site="attention")
+    assert float(row.mine.sel(sinks="removed")) == pytest.approx(float(state[1:].abs().max()), rel=1e-6)
+    assert float(row.tokens.sel(sinks="kept")) == len(state)
+    for wrong in ({"kappa": len}, {"shares_interval": len}, {"clusters": len}, {"mine": lambda x: x}):
+        with pytest.raises(TokenDynamicsError, match="observables"):
+            trace(ckpt, TEXTS, observables=wrong)
 
 
 def test_a_swollen_token_is_found_and_its_removal_is_that_of_its_position(tiny: Callable[..., Checkpoint]) -> None:
     ckpt = tiny("gpt2")
     ckpt.model.wpe.weight.data[0] *= 500
     found = trace(ckpt, TEXTS)
-    assert (found.sink_count == 1).all()
-    assert (found.sink_position == 0).all()
+    assert (found.massive_count == 1).all()
+    assert (found.massive_position == 0).all()
     explicit = trace(ckpt, TEXTS, sinks=(0,))
     np.testing.assert_array_equal(
         found.mean_pair_cosine.sel(sinks="removed"), explicit.mean_pair_cosine.sel(sinks="removed")
     )
     norms = ckpt.states(ckpt.encode(TEXTS["one"]).ids).feed_forward.double().norm(dim=-1)
-    np.testing.assert_allclose(found.sink_norm[0], norms[:, 0], rtol=1e-12)
-    np.testing.assert_allclose(found.sink_share[0], norms[:, 0] / norms.sum(-1), rtol=1e-12)
+    np.testing.assert_allclose(found.massive_norm[0], norms[:, 0], rtol=1e-12)
+    np.testing.assert_allclose(found.massive_share[0], norms[:, 0] / norms.sum(-1), rtol=1e-12)
 
 
 def test_transient_sinks_leave_where_they_occur_and_persistent_ones_everywhere() -> None:
@@ -244,10 +320,10 @@ def test_smollm2_numbers_on_the_museum_sentence() -> None:
 @pytest.mark.pretrained
 def test_smollm2_sinks_are_found_per_layer() -> None:
     table = trace(load("smollm2"), SENTENCE).isel(prompt=0)
-    assert (table.sink_position.sel(layer=slice(12, 29)) == 0).all()
-    assert (table.sink_count.sel(layer=slice(12, 29)) == 1).all()
-    assert (table.sink_count.sel(layer=slice(3, 9)) == 2).all()
-    assert float(table.sink_norm.sel(layer=12)) == pytest.approx(2.26e4, rel=0.02)
-    assert float(table.sink_norm.sel(layer=3)) == pytest.approx(680, rel=0.02)
+    assert (table.massive_position.sel(layer=slice(12, 29)) == 0).all()
+    assert (table.massive_count.sel(layer=slice(12, 29)) == 1).all()
+    assert (table.massive_count.sel(layer=slice(3, 9)) == 2).all()
+    assert float(table.massive_norm.sel(layer=12)) == pytest.approx(2.26e4, rel=0.02)
+    assert float(table.massive_norm.sel(layer=3)) == pytest.approx(680, rel=0.02)
     median = table.norm_median.sel(layer=slice(12, 27), site="feed_forward", sinks="removed")
     assert ((median > 100) & (median < 600)).all()

@@ -1,4 +1,4 @@
-"""The verdict says what the numbers say, and its numbers are the datasets'."""
+"""The verdict says what the numbers say: each sentence, and the case in which it must say the opposite."""
 
 from __future__ import annotations
 
@@ -9,111 +9,240 @@ import pytest
 import xarray as xr
 
 from tokendynamics.diagnosis import audit, diagnose, judge, trace
-from tokendynamics.diagnosis._verdict import layer_effects, mean_over_prompts
+from tokendynamics.diagnosis._details import (
+    ATTENTION_SINK,
+    NEIGHBOURS,
+    TIMES_UNIFORM,
+    UPDATE_JUMP,
+    attention_sinks,
+    detailed_findings,
+    jumps,
+)
 from tokendynamics.pretrained import Checkpoint, load
 
-TEXTS = {"one": "a cat sat on the mat", "two": "0123456789"}
+TEXTS = {
+    "one": "a cat sat on the mat",
+    "two": "0123456789",
+    "three": "Why, thought the quick brown fox?",
+    "four": "x = [y for y in z if y]",
+}
 
 
 @pytest.fixture
-def measured(tiny: Callable[..., Checkpoint]) -> tuple[xr.Dataset, xr.Dataset]:
-    ckpt = tiny("gpt2")
-    return audit(ckpt), trace(ckpt, TEXTS)
+def measured(tiny: Callable[..., Checkpoint]) -> xr.Dataset:
+    return trace(tiny("gpt2"), TEXTS)
 
 
-def with_cosine(table: xr.Dataset, first: float, last: float) -> xr.Dataset:
-    """The trace with a mean pair cosine that goes evenly from `first` to `last`."""
-    ramp = xr.DataArray(np.linspace(first, last, table.sizes["layer"]), dims="layer")
-    even = xr.where(table.mean_pair_cosine.notnull(), ramp, np.nan).transpose(*table.mean_pair_cosine.dims)
-    return table.assign(mean_pair_cosine=even)
+def with_end(table: xr.Dataset, width: float = 0.02, **values: float) -> xr.Dataset:
+    """The trace with measures that go evenly to `values` at the end, each with an interval of that half width."""
+    layers = table.sizes["layer"]
+    table = table.copy(deep=True)
+    for name, end in {"kappa_relative": 0.0, "line_excess": 0.0, "common": 0.1, **values}.items():
+        ramp = np.linspace(0, end, layers)[:, None] + np.where(np.isnan(table.kappa.values), np.nan, 0)
+        if name == "common":
+            table.shares.loc[{"share": "common"}] = ramp
+            table.shares_interval.loc[{"share": "common"}] = ramp[..., None] + np.array([-width, width])
+        else:
+            table[name] = (("layer", "site"), ramp)
+            table[f"{name}_interval"] = (("layer", "site", "bound"), ramp[..., None] + np.array([-width, width]))
+    return table
 
 
 @pytest.mark.parametrize(
-    ("first", "last", "words"),
+    ("end", "state", "words"),
     [
-        (0.995, 0.999, "The tokens point in one direction from the start"),
-        (0.1, 0.995, "The tokens collapse to one direction"),
-        (0.1, 0.6, "The tokens do draw together, slowly, and do not collapse"),
-        (0.6, 0.1, "The tokens spread apart"),
-        (0.3, 0.35, "The tokens neither draw together nor spread apart by much"),
+        ({"kappa_relative": 0.01}, "spread", "The tokens stay spread"),
+        (
+            {"kappa_relative": 0.3},
+            "drawing together",
+            "The tokens of a text draw together, and do not meet (κ' 0.30 (0.28",
+        ),
+        ({"kappa_relative": 0.9}, "consensus", "The tokens of each text end in consensus"),
+        ({"line_excess": 0.9}, "rank collapse", "The tokens of each text end in rank collapse"),
+        ({"common": 0.97}, "anisotropic", "All texts share one direction (common share 0.97 (0.95 to 0.99)"),
     ],
 )
-def test_the_first_sentence_follows_the_cosine(
-    measured: tuple[xr.Dataset, xr.Dataset], first: float, last: float, words: str
-) -> None:
-    weights, table = measured
-    finding = judge(weights, with_cosine(table, first, last)).sentences[0]
-    assert finding.text.startswith(words)
-    assert finding.values["first"] == pytest.approx(first, abs=1e-12)
-    assert finding.values["last"] == pytest.approx(last, abs=1e-12)
-    assert f"{first:.2f} at the embedding, {last:.2f} after the last layer" in finding.text
+def test_the_first_sentence_is_the_state(measured: xr.Dataset, end: dict[str, float], state: str, words: str) -> None:
+    verdict = judge(None, with_end(measured, **end))
+    assert verdict.state == state
+    assert verdict.layers[-1] == state
+    assert verdict.sentences[0].text.startswith(words)
+    assert len(verdict.sentences) <= 3
 
 
-def test_what_is_common_to_all_prompts_is_named_as_such(measured: tuple[xr.Dataset, xr.Dataset]) -> None:
-    weights, table = measured
-    finding = judge(weights, table).sentences[0]
-    common = float(table.anisotropy.sel(site="feed_forward")[-1])
-    assert finding.values["between_prompts"] == common
-    assert f"between tokens of different prompts it is {common:.2f}" in finding.text
-    alone = judge(weights, table.isel(prompt=[0]).assign(anisotropy=table.anisotropy * np.nan)).sentences[0]
-    assert "one prompt alone cannot tell" in alone.text
+def test_words_of_collapse_stand_where_a_collapse_is_measured_and_nowhere_else(measured: xr.Dataset) -> None:
+    for end in ({"kappa_relative": 0.01}, {"kappa_relative": 0.3}, {"common": 0.97}):
+        words = str(judge(None, with_end(measured, **end)))
+        assert "consensus" not in words
+        assert "rank collapse" not in words
 
 
-def test_layers_are_badged_by_the_sum_of_their_two_parts(measured: tuple[xr.Dataset, xr.Dataset]) -> None:
-    _, table = measured
-    change = np.zeros((2, 4, 3))
-    change[:, 1], change[:, 2], change[:, 3] = (0.03, -0.01, 0.0), (-0.02, -0.01, 0.0), (0.01, -0.007, 0.9)
-    table = table.assign(component_change=(table.component_change.dims, change))
-    assert layer_effects(mean_over_prompts(table)) == ("contracts", "expands", "neutral")
+def test_what_is_undone_by_the_end_is_named_where_it_was(measured: xr.Dataset) -> None:
+    table = with_end(measured, kappa_relative=0.1)
+    table.kappa_relative.loc[{"layer": 2, "site": ["attention", "feed_forward"]}] = 0.9
+    verdict = judge(None, table)
+    assert (verdict.state, verdict.worst.state, verdict.worst.layer) == ("drawing together", "consensus", 2)
+    where = verdict.sentences[1].text
+    assert where.startswith("On the way it is worse: consensus after layer 2 of 3 (κ' 0.90, 0.10 at the end)")
+    assert "the attention of layer 2 makes +0.87 of +0.90" in where
+    table.kappa_relative.loc[{"layer": 3, "site": ["attention", "feed_forward"]}] = 0.95
+    assert judge(None, table).sentences[1].text.startswith("It is strongest at the end (κ' 0.95)")
 
 
-def test_growth_that_the_weights_do_not_expect_is_called_a_disagreement(
-    measured: tuple[xr.Dataset, xr.Dataset],
-) -> None:
-    weights, table = measured
-    words = {1.0: "diverges for most starts", -1.0: "does not diverge"}
-    texts = {
-        sign: str(judge(weights.assign(regime_by_spectrum=("layer", [word] * 3)), table))
-        for sign, word in words.items()
-    }
-    norm = table.norm_median.sel(sinks="removed", site="feed_forward").mean("prompt")
-    agreeing = 1.0 if float(norm[-1]) > float(norm[0]) else -1.0
-    assert "Prediction and observation agree" in texts[agreeing]
-    assert "Prediction and observation disagree" in texts[-agreeing]
+def test_a_rise_that_all_layers_make_is_credited_to_none(measured: xr.Dataset) -> None:
+    table = with_end(measured, kappa_relative=0.6)
+    steps = np.concatenate([[0], np.linspace(0, 0.6, 7)[1:]])
+    table.kappa_relative.loc[{"site": "attention"}] = [np.nan, *steps[1::2]]
+    table.kappa_relative.loc[{"site": "feed_forward"}] = steps[::2]
+    assert "the most is +0.10 by the" in judge(None, table).sentences[1].text
+    table.kappa_relative.loc[{"layer": 1, "site": "attention"}] = 0.2
+    table.kappa_relative.loc[{"layer": 1, "site": "feed_forward"}] = 0.5
+    assert "the feed-forward part of layer 1 makes +0.30" in judge(None, table).sentences[1].text
 
 
-def test_a_model_whose_regimes_exist_has_them_counted(measured: tuple[xr.Dataset, xr.Dataset]) -> None:
-    weights, table = measured
-    text = str(judge(weights, table))
-    assert "put the 3 layers in these regimes: " in text
-    assert "no theorem of collapse applies" in text
-    assert "No token is a sink" in text
+def test_how_sure_it_is_follows_the_intervals_and_names_the_texts(measured: xr.Dataset) -> None:
+    sure = judge(None, with_end(measured, kappa_relative=0.3)).sentences[2].text
+    assert sure.startswith("That is of 4 texts (“one”, “two”, “three”, “four”); the state is the same at every end")
+    wide = judge(None, with_end(measured, kappa_relative=0.7, width=0.1)).sentences[2].text
+    assert "it may also be consensus" in wide
+    few = judge(None, with_end(measured, kappa_relative=0.3, width=np.nan)).sentences[2].text
+    assert few.endswith("too few for an interval.")
 
 
-def test_one_token_leaves_the_question_undefined(tiny: Callable[..., Checkpoint]) -> None:
-    found = diagnose(tiny("bert"), "x")
-    assert "is undefined" in found.verdict.sentences[0].text
-    assert "nan" not in str(found.verdict).lower()
-    assert found.verdict.layers == ("neutral", "neutral")
+def test_texts_that_repeat_others_are_named(measured: xr.Dataset) -> None:
+    table = with_end(measured, kappa_relative=0.3)
+    assert "repeat" not in judge(None, table).sentences[2].text
+    table["repeats"] = ("prompt", [-1, -1, -1, 0])
+    assert "of which “four” repeat others" in judge(None, table).sentences[2].text
+
+
+@pytest.mark.parametrize(
+    ("texts", "why"),
+    [
+        ("a cat sat on the mat", "one text cannot tell"),
+        (["the same"] * 3, "all texts are the same"),
+        (["x", "y"], "fewer than two tokens count"),
+    ],
+)
+def test_what_is_not_determined_says_why(tiny: Callable[..., Checkpoint], texts: object, why: str) -> None:
+    verdict = diagnose(tiny("gpt2"), texts).verdict
+    assert verdict.state == "undetermined"
+    assert why in verdict.sentences[0].text
+    assert len(verdict.sentences) == 1
+    assert "nan" not in (str(verdict) + " ".join(each.text for each in verdict.details)).lower()
+
+
+def test_one_word_repeated_agrees_before_the_first_layer(tiny: Callable[..., Checkpoint]) -> None:
+    table = trace(tiny("llama"), {name: [number] * 6 for number, name in enumerate("abcd", start=5)})
+    verdict = judge(None, table)
+    assert verdict.state == "undetermined"
+    assert "agree before the first layer" in verdict.sentences[0].text
+
+
+def test_a_part_is_credited_only_where_its_interval_leaves_out_nought(measured: xr.Dataset) -> None:
+    table = measured.copy(deep=True)
+    table["kappa_change_sum"] = ("component", [0.3, -0.2, 0.001])
+    table["kappa_change_sum_interval"] = (("component", "bound"), [[0.2, 0.4], [-0.3, -0.1], [-0.1, 0.1]])
+    table["kappa_change"] = (
+        ("layer", "component"),
+        [[np.nan] * 3, [0.1, -0.1, np.nan], [0.2, -0.1, np.nan], [0, 0.001, 0.001]],
+    )
+    text = next(each.text for each in detailed_findings(table, ()) if each.figure == "components")
+    assert text.startswith(
+        "Attention raises κ in 2 of 3 layers, by +0.30 (0.20 to 0.40) in all, the feed-forward part lowers"
+    )
+    assert "lowers κ in 2 of 3 layers, by −0.20 (−0.30 to −0.10)" in text
+    table["kappa_change_sum_interval"] = (("component", "bound"), [[-0.1, 0.7], [-0.3, -0.1], [-0.1, 0.1]])
+    text = next(each.text for each in detailed_findings(table, ()) if each.figure == "components")
+    assert "Attention moves κ by +0.30 (−0.10 to 0.70) in all, which is not told apart from nothing" in text
+
+
+def test_a_single_text_that_collapses_is_named(measured: xr.Dataset) -> None:
+    table = with_end(measured, kappa_relative=0.25)
+    table.kappa_of_prompt.loc[{"layer": 3, "site": "feed_forward"}] = [0.0, 0.0, 0.97, 0.0]
+    assert any("1 text of 4 the tokens do meet: “three”" in each.text for each in judge(None, table).details)
+    table.kappa_of_prompt.loc[{"layer": 3, "site": "feed_forward"}] = [0.0, 0.0, 0.5, 0.0]
+    assert not any("do meet" in each.text for each in judge(None, table).details)
+
+
+def test_an_update_counts_as_a_jump_from_four_times_its_neighbours() -> None:
+    sizes = np.array([1.0, 1.2, 1.0, UPDATE_JUMP * 1.1, 1.0, 1.2, 1.2, 9.0])
+    assert jumps(sizes) == [3, 7]
+    sizes[3] -= 1e-9
+    assert jumps(sizes) == [7]
+    assert NEIGHBOURS == 3
+    assert jumps(np.array([5.0])) == []
+
+
+def test_an_attention_sink_needs_weight_beyond_uniform(measured: xr.Dataset) -> None:
+    table = measured.copy(deep=True)
+    table["attention_uniform"] = table.attention_uniform * 0 + 0.05
+    table["attention_received"] = table.attention_received * 0 + 0.05
+    assert not attention_sinks(table).any()
+    text = next(each.text for each in detailed_findings(table, ()) if each.figure == "attention")
+    assert text.startswith(
+        "No token is an attention sink: the most that one receives from tokens at least four away is 0.05"
+    )
+    table.attention_received.loc[{"layer": 2, "token": 1}] = ATTENTION_SINK
+    found = next(each for each in detailed_findings(table, ()) if each.figure == "attention")
+    assert found.text.startswith("Token 1 (")
+    assert found.values["layers"] == [2]
+    assert not found.values["massive"]
+    table["attention_uniform"] = table.attention_uniform * 0 + ATTENTION_SINK / TIMES_UNIFORM + 1e-9
+    assert not attention_sinks(table).any()
+
+
+def test_attention_that_does_not_show_is_said_to(measured: xr.Dataset) -> None:
+    table = measured.assign(attention_received=measured.attention_received * np.nan)
+    text = next(each.text for each in detailed_findings(table, ()) if each.figure == "attention")
+    assert text.startswith("Whether a token is an attention sink is not known")
+
+
+def test_a_massive_token_is_no_attention_sink_by_its_norm(measured: xr.Dataset) -> None:
+    table = measured.copy(deep=True)
+    table["massive_count"] = table.massive_count * 0
+    assert any(each.text.startswith("No token is massive") for each in detailed_findings(table, ()))
+    table.massive_count.loc[{"prompt": "two", "layer": 2}] = 1
+    table["massive_norm"] = table.massive_norm.astype(float) * np.nan
+    table.massive_norm.loc[{"prompt": "two", "layer": 2}] = 99.0
+    table["massive_position"] = table.massive_position * 0 - 1
+    table.massive_position.loc[{"prompt": "two", "layer": 2}] = 3
+    found = next(each for each in detailed_findings(table, ()) if each.figure == "norms")
+    assert found.text.startswith(
+        "Token 3 (“3” in text two) is massive, as is a token in 1 of 4 texts: its norm reaches 99"
+    )
+    assert found.values["layers"] == [2]
 
 
 @pytest.mark.pretrained
-def test_smollm2_is_told_that_its_raw_rank_sees_only_the_sink() -> None:
+def test_smollm2_draws_together_and_its_first_token_is_both_massive_and_an_attention_sink() -> None:
+    from tokendynamics.diagnosis.texts import default_texts
+
     ckpt = load("smollm2")
-    text = (
-        "The museum opened its new wing on a rainy Tuesday, and by noon the line of visitors stretched around "
-        "the corner of the square."
+    five = dict(list(default_texts().items())[:5])
+    table = trace(ckpt, five)
+    verdict = judge(audit(ckpt, layers=[1]), table)
+    assert (verdict.state, verdict.worst.state) == ("drawing together", "drawing together")
+    end = table.sel(site="feed_forward").isel(layer=[0, -1])
+    # Published for these five texts: κ 0.04 → 0.34 and centred cos² 0.09 → 0.23.
+    assert end.kappa.values == pytest.approx([0.04, 0.34], abs=0.03)
+    assert end.centred_cos2.values == pytest.approx([0.09, 0.23], abs=0.03)
+    details = {each.figure: each for each in verdict.details}
+    assert details["norms"].values["position"] == 0
+    assert details["norms"].values["layers"] == [*range(3, 10), *range(12, 31)]
+    assert details["attention"].values["massive"]
+    assert (details["attention"].values["position"], details["attention"].values["largest"]) == (
+        0,
+        pytest.approx(0.89, abs=0.02),
     )
-    verdict = judge(audit(ckpt), trace(ckpt, text))
-    together, sinks, _, weights, agreement, _ = verdict.sentences
-    assert together.text.startswith("The tokens do draw together, slowly, and do not collapse (most of the rise, ")
-    assert "is made in layers 1, 2)" in together.text
-    assert (sinks.values["position"], sinks.values["token"]) == (0, "The")
-    assert sinks.values["norm"] == pytest.approx(2.26e4, rel=0.02)
-    assert sinks.values["layers"] == [*range(3, 10), *range(12, 31)]
-    assert sinks.values["layers_with_several"] == list(range(3, 10))
-    assert sinks.values["raw_effective_rank"] == pytest.approx(1.01, abs=0.005)
-    assert "says “collapsed” where it sees only the sink" in sinks.text
-    assert "A is undefined (rank 192/576) in all 30 layers" in weights.text
-    assert agreement.text.startswith("Prediction and observation agree on size")
-    assert len(verdict.layers) == 30
+
+
+@pytest.mark.pretrained
+def test_minilm_draws_together() -> None:
+    from tokendynamics.diagnosis.texts import default_texts
+
+    table = trace(load("minilm"), dict(list(default_texts().items())[:5]))
+    assert judge(None, table).state == "drawing together"
+    end = table.sel(site="feed_forward").isel(layer=[0, -1])
+    assert end.kappa.values == pytest.approx([0.04, 0.32], abs=0.03)
+    assert end.centred_cos2.values == pytest.approx([0.03, 0.19], abs=0.03)

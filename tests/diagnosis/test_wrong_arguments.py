@@ -51,7 +51,7 @@ CALLS: dict[str, tuple[tuple[Any, ...], Callable[[Any], Call]]] = {
     "audit ckpt": (("gpt2", None, 5, [], Path()), lambda v: lambda c: td.audit(v)),
     "audit value": (("Q", "", None, 5, b"V", ["V"]), lambda v: lambda c: td.audit(c, v)),
     "audit singular": (("maybe", None, True), lambda v: lambda c: td.audit(c, singular=v)),
-    "audit fold_norms": (NO_FLAGS, lambda v: lambda c: td.audit(c, fold_norms=v)),
+    "audit fold_norms": (("no", 0, [], np.ones(2)), lambda v: lambda c: td.audit(c, fold_norms=v)),
     "audit offsets": (([0.5], "01", 3, [None], [True]), lambda v: lambda c: td.audit(c, offsets=v)),
     "audit progress": ((5, "bar"), lambda v: lambda c: td.audit(c, progress=v)),
     "trace texts": (NO_TEXTS, lambda v: lambda c: td.trace(c, v)),

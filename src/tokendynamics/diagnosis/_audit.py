@@ -2,6 +2,12 @@
 
 A layer of a large model is hundreds of megabytes, so heads are taken one at a time and no dense matrix is kept
 longer than it is needed.
+
+A network has many sets of weights: a head's W_V S and S^{-1} W_O, or a gain moved from a norm into the matrices behind
+it, make the same function. Of V = Σ_h W_V W_O with gains folded no number depends on which of them is stored. Folding
+takes in the gain (1 + weight where a norm adds 1) and no more: W and V then act on the tokens that a norm hands on
+before its gain, of mean square 1; under LayerNorm also of mean 0, so that what they make of the direction (1, …, 1) is
+counted in signs and spectra and is never seen by attention. Biases, the norm's too, are left out.
 """
 
 from __future__ import annotations
@@ -20,6 +26,8 @@ from torch import Tensor
 
 from tokendynamics.attention._circuits import FactoredMatrix, ov_circuit
 from tokendynamics.attention._positions import rotate
+from tokendynamics.diagnosis._folding import folding_in_words, gain_of, with_gain
+from tokendynamics.diagnosis._hypotheses import HYPOTHESES, STATEMENTS, numbers_of
 from tokendynamics.numerics._arguments import whole_numbers
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.numerics._resources import check_fits, give_back, limited_threads
@@ -47,10 +55,13 @@ Singular = Literal["undefined", "pinv"]
 def audit_layer(
     read: Callable[[], AttentionWeights],
     value: ValueMap,
-    fold_norms: bool,
+    fold_norms: bool | None,
     singular: Singular,
     offsets: tuple[int, ...],
     spectra: Wanted,
+    *,
+    causal: bool,
+    positions: bool,
 ) -> dict[str, Any]:
     """Return every number of one layer by variable name; see `tokendynamics.diagnosis._audit.audit` for each.
 
@@ -58,24 +69,29 @@ def audit_layer(
         read: Reads the layer's factors. They are read here, and not passed, so that they can be let go of as soon as
             the matrix they go into exists.
         value: Which value map.
-        fold_norms: Whether the norm's gain multiplies the factors.
+        fold_norms: Whether the norm's gain multiplies the factors; None for "where there is one".
         singular: What A is where the value map is singular.
         offsets: Distances at which rotary circuits are read; empty for none.
         spectra: Whether every eigenvalue of the value map is wanted.
+        causal: Whether its attention is.
+        positions: Whether positions take part in its attention.
 
     Raises:
         ArgumentValueError: Norms that cannot be folded, or a W_V that is not square.
     """
-    weights = _with_folded_norm(read()) if fold_norms else read()
+    weights = read()
+    gain = gain_of(weights, fold_norms)
     # Many problems of size 2·d_head: the barriers of several threads cost more than the arithmetic.
     with limited_threads(1):
-        heads = [_head_numbers(weights, head, offsets) for head in range(len(weights.groups))]
+        heads = [_head_numbers(weights, gain, head, offsets) for head in range(len(weights.groups))]
     give_back()
     numbers = {name: np.stack([head[name] for head in heads]) for name in heads[0]}
-    whole, value_parts = _sum_of_circuits(weights), _value_parts(weights, value)
+    numbers |= numbers_of(weights, causal=causal, positions=positions)
+    give_back()
+    whole, value_parts = _sum_of_circuits(weights, gain), _value_parts(weights, value)
     del weights
     qk_inertia = inertia(whole)
-    V = _value_map(*value_parts)
+    V = _value_map(*value_parts, gain)
     del value_parts
     if isinstance(V, Tensor):
         spectrum = value_spectrum(V, wanted=spectra)
@@ -93,11 +109,13 @@ def audit_layer(
     return numbers | _regime_numbers(found)
 
 
-def _head_numbers(weights: AttentionWeights, head: int, offsets: tuple[int, ...]) -> dict[str, np.ndarray]:
+def _head_numbers(
+    weights: AttentionWeights, gain: Tensor | None, head: int, offsets: tuple[int, ...]
+) -> dict[str, np.ndarray]:
     dim, group = weights.query.shape[-2], int(weights.groups[head])
-    query, key = compress(weights.query[head].double(), weights.key[group].double())
+    query, key = compress(with_gain(weights.query[head], gain), with_gain(weights.key[group], gain))
     qk = low_rank_eigenvalues(query, key) * weights.scale
-    ov = ov_circuit(weights.value[group].double(), weights.output[head].double())
+    ov = ov_circuit(with_gain(weights.value[group], gain), weights.output[head].double())
     ov_symmetric = low_rank_eigenvalues(ov.left, ov.right)
     numbers = {
         "qk_eigenvalues": qk,
@@ -117,13 +135,13 @@ def _head_numbers(weights: AttentionWeights, head: int, offsets: tuple[int, ...]
     return {name: number.numpy() for name, number in numbers.items()}
 
 
-def _sum_of_circuits(weights: AttentionWeights) -> Float[Tensor, "dim dim"]:
+def _sum_of_circuits(weights: AttentionWeights, gain: Tensor | None) -> Float[Tensor, "dim dim"]:
     """Return W = Σ_h W_Q W_K^T in float64, one head at a time."""
     dim = weights.query.shape[-2]
     whole = torch.zeros(dim, dim, dtype=torch.float64)
     for query, group in zip(weights.query, weights.groups.tolist(), strict=True):
         whole.addmm_(query.double(), weights.key[group].double().mT)
-    return whole
+    return whole if gain is None else whole.mul_(gain).mul_(gain.mT)
 
 
 def _value_parts(weights: AttentionWeights, value: ValueMap) -> tuple[Tensor, Tensor | None, Tensor]:
@@ -139,18 +157,23 @@ def _value_map(
     value: Float[Tensor, "kv_head dim d_head"],
     output: Float[Tensor, "head d_head dim"] | None,
     groups: Int[Tensor, " head"],
+    gain: Tensor | None,
 ) -> Float[Tensor, "dim dim"] | FactoredMatrix:
     """Return V dense where it can have full rank; otherwise as factors with one block of columns per KV head."""
     kv_heads, dim, d_head = value.shape
-    left = value.movedim(0, 1).flatten(1).double()
+    if output is not None and kv_heads * d_head >= dim:
+        whole = torch.zeros(dim, dim, dtype=torch.float64)
+        for group, written in zip(groups.tolist(), output, strict=True):
+            whole.addmm_(with_gain(value[group], gain), written.double())
+        return whole
+    left = with_gain(value.movedim(0, 1).flatten(1), gain)
     if output is not None:
         summed = torch.zeros(kv_heads, d_head, dim, dtype=torch.float64)
-        right = summed.index_add_(0, groups, output.double()).flatten(0, 1).mT
-    elif kv_heads == len(groups):
+        return FactoredMatrix(left, summed.index_add_(0, groups, output.double()).flatten(0, 1).mT)
+    if kv_heads == len(groups):
         return left
-    else:
-        membership = torch.eye(kv_heads, dtype=torch.float64)[groups]
-        right = torch.kron(membership, torch.eye(d_head, dtype=torch.float64))
+    membership = torch.eye(kv_heads, dtype=torch.float64)[groups]
+    right = torch.kron(membership, torch.eye(d_head, dtype=torch.float64))
     return FactoredMatrix(left, right) if kv_heads * d_head < dim else left @ right.mT
 
 
@@ -182,15 +205,6 @@ def _regime_numbers(found: Regime) -> dict[str, Any]:
     }
 
 
-def _with_folded_norm(weights: AttentionWeights) -> AttentionWeights:
-    if weights.norm_gain is None:
-        came = "True for a model with no norm before its attention"
-        raise ArgumentValueError(expected("fold_norms", "False", came))
-    gain = weights.norm_gain.double()[:, None]
-    folded = {name: gain * getattr(weights, name).double() for name in ("query", "key", "value")}
-    return replace(weights, **folded)
-
-
 _MATRICES = 4
 """Dense ones in float64 at a time: W, V, A, and the factors of one of them."""
 
@@ -202,8 +216,8 @@ OFFSETS = (0, 1, 4, 16, 64)
 @typed_arguments
 def audit(
     ckpt: Checkpoint,
-    value: ValueMap = "V",
-    fold_norms: bool = False,
+    value: ValueMap = "VO",
+    fold_norms: bool | None = None,
     singular: Singular = "undefined",
     *,
     layers: Sequence[int] | None = None,
@@ -214,33 +228,34 @@ def audit(
     """Measure signs, spectra and regime of every layer, from the weights alone.
 
     With W = Σ_h W_Q W_K^T and A = W (V^T)^{-1}, inertia of W_sym and A_sym and spectrum of V say which regime the layer
-    has as a free flow (`positional` D.6.2, Table 7, Remark 3.5). Layers are read one at a time.
+    has as a free flow (`positional` D.6.2, Table 7, Remark 3.5). By default no number depends on which of the many
+    weights of one network is stored; the papers' tables, of ``value="V"`` and ``fold_norms=False``, do.
 
     Args:
         ckpt: From `tokendynamics.load`.
-        value: The value map V: "V" (W_V; with grouped queries each group's W_V repeated for the heads that share it)
-            or "VO" (Σ_h W_V W_O).
-        fold_norms: Whether the gain of the norm before attention multiplies the rows of W_Q, W_K and W_V.
+        value: The value map V: "VO" (Σ_h W_V W_O) or "V" (W_V, with grouped queries repeated for heads that share it).
+        fold_norms: Whether the gain of the norm before attention multiplies W_Q, W_K and W_V; None where there is one.
         singular: Where V is singular A does not exist: "undefined" says so, "pinv" puts the pseudo-inverse instead.
         layers: Layers to read, counted from 1; None for all.
         offsets: For rotary models, distances receiver − sender at which QK circuits are read; 0 is W_Q W_K^T itself.
-        spectra: "extremes" of the value maps, or "whole" for every eigenvalue: four times as long at dim 4096.
+        spectra: "extremes" of the value maps, or "whole" for every eigenvalue, four times as long at dim 4096.
         progress: True for a progress bar, or a function; see `progress`.
 
     Returns:
         Dataset with dims ``layer`` (from 1), ``head``, ``sign``, ``eigenvalue`` and, if rotary, ``offset``. Counts:
-        ``W_inertia``, ``A_inertia`` (layer, sign; A's are NaN where ``A_defined`` is False, unless "pinv" asks for the
-        pseudo-inverse's), ``qk_inertia``, ``ov_inertia`` (layer, head, sign). Spectra: ``qk_eigenvalues`` (layer, head,
-        eigenvalue), of the scaled symmetric part, its exact zeros left out. Balances Σ Re λ/Σ|λ| in −1 … 1:
+        ``W_inertia``, ``A_inertia`` (layer, sign; A's NaN where ``A_defined`` is False, but for "pinv"),
+        ``qk_inertia``, ``ov_inertia`` (layer, head, sign). ``qk_eigenvalues`` (layer, head, eigenvalue), of the scaled
+        symmetric part, without exact zeros. Balances Σ Re λ/Σ|λ| in −1 … 1:
         ``qk_balance`` and ``ov_sym_balance`` (of the symmetric parts), ``ov_balance`` (of ov's own eigenvalues).
         ``V_rank``, ``V_near_zero`` (|λ| < 1e-3), ``V_near_zero_relative`` (|λ| < 1e-3 ρ), ``V_condition`` (∞ where
         singular), ``V_max_real``, ``V_radius``, ``V_route`` (of these: the whole spectrum, or Krylov spaces), where
         wanted ``V_eigenvalues_real`` and ``…_imag`` (layer, value_eigenvalue; by falling |λ|). ``regime``,
-        ``regime_reason``, ``regime_by_spectrum`` (layer). Every convention is an attribute.
+        ``regime_reason``, ``regime_by_spectrum`` (layer). Of the OV product with gains folded always: ``ov_norm`` (its
+        largest singular value), ``predicted_contraction``, ``nearest_statement`` (layer), ``hypothesis_distance`` and
+        ``statement_distance`` (layer, hypothesis or statement), 0 where met. Every convention is an attribute.
 
     Raises:
-        ArgumentTypeError, ArgumentValueError: An argument of another kind, an unknown choice, a layer that does not
-            exist, norms that cannot be folded, a W_V that is not square.
+        ArgumentTypeError, ArgumentValueError: A wrong argument, norms that cannot be folded, a W_V that is not square.
         CheckpointError: A tensor cannot be read or holds a NaN.
         MemoryLimitError: Matrices larger than the free memory.
 
@@ -252,14 +267,20 @@ def audit(
     _check_choices(value, singular, spectra)
     chosen = list(dict.fromkeys(as_layers(layers, ckpt.architecture.layers)))
     check_fits(_MATRICES * 8 * ckpt.architecture.dim**2, f"the audit of {ckpt.name}")
-    distances = tuple(whole_numbers(offsets, "offsets"))
-    rotary = distances if _turns_by_distance(ckpt) else ()
+    given = tuple(whole_numbers(offsets, "offsets"))
+    rotary = given if _turns_by_distance(ckpt) else ()
+    choices = (value, fold_norms, singular, rotary, spectra)
     with reporting(progress) as report:
-        rows = [
-            audit_layer(partial(ckpt.attention, layer), value, fold_norms, singular, rotary, spectra)
-            for layer in tracked(chosen, report, "auditing the weights")
-        ]
-    return _as_dataset(rows, chosen, rotary, _conventions(ckpt, value, fold_norms, singular))
+        counted = tracked(chosen, report, "auditing the weights")
+        rows = [audit_layer(partial(ckpt.attention, each), *choices, **_kind(ckpt, each)) for each in counted]
+    return _as_dataset(rows, chosen, rotary, _conventions(ckpt, chosen, value, fold_norms, singular))
+
+
+def _kind(ckpt: Checkpoint, layer: int) -> dict[str, bool]:
+    found = ckpt.layout.layers[layer - 1].attention
+    if found is None:  # reading its factors says why
+        return {"causal": False, "positions": False}
+    return {"causal": found.causal, "positions": found.rotation is not None or found.relative_bias}
 
 
 def _turns_by_distance(ckpt: Checkpoint) -> bool:
@@ -273,6 +294,7 @@ def _as_dataset(
     dims = {name: ("layer", *_ROW_DIMS.get(name, ())) for name in rows[0]}
     variables = {name: (dims[name], np.stack([np.asarray(row[name]) for row in rows])) for name in rows[0]}
     coords: dict[str, Any] = {"layer": list(layers), "sign": list(SIGNS)}
+    coords |= {"hypothesis": list(HYPOTHESES), "statement": list(STATEMENTS)}
     coords["head"] = np.arange(rows[0]["qk_balance"].shape[0])
     if offsets:
         coords["offset"] = list(offsets)
@@ -287,6 +309,8 @@ _ROW_DIMS: dict[str, tuple[str, ...]] = {
     "qk_eigenvalues": ("head", "eigenvalue"),
     "V_eigenvalues_real": ("value_eigenvalue",),
     "V_eigenvalues_imag": ("value_eigenvalue",),
+    "hypothesis_distance": ("hypothesis",),
+    "statement_distance": ("statement",),
     "qk_balance": ("head",),
     "ov_balance": ("head",),
     "ov_sym_balance": ("head",),
@@ -294,7 +318,9 @@ _ROW_DIMS: dict[str, tuple[str, ...]] = {
 }
 
 
-def _conventions(ckpt: Checkpoint, value: ValueMap, fold_norms: bool, singular: Singular) -> dict[str, str]:
+def _conventions(
+    ckpt: Checkpoint, layers: Sequence[int], value: ValueMap, fold_norms: bool | None, singular: Singular
+) -> dict[str, str]:
     return {
         "model": ckpt.name,
         "layout": json.dumps(ckpt.layout.plain()),
@@ -302,11 +328,12 @@ def _conventions(ckpt: Checkpoint, value: ValueMap, fold_norms: bool, singular: 
             dict.fromkeys(form_in_words(each.attention) for each in ckpt.layout.layers if each.attention)
         ),
         "value_map": value,
-        "fold_norms": "gain folded into W_Q, W_K, W_V" if fold_norms else "not folded",
+        "fold_norms": folding_in_words(ckpt, layers, fold_norms),
         "singular": singular,
         "scaling": "qk_eigenvalues carry 1/sqrt(d_head); signs and balances do not depend on it",
         "near_zero_threshold": f"{NEAR_ZERO:g} absolute, as in positional Table 7, and relative to the spectral radius",
         "balance": "qk: eigenvalues of the symmetric part; ov: Re of ov's own eigenvalues; ov_sym: symmetric part",
+        "theory": "ov_norm, distances from hypotheses and the prediction: always of the OV product, gains folded",
         "weights_precision": "as stored, computed in float64",
     }
 

@@ -12,11 +12,12 @@ import xarray as xr
 from torch import nn
 
 from tokendynamics.diagnosis._audit import Singular, ValueMap, audit
+from tokendynamics.diagnosis._layer_states import ANISOTROPIC, CONSENSUS, LINE_EXCESS, SPREAD
 from tokendynamics.diagnosis._prompt_trace import SINK_RATIO
 from tokendynamics.diagnosis._result import Convention, Diagnosis
 from tokendynamics.diagnosis._token_paths import token_paths
 from tokendynamics.diagnosis._trace import named_prompts, trace
-from tokendynamics.diagnosis._verdict import COLLAPSED, NEUTRAL, judge
+from tokendynamics.diagnosis._verdict import judge
 from tokendynamics.diagnosis.texts import default_texts
 from tokendynamics.numerics._errors import AttentionFactorsError
 from tokendynamics.numerics._resources import limited_threads
@@ -27,9 +28,8 @@ from tokendynamics.provenance._manifest import manifest
 from tokendynamics.provenance._progress import Progress, reporting
 
 _OTHERWISE = {
-    "Value map": "the other choice changes A, and with it the regime, but not W",
-    "Norm folding": "folding it rescales rows of W_Q, W_K and W_V: signs per head stay nearly all the same, sizes do "
-    "not",
+    "Value map": "W_V alone changes with weights that leave the network as it is; Σ_h W_V W_O and W do not",
+    "Norm folding": "unfolded, sizes and spectra change with weights that leave the network as it is",
     "Singular value maps": "a pseudo-inverse gives signs for A that no statement of the theory is about",
     "Scaling": "eigenvalues would be √d_head times larger",
     "Near zero": "an absolute threshold counts more in a network with small weights; cond(V) stands beside it",
@@ -40,7 +40,9 @@ _OTHERWISE = {
     "Sites": "one state a layer would hide which part moved it, and reading the last one after a final norm mixes in "
     "the norm's effect",
     "Who does it": "with sinks, their few pairs would blur the sums",
-    "Layer badges": "a wider band calls more layers neutral",
+    "States": "built networks that are sick or healthy leave gaps at these numbers, between which any threshold says "
+    "the same of them",
+    "Intervals": "drawing texts with replacement pairs a text with itself and gives intervals that are too short",
     "Precision": "half precision adds noise of about 1e-3 to each cosine",
     "Tokenization": "other tokens are other particles",
 }
@@ -66,8 +68,9 @@ def conventions_of(audit: xr.Dataset | None, trace: xr.Dataset) -> tuple[Convent
         "Effective rank": trace.attrs["effective_rank"],
         "Sites": trace.attrs["sites"],
         "Who does it": trace.attrs["component_change"],
-        "Layer badges": f"neutral when the mean pair cosine changes by at most {NEUTRAL:g}; collapsed from "
-        f"{COLLAPSED:g}",
+        "States": f"rank collapse from a line excess of {LINE_EXCESS:g}, else consensus from κ' {CONSENSUS:g}, drawing "
+        f"together from {SPREAD:g}, else anisotropic from a common share of {ANISOTROPIC:g}, else spread",
+        "Intervals": trace.attrs["intervals"],
         "Precision": trace.attrs["precision"],
         "Tokenization": "the model's own tokenizer" if own else trace.attrs["tokenization"],
     }
@@ -90,8 +93,8 @@ def diagnose(
     model: str | Path | nn.Module | Checkpoint,
     texts: Any = None,
     *,
-    value: ValueMap = "V",
-    fold_norms: bool = False,
+    value: ValueMap = "VO",
+    fold_norms: bool | None = None,
     singular: Singular = "undefined",
     layers: Sequence[int] | None = None,
     sinks: str | Sequence[int] = "detect",
@@ -108,9 +111,9 @@ def diagnose(
 
     Args:
         model: Anything `tokendynamics.load` takes, or a checkpoint already loaded.
-        texts: Prompts, see `tokendynamics.trace`; None for our own five (prose, code, dialogue, a list, German).
+        texts: Prompts, see `tokendynamics.trace`; None for fourteen of our own, of several kinds and languages.
         value: The value map; see `tokendynamics.audit`, also for the next two.
-        fold_norms: Whether the gain of the norm before attention is folded in.
+        fold_norms: Whether the gain of the norm before attention is folded in; None where there is such a norm.
         singular: What A is where V is singular.
         layers: Layers to audit, counted from 1; the trace covers every layer, since tokens pass through all of them.
         sinks: Which tokens "removed" leaves out; see `tokendynamics.trace`.
@@ -129,8 +132,8 @@ def diagnose(
         MemoryLimitError: A network or a prompt that is larger than the memory.
 
     >>> found = diagnose("random:distilgpt2", "a short text", layers=[1])
-    >>> found.verdict.layers[0] in ("contracts", "neutral", "expands")
-    True
+    >>> found.verdict.state  # one text cannot tell what is its own from what all texts share
+    'undetermined'
     """
     started = datetime.now(UTC)
     with limited_threads(threads) as in_force, reporting(progress) as report:
@@ -149,7 +152,12 @@ def diagnose(
 
 
 def _audited(
-    ckpt: Checkpoint, value: ValueMap, fold_norms: bool, singular: Singular, layers: Sequence[int], report: Progress
+    ckpt: Checkpoint,
+    value: ValueMap,
+    fold_norms: bool | None,
+    singular: Singular,
+    layers: Sequence[int],
+    report: Progress,
 ) -> tuple[xr.Dataset | None, str]:
     """Return the audit, or None and why it was refused; only factors that are not found are a refusal.
 

@@ -8,7 +8,7 @@ hundreds of times the others', and every measure that weighs tokens by norm then
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from tokendynamics.diagnosis._trace_variables import DESCRIPTIONS
 from tokendynamics.numerics._arguments import as_integer
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected, shown
 from tokendynamics.observables._clusters import clusters
@@ -79,6 +80,12 @@ class PromptTrace:
         token_count: Shape (layer, sinks).
         tokens: Their text.
         unit_sums: Sums of the unit rows, shape (layer, site, sinks, dim).
+        update_ratio: Median over the tokens that count of |update|/|residual before it|, shape (layer, component).
+        states: The states themselves, in parts of shape (some sites, token, dim): what other prompts' mean directions
+            are compared with.
+        counted: The tokens that count under "removed", shape (state, token).
+        places: Layer and site of each state.
+        received: See `PackStates`, shape (kind, layer, token).
     """
 
     observables: dict[str, np.ndarray]
@@ -87,6 +94,11 @@ class PromptTrace:
     token_count: np.ndarray
     tokens: list[str]
     unit_sums: np.ndarray
+    update_ratio: np.ndarray
+    states: tuple[Float[Tensor, "_ token dim"], ...]
+    counted: Bool[Tensor, "state token"]
+    places: Sites
+    received: Float[Tensor, "kind layer token"] | None
 
 
 def measure_pack(
@@ -95,6 +107,7 @@ def measure_pack(
     sinks: str | Sequence[int],
     ratio: float,
     slower: dict[str, Observable],
+    left_out: Sequence[Bool[Tensor, "layer _"]] | None = None,
 ) -> list[PromptTrace]:
     """Measure the states of one forward pass, all of its prompts at once.
 
@@ -104,6 +117,7 @@ def measure_pack(
         sinks: See `tokendynamics.trace`, also for the next.
         ratio: Likewise.
         slower: From `slower_observables`.
+        left_out: The tokens of each prompt that "removed" leaves out; None for those that `sinks` finds.
 
     Raises:
         ArgumentValueError: Sinks that do not exist, or that leave no token; a state that is zero or not finite.
@@ -115,8 +129,8 @@ def measure_pack(
     prompts, longest = states.feed_forward.shape[1:3]
     sizes = gram.size.reshape(-1, prompts, longest)
     found = [
-        _tokens_that_count(sizes[:, number, :length], places, sinks, ratio)
-        for number, length in enumerate(states.lengths)
+        _tokens_that_count(sizes[:, number, :length], places, sinks, ratio, chosen)
+        for number, (length, chosen) in enumerate(zip(states.lengths, left_out or [None] * prompts, strict=True))
     ]
     keep = torch.zeros(2, len(sizes), prompts, longest, dtype=torch.bool)
     for number, (length, (_, removed)) in enumerate(zip(states.lengths, found, strict=True)):
@@ -126,8 +140,7 @@ def measure_pack(
     mask = keep.flatten(1, 2)
     values = summarize_gram(gram, mask) | {name: _one_by_one(gram, mask, each) for name, each in slower.items()}
     values = {name: numbers.unflatten(-1, (-1, prompts)) for name, numbers in values.items()}
-    sums = gram.sums_of_directions(mask).unflatten(1, (-1, prompts))
-    cosines = gram.cosines.unflatten(0, (-1, prompts))
+    sums, cosines = gram.sums_of_directions(mask).unflatten(1, (-1, prompts)), gram.cosines.unflatten(0, (-1, prompts))
     traces = []
     for number, (length, (sinks_found, removed)) in enumerate(zip(states.lengths, found, strict=True)):
         own = cosines[:, number, :length, :length]
@@ -140,24 +153,36 @@ def measure_pack(
                 token_count=np.stack(counts, axis=-1),
                 tokens=tokens[number],
                 unit_sums=places.grid(sums[:, :, number].transpose(0, 1)),
+                update_ratio=_update_ratio(parts[0][:, number, :length], parts[1][:, number, :length], ~removed),
+                states=tuple(part[:, number, :length] for part in parts),
+                counted=keep[1, :, number, :length],
+                places=places,
+                received=None if states.received is None else states.received[:, :, number, :length],
             )
         )
     return traces
 
 
 def _tokens_that_count(
-    sizes: Float[Tensor, "state token"], places: _Sites, sinks: str | Sequence[int], ratio: float
+    sizes: Float[Tensor, "state token"],
+    places: Sites,
+    sinks: str | Sequence[int],
+    ratio: float,
+    left_out: Bool[Tensor, "layer token"] | None,
 ) -> tuple[Bool[Tensor, "layer token"], Bool[Tensor, "layer token"]]:
-    """Return the sinks of a prompt at each layer, and the tokens that are left out there."""
+    """Return the sinks of a prompt at each layer, and the tokens that are left out there, if others did not choose."""
     found = find_sinks(sizes[places.of("feed_forward")], ratio)
-    return found, tokens_left_out(found, sinks)
+    return found, tokens_left_out(found, sinks) if left_out is None else left_out
 
 
-def slower_observables(extra: Sequence[str], cluster_angle: float) -> dict[str, Observable]:
+def slower_observables(
+    extra: Sequence[str], cluster_angle: float, own: Mapping[str, Observable] | None = None
+) -> dict[str, Observable]:
     """Return the observables that are computed state by state, by name.
 
     Raises:
-        ArgumentValueError: An unknown name.
+        ArgumentValueError: An unknown name, or one's own observable under a name that is taken.
+        ArgumentTypeError: One's own is no function.
 
     >>> import torch
     >>> slower_observables(["clusters"], 0.1)["clusters"](torch.eye(3))
@@ -170,7 +195,32 @@ def slower_observables(extra: Sequence[str], cluster_angle: float) -> dict[str, 
     unknown = [name for name in extra if name not in known]
     if unknown:
         raise ArgumentValueError(expected("extra", f"among {', '.join(known)}", ", ".join(map(repr, unknown))))
-    return {name: known[name] for name in extra}
+    for name, function in (own or {}).items():
+        if not callable(function):
+            raise ArgumentTypeError(expected(f"observables[{name!r}]", "a function of states", shown(function)))
+        if (
+            not isinstance(name, str)
+            or name in known
+            or name.removesuffix("_interval") in (*DESCRIPTIONS, *_COORDINATES)
+        ):
+            raise ArgumentValueError(expected("observables", "names that no variable has", shown(name)))
+    return {name: known[name] for name in extra} | {name: _checked(name, each) for name, each in (own or {}).items()}
+
+
+_COORDINATES = ("prompt", "text", "layer", "site", "sinks", "component", "share", "bound", "token", "")
+
+
+def _checked(name: str, function: Observable) -> Observable:
+    def number(x: Tensor) -> float:
+        value = function(x)
+        try:
+            return float(value)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ArgumentTypeError(
+                expected(f"observables[{name!r}]", "a number for each state", shown(value))
+            ) from error
+
+    return number
 
 
 def _one_by_one(gram: Gram, keep: Bool[Tensor, "mask state token"], observable: Observable) -> Tensor:
@@ -182,7 +232,7 @@ def _one_by_one(gram: Gram, keep: Bool[Tensor, "mask state token"], observable: 
 
 
 @dataclass(frozen=True)
-class _Sites:
+class Sites:
     """Layer and site of each state of a forward pass."""
 
     layers: list[int]
@@ -199,9 +249,9 @@ class _Sites:
         return grid
 
 
-def _sites(depth: int, *, with_final_norm: bool) -> _Sites:
+def _sites(depth: int, *, with_final_norm: bool) -> Sites:
     layers = [*range(1, depth), *range(depth), *([depth - 1] if with_final_norm else [])]
-    return _Sites(layers, [0] * (depth - 1) + [1] * depth + [2] * with_final_norm)
+    return Sites(layers, [0] * (depth - 1) + [1] * depth + [2] * with_final_norm)
 
 
 def tokens_left_out(found: Bool[Tensor, "layer token"], sinks: str | Sequence[int]) -> Bool[Tensor, "layer token"]:
@@ -240,15 +290,15 @@ def _sink_numbers(
     any_sink = found.any(dim=-1)
     share = torch.where(found, token_norms, 0.0).sum(dim=-1) / token_norms.sum(dim=-1)
     return {
-        "sink_count": found.sum(dim=-1).numpy(),
-        "sink_norm": torch.where(any_sink, largest.values, torch.nan).numpy(),
-        "sink_share": share.numpy(),
-        "sink_position": torch.where(any_sink, largest.indices, -1).numpy(),
+        "massive_count": found.sum(dim=-1).numpy(),
+        "massive_norm": torch.where(any_sink, largest.values, torch.nan).numpy(),
+        "massive_share": share.numpy(),
+        "massive_position": torch.where(any_sink, largest.indices, -1).numpy(),
     }
 
 
 def _component_change(
-    cosines: Float[Tensor, "state token token"], counted: Bool[Tensor, " token"], places: _Sites
+    cosines: Float[Tensor, "state token token"], counted: Bool[Tensor, " token"], places: Sites
 ) -> np.ndarray:
     """Measure the change of the mean pair cosine by each part, (layer, component); rows of layer 0 are zero."""
     change = np.zeros((max(places.layers) + 1, len(COMPONENTS)))
@@ -260,6 +310,21 @@ def _component_change(
     change[1:, 1] = feed_forward[1:] - attention
     change[-1, 2] = sum(final - feed_forward[-1])
     return change
+
+
+def _update_ratio(
+    attention: Float[Tensor, "block token dim"],
+    feed_forward: Float[Tensor, "layer token dim"],
+    counted: Bool[Tensor, "layer token"],
+) -> np.ndarray:
+    """Measure how far each part moves a token of the states' own size, (layer, component); NaN for what is no part."""
+    before, after = feed_forward[:-1], feed_forward[1:]
+    ratios = np.full((len(feed_forward), len(COMPONENTS)), np.nan)
+    for number, (start, end) in enumerate(((before, attention), (attention, after))):
+        sizes = [torch.linalg.vector_norm(each, dim=-1, dtype=torch.float64) for each in (end - start, start)]
+        ratio = torch.where(counted[1:], sizes[0] / sizes[1], torch.nan)
+        ratios[1:, number] = ratio.nanmedian(dim=-1).values.numpy()
+    return ratios
 
 
 def _mean_pair_cosine(cosines: Float[Tensor, "state token token"]) -> Float[Tensor, " state"]:

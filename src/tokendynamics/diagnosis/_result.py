@@ -110,6 +110,18 @@ class Diagnosis:
         # root looks up its names.
         return import_module("tokendynamics.report").write_report(self, path, max_bytes=max_bytes)
 
+    def plot(self) -> Any:
+        """Return what a token's direction is made of, over depth, as an Altair chart, which a notebook shows.
+
+        Returns:
+            `altair.LayerChart` of the three shares, stacked; a chart of words where one prompt has none.
+        """
+        return import_module("tokendynamics.report").shares_chart(self)
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the sentences of the verdict, and the shares as a picture."""
+        return import_module("tokendynamics.report").notebook_html(self)
+
 
 Format = Literal["zarr", "netcdf"]
 WRITER = "tokendynamics diagnose"
@@ -171,8 +183,11 @@ def summary(diagnosis: Diagnosis) -> dict[str, Any]:
     return {
         "model": plain(diagnosis.model),
         "verdict": {
-            "sentences": [plain(asdict(finding)) for finding in diagnosis.verdict.sentences],
+            "state": diagnosis.verdict.state,
+            "worst": asdict(diagnosis.verdict.worst),
             "layers": list(diagnosis.verdict.layers),
+            "sentences": [plain(asdict(finding)) for finding in diagnosis.verdict.sentences],
+            "details": [plain(asdict(finding)) for finding in diagnosis.verdict.details],
         },
         "audit": None if diagnosis.audit is None else _layer_table(diagnosis.audit),
         "audit_refused": diagnosis.audit_refused,

@@ -8,8 +8,10 @@ from typing import Any, get_args
 
 import xarray as xr
 
+from tokendynamics.diagnosis._finding import FigureName, Finding
+from tokendynamics.diagnosis._layer_states import State
 from tokendynamics.diagnosis._prompt_trace import COMPONENTS, SINK_HANDLING, SITES
-from tokendynamics.diagnosis._verdict import FigureName, Finding, LayerEffect, Verdict
+from tokendynamics.diagnosis._verdict import Verdict, Worst
 from tokendynamics.numerics._arguments import as_integer, as_text
 from tokendynamics.numerics._errors import ArgumentValueError, expected, shown
 from tokendynamics.provenance._reading import read_json
@@ -32,7 +34,7 @@ _DIMS: dict[str, dict[str, tuple[str, ...]]] = {
         "mean_pair_cosine": ("prompt", "layer", "site", "sinks"),
         "norm_median": ("prompt", "layer", "site", "sinks"),
         "component_change": ("prompt", "layer", "component"),
-        "sink_count": ("prompt", "layer"),
+        "massive_count": ("prompt", "layer"),
         "token_text": ("prompt", "token"),
         "text": ("prompt",),
     },
@@ -91,11 +93,17 @@ def _model(values: Any) -> dict[str, Any]:
 
 
 def _verdict(values: Any) -> Verdict:
-    sentences = tuple(
+    worst = Worst(_one_of(State, values["worst"]["state"]), as_integer(values["worst"]["layer"], "layer"))
+    layers = tuple(_one_of(State, each) for each in values["layers"])
+    sentences, details = (_findings(values[name]) for name in ("sentences", "details"))
+    return Verdict(_one_of(State, values["state"]), worst, layers, sentences, details)
+
+
+def _findings(values: Any) -> tuple[Finding, ...]:
+    return tuple(
         Finding(as_text(each["text"], "text"), _one_of(FigureName, each["figure"]), _with_nan(dict(each["values"])))
-        for each in values["sentences"]
+        for each in values
     )
-    return Verdict(sentences, tuple(_one_of(LayerEffect, each) for each in values["layers"]))
 
 
 def _one_of(names: Any, word: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import xarray as xr
 from torch import Tensor
 
+from tokendynamics.diagnosis._prompt_shares import BOUNDS, CONFIDENCE, SHARES, Estimates, share_variables
 from tokendynamics.diagnosis._prompt_trace import (
     COMPONENTS,
     PERSISTENT_SHARE,
@@ -22,6 +23,7 @@ from tokendynamics.diagnosis._prompt_trace import (
     measure_pack,
     slower_observables,
 )
+from tokendynamics.diagnosis._trace_variables import described
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected, shown
 from tokendynamics.numerics._resources import check_fits
 from tokendynamics.numerics._signatures import typed_arguments
@@ -40,6 +42,7 @@ def trace(
     truncate: bool = False,
     extra: Sequence[str] = (),
     cluster_angle: float = 0.5,
+    observables: Mapping[str, Callable[[Tensor], float]] | None = None,
     packed: bool = True,
     progress: bool | Progress = False,
 ) -> xr.Dataset:
@@ -55,24 +58,18 @@ def trace(
         truncate: Whether a prompt longer than the context is cut; otherwise it is refused.
         extra: Observables that cost more than the forward pass: "clusters", "hemisphere_margin".
         cluster_angle: For "clusters", the angle in radians within which two tokens belong together.
+        observables: Functions of one's own by name, of the states (token, dim) of the tokens that count, float64.
         packed: Whether prompts may share a forward pass: faster, the same to rounding.
         progress: True for a progress bar, or a function; see `progress`.
 
     Returns:
         Dataset with dims ``prompt``, ``layer`` (0 … L, 0 the input of the first block), ``site`` (the residual state
         after "attention", "feed_forward" or "final_norm"; at layer 0 only "feed_forward" exists, "final_norm" only at
-        layer L), ``sinks`` ("kept", "removed"), ``component``.
-        (prompt, layer, site, sinks): ``consensus_first``, ``consensus_first_signed``, ``consensus_last`` (E,
-        `asymptotic` (25), against the first and the last token that counts), ``mean_pair_cosine``,
-        ``effective_rank``, ``stable_rank`` (each also ``…_unit_rows``), ``rank_one_distance``, ``norm_median``,
-        ``norm_lower_quartile``, ``norm_upper_quartile``, ``distance_mean``, and the extra ones asked for. NaN means
-        undefined: the site does not exist, or fewer than two tokens count (see ``token_count``).
-        (prompt, layer): ``sink_count``, ``sink_norm`` and ``sink_position`` of the largest (NaN and −1 where none),
-        ``sink_share`` (of the sum of all norms). (prompt, layer, component): ``component_change`` of the mean pair
-        cosine over the tokens that are a sink nowhere; it sums to the change from layer 0 to the end. (prompt,
-        component): ``component_share`` of all absolute changes. (prompt, token): ``token_text``, padded with "".
-        (layer, site): ``anisotropy`` and ``anisotropy_with_sinks``, the mean cosine of tokens of DIFFERENT prompts, and
-        ``cosine_beyond_anisotropy``, what the tokens of one prompt share beyond that; NaN for one prompt.
+        layer L), ``sinks`` ("kept", "removed"), ``component``, ``share``, ``token``, and ``bound`` of intervals. What
+        each variable is stands in its attribute ``description``; NaN means that it is not defined there. Of every
+        prompt: agreement, ranks, norms, update ratios, attention received. Over all prompts, of the tokens that count
+        (`mathematics` 10): the ``shares``, ``kappa``, ``kappa_relative``, ``centred_cos2`` and ``line_excess``, each
+        with its 90 % interval under the name and ``_interval``, which needs three prompts.
 
     Raises:
         ArgumentTypeError, ArgumentValueError: No prompt, an empty, too long or unreadable one; a wrong argument.
@@ -84,7 +81,7 @@ def trace(
     (7, 0.0)
     """
     _check_above(sink_ratio=(sink_ratio, 1.0), cluster_angle=(cluster_angle, 0.0))
-    prompts, slower = named_prompts(texts), slower_observables(extra, cluster_angle)
+    prompts, slower = named_prompts(texts), slower_observables(extra, cluster_angle, observables or {})
     with reporting(progress) as report:
         found = _measured(ckpt, _inputs_of(ckpt, prompts, truncate), sinks, sink_ratio, slower, packed)
         rows = dict(next(found) for _ in tracked(prompts, report, "following the tokens"))
@@ -146,20 +143,12 @@ def _check_above(**bounds: tuple[float, float]) -> None:
             raise ArgumentValueError(expected(argument, f"a number above {least:g}", value))
 
 
-def _between_prompts(rows: list[PromptTrace], handling: str) -> np.ndarray:
-    """Return the mean cosine between tokens of different prompts, shape (layer, site); NaN for one prompt.
-
-    From the sums S_p of unit rows: (|Σ_p S_p|² − Σ_p |S_p|²) / ((Σ_p n_p)² − Σ_p n_p²).
-    """
-    which = SINK_HANDLING.index(handling)
-    sums = np.stack([row.unit_sums[:, :, which] for row in rows])
-    counts = np.stack([row.token_count[:, which] for row in rows]).astype(float)
-    products = (sums.sum(axis=0) ** 2).sum(axis=-1) - (sums**2).sum(axis=(0, -1))
-    pairs = (counts.sum(axis=0) ** 2 - (counts**2).sum(axis=0))[:, None]
-    return np.divide(products, pairs, out=np.full_like(products, np.nan), where=pairs > 0)
-
-
-def _as_dataset(rows: list[PromptTrace], prompts: Mapping[str, Any], attrs: Mapping[str, str | float]) -> xr.Dataset:
+def _as_dataset(
+    rows: list[PromptTrace],
+    prompts: Mapping[str, Any],
+    attrs: Mapping[str, str | float],
+    estimates: Estimates | None = None,
+) -> xr.Dataset:
     grid = ("prompt", "layer", "site", "sinks")
     variables: dict[str, Any] = {
         name: (grid, np.stack([row.observables[name] for row in rows])) for name in rows[0].observables
@@ -174,8 +163,10 @@ def _as_dataset(rows: list[PromptTrace], prompts: Mapping[str, Any], attrs: Mapp
     longest = max(len(row.tokens) for row in rows)
     padded = [row.tokens + [""] * (longest - len(row.tokens)) for row in rows]
     variables["token_text"] = (("prompt", "token"), np.array(padded))
-    variables["anisotropy"] = (("layer", "site"), _between_prompts(rows, "removed"))
-    variables["anisotropy_with_sinks"] = (("layer", "site"), _between_prompts(rows, "kept"))
+    variables["update_ratio"] = (("prompt", "layer", "component"), np.stack([row.update_ratio for row in rows]))
+    variables |= share_variables(rows, estimates)
+    for kind, name in enumerate(("attention_received", "attention_uniform")):
+        variables[name] = (("prompt", "layer", "token"), _received(rows, kind, longest))
     coords = {
         "prompt": list(prompts),
         "text": ("prompt", [_in_words(item) for item in prompts.values()]),
@@ -183,12 +174,21 @@ def _as_dataset(rows: list[PromptTrace], prompts: Mapping[str, Any], attrs: Mapp
         "site": list(SITES),
         "sinks": list(SINK_HANDLING),
         "component": list(COMPONENTS),
+        "share": ("share", list(SHARES)),
+        "bound": list(BOUNDS),
     }
     table = xr.Dataset(variables, coords=coords, attrs=attrs)
     moved = np.abs(table.component_change).sum("layer", skipna=False)
     table["component_share"] = moved / moved.sum("component", skipna=False).where(lambda total: total > 0)
-    within = table.mean_pair_cosine.sel(sinks="removed", drop=True).mean("prompt")
-    return table.assign(cosine_beyond_anisotropy=within - table.anisotropy)
+    return described(table)
+
+
+def _received(rows: list[PromptTrace], kind: int, longest: int) -> np.ndarray:
+    values = np.full((len(rows), len(rows[0].token_count), longest), np.nan)
+    for place, row in enumerate(rows):
+        if row.received is not None:
+            values[place, 1:, : len(row.tokens)] = row.received[kind].numpy()
+    return values
 
 
 def _conventions(
@@ -212,6 +212,7 @@ def _conventions(
         "effective_rank": "exp of the entropy of the squared singular values",
         "sites": _sites_in_words(ckpt.architecture),
         "component_change": "mean pair cosine over the tokens that are a sink at no layer",
+        "intervals": f"{CONFIDENCE:.0%}, jackknife-t over prompts",
         "precision": f"forward pass in {str(ckpt.dtype).removeprefix('torch.')}, observables in float64",
     }
 

@@ -1,0 +1,178 @@
+"""What a comparison is: each network's verdict, their differences, the sentences, how they came about; its files."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal
+
+import xarray as xr
+
+from tokendynamics.diagnosis._finding import Finding
+from tokendynamics.diagnosis._first_difference import Difference, Parting
+from tokendynamics.diagnosis._result import Convention, Format, _writable, _write_table
+from tokendynamics.diagnosis._stored import SUFFIXES
+from tokendynamics.diagnosis._verdict import Verdict
+from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.numerics._extras import require
+from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.provenance._manifest import plain, write_json
+from tokendynamics.provenance._whole import check_free, whole_folder
+
+WRITER = "tokendynamics compare"
+SUMMARY = "comparison.json"
+_TABLES = ("table", "differences", "gaps", "weights")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Several networks on the same texts; the first is what the others are held against.
+
+    Attributes:
+        models: Their names.
+        descriptions: Name, source and architecture of each, as plain values.
+        traces: Of each; see `trace`. Tokens that are massive in one are left out in all, where they are the same.
+        verdicts: Of each.
+        table: Their numbers side by side, with the dim ``model``.
+        differences: Of all but the first: other less first, paired over prompts, with intervals; the dim ``other``.
+        gaps: How far states and updates of each part differ, token by token, over (other, prompt, layer, component);
+            None where no two networks have states that can be paired.
+        partings: Of all but the first: where it parts from the first; None where `gaps` has nothing of it.
+        weights: How far their attention weights differ; None if that was not asked for.
+        sentences: What is found, the most important first.
+        conventions: Every choice that the numbers hang on.
+        manifest: Command, parameters, versions, hardware, seed, start and duration.
+        files: Names of the data files saved beside the report.
+    """
+
+    models: tuple[str, ...]
+    descriptions: tuple[dict[str, Any], ...]
+    traces: tuple[xr.Dataset, ...]
+    verdicts: tuple[Verdict, ...]
+    table: xr.Dataset
+    differences: xr.Dataset
+    gaps: xr.Dataset | None
+    partings: tuple[Parting | None, ...]
+    weights: xr.Dataset | None
+    sentences: tuple[Finding, ...]
+    conventions: tuple[Convention, ...]
+    manifest: dict[str, Any]
+    files: tuple[str, ...] = field(default=())
+
+    def __str__(self) -> str:
+        return " ".join(finding.text for finding in self.sentences)
+
+    @property
+    def first_difference(self) -> Difference | None:
+        """The part at which the second network parts from the first; None where none stands out."""
+        parting = self.partings[0]
+        return None if parting is None else parting.first
+
+    @typed_arguments
+    def save(
+        self, folder: str | Path, *, format: Literal["zarr", "netcdf"] = "zarr", overwrite: bool = False
+    ) -> tuple[Path, ...]:
+        """Write the datasets and a JSON summary into a folder, whole: files of an earlier comparison go, others stay.
+
+        Args:
+            folder: Made if it does not exist.
+            format: "zarr" (folders) or "netcdf" (files; needs the extra ``netcdf``).
+            overwrite: Replace files in the way that no earlier comparison wrote.
+
+        Returns:
+            Paths of the data files.
+
+        Raises:
+            ArgumentValueError: An unknown format, or a foreign file in the way.
+            StorageError: The disk is full; what was there is as it was.
+        """
+        names = data_file_names(self, format)
+        check_free(folder, names, WRITER, overwrite=overwrite)
+        with whole_folder(folder, self.manifest, WRITER, overwrite=overwrite) as made:
+            write_data(self, made, format)
+        return tuple(Path(folder) / name for name in names)
+
+    @typed_arguments
+    def report(self, path: str | Path, *, max_bytes: int | None = None) -> Path:
+        """Write the report as one HTML file, whole or not at all.
+
+        Args:
+            path: The file to write; its folder is made if need be.
+            max_bytes: Refuse to write a page larger than this; None for no limit.
+
+        Raises:
+            ArgumentValueError: `path` is a folder, or the page would be larger than `max_bytes`.
+        """
+        # Pages stand above results, and no result imports them; see `Diagnosis.report`.
+        return import_module("tokendynamics.report.comparison").write_comparison(self, path, max_bytes=max_bytes)
+
+
+def data_file_names(comparison: Comparison, format: Format = "zarr") -> tuple[str, ...]:
+    """Return the names of the files that `Comparison.save` writes.
+
+    Args:
+        comparison: What is saved.
+        format: "zarr" or "netcdf".
+
+    Raises:
+        ArgumentValueError: An unknown format, or one that cannot be written here.
+    """
+    if format not in SUFFIXES:
+        raise ArgumentValueError(expected("format", "'zarr' or 'netcdf'", repr(format)))
+    if format == "netcdf":
+        require("netcdf", "format", "'netcdf'", otherwise="save as zarr")
+    return (*(f"{name}{SUFFIXES[format]}" for name in _tables(comparison)), SUMMARY)
+
+
+def _tables(comparison: Comparison) -> dict[str, xr.Dataset]:
+    named = {name: getattr(comparison, name) for name in _TABLES}
+    named |= {f"trace-{number}": trace for number, trace in enumerate(comparison.traces, start=1)}
+    return {name: table for name, table in named.items() if table is not None}
+
+
+def write_data(comparison: Comparison, made: Path, format: Format) -> None:
+    """Write the datasets and the summary into a folder from `whole_folder`.
+
+    Args:
+        comparison: What is written.
+        made: The folder.
+        format: "zarr" or "netcdf".
+    """
+    for name, table in _tables(comparison).items():
+        _write_table(_writable(table), made / f"{name}{SUFFIXES[format]}", format)
+    write_json(made / SUMMARY, summary(comparison))
+
+
+def summary(comparison: Comparison) -> dict[str, Any]:
+    """Return the comparison as plain JSON values; an undefined number is null.
+
+    Args:
+        comparison: From `tokendynamics.compare`.
+    """
+    others = comparison.models[1:]
+    trace = comparison.traces[0]
+    return {
+        "models": list(comparison.models),
+        "descriptions": plain(comparison.descriptions),
+        "sentences": [plain(asdict(finding)) for finding in comparison.sentences],
+        "verdicts": {
+            name: {"state": each.state, "worst": asdict(each.worst), "layers": list(each.layers)}
+            for name, each in zip(comparison.models, comparison.verdicts, strict=True)
+        },
+        "partings": {
+            name: None if each is None else plain(each.plain())
+            for name, each in zip(others, comparison.partings, strict=True)
+        },
+        "table": _values(comparison.table),
+        "differences": _values(comparison.differences),
+        "weights": None if comparison.weights is None else _values(comparison.weights),
+        "prompts": dict(zip(trace.prompt.values.tolist(), trace.text.values.tolist(), strict=True)),
+        "conventions": [asdict(convention) for convention in comparison.conventions],
+        "manifest": plain(comparison.manifest),
+    }
+
+
+def _values(table: xr.Dataset) -> dict[str, Any]:
+    dims = {str(name): list(variable.dims) for name, variable in table.variables.items()}
+    return {"dims": dims, **{str(name): plain(variable.values) for name, variable in table.variables.items()}}

@@ -1,0 +1,237 @@
+"""What a verdict says after its first sentences: shares, parts, single texts, updates, massive tokens, sinks."""
+
+from __future__ import annotations
+
+import numpy as np
+import xarray as xr
+
+from tokendynamics.diagnosis._finding import Finding, between, plain, ranges, several
+from tokendynamics.diagnosis._layer_states import CONSENSUS, State
+
+NEUTRAL = 0.005
+"""Change of κ by a part of a layer up to which it is noise of rounding and of the few texts, and no movement."""
+
+UPDATE_JUMP = 4.0
+"""A layer whose update, beside the residual stream, is so many times the median of its neighbours' is named."""
+
+NEIGHBOURS = 3
+"""Layers on either side that an update is held against; they vary by a factor of two in healthy networks."""
+
+MOST = 0.6
+"""Part of the texts from which an attention sink is the network's, and not one text's."""
+
+ATTENTION_SINK = 0.25
+"""Mean weight from which a token counts as an attention sink (random networks give some token 0.24 by chance), and"""
+
+TIMES_UNIFORM = 3.0
+"""how many times what uniform attention would give it that must be: under uniform attention none is a sink."""
+
+MASSIVE = 10.0
+"""Times its text's median from which a token that stands out is called massive: the first tokens of running means reach
+5, planted and trained ones 50 and more."""
+
+ALONE = 0.9
+"""κ of a single text from which it is named where the texts as a whole do not meet."""
+
+
+def detailed_findings(trace: xr.Dataset, states: tuple[State, ...]) -> list[Finding]:
+    """Return the details that a trace supports, in a fixed order.
+
+    Args:
+        trace: From `tokendynamics.trace`.
+        states: From `layer_states`.
+    """
+    found = [
+        _shares(trace),
+        _parts(trace),
+        _single_texts(trace),
+        _updates(trace),
+        _massive(trace),
+        _attention(trace),
+    ]
+    return [each for each in found if each is not None]
+
+
+def _shares(trace: xr.Dataset) -> Finding | None:
+    site = trace.sel(site="feed_forward")
+    first, last = site.shares.isel(layer=0), site.shares.isel(layer=-1)
+    if bool(last.isnull().any()):
+        return None
+    interval = site.shares_interval.isel(layer=-1)
+    parts = {
+        name: f"{plain(float(last.sel(share=name)))}{between(interval.sel(share=name))}" for name in trace.share.values
+    }
+    text = (
+        f"Of a token's direction after the last layer {parts['common']} is common to all texts, {parts['prompt']} "
+        f"particular to its own text and {parts['own']} its own; at the embedding these are "
+        f"{', '.join(plain(float(value)) for value in first)}."
+    )
+    return Finding(text, "shares", {str(name): float(last.sel(share=name)) for name in trace.share.values})
+
+
+def _parts(trace: xr.Dataset) -> Finding | None:
+    total = trace.kappa_change_sum
+    if bool(total.sel(component=["attention", "feed_forward"]).isnull().any()):
+        return None
+    sentences = [_by_part(trace, "attention", "Attention"), _by_part(trace, "feed_forward", "the feed-forward part")]
+    values = {str(name): float(total.sel(component=name)) for name in trace.component.values}
+    return Finding(f"{', '.join(sentences)}.", "components", values)
+
+
+def _by_part(trace: xr.Dataset, component: str, name: str) -> str:
+    low, high = trace.kappa_change_sum_interval.sel(component=component).values
+    change = float(trace.kappa_change_sum.sel(component=component))
+    each = trace.kappa_change.sel(component=component).values[1:]
+    if abs(change) <= NEUTRAL or low <= 0 <= high:
+        return f"{name} moves κ by {_change(trace, component)} in all, which is not told apart from nothing"
+    verb, count = ("raises", each > NEUTRAL) if change > 0 else ("lowers", each < -NEUTRAL)
+    return (
+        f"{name} {verb} κ in {int(count.sum())} of {several(len(each), 'layer')}, by {_change(trace, component)} in all"
+    )
+
+
+def _change(trace: xr.Dataset, component: str) -> str:
+    change = float(trace.kappa_change_sum.sel(component=component))
+    interval = trace.kappa_change_sum_interval.sel(component=component)
+    return f"{'+' if round(change, 2) > 0 else ''}{plain(change)}{between(interval)}"
+
+
+def _single_texts(trace: xr.Dataset) -> Finding | None:
+    """Name texts whose tokens meet where those of all texts together do not."""
+    site = trace.sel(site="feed_forward").isel(layer=-1)
+    kappa = site.kappa_of_prompt.values
+    alone = [str(name) for name, value in zip(trace.prompt.values, kappa, strict=True) if value >= ALONE]
+    if not alone or float(site.kappa_relative) >= CONSENSUS:
+        return None
+    named = ", ".join(f"“{name}”" for name in alone)
+    text = (
+        f"In {several(len(alone), 'text')} of {len(kappa)} the tokens do meet: {named} (κ of that text alone "
+        f"{plain(float(np.nanmin(kappa[kappa >= ALONE])))} or more)."
+    )
+    return Finding(text, "shares", {"texts": alone})
+
+
+def _updates(trace: xr.Dataset) -> Finding:
+    """Name layers whose update is several times that of their neighbours."""
+    ratio = trace.update_ratio.median("prompt")
+    words, values = [], {}
+    for name, noun in (("attention", "attention"), ("feed_forward", "feed-forward part")):
+        sizes = ratio.sel(component=name).values[1:]
+        for layer in jumps(sizes):
+            beside = _of_neighbours(sizes, layer)
+            words.append(f"the {noun} of layer {layer + 1} ({sizes[layer]:.2g} against {beside:.2g} beside it)")
+            values[f"{name} {layer + 1}"] = float(sizes[layer])
+    if not words:
+        return Finding("No layer's update is several times its neighbours'.", "updates", {})
+    named = ", ".join(words)
+    return Finding(
+        f"Updates that are several times their neighbours', in the residual's own size: {named}.", "updates", values
+    )
+
+
+def jumps(sizes: np.ndarray) -> list[int]:
+    """Return the places at which a size is `UPDATE_JUMP` times the median of its neighbours', at least.
+
+    >>> jumps(np.array([1.0, 1.1, 6.0, 0.9, 1.0]))
+    [2]
+    """
+    return [place for place, size in enumerate(sizes) if size >= UPDATE_JUMP * _of_neighbours(sizes, place)]
+
+
+def _of_neighbours(sizes: np.ndarray, place: int) -> float:
+    beside = np.concatenate([sizes[max(0, place - NEIGHBOURS) : place], sizes[place + 1 : place + 1 + NEIGHBOURS]])
+    return float(np.nanmedian(beside)) if np.isfinite(beside).any() else np.inf
+
+
+def _massive(trace: xr.Dataset) -> Finding:
+    """Describe tokens of large norm by the first text that has one; the counts run over all texts."""
+    having = [place for place in range(trace.sizes["prompt"]) if trace.massive_count[place].values.any()]
+    if not having:
+        text = "No token is massive: none stands out by its norm, and raw and unit-row figures can be read alike."
+        return Finding(text, "norms", {"prompts_with_massive_tokens": 0})
+    times = trace.massive_norm / trace.norm_median.sel(sinks="removed", site="feed_forward")
+    largest = float(times.max())
+    if not largest >= MASSIVE:
+        text = (
+            f"No token is massive: the largest has {largest:.1f} times its text's median norm, and is left out of the "
+            "rest."
+        )
+        return Finding(text, "norms", {"prompts_with_massive_tokens": 0, "largest": largest})
+    having = [place for place in having if bool((times[place] >= MASSIVE).any())]
+    row = trace.isel(prompt=having[0])
+    layers = np.flatnonzero(row.massive_count.values)
+    peak = int(row.massive_norm.argmax("layer"))
+    position, norm = int(row.massive_position[peak]), float(row.massive_norm[peak])
+    token, name = str(row.token_text[position].item()).strip(), str(row.prompt.item())
+    site = row.sel(site="feed_forward")
+    median = float(site.norm_median.sel(sinks="removed")[peak])
+    raw = site.effective_rank.sel(sinks="kept")
+    lowest = int(raw.argmin("layer"))
+    text = (
+        f"Token {position} (“{token}” in text {name}) is massive, as is a token in {len(having)} of "
+        f"{several(trace.sizes['prompt'], 'text')}: its norm reaches {norm:,.3g} at layer {peak} against a median of "
+        f"{median:,.3g}, and massive tokens stand out in layers {ranges(layers)}. They are left out of the rest; "
+        f"and the effective rank with them, {float(raw[lowest]):.2f} at layer {lowest}, sees little else."
+    )
+    values = {
+        "position": position,
+        "token": token,
+        "prompt": name,
+        "norm": norm,
+        "median": median,
+        "raw_effective_rank": float(raw[lowest]),
+        "layers": layers.tolist(),
+        "prompts_with_massive_tokens": len(having),
+    }
+    return Finding(text, "norms", values)
+
+
+def attention_sinks(trace: xr.Dataset) -> np.ndarray:
+    """Tell which tokens are attention sinks at each layer, (prompt, layer, token).
+
+    Args:
+        trace: From `tokendynamics.trace`.
+    """
+    received, uniform = trace.attention_received.values, trace.attention_uniform.values
+    return (received >= ATTENTION_SINK) & (received >= TIMES_UNIFORM * uniform)
+
+
+def _attention(trace: xr.Dataset) -> Finding:
+    received = trace.attention_received.values
+    if np.isnan(received).all():
+        text = "Whether a token is an attention sink is not known: no attention shows, or the texts are too short."
+        return Finding(text, "attention", {})
+    sinks = attention_sinks(trace)
+    if not sinks.any():
+        largest = float(np.nanmax(received))
+        text = (
+            f"No token is an attention sink: the most that one receives from tokens at least four away is "
+            f"{plain(largest)} of their attention; a sink receives {ATTENTION_SINK:g}, and {TIMES_UNIFORM:g} times its "
+            "uniform part."
+        )
+        return Finding(text, "attention", {"largest": largest})
+    if sinks.any(axis=(1, 2)).mean() < MOST:
+        few = int(sinks.any(axis=(1, 2)).sum())
+        text = f"No token is an attention sink in most texts; one is in {few} of {several(len(sinks), 'text')}."
+        return Finding(text, "attention", {"texts": few})
+    weight = np.where(sinks, received, 0.0)
+    position = int(weight.sum(axis=(0, 1)).argmax())
+    own = sinks[:, :, position]
+    layers = np.flatnonzero(own.any(axis=0))
+    seen = received[:, :, position][own]
+    others = int((np.delete(sinks, position, axis=2)).any(axis=(1, 2)).sum())
+    massive = _is_massive(trace, position)
+    first = int(own.any(axis=1).argmax())
+    token = f"“{str(trace.token_text[first, position].item()).strip()}” in text {trace.prompt.values[first]}"
+    text = (
+        f"Token {position} ({token}) is an attention sink in {int(own.any(axis=1).sum())} of "
+        f"{several(len(own), 'text')}, in layers {ranges(layers)}: tokens at least four away give it "
+        f"{plain(seen.min())} to {plain(seen.max())} of their attention. It is {'' if massive else 'not '}massive"
+        + (f"; other tokens are attention sinks in {several(others, 'text')}." if others else ".")
+    )
+    values = {"position": position, "layers": layers.tolist(), "largest": float(seen.max()), "massive": massive}
+    return Finding(text, "attention", values)
+
+
+def _is_massive(trace: xr.Dataset, position: int) -> bool:
+    return bool((trace.massive_position.values == position).any())

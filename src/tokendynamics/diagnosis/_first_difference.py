@@ -1,0 +1,170 @@
+"""The first layer at which two networks part, and the part of it that does it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+import xarray as xr
+
+from tokendynamics.diagnosis._together import GAPS
+
+ROUNDINGS = 10.0
+"""Updates that differ by no more roundings than this differ by rounding: networks that are the same but for the order
+of their sums stay below three, half precision against single below one."""
+
+JUMP = 10.0
+"""A part stands out if its updates differ by so many times what its input differs, beside the median of the other
+parts. Rounding to half precision, quantisation and noise on all weights come to 1–4; planted damage began at 50."""
+
+SIZE_CHANGED = 2.0
+"""A part whose update is so many times as large as the other network's, or as small, is named."""
+
+Part = Literal["embedding", "attention", "feed-forward part", "block", "final norm"]
+Kind = Literal["equal", "rounding", "located", "from the start", "gradual"]
+"""Equal to the last bit; nothing beyond rounding; one part stands out; they begin with another embedding, and no part
+stands out after it; they part little by little, and none stands out."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One part of one layer, and how far it takes two networks apart.
+
+    Attributes:
+        layer: Counted from 1; 0 for the embedding.
+        part: Which.
+        before: ‖x_b − x_a‖/‖x_a‖ of the states that it reads.
+        update: ‖Δ_b − Δ_a‖/‖Δ_a‖ of what it adds; of the embedding and the final norm, of the states themselves.
+        size: ‖Δ_b‖/‖Δ_a‖.
+        rounding: What one rounding of the states makes of the update: the smaller it is beside them, the more.
+    """
+
+    layer: int
+    part: Part
+    before: float
+    update: float
+    size: float
+    rounding: float
+
+    @property
+    def exact(self) -> bool:
+        """Whether its input differs by rounding alone."""
+        return self.before <= self.rounding
+
+    @property
+    def beyond(self) -> bool:
+        """Whether its update differs by more than rounding."""
+        return self.update > ROUNDINGS * self.rounding
+
+    @property
+    def excess(self) -> float:
+        """`update` beside what its input differs, or one rounding if that is more."""
+        return self.update / max(self.before, self.rounding)
+
+    def __str__(self) -> str:
+        if self.part in ("embedding", "final norm"):
+            return f"the {self.part}"
+        return f"the {self.part} of layer {self.layer}"
+
+
+@dataclass(frozen=True)
+class Parting:
+    """How two networks part with depth.
+
+    Attributes:
+        kind: In a word.
+        first: The part that stands out first; of two that begin with another embedding and then part gradually, the
+            embedding. None where they are equal or no part stands out.
+        start: The embedding, if it differs beyond rounding.
+        largest: The part whose updates differ most; None where nothing differs.
+        resized: Parts whose updates are larger or smaller by `SIZE_CHANGED`, in order.
+        early: What the states after layer 1 differ by, and
+        late: those after the last layer.
+    """
+
+    kind: Kind
+    first: Difference | None
+    start: Difference | None
+    largest: Difference | None
+    resized: tuple[Difference, ...]
+    early: float
+    late: float
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return asdict(self)
+
+
+def parting_of(gaps: xr.Dataset, eps: float) -> Parting:
+    """Find where two networks part.
+
+    A part stands out if its updates differ beyond rounding though its input does not, or by `JUMP` times what its
+    input differs, beside what the other parts make of theirs. Differences are root mean squares over prompts.
+
+    Args:
+        gaps: `GAPS` of the two over (prompt, layer, component), from `run_together`.
+        eps: Of the coarser of their dtypes.
+
+    >>> dims, zero = ("prompt", "layer", "component"), np.zeros((1, 3, 3))
+    >>> table = {name: (dims, zero.copy()) for name in GAPS} | {"update_size": (dims, zero + 1)}
+    >>> table["update_difference"][1][:, 2, 0] = 0.5
+    >>> found = parting_of(xr.Dataset(table, coords={"component": ["attention", "feed_forward", "final_norm"]}), 1e-7)
+    >>> found.kind, str(found.first)
+    ('located', 'the attention of layer 2')
+    """
+    parts = _parts(gaps, eps)
+    moved = [each for each in parts if each.update > 0]
+    start = next((each for each in parts if each.layer == 0 and each.beyond), None)
+    first = next((each for each in moved if each.layer > 0 and each.beyond and _stands_out(each, moved)), None)
+    if not moved:
+        kind: Kind = "equal"
+    elif first is not None:
+        kind = "located"
+    elif start is not None:
+        kind = "from the start"
+    else:
+        kind = "gradual" if any(each.beyond for each in parts) else "rounding"
+    largest = max((each for each in moved if each.layer > 0), key=lambda each: each.update, default=start)
+    resized = tuple(
+        each for each in parts if each.beyond and each.layer > 0 and not 1 / SIZE_CHANGED < each.size < SIZE_CHANGED
+    )
+    after = _pooled(gaps, "state_difference")[:, gaps.component.values.tolist().index("feed_forward")]
+    return Parting(
+        kind, first or start, start, largest, resized, float(after[min(1, len(after) - 1)]), float(after[-1])
+    )
+
+
+_NAMES: dict[tuple[str, bool], Part] = {
+    ("attention", True): "attention", ("feed_forward", True): "feed-forward part", ("feed_forward", False): "block",
+    ("final_norm", True): "final norm", ("final_norm", False): "final norm",
+}  # fmt: skip
+
+
+def _pooled(gaps: xr.Dataset, name: str) -> np.ndarray:
+    """Return a gap over (layer, component), NaN where no prompt has it."""
+    values = gaps[name].values ** 2
+    known = ~np.isnan(values)
+    count = known.sum(axis=0)
+    return np.sqrt(np.where(count > 0, np.where(known, values, 0.0).sum(axis=0) / np.maximum(count, 1), np.nan))
+
+
+def _parts(gaps: xr.Dataset, eps: float) -> list[Difference]:
+    """Return every part in the order in which they run."""
+    came, update, reach, size, _ = (_pooled(gaps, name) for name in GAPS)
+    parts = []
+    for layer, place in np.argwhere(~np.isnan(update)).tolist():
+        component = gaps.component.values.tolist()[place]
+        with_attention = not np.isnan(update[layer, 0])  # where its sum is not known, the block is one part
+        name: Part = "embedding" if layer == 0 else _NAMES[component, with_attention]
+        rounding = eps * (1 + 1 / reach[layer, place]) if reach[layer, place] else np.inf
+        before, moved, times = (float(each[layer, place]) for each in (came, update, size))
+        parts.append(Difference(layer, name, before, moved, times, float(rounding)))
+    return parts
+
+
+def _stands_out(part: Difference, moved: list[Difference]) -> bool:
+    if part.exact:
+        return True
+    others = [each.excess for each in moved if each is not part]
+    return part.excess >= JUMP * max(1.0, float(np.median(others)) if others else 1.0)

@@ -1,0 +1,337 @@
+"""Which single part of a network makes its tokens agree, and what it costs to turn it down: proposed, then measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+import xarray as xr
+
+from tokendynamics.diagnosis._lever_trials import CONFIDENCE, Estimate, Trial, Trials
+from tokendynamics.diagnosis._prompt_trace import SINK_RATIO
+from tokendynamics.diagnosis._result import Convention
+from tokendynamics.diagnosis._sensitivities import HIGHEST, LOWEST, Sensitivities, sensitivities
+from tokendynamics.diagnosis._trace import named_prompts
+from tokendynamics.numerics._arguments import as_count
+from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.pretrained import Checkpoint
+from tokendynamics.pretrained._gates import PARTS
+from tokendynamics.pretrained._inputs import Prepared, prepared
+from tokendynamics.provenance._progress import Progress, reporting, tracked
+
+Answer: TypeAlias = Literal["one part does it", "all layers do it and no single part helps", "nothing needs doing"]
+
+ALPHAS = (0.5, 0.0)
+"""Gates that are tried: at a half a part is still at work, without it one sees all that it makes. First order is no
+guide to either."""
+
+LITTLE = 0.06
+"""κ' below which tokens of a prompt share too little for anything to be done about it: over 31 networks, those whose
+tokens stay apart lie below 0.024 and the next above 0.144."""
+
+MUCH = 0.55
+"""κ' from which tokens of a prompt are near a point of their own, a state that no healthy network was seen in: over 31
+networks κ' left a gap from 0.366 to 0.75. From here a lever counts whatever it costs; below, parts work together for a
+reason, and only one that is cheap counts."""
+
+SHARE = 0.5
+"""Share of κ that must go for one part to be said to do it: of two parts that do the same, neither passes."""
+
+CHEAP = 0.02
+"""Nats of loss for each token below which a lever costs next to nothing: about what a per cent more or less of training
+is worth, and below what texts of one kind differ by."""
+
+AT_LEAST = 5
+"""Texts: κ needs two to find candidates, and three others to verify them, of which the interval leaves one out."""
+
+_NAMED = 3
+"""Texts that are named before the rest is counted."""
+
+
+@dataclass(frozen=True)
+class Levers:
+    """Which part of a network makes its tokens agree, and what turning it down does; made by `levers`.
+
+    Attributes:
+        table: Dims ``layer`` (from 1), ``part`` ("attention", "feed_forward"): ``kappa_sensitivity`` ∂κ/∂α and
+            ``loss_sensitivity`` ∂loss/∂α (nats) at α = 1, on the texts that find. Dim ``depth`` (0 … L): ``consensus``,
+            κ there on the same texts. Dims ``candidate``, ``bound`` ("low", "high"): ``candidate_layer``,
+            ``candidate_part``, ``alpha``, and measured on the other texts ``kappa_change``, ``kappa_interval``,
+            ``loss_change``, ``loss_interval`` and ``verified``, whether the interval of the change of κ lies below 0.
+        kappa: κ on the texts that measure, without gates.
+        where: After which layer, from 1 on, κ is read.
+        answer: One of three.
+        text: The answer in two or three sentences, with its numbers and their intervals.
+        conventions: Every choice the numbers hang on.
+    """
+
+    table: xr.Dataset
+    kappa: float
+    where: int
+    answer: Answer
+    text: str
+    conventions: tuple[Convention, ...]
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@typed_arguments
+def levers(
+    ckpt: Checkpoint,
+    texts: Any,
+    *,
+    candidates: int = 5,
+    sink_ratio: float = SINK_RATIO,
+    truncate: bool = False,
+    packed: bool = True,
+    progress: bool | Progress = False,
+) -> Levers:
+    """Find the part of a network that makes the tokens of a prompt agree, if there is one, and what it costs.
+
+    A gate α = 1 stands on what each part of each layer adds, y = x + α c(x) (`mathematics` 10). The derivatives of
+    consensus κ and of the loss by all gates, on every second text, propose candidates: those whose turning down lowers
+    κ most. They are no guide to what then happens, so each candidate is run at α = 0.5 and 0 on the other texts, and
+    only what is measured there, with its interval over texts, is reported.
+
+    Args:
+        ckpt: From `tokendynamics.load`; a network in memory.
+        texts: At least five different prompts of one kind, as `tokendynamics.trace` takes them.
+        candidates: How many parts are tried, the most promising first.
+        sink_ratio: Tokens of a norm above so many times their prompt's median do not count; see `tokendynamics.trace`.
+            Which they are is found without gates.
+        truncate: Whether a prompt longer than the context is cut.
+        packed: Whether prompts may share a forward pass: faster, the same to rounding.
+        progress: True for a progress bar, or a function; see `progress`.
+
+    Returns:
+        Levers. The loss is the mean cross-entropy of the next token in nats; NaN where the network is not known to be
+        causal, or has no language head.
+
+    Raises:
+        ArgumentTypeError, ArgumentValueError: Too few texts, equal ones, or some that this network does not read.
+        CheckpointError: The parts of a layer are not found, or the network is streamed.
+
+    >>> from tokendynamics.pretrained import load
+    >>> texts = ["one fish", "two red birds", "it rains again", "who goes there", "a long way home"]
+    >>> found = levers(load("random:distilgpt2"), texts, candidates=1)
+    >>> found.where, found.table.kappa_sensitivity.shape, round(found.kappa, 1)
+    (6, (6, 2), 0.4)
+    """
+    as_count(candidates, "candidates")
+    if not 1 < sink_ratio < float("inf"):
+        raise ArgumentValueError(expected("sink_ratio", "a number above 1", sink_ratio))
+    given = _different(ckpt, named_prompts(texts), truncate)
+    finding, measuring = list(given)[1::2], list(given)[0::2]
+    with reporting(progress) as report, ckpt.gated() as gated:
+        find, measure = (
+            ckpt.packs([given[name].inputs for name in some], packed=packed) for some in (finding, measuring)
+        )
+        first = sensitivities(gated, find, sink_ratio, report)
+        trials = Trials(gated, measure, first.where, sink_ratio)
+        chosen = [(*each, alpha) for each in _candidates(first, candidates) for alpha in ALPHAS]
+        tried = [trials.of(*each) for each in tracked(chosen, report, "trying candidates")]
+    kappa, relative = trials.kappa, trials.relative_kappa
+    answer, best = _answer(kappa, relative, tried)
+    text = _Words(first.where, kappa, relative, tried, measuring, finding).of(answer, best)
+    table = _as_dataset(ckpt, first, tried, finding, measuring)
+    return Levers(table, kappa.value, first.where, answer, text, _conventions(first, finding, measuring))
+
+
+def _different(ckpt: Checkpoint, prompts: Mapping[str, Any], truncate: bool) -> dict[str, Prepared]:
+    """Return every prompt as arguments of a forward pass, and refuse too few and equal ones."""
+    if len(prompts) < AT_LEAST:
+        wanted = f"at least {AT_LEAST} prompts: half of them find candidates and the others verify them"
+        raise ArgumentValueError(expected("texts", wanted, len(prompts)))
+    given = {name: prepared(ckpt, item, truncate=truncate, argument=name) for name, item in prompts.items()}
+    for place, (name, each) in enumerate(given.items()):
+        if each.tokens is not None and len(each.tokens) < 2:
+            raise ArgumentValueError(expected(name, "at least two tokens", len(each.tokens)))
+        for other in list(given)[:place]:
+            if _equal(each.inputs, given[other].inputs):
+                wanted = f"a prompt different from {other}"
+                advice = "those that verify a candidate must not have found it"
+                raise ArgumentValueError(expected(name, wanted, "the same one", advice))
+    return given
+
+
+def _equal(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    return first.keys() == second.keys() and all(
+        torch.equal(torch.as_tensor(value), torch.as_tensor(second[name])) for name, value in first.items()
+    )
+
+
+def _candidates(first: Sensitivities, count: int) -> list[tuple[int, int]]:
+    """Return layer and part of those that lower κ most when they are turned down, to first order."""
+    order = np.argsort(-np.nan_to_num(first.kappa, nan=-np.inf), axis=None, kind="stable")[:count]
+    found = [divmod(int(place), len(PARTS)) for place in order]
+    return [(layer + 1, part) for layer, part in found if first.kappa[layer, part] > 0]
+
+
+def _answer(kappa: Estimate, relative: Estimate, tried: Sequence[Trial]) -> tuple[Answer, Trial | None]:
+    """Return the answer, and the trial that it is about: what one part does, or else the most that was cheap."""
+    much = relative.value >= MUCH
+    # What has no loss has no cost that could be too high.
+    fair = [each for each in tried if each.defined and (much or not each.loss_change.value > CHEAP)]
+    best = min(fair, key=lambda each: each.kappa_change.value, default=None)
+    helping = [each for each in fair if each.lowers and -each.kappa_change.value >= SHARE * kappa.value]
+    if relative.value >= LITTLE and helping:
+        return "one part does it", min(helping, key=lambda each: each.kappa_change.value)
+    return ("all layers do it and no single part helps" if much else "nothing needs doing"), best
+
+
+@dataclass(frozen=True)
+class _Words:
+    """Puts an answer in sentences."""
+
+    where: int
+    kappa: Estimate
+    relative: Estimate
+    tried: Sequence[Trial]
+    measuring: Sequence[str]
+    finding: Sequence[str]
+
+    def of(self, answer: Answer, best: Trial | None) -> str:
+        kappa, relative = self.kappa, self.relative
+        now = f"κ after layer {self.where} is {_plain(kappa)}"
+        if answer == "one part does it" and best is not None:
+            after = kappa.value + best.kappa_change.value
+            share = -best.kappa_change.value / kappa.value
+            words = (
+                f"One part does it: {_named(best)}. At α = {best.alpha:g} κ after layer {self.where} falls from "
+                f"{kappa.value:.2f} to {_signless(after)}, by {share:.0%} of it: {_change(best.kappa_change)}, "
+                f"{_cost(best)}."
+            )
+        elif answer == "all layers do it and no single part helps":
+            words = f"All layers do it and no single part helps: {now}, and {self._most(best)}. "
+            words += (
+                "A trainer can change what every layer has in common: the scale at which the parts are added "
+                "(residual or initial), or the place of the norms."
+            )
+        elif relative.value < LITTLE:
+            words = f"Nothing needs doing: {now}, κ' {_plain(relative)}: tokens of a prompt share little of their own."
+        else:
+            words = f"Nothing needs doing: {now}, and {self._most(best)}."
+        return f"{words} {self._texts()}"
+
+    def _most(self, best: Trial | None) -> str:
+        """Say what the best of the fair trials did."""
+        parts = len({(each.layer, each.part) for each in self.tried})
+        if not parts:
+            return "to first order no part lowers it when it is turned down"
+        if best is None:
+            which = f"each of the {parts} parts" if parts > 1 else "the one part"
+            return f"{which} turned down costs more than {CHEAP:g} nats of loss"
+        cheap = best.loss_change.value <= CHEAP
+        which = f"the best of {parts} parts turned down" if parts > 1 else "the one part turned down"
+        which += f" at no more than {CHEAP:g} nats" if cheap else ""
+        change = f"changes it by {_change(best.kappa_change)}"
+        return f"{which}, {_named(best)} at α = {best.alpha:g}, {change}, {_cost(best)}"
+
+    def _texts(self) -> str:
+        found = f"{len(self.finding)} others"
+        return f"Measured on {_listed(self.measuring)}, for candidates found on {found}; {CONFIDENCE:.0%} intervals."
+
+
+def _named(trial: Trial) -> str:
+    return f"the {'attention' if trial.part == 0 else 'feed-forward part'} of layer {trial.layer}"
+
+
+def _cost(trial: Trial) -> str:
+    if np.isnan(trial.loss_change.value):
+        return "at a cost that is not known: no head that predicts the next token was found"
+    return f"at a cost of {_change(trial.loss_change)} nats of loss"
+
+
+def _plain(found: Estimate) -> str:
+    return f"{_signless(found.value)} ({_signless(found.low)} … {_signless(found.high)})"
+
+
+def _change(found: Estimate) -> str:
+    return " ".join((f"{found.value:+.3f}", f"({found.low:+.3f} … {found.high:+.3f})")).replace("-", "−")
+
+
+def _signless(value: float) -> str:
+    return f"{value:.2f}".replace("-0.00", "0.00").replace("-", "−")
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_NAMED])
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{len(names)} texts ({shown}{more})"
+
+
+def _as_dataset(
+    ckpt: Checkpoint, first: Sensitivities, tried: Sequence[Trial], finding: Sequence[str], measuring: Sequence[str]
+) -> xr.Dataset:
+    def column(name: str) -> np.ndarray:
+        return np.array([getattr(each, name).value for each in tried], dtype=np.float64)
+
+    def bounds(name: str) -> np.ndarray:
+        ends = [(getattr(each, name).low, getattr(each, name).high) for each in tried]
+        return np.array(ends, dtype=np.float64).reshape(len(tried), 2)
+
+    layers = len(first.kappa)
+    variables: dict[str, Any] = {
+        "kappa_sensitivity": (("layer", "part"), first.kappa),
+        "loss_sensitivity": (("layer", "part"), first.loss),
+        "consensus": ("depth", first.consensus),
+        "candidate_layer": ("candidate", np.array([each.layer for each in tried], dtype=np.int64)),
+        "candidate_part": ("candidate", np.array([PARTS[each.part] for each in tried], dtype=np.str_)),
+        "alpha": ("candidate", np.array([each.alpha for each in tried], dtype=np.float64)),
+        "kappa_change": ("candidate", column("kappa_change")),
+        "kappa_interval": (("candidate", "bound"), bounds("kappa_change")),
+        "loss_change": ("candidate", column("loss_change")),
+        "loss_interval": (("candidate", "bound"), bounds("loss_change")),
+        "verified": ("candidate", np.array([each.lowers for each in tried], dtype=np.bool_)),
+    }
+    coords = {
+        "layer": np.arange(1, layers + 1),
+        "part": list(PARTS),
+        "depth": np.arange(layers + 1),
+        "bound": ["low", "high"],
+    }
+    attrs = {"model": ckpt.name, "where": first.where, "found_on": list(finding), "measured_on": list(measuring)}
+    return xr.Dataset(variables, coords=coords, attrs=attrs)
+
+
+def _conventions(first: Sensitivities, finding: Sequence[str], measuring: Sequence[str]) -> tuple[Convention, ...]:
+    last = first.where == len(first.consensus) - 1
+    why = "the last" if last else f"where κ' is largest: at the end κ is outside {LOWEST:g} … {HIGHEST:g}"
+    return (
+        Convention(
+            "gate",
+            "α multiplies what a part adds to the residual stream, before the norm in post-norm blocks",
+            "behind that norm, or on single heads, other parts could stand out",
+        ),
+        Convention(
+            "where κ is read",
+            f"after layer {first.where}, {why}",
+            "another layer has other parts before it, and other levers",
+        ),
+        Convention(
+            "texts",
+            f"every second one finds candidates ({len(finding)}), the others measure them ({len(measuring)})",
+            "κ depends on the texts; candidates measured where they were found look better than they are",
+        ),
+        Convention(
+            "tokens that count",
+            "those of the network without gates",
+            "found anew with each gate, a token that leaves or joins would change κ without any token moving",
+        ),
+        Convention(
+            "intervals",
+            f"{CONFIDENCE:.0%} over texts: Student's of paired differences for the loss, jackknife-t for κ; each alone",
+            "corrected for the number of candidates they would be wider",
+        ),
+        Convention(
+            "verdict",
+            f"one part does it: κ' ≥ {LITTLE:g}, κ falls by {SHARE:.0%} or more, and for κ' < {MUCH:g} at no more than "
+            f"{CHEAP:g} nats",
+            "other thresholds move the borders between the three answers, not the numbers",
+        ),
+    )

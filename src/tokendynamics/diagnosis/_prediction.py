@@ -1,0 +1,142 @@
+"""Whether the weights alone order a network's layers as its tokens do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import permutations
+from math import isnan, nan
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from jaxtyping import Float64
+from scipy.stats import rankdata
+
+from tokendynamics.numerics._errors import ArgumentValueError, expected
+
+FEWEST = 5
+"""Layers from which an order is compared: four have 24 orders, and none of them is beyond chance."""
+
+SURE = 0.05
+"""Two-sided p-value below which an order counts as more than chance."""
+
+STRONG = 0.6
+"""Rank correlation from which layers are said to be ordered as seen, and not in part."""
+
+_EXACT_UP_TO = 8
+_DRAWS = 20_000
+
+
+@dataclass(frozen=True)
+class PredictionAgainstTrace:
+    """What comes of comparing the prediction with what is seen.
+
+    Attributes:
+        correlation: Spearman's rank correlation over the layers; NaN where one of the two is the same everywhere, or
+            for too few layers.
+        p_value: Two-sided, of chance orders.
+        by_depth: The rank correlation of what is seen with the layer's number alone.
+        layers: Those that were compared.
+        words: The answer.
+    """
+
+    correlation: float
+    p_value: float
+    by_depth: float
+    layers: tuple[int, ...]
+    words: str
+
+
+def prediction_against_trace(
+    audit: xr.Dataset, kappa_change: xr.DataArray | Sequence[float] | np.ndarray
+) -> PredictionAgainstTrace:
+    """Compare, layer by layer, the contraction that the weights predict with what attention does to consensus κ.
+
+    Args:
+        audit: From `tokendynamics.audit`.
+        kappa_change: κ at the attention site of a layer less κ at the feed-forward site of the layer before: with a
+            dimension ``layer`` that covers the audit's, or one number for each audited layer. NaN for undefined.
+
+    Raises:
+        ArgumentValueError: Another number of layers, or a layer that is missing.
+
+    Example:
+        >>> table = xr.Dataset({"predicted_contraction": ("layer", [0.1, 0.5, 0.2, 0.3, 0.9, 0.4])},
+        ...                    coords={"layer": [1, 2, 3, 4, 5, 6]})
+        >>> prediction_against_trace(table, [0.0, 0.3, 0.1, 0.2, 0.4, 0.25]).words
+        'The weights alone order the layers as seen (rank correlation 1.00, p = 0.003)'
+    """
+    layers, predicted = audit.layer.values, audit.predicted_contraction.values.astype(float)
+    seen = _seen(layers, kappa_change)
+    known = ~np.isnan(seen) & ~np.isnan(predicted)
+    layers, predicted, seen = layers[known], predicted[known], seen[known]
+    compared = tuple(int(layer) for layer in layers)
+    if len(compared) < FEWEST:
+        words = f"Too few layers to tell ({len(compared)} compared, {FEWEST} are needed)"
+        return PredictionAgainstTrace(nan, nan, nan, compared, words)
+    correlation, p_value = rank_correlation(predicted, seen)
+    by_depth, _ = rank_correlation(layers.astype(float), seen)
+    return PredictionAgainstTrace(correlation, p_value, by_depth, compared, _words(correlation, p_value, by_depth))
+
+
+def rank_correlation(
+    first: Float64[np.ndarray, " layer"], second: Float64[np.ndarray, " layer"]
+) -> tuple[float, float]:
+    """Return Spearman's rank correlation and its two-sided p-value over orders of one of the two.
+
+    Up to 8 numbers all orders are counted; beyond, 20,000 that are drawn with a fixed seed, the one that came among
+    them, so that p is never 0.
+
+    >>> correlation, p = rank_correlation(np.arange(5.0), np.array([2.0, 3.0, 5.0, 7.0, 11.0]))
+    >>> correlation, round(p, 4)  # 2 of 120 orders
+    (1.0, 0.0167)
+    """
+    ranks = [rankdata(each) - (len(each) + 1) / 2 for each in (first, second)]
+    scale = float(np.sqrt((ranks[0] ** 2).sum() * (ranks[1] ** 2).sum()))
+    if scale == 0:
+        return nan, nan
+    came = float(ranks[0] @ ranks[1]) / scale
+    count = len(first)
+    if count <= _EXACT_UP_TO:
+        orders = np.array(list(permutations(range(count))))
+    else:
+        drawn = np.random.default_rng(0).random((_DRAWS, count)).argsort(axis=1)
+        orders = np.concatenate([np.arange(count)[None], drawn])
+    others = ranks[1][orders] @ ranks[0] / scale
+    return min(max(came, -1.0), 1.0), float((np.abs(others) >= abs(came) - 1e-12).mean())
+
+
+def _seen(layers: np.ndarray, kappa_change: Any) -> np.ndarray:
+    if isinstance(kappa_change, xr.DataArray) and "layer" in kappa_change.coords:
+        missing = sorted(set(layers.tolist()) - set(kappa_change.layer.values.tolist()))
+        if missing:
+            raise ArgumentValueError(expected("kappa_change", "every layer of the audit", f"none for {missing[0]}"))
+        return kappa_change.sel(layer=layers).values.astype(float)
+    seen = np.asarray(kappa_change, dtype=float)
+    if seen.shape != layers.shape:
+        wanted = f"one number for each of the {len(layers)} audited layers"
+        raise ArgumentValueError(expected("kappa_change", wanted, f"shape {seen.shape}"))
+    return seen
+
+
+def _words(correlation: float, p_value: float, by_depth: float) -> str:
+    if isnan(correlation):
+        return "The weights alone do not tell: one of the two is the same in every layer"
+    numbers = f"rank correlation {_signed(correlation)}, p {_short(p_value)}"
+    if not p_value < SURE:
+        return f"The weights alone do not tell ({numbers})"
+    if correlation < 0:
+        return f"The weights alone order the layers the other way round ({numbers})"
+    part = "" if correlation >= STRONG else "in part "
+    # In untrained networks depth alone orders the layers.
+    depth = f"; so does their depth ({_signed(by_depth)})" if abs(by_depth) >= correlation else ""
+    return f"The weights alone order the layers {part}as seen ({numbers}{depth})"
+
+
+def _short(p_value: float) -> str:
+    return f"= {p_value:.2f}" if p_value >= 0.01 else f"= {p_value:.3f}" if p_value >= 0.001 else "< 0.001"
+
+
+def _signed(number: float) -> str:
+    return f"{number:.2f}".replace("-", "−")

@@ -1,0 +1,172 @@
+"""What the tokens of a trace share with every prompt and with their own, at each layer and site, with intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from tokendynamics.diagnosis._prompt_trace import COMPONENTS, SINK_HANDLING, SITES, PromptTrace
+from tokendynamics.numerics._intervals import jackknife_interval
+from tokendynamics.observables._shares import (
+    Shares,
+    centred_cosines,
+    gram_of_means,
+    mean_of_others,
+    relative_kappa,
+    resolution_of,
+    shares_of_sums,
+    shares_without_each,
+)
+
+CONFIDENCE = 0.9
+"""Of every interval over prompts."""
+
+SHARES = ("common", "prompt", "own")
+BOUNDS = ("low", "high")
+
+SAME_EMBEDDING = 0.95
+"""κ of the embedding from which κ' is not defined: the tokens of a prompt agree before the network begins, as those of
+one word repeated do, and what it adds would be divided by nearly nothing."""
+
+_REMOVED = SINK_HANDLING.index("removed")
+_FEED_FORWARD = SITES.index("feed_forward")
+_PIECE_BYTES = 2**21
+"""States are compared with the other prompts' mean in pieces of this size, which stay in the cache."""
+
+
+Estimates: TypeAlias = dict[str, tuple[Tensor, Tensor]]
+"""Numbers over all prompts by name, each with what it is without each prompt, which stands in front."""
+
+
+def share_variables(rows: Sequence[PromptTrace], estimates: Estimates | None = None) -> dict[str, Any]:
+    """Return variables of a trace, each as (dims, values), of the tokens that count.
+
+    Args:
+        rows: What each prompt left.
+        estimates: Filled with what the intervals are made of, for differences of two networks; None to let it go.
+
+    Returns:
+        (layer, site): ``kappa``, ``kappa_relative``, ``centred_cos2``, ``line_excess``; (layer, site, share):
+        ``shares``; (layer, component): ``kappa_change``; (component): ``kappa_change_sum``; each with its interval, one
+        more dimension ``bound``, under its name and ``_interval``. (prompt, layer, site): ``kappa_of_prompt``.
+    """
+    within = _stacked([row.observables["mean_pair_cosine"][:, :, _REMOVED] for row in rows])
+    counts = _stacked([row.token_count[:, _REMOVED] for row in rows])
+    means = _stacked([row.unit_sums[:, :, _REMOVED] for row in rows]) / counts[:, :, None, None]
+    resolution = resolution_of(rows[0].states[0].dtype)
+    between = gram_of_means(means)
+    whole = shares_of_sums(within, between, resolution)
+    numbers, left = _numbers(whole), _numbers(shares_without_each(within, between, resolution))
+    variables: dict[str, Any] = {}
+    kept = {} if estimates is None else estimates
+    kept |= {name: (value, left[name]) for name, value in numbers.items()}
+    for name, value in numbers.items():
+        variables |= _with_interval(name, value, jackknife_interval(value, left[name], CONFIDENCE))
+    of_prompt = _kappa_of(within, whole)
+    mean, cos2 = _centred(rows, mean_of_others(means), resolution).unbind(dim=-1)
+    variance = cos2 - mean.square()
+    start = variance[:, 0, _FEED_FORWARD].nanmean()
+    variables |= _of_prompts("centred_cos2", cos2, kept)
+    variables |= _of_prompts("line_excess", _relative(variance, start), kept)
+    return variables | {
+        "kappa_of_prompt": (("prompt", "layer", "site"), of_prompt.numpy()),
+        "repeats": (("prompt",), _repeats(between[0, _FEED_FORWARD], resolution)),
+    }
+
+
+def _repeats(products: Float64[Tensor, "prompt prompt"], resolution: float) -> np.ndarray:
+    """Return for each prompt the first with its mean direction, from the products of those; −1 where it is itself."""
+    sizes = products.diagonal().sqrt()
+    same = 1 - products / (sizes[:, None] * sizes) <= resolution
+    first = same.double().argmax(dim=0).numpy()
+    return np.where(first < np.arange(len(first)), first, -1)
+
+
+_DIMS = {
+    "shares": ("layer", "site", "share"),
+    "kappa_change": ("layer", "component"),
+    "kappa_change_sum": ("component",),
+}
+
+
+def _numbers(found: Shares) -> dict[str, Float64[Tensor, ...]]:
+    """Return everything that follows from the shares, each with the axes of its variable last."""
+    kappa = found.kappa
+    change = _change_by_part(kappa)
+    return {
+        "shares": torch.stack([found.common, found.prompt, found.own], dim=-1),
+        "kappa": kappa,
+        "kappa_relative": _relative(kappa, _at_embedding(found)),
+        "kappa_change": change,
+        "kappa_change_sum": torch.cat([change[..., 1:, :2].sum(dim=-2), change[..., -1, 2:]], dim=-1),
+    }
+
+
+def _at_embedding(found: Shares) -> Float64[Tensor, "*unit 1 1"]:
+    return found.kappa[..., :1, _FEED_FORWARD, None]
+
+
+def _relative(value: Tensor, reference: Tensor) -> Tensor:
+    return torch.where(reference < SAME_EMBEDDING, relative_kappa(value, reference), torch.nan)
+
+
+def _change_by_part(kappa: Float64[Tensor, "*unit layer site"]) -> Float64[Tensor, "*unit layer component"]:
+    """Return what each part does to κ; NaN at layer 0 and where there is no final norm."""
+    attention, feed_forward, final = kappa.unbind(dim=-1)
+    change = torch.full((*kappa.shape[:-1], len(COMPONENTS)), torch.nan, dtype=kappa.dtype)
+    change[..., 1:, 0] = attention[..., 1:] - feed_forward[..., :-1]
+    change[..., 1:, 1] = feed_forward[..., 1:] - attention[..., 1:]
+    change[..., -1, 2] = final[..., -1] - feed_forward[..., -1]
+    return change
+
+
+def _kappa_of(within: Float64[Tensor, "prompt ..."], whole: Shares) -> Float64[Tensor, "prompt ..."]:
+    """Return κ of each prompt alone, whose mean over prompts is κ."""
+    beyond = 1 - whole.common
+    resolved = beyond > whole.resolution
+    return torch.where(resolved, (within - whole.common) / torch.where(resolved, beyond, 1.0), torch.nan)
+
+
+def _centred(
+    rows: Sequence[PromptTrace], centers: Float64[Tensor, "prompt layer site dim"], resolution: float
+) -> Float64[Tensor, "prompt layer site 2"]:
+    """Return the mean centred cos and cos² of each prompt."""
+    return _stacked([_centred_of(row, own, resolution) for row, own in zip(rows, centers, strict=True)])
+
+
+def _centred_of(row: PromptTrace, center: Float64[Tensor, "layer site dim"], resolution: float) -> np.ndarray:
+    by_state = center[row.places.layers, row.places.sites]
+    values, start = [], 0
+    for part in row.states:
+        for piece in part.split(max(1, _PIECE_BYTES // (part.element_size() * part[0].numel()))):
+            states = piece if piece.dtype == torch.float64 else piece.float()
+            own = slice(start, start + len(piece))
+            unit = states / torch.linalg.vector_norm(states, dim=-1, keepdim=True)
+            found = centred_cosines(unit, by_state[own].to(unit), resolution, row.counted[own])
+            values.append(torch.stack(found, dim=-1))
+            start = own.stop
+    return row.places.grid(torch.cat(values).double())
+
+
+def _of_prompts(name: str, values: Float64[Tensor, "prompt layer site"], kept: Estimates) -> dict[str, Any]:
+    """Return the mean over prompts and its interval; the mean direction of the others is taken as known."""
+    known = ~values.isnan()
+    count = known.sum(dim=0)
+    left = (values.nansum(dim=0) - values.nan_to_num()) / (count - known.long()).clamp(min=1)
+    mean = values.nanmean(dim=0)
+    kept[name] = mean, left
+    return _with_interval(name, mean, jackknife_interval(mean, left, CONFIDENCE))
+
+
+def _with_interval(name: str, value: Tensor, interval: Tensor) -> dict[str, Any]:
+    dims = _DIMS.get(name, ("layer", "site"))
+    return {name: (dims, value.numpy()), f"{name}_interval": ((*dims, "bound"), interval.numpy())}
+
+
+def _stacked(arrays: Sequence[np.ndarray]) -> Float64[Tensor, "prompt ..."]:
+    return torch.from_numpy(np.stack(arrays)).double()

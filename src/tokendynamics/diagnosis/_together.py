@@ -1,0 +1,244 @@
+"""Several networks on the same prompts, pass by pass: one set of tokens that count, and how far their states part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+import xarray as xr
+from jaxtyping import Bool
+from torch import Tensor
+
+from tokendynamics.diagnosis._prompt_shares import Estimates
+from tokendynamics.diagnosis._prompt_trace import COMPONENTS, PromptTrace, find_sinks, measure_pack, tokens_left_out
+from tokendynamics.diagnosis._trace import _as_dataset, _conventions, _inputs_of, _passes_in_words
+from tokendynamics.numerics._resources import check_fits
+from tokendynamics.pretrained import Checkpoint
+from tokendynamics.pretrained._inputs import Prepared
+from tokendynamics.pretrained._network import evaluating
+from tokendynamics.pretrained._states import PackStates, SiteStates
+from tokendynamics.provenance._progress import Progress
+
+GAPS = ("input_difference", "update_difference", "update_size", "size_ratio", "state_difference")
+"""Of each part, over the tokens of a prompt: ‖x_b − x_a‖/‖x_a‖ of the states that it reads, ‖Δ_b − Δ_a‖/‖Δ_a‖ of what
+it adds, ‖Δ_a‖/‖x_a‖, ‖Δ_b‖/‖Δ_a‖, and ‖y_b − y_a‖/‖y_a‖ of the states after it. The embedding stands as what the
+feed-forward part of layer 0 adds to nothing, and the final norm, which adds nothing, by the states that it gives."""
+
+
+@dataclass
+class Together:
+    """What the networks leave.
+
+    Attributes:
+        traces: Of each, as `tokendynamics.trace` returns it.
+        estimates: Of each: its numbers over all prompts, and without each prompt.
+        gaps: Of each but the first, against the first: `GAPS` over (prompt, layer, component), to the depth that both
+            have; None where `unpaired` says why.
+        unpaired: Likewise: why the states have no pairs; empty where they do.
+        tokens_shared: Whether every prompt is the same tokens in all.
+    """
+
+    traces: list[xr.Dataset] = field(default_factory=list)
+    estimates: list[Estimates] = field(default_factory=list)
+    gaps: list[xr.Dataset | None] = field(default_factory=list)
+    unpaired: list[str] = field(default_factory=list)
+    tokens_shared: bool = True
+
+
+def run_together(
+    ckpts: Sequence[Checkpoint],
+    prompts: Mapping[str, Any],
+    sinks: str | Sequence[int],
+    ratio: float,
+    truncate: bool,
+    report: Progress,
+) -> Together:
+    """Run the prompts through all networks, each pass through one after the other.
+
+    A token that one of them leaves out is left out in all; where tokens differ, each has its own.
+
+    Args:
+        ckpts: The networks; the first is what the others are held against.
+        prompts: By name.
+        sinks: See `tokendynamics.trace`, also for the next two.
+        ratio: Likewise.
+        truncate: Likewise.
+        report: Told after each prompt.
+
+    Raises:
+        ArgumentTypeError, ArgumentValueError: See `tokendynamics.trace`.
+        MemoryLimitError: The states of all prompts in all networks are larger than the memory.
+    """
+    given = [_inputs_of(ckpt, prompts, truncate) for ckpt in ckpts]
+    _check_memory(ckpts, given)
+    found = Together(tokens_shared=_same_tokens(given))
+    found.unpaired = [_why_unpaired(ckpts[0], other, found.tokens_shared) for other in ckpts[1:]]
+    rows: list[dict[int, PromptTrace]] = [{} for _ in ckpts]
+    gaps: list[dict[int, np.ndarray]] = [{} for _ in ckpts[1:]]
+    report(0, len(prompts), _WORK)
+    for group in _passes(ckpts, given, found.tokens_shared):
+        removed = _left_out_together(list(group.values()), sinks, ratio)
+        for number, (model, states) in enumerate(group.items()):
+            tokens = [_tokens_of(given[model][place], length) for place, length in _placed(states)]
+            measured = measure_pack(states, tokens, sinks, ratio, {}, removed[number])
+            rows[model] |= dict(zip(states.places, measured, strict=True))
+        for other, states in group.items():
+            if other > 0 and not found.unpaired[other - 1]:
+                for number, place in enumerate(states.places):
+                    counted = ~removed[other][number]
+                    gaps[other - 1][place] = gaps_between(group[0].of(number), states.of(number), counted)
+        report(min(len(each) for each in rows), len(prompts), _WORK)
+    for ckpt, own in zip(ckpts, rows, strict=True):
+        estimates: Estimates = {}
+        attrs = _conventions(ckpt, prompts, sinks, ratio) | {"passes": _passes_in_words(ckpt, True)}
+        found.traces.append(_as_dataset([own[place] for place in range(len(own))], prompts, attrs, estimates))
+        found.estimates.append(estimates)
+    found.gaps = [_as_gaps(own, list(prompts)) if own else None for own in gaps]
+    return found
+
+
+_WORK = "following the tokens"
+
+
+def _check_memory(ckpts: Sequence[Checkpoint], given: Sequence[Sequence[Prepared]]) -> None:
+    """Refuse states that do not fit: those of all prompts stay until the directions that prompts share are known."""
+    needed = 0
+    for ckpt, own in zip(ckpts, given, strict=True):
+        facts = ckpt.architecture
+        tokens = sum(len(each.tokens or ()) for each in own)
+        needed += (2 * facts.layers + 1) * tokens * facts.dim * ckpt.dtype.itemsize
+    check_fits(needed, "models", "use fewer or shorter prompts, or fewer models")
+
+
+def _same_tokens(given: Sequence[Sequence[Prepared]]) -> bool:
+    """Tell whether every network is given the same inputs, number by number."""
+    return all(
+        one.inputs.keys() == other.inputs.keys()
+        and all(torch.equal(value, other.inputs[name]) for name, value in one.inputs.items())
+        for rest in given[1:]
+        for one, other in zip(given[0], rest, strict=True)
+    )
+
+
+def _why_unpaired(first: Checkpoint, other: Checkpoint, tokens_shared: bool) -> str:
+    if not tokens_shared:
+        return "their tokens differ"
+    widths = first.architecture.dim, other.architecture.dim
+    return "" if widths[0] == widths[1] else f"their widths differ ({widths[0]} and {widths[1]})"
+
+
+def _passes(
+    ckpts: Sequence[Checkpoint], given: Sequence[Sequence[Prepared]], together: bool
+) -> Iterator[dict[int, PackStates]]:
+    """Yield the states of each pass by the number of the network: of all, or of one where tokens differ."""
+    inputs = [[each.inputs for each in own] for own in given]
+    if not together:
+        for number, ckpt in enumerate(ckpts):
+            for states in ckpt.states_in_packs(inputs[number]):
+                yield {number: states}
+        return
+    # Company changes states by rounding: prompts share passes in all networks alike, or in none.
+    packed = len({(ckpt.packing, ckpt.device.type, ckpt.streamed) for ckpt in ckpts}) == 1
+    with ExitStack() as stack:
+        for ckpt in ckpts:
+            if not ckpt.streamed:
+                stack.enter_context(evaluating(ckpt.model))
+        several = [ckpt.states_in_packs(own, packed=packed) for ckpt, own in zip(ckpts, inputs, strict=True)]
+        for group in zip(*several, strict=True):
+            yield dict(enumerate(group))
+
+
+def _placed(states: PackStates) -> Iterator[tuple[int, int]]:
+    return zip(states.places, states.lengths, strict=True)
+
+
+def _tokens_of(given: Prepared, length: int) -> list[str]:
+    return given.tokens or [str(number) for number in range(length)]
+
+
+def _left_out_together(
+    group: Sequence[PackStates], sinks: str | Sequence[int], ratio: float
+) -> list[list[Bool[Tensor, "_ _"]]]:
+    """Return the tokens of each prompt that are left out, for each network: what any of them leaves out, all do.
+
+    Networks of different depth leave a token out where one does at the nearest relative depth.
+    """
+    chosen = []
+    for states in group:
+        sizes = torch.linalg.vector_norm(states.feed_forward, dim=-1, dtype=torch.float64).cpu()
+        own = [sizes[:, number, :length] for number, length in enumerate(states.lengths)]
+        chosen.append([tokens_left_out(find_sinks(each, ratio), sinks) for each in own])
+    depths = [len(states.feed_forward) - 1 for states in group]
+    return [
+        [
+            torch.stack([each[nearest_layers(depth, other)] for each, other in zip(same, depths, strict=True)]).any(0)
+            for same in zip(*chosen, strict=True)
+        ]
+        for depth in depths
+    ]
+
+
+def nearest_layers(depth: int, other: int) -> list[int]:
+    """Return, for layer 0 … `depth`, the layer at the nearest relative depth of a network of `other` layers.
+
+    >>> nearest_layers(2, 4), nearest_layers(4, 2), nearest_layers(3, 3)
+    ([0, 2, 4], [0, 1, 1, 2, 2], [0, 1, 2, 3])
+    """
+    return [int(layer * other / depth + 0.5) for layer in range(depth + 1)]
+
+
+def gaps_between(a: SiteStates, b: SiteStates, counted: Bool[Tensor, "layer token"]) -> np.ndarray:
+    """Measure how far two networks' states of one prompt differ, before and in what each part adds.
+
+    Args:
+        a: Of the first network.
+        b: Of the other one, of the same width.
+        counted: The tokens that count at each layer of the other one.
+
+    Returns:
+        Shape (layer, component, gap), the gaps in the order of `GAPS`, to the depth that both have; NaN for what is
+        no part. Where the state after attention is not known, the feed-forward part stands for the whole block.
+    """
+    depth = min(len(a.feed_forward), len(b.feed_forward))
+    found = np.full((depth, len(COMPONENTS), len(GAPS)), np.nan)
+    (xa, ya), (xb, yb) = ((each.feed_forward[:depth].cpu(), each.attention[:depth].cpu()) for each in (a, b))
+    found[0, 1] = _gap((torch.zeros_like(xa[0]), torch.zeros_like(xb[0])), (xa[0], xb[0]), counted[0])
+    for layer in range(1, depth):
+        before, middle, after = (xa[layer - 1], xb[layer - 1]), (ya[layer], yb[layer]), (xa[layer], xb[layer])
+        if not any(bool(each.isnan().any()) for each in middle):
+            found[layer, 0] = _gap(before, middle, counted[layer])
+            before = middle
+        found[layer, 1] = _gap(before, after, counted[layer])
+    last = (a.final_norm, b.final_norm)
+    if len(a.feed_forward) == len(b.feed_forward) and last[0] is not None and last[1] is not None:
+        normed = last[0].cpu(), last[1].cpu()
+        found[-1, 2] = _gap((torch.zeros_like(xa[-1]), torch.zeros_like(xb[-1])), normed, counted[-1])
+        found[-1, 2, 0] = _gap((xa[-1], xb[-1]), normed, counted[-1])[0]
+    return found
+
+
+def _gap(
+    before: tuple[Tensor, Tensor], after: tuple[Tensor, Tensor], counted: Bool[Tensor, " token"]
+) -> tuple[float, ...]:
+    """Return the gaps of one part, given the states of both networks before it and after it."""
+    (xa, xb), (ya, yb) = ([each[counted].double() for each in pair] for pair in (before, after))
+    if not len(xa):
+        return (np.nan,) * len(GAPS)
+    da, db = ya - xa, yb - xb
+    sizes = [float(torch.linalg.vector_norm(each)) for each in (xb - xa, xa, db - da, da, db, yb - ya, ya)]
+    came, state, gap, update, other, left, after_it = sizes
+    # What adds nothing is held against the rounding of what it is added to: no quotient is infinite.
+    least = max(update, state * torch.finfo(torch.float64).eps, torch.finfo(torch.float64).tiny)
+    relative = came / state if state else 0.0
+    return relative, gap / least, update / state if state else np.inf, other / least, left / after_it
+
+
+def _as_gaps(by_prompt: Mapping[int, np.ndarray], prompts: list[str]) -> xr.Dataset:
+    values = np.stack([by_prompt[place] for place in range(len(prompts))])
+    dims = ("prompt", "layer", "component")
+    coords = {"prompt": prompts, "layer": np.arange(values.shape[1]), "component": list(COMPONENTS)}
+    return xr.Dataset({name: (dims, values[..., place]) for place, name in enumerate(GAPS)}, coords=coords)

@@ -1,0 +1,62 @@
+"""What each variable of a trace is; every variable carries its line as the attribute ``description``."""
+
+from __future__ import annotations
+
+import xarray as xr
+
+DESCRIPTIONS: dict[str, str] = {
+    # (prompt, layer, site, sinks)
+    "consensus_first": "E = 1 - mean |cos| with the first token that counts (asymptotic (25)); 0 is consensus",
+    "consensus_first_signed": "1 - mean cos with the first token that counts; 0 to 2",
+    "consensus_last": "E = 1 - mean |cos| with the last token that counts (asymptotic (25)); 0 is consensus",
+    "mean_pair_cosine": "mean cosine over pairs of different tokens; NaN where fewer than two count",
+    "effective_rank": "exp of the entropy of the squared singular values",
+    "effective_rank_unit_rows": "the same of unit rows, so that no large token decides alone",
+    "stable_rank": "squared Frobenius norm over squared spectral norm",
+    "stable_rank_unit_rows": "the same of unit rows",
+    "rank_one_distance": "relative Frobenius distance to identical rows",
+    "norm_median": "median of the tokens' norms",
+    "norm_lower_quartile": "lower quartile of the tokens' norms",
+    "norm_upper_quartile": "upper quartile of the tokens' norms",
+    "distance_mean": "mean distance over pairs of different tokens; NaN where fewer than two count",
+    # (prompt, layer)
+    "massive_count": "tokens whose norm stands out after that layer",
+    "massive_norm": "the largest norm among them; NaN where there is none",
+    "massive_share": "their part of the sum of all norms",
+    "massive_position": "position of the largest; -1 where there is none",
+    # parts
+    "component_change": "change of the mean pair cosine by each part, over tokens that are massive nowhere; it sums to "
+    "the change from layer 0 to the end",
+    "component_share": "part of all absolute changes",
+    "update_ratio": "lower median over the tokens that count of |update| / |residual before it|",
+    "token_count": "tokens that count",
+    "token_text": "text of each token, padded with ''",
+    # (prompt, layer, token)
+    "attention_received": "mean weight, over heads and over the tokens at least four away that see it, that goes to a "
+    "token; NaN where fewer than eight do, at layer 0, and where the attention does not show",
+    "attention_uniform": "what attention_received would be if each attended alike to all that it sees",
+    # over prompts (mathematics 10), of the tokens that count
+    "shares": "parts of a token's direction: common to all prompts, its own prompt's beyond that, and its own; sum 1; "
+    "NaN for one prompt",
+    "kappa": "consensus: prompt share / (1 - common share); NaN where all directions are one",
+    "kappa_relative": "(kappa - kappa_0) / (1 - kappa_0), kappa_0 that of the embedding; NaN where kappa_0 is nearly 1",
+    "kappa_of_prompt": "consensus of each prompt alone; their mean is kappa",
+    "centred_cos2": "mean cos^2 over pairs of different tokens of a prompt, the mean direction of the other prompts "
+    "taken from each first",
+    "line_excess": "variance over those pairs of the centred cosine itself, relative to the embedding: 0 for one point "
+    "and for all directions, 1 on a line through both sides of the center",
+    "kappa_change": "change of kappa by each part",
+    "kappa_change_sum": "its sum over the layers",
+    "repeats": "an earlier prompt with the same mean direction at the embedding, -1 where there is none",
+}
+
+
+def described(table: xr.Dataset) -> xr.Dataset:
+    """Give each variable of a trace its description; an interval that of what it is of."""
+    for name, variable in table.data_vars.items():
+        words = DESCRIPTIONS.get(str(name))
+        if str(name).endswith("_interval"):
+            words = f"ends of the interval over prompts: {DESCRIPTIONS[str(name).removesuffix('_interval')]}"
+        if words is not None:
+            variable.attrs["description"] = words
+    return table

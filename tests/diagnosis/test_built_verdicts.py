@@ -1,0 +1,51 @@
+"""The verdict on networks whose true state is known by construction."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import xarray as xr
+
+from diagnosis.built_networks import BUILT, Built
+from tokendynamics.diagnosis import Verdict, judge, trace
+from tokendynamics.diagnosis._details import MOST, attention_sinks
+
+by_name = pytest.mark.parametrize("built", BUILT, ids=[built.name for built in BUILT])
+
+
+@functools.cache
+def judged(name: str) -> tuple[xr.Dataset, Verdict]:
+    built = next(each for each in BUILT if each.name == name)
+    table = trace(built.checkpoint(), built.prompts())
+    return table, judge(None, table)
+
+
+@by_name
+def test_the_state_is_the_true_one(built: Built) -> None:
+    table, verdict = judged(built.name)
+    assert verdict.state in built.end
+    assert verdict.worst.state in (built.worst or built.end)
+    words = " ".join(finding.text for finding in verdict.sentences[:2])
+    assert ("collapse" in words.replace("no collapse", "")) == ("rank collapse" in (verdict.state, verdict.worst.state))
+    assert ("consensus" in words) >= (verdict.worst.state == "consensus")
+    assert "nan" not in words.lower()
+    if built.massive is not None:
+        assert bool((table.massive_count.values > 0).any()) == built.massive
+    if built.sink is not None:
+        assert (attention_sinks(table).any(axis=(1, 2)).mean() >= MOST) == built.sink
+
+
+@pytest.mark.parametrize("built", [each for each in BUILT if each.damage], ids=lambda built: built.name)
+def test_a_collapse_by_one_layer_is_placed_there(built: Built) -> None:
+    _, verdict = judged(built.name)
+    layer, part = built.damage
+    named = {"attention": "the attention", "feed_forward": "the feed-forward part"}.get(part, part)
+    assert f"{named} of layer {layer} makes" in verdict.sentences[1].text
+
+
+@pytest.mark.parametrize("built", [each for each in BUILT if each.collapsed], ids=lambda built: built.name)
+def test_texts_that_collapse_alone_are_named(built: Built) -> None:
+    _, verdict = judged(built.name)
+    named = [each.values["texts"] for each in verdict.details if "texts" in each.values]
+    assert named == [[f"prompt {number + 1}" for number in built.collapsed]]

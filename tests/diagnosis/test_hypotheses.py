@@ -1,0 +1,303 @@
+"""Distances from the theorems' hypotheses, and the prediction, against dense recomputation and known layers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+from scipy.stats import spearmanr
+
+from diagnosis.function_preserving import network_of
+from tokendynamics.diagnosis import _hypotheses as measured
+from tokendynamics.diagnosis import audit, prediction_against_trace
+from tokendynamics.diagnosis._prediction import rank_correlation
+from tokendynamics.diagnosis._weights_in_words import IN_WORDS, MET, theorems_in_words, weights_findings
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.pretrained import AttentionWeights, load
+
+DIM = 6
+EYE = torch.eye(DIM, dtype=torch.float64)
+TURN = torch.block_diag(*[torch.tensor([[0.0, -1.0], [1.0, 0.0]], dtype=torch.float64)] * 3)
+
+
+def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def layer(*heads: tuple[torch.Tensor, torch.Tensor], **more: Any) -> AttentionWeights:
+    """A layer of heads as wide as the states, with these W_h and V_h and unit scale."""
+    whole = EYE.expand(len(heads), DIM, DIM)
+    qk, ov = (torch.stack([head[side] for head in heads]) for side in (0, 1))
+    settings: dict[str, Any] = {"scale": 1.0, "norm_eps": 0.0, "norm_kind": "rms"}
+    return AttentionWeights(
+        query=whole, key=qk.mT, value=ov, output=whole, groups=torch.arange(len(heads)), **settings | more
+    )
+
+
+def distances(weights: AttentionWeights, causal: bool = True, positions: bool = False) -> dict[str, float]:
+    numbers = measured.numbers_of(weights, causal=causal, positions=positions)
+    return (
+        dict(zip(measured.HYPOTHESES, numbers["hypothesis_distance"].tolist(), strict=True))
+        | dict(zip(measured.STATEMENTS, numbers["statement_distance"].tolist(), strict=True))
+        | {"prediction": float(numbers["predicted_contraction"]), "norm": float(numbers["ov_norm"])}
+        | {"nearest": str(numbers["nearest_statement"])}
+    )  # fmt: skip
+
+
+SPD = drawn(DIM, DIM, seed=1) @ drawn(DIM, DIM, seed=1).T + EYE
+
+
+@pytest.mark.parametrize(
+    ("ov", "identity", "asymmetry", "top"),
+    [
+        (EYE, 0.0, 0.0, 1.0),
+        (7 * EYE, 0.0, 0.0, 1.0),
+        (-EYE, 1.0, 0.0, 1.0),
+        (0 * EYE, 1.0, 0.0, 1.0),
+        (torch.diag(torch.arange(1.0, 7.0)).double(), None, 0.0, 0.0),
+        (torch.diag(-torch.arange(1.0, 7.0)).double(), 1.0, 0.0, 1.0),
+        (TURN, 1.0, 1.0, None),
+        (EYE + TURN, np.sqrt(0.5), np.sqrt(0.5), 0.0),
+        (-EYE + TURN, 1.0, np.sqrt(0.5), 1.0),
+        (drawn(DIM, DIM), None, None, 0.0),
+    ],
+)
+def test_known_value_maps(ov: torch.Tensor, identity: float | None, asymmetry: float | None, top: float | None) -> None:
+    found = distances(layer((SPD, ov)))
+    V = ov.numpy()
+    if np.any(V):
+        multiple = max(np.trace(V), 0) / DIM
+        by_hand = np.linalg.norm(V - multiple * np.eye(DIM)) / np.linalg.norm(V)
+        assert found["ov_identity"] == pytest.approx(by_hand, abs=1e-12)
+        assert found["ov_symmetric"] == pytest.approx(np.linalg.norm(V - V.T) / 2 / np.linalg.norm(V), abs=1e-12)
+    assert found["norm"] == pytest.approx(np.linalg.norm(V, 2), abs=1e-12)
+    for name, expected in (("ov_identity", identity), ("ov_symmetric", asymmetry), ("ov_top_eigenvalue", top)):
+        if expected is not None:
+            assert found[name] == pytest.approx(expected, abs=1e-12), name
+    assert found["ov_identity_per_head"] == pytest.approx(found["ov_identity"], abs=1e-7)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_the_identity_meets_the_theorem_of_its_mask(causal: bool) -> None:
+    found = distances(layer((drawn(DIM, DIM), EYE)), causal=causal)
+    own, other = ("asymptotic-5.1", "asymptotic-4.1") if causal else ("asymptotic-4.1", "asymptotic-5.1")
+    assert found["nearest"] == own
+    assert found[own] <= 1e-12
+    assert np.isnan(found[other])
+    random = distances(layer((drawn(DIM, DIM), drawn(DIM, DIM, seed=2))), causal=causal)
+    assert min(random[name] for name in measured.STATEMENTS if not np.isnan(random[name])) > 0.3
+
+
+def test_symmetric_values_with_a_simple_top_eigenvalue_meet_6_1_and_without_do_not() -> None:
+    assert distances(layer((drawn(DIM, DIM), SPD)))["asymptotic-6.1"] <= 1e-12
+    for gap, distance in ((1.01e-3, 0.0), (0.5e-3, 0.5), (0.0, 1.0)):
+        top = torch.diag(torch.tensor([1.0, 1.0 - gap, 0.5, 0.1, -2.0, 0.0], dtype=torch.float64))
+        assert distances(layer((SPD, top)))["ov_top_eigenvalue"] == pytest.approx(distance, abs=1e-9)
+
+
+def test_the_gradient_flow_asks_both_for_a_multiple_of_the_identity() -> None:
+    assert distances(layer((3 * EYE, EYE)), causal=False)["asymptotic-3.2"] <= 1e-12
+    found = distances(layer((SPD, EYE)), causal=False)
+    S = SPD.numpy()
+    by_hand = np.linalg.norm(S - np.trace(S) / DIM * np.eye(DIM)) / np.linalg.norm(S)
+    assert found["asymptotic-3.2"] == found["qk_identity"] == pytest.approx(by_hand, abs=1e-12)
+    assert found["qk_positive"] == 0
+
+
+def test_the_signs_of_positional_3_4_and_their_opposites() -> None:
+    # V = −W gives A = W (V^T)^{-1} = −I for symmetric W.
+    met = distances(layer((SPD, -SPD)), causal=False)
+    assert met["positional-3.4"] <= 1e-12
+    assert met["nearest"] == "positional-3.1"  # it asks for less
+    flipped = distances(layer((SPD, SPD)), causal=False)
+    assert (flipped["a_negative"], flipped["qk_positive"]) == (1.0, 0.0)
+    negative = distances(layer((-SPD, SPD)), causal=False)
+    assert (negative["a_negative"], negative["qk_positive"]) == (0.0, 1.0)
+    half = torch.diag(torch.tensor([1.0, 1.0, 1.0, -1.0, -1.0, 0.0]).double())
+    assert distances(layer((half, -EYE)), causal=False)["qk_positive"] == 0.5
+    singular = distances(layer((SPD, half)), causal=False)
+    assert singular["ov_invertible"] == pytest.approx(1 / 6)
+
+
+def test_the_form_A_is_measured_without_an_inverse() -> None:
+    W, V = drawn(DIM, DIM, seed=3), drawn(DIM, DIM, seed=4)
+    found = distances(layer((W, V)), causal=False)
+    A = W.numpy() @ np.linalg.inv(V.numpy().T)
+    assert found["a_negative"] == (np.linalg.eigvalsh(A + A.T) >= 0).mean()
+    B = V.numpy() @ W.numpy()
+    assert found["a_symmetric"] == pytest.approx(np.linalg.norm(B - B.T) / 2 / np.linalg.norm(B), abs=1e-12)
+    symmetric = np.linalg.solve(V.numpy(), (B + B.T) / 2)
+    assert distances(layer((torch.tensor(symmetric), V)), causal=False)["positional-3.1"] <= 1e-9
+
+
+def test_positions_in_attention_leave_nothing_to_ask_of_A() -> None:
+    found = distances(layer((SPD, -SPD)), causal=False, positions=True)
+    for name in (*measured.ASKED_OF_A, "positional-3.1", "positional-3.3", "positional-3.4"):
+        assert np.isnan(found[name])
+    assert not np.isnan(found["asymptotic-4.1"])
+
+
+def test_heads_that_weigh_alike_are_one_head() -> None:
+    parts = drawn(DIM, DIM, seed=5)
+    alike = distances(layer((SPD, parts), (SPD, EYE - parts)))
+    assert alike["heads_alike"] <= 1e-7
+    assert alike["asymptotic-5.1"] <= 1e-7
+    other = drawn(DIM, DIM, seed=6)
+    unlike = distances(layer((SPD, parts), (other, EYE - parts)))
+    whole, squares = (SPD + other).square().sum(), SPD.square().sum() + other.square().sum()
+    by_hand = float((1 - whole / (2 * squares)).sqrt())
+    assert unlike["heads_alike"] == pytest.approx(by_hand, abs=1e-12)
+    assert unlike["ov_identity"] <= 1e-12
+    assert unlike["asymptotic-5.1"] == pytest.approx(by_hand, abs=1e-12)
+    # Heads that differ do no harm where each has a multiple of the identity.
+    each = distances(layer((SPD, 0.3 * EYE), (other, 0.7 * EYE)))
+    assert each["heads_alike"] > 0.1
+    assert each["asymptotic-5.1"] <= 1e-7
+    assert distances(layer((0 * SPD, parts), (0 * SPD, EYE - parts)))["asymptotic-5.1"] <= 1e-12
+
+
+@pytest.mark.parametrize("own", [0.0, 2.0, -1.0, 900.0])
+def test_the_prediction_is_the_growth_of_what_is_shared_against_what_is_own(own: float) -> None:
+    V, other = drawn(DIM, DIM, seed=7), drawn(DIM, DIM, seed=8)
+    found = distances(layer((own / DIM * EYE, V), (TURN, other)))
+    kept = V.numpy() / (1 + 20 * np.exp(-own)) + other.numpy() / 21
+    shared = np.linalg.norm(np.eye(DIM) + V.numpy() + other.numpy()) ** 2
+    assert found["prediction"] == pytest.approx(np.log(shared / np.linalg.norm(np.eye(DIM) + kept) ** 2), abs=1e-10)
+
+
+def test_the_prediction_has_the_sign_that_is_expected() -> None:
+    assert distances(layer((0 * EYE, EYE)))["prediction"] == pytest.approx(2 * np.log(2 / (1 + 1 / 21)))
+    assert distances(layer((0 * EYE, -0.5 * EYE)))["prediction"] < 0
+    assert distances(layer((50 * EYE, EYE)))["prediction"] == pytest.approx(0, abs=1e-12)  # a token sees itself alone
+    assert distances(layer((0 * EYE, 0 * EYE)))["prediction"] == 0
+    assert np.isfinite(distances(layer((0 * EYE, -EYE)))["prediction"])  # what is shared is wiped out
+
+
+def test_gains_are_folded_and_what_layer_norm_takes_off_is_left_out() -> None:
+    gain = torch.tensor([1.0, -2.0, 3.0, 0.5, 1.5, 4.0], dtype=torch.float64)
+    W, V = drawn(DIM, DIM, seed=9), torch.diag(1 / gain)
+    G = torch.diag(gain)
+    assert distances(layer((W, V), norm_gain=gain))["ov_identity"] <= 1e-12
+    plain, folded = distances(layer((G @ W @ G, G @ V))), distances(layer((W, V), norm_gain=gain))
+    assert folded.pop("nearest") == plain.pop("nearest")
+    assert folded == pytest.approx(plain, abs=1e-12, nan_ok=True)
+    centred = layer((W, V + 1 / gain[:, None] * drawn(1, DIM)), norm_gain=gain, norm_kind="layer")
+    assert distances(centred)["ov_identity"] <= 1e-12
+    # Behind no norm nothing is taken off.
+    assert distances(replace(centred, norm_gain=None))["ov_identity"] > 0.1
+
+
+def test_the_audit_has_them_whatever_its_value_map() -> None:
+    network = network_of("gpt2")
+    default, papers = audit(load(network)), audit(load(network), "V", False)
+    names = ["ov_norm", "hypothesis_distance", "statement_distance", "nearest_statement", "predicted_contraction"]
+    assert default[names].drop_attrs().identical(papers[names].drop_attrs())
+    assert default.statement.values.tolist() == list(measured.STATEMENTS)
+    assert set(measured.HYPOTHESES) == set(IN_WORDS)
+    assert all(set(asked) <= set(measured.HYPOTHESES) for asked in measured.STATEMENTS.values())
+    assert "gains folded" in default.attrs["theory"]
+
+
+def told(distance: float, nearest: str = "asymptotic-5.1", layers: int = 2) -> xr.Dataset:
+    """An audit all of whose layers are at one distance from one statement, by its hypothesis on OV."""
+    found = xr.Dataset(
+        {
+            "hypothesis_distance": (("layer", "hypothesis"), np.full((layers, len(measured.HYPOTHESES)), 0.5)),
+            "statement_distance": (("layer", "statement"), np.full((layers, len(measured.STATEMENTS)), 2.0)),
+            "nearest_statement": ("layer", [nearest] * layers),
+            "predicted_contraction": ("layer", np.arange(layers) / 10),
+            "ov_norm": ("layer", np.ones(layers)),
+        },
+        coords={
+            "layer": np.arange(1, layers + 1),
+            "hypothesis": list(measured.HYPOTHESES),
+            "statement": list(measured.STATEMENTS),
+        },
+    )
+    found.statement_distance.loc[{"statement": nearest}] = distance
+    found.hypothesis_distance.loc[{"hypothesis": "ov_identity"}] = distance
+    return found
+
+
+def test_words_on_both_sides_of_the_threshold() -> None:
+    met = theorems_in_words(told(MET))
+    assert met.text == "The weights meet the hypotheses of a theorem in all 2 layers: asymptotic-5.1."
+    missed = theorems_in_words(told(MET + 1e-9))
+    assert missed.text == (
+        "The weights meet the hypotheses of a theorem in no layer. The nearest is asymptotic-5.1 in all 2 layers, at a "
+        "distance of 0.01 (0 would meet it): “all heads weigh tokens alike” is missed by 0.50 in the median, of at "
+        "most 1."
+    )
+    assert (met.figure, met.values["meeting"], missed.values["meeting"]) == ("weights", 2, 0)
+    mixed = told(0.4)
+    mixed.hypothesis_distance.loc[{"hypothesis": "ov_identity", "layer": 1}] = MET
+    assert "OV is a multiple of the identity in 1 of 2 layers, as asymptotic-4.1" in theorems_in_words(mixed).text
+    one = told(0.4)
+    one.statement_distance.loc[{"layer": 1, "statement": "asymptotic-5.1"}] = 0.0
+    assert "in 1 of 2 layers only" in theorems_in_words(one).text
+
+
+def test_the_rank_correlation_is_scipys_and_its_p_value_counts_orders() -> None:
+    rng = np.random.default_rng(0)
+    for count in (5, 7, 30):
+        one, other = rng.normal(size=(2, count)).round(1)
+        found, p_value = rank_correlation(one, other)
+        assert found == pytest.approx(spearmanr(one, other).statistic, abs=1e-12)
+        if count <= 7:
+            orders = [abs(spearmanr(one, order).statistic) for order in permutations(other)] if count == 5 else None
+            if orders is not None:
+                assert p_value == pytest.approx(np.mean(np.array(orders) >= abs(found) - 1e-9))
+        else:
+            assert p_value == pytest.approx(spearmanr(one, other).pvalue, abs=0.02)
+    assert all(np.isnan(rank_correlation(np.ones(6), np.arange(6.0))))
+
+
+def test_the_weights_alone_tell_or_do_not() -> None:
+    table, rng = told(1.0, layers=10), np.random.default_rng(1)
+    up = np.arange(10.0)
+    cases = {
+        "The weights alone order the layers as seen (rank correlation 1.00, p < 0.001; so does their depth (1.00))": up,
+        "The weights alone order the layers the other way round (rank correlation −1.00": -up,
+        "The weights alone do not tell (rank correlation": rng.permutation(up),
+        "The weights alone do not tell: one of the two is the same": 0 * up,
+    }
+    for words, seen in cases.items():
+        found = prediction_against_trace(table, seen)
+        assert found.words.startswith(words), found.words
+    by_layer = xr.DataArray(np.append(9.0, up), dims="layer", coords={"layer": np.arange(11)})
+    assert prediction_against_trace(table, by_layer).correlation == 1
+    long = told(1.0, layers=40)
+    weak = np.arange(40.0) + 35 * np.random.default_rng(2).normal(size=40)
+    assert "in part as seen" in prediction_against_trace(long, weak).words
+
+
+@pytest.mark.parametrize(("layers", "told_apart"), [(4, False), (5, True)])
+def test_four_layers_are_too_few(layers: int, told_apart: bool) -> None:
+    found = prediction_against_trace(told(1.0, layers=layers), np.arange(float(layers)))
+    assert ("Too few layers to tell" in found.words) != told_apart
+    assert np.isnan(found.correlation) != told_apart
+    gaps = np.append(np.arange(float(layers)), np.nan)
+    assert prediction_against_trace(told(1.0, layers=layers + 1), gaps).layers == tuple(range(1, layers + 1))
+
+
+def test_a_wrong_number_of_layers_is_named() -> None:
+    table = told(1.0, layers=6)
+    with pytest.raises(ArgumentValueError, match="kappa_change: expected one number for each of the 6 audited layers"):
+        prediction_against_trace(table, [0.1] * 5)
+    part = xr.DataArray(np.zeros(3), dims="layer", coords={"layer": [1, 2, 3]})
+    with pytest.raises(ArgumentValueError, match="every layer of the audit, got none for 4"):
+        prediction_against_trace(table, part)
+
+
+def test_the_findings_are_one_without_what_was_seen_and_two_with_it() -> None:
+    table = told(0.7, layers=6)
+    assert [finding.figure for finding in weights_findings(table)] == ["weights"]
+    both = weights_findings(table, np.arange(6.0))
+    assert [finding.figure for finding in both] == ["weights", "components"]
+    assert both[1].values["rank_correlation"] == 1
+    assert "against what attention does to consensus" in both[1].text

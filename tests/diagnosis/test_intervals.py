@@ -1,0 +1,75 @@
+"""Intervals of κ' hold what they are intervals of as often as they say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from tokendynamics.diagnosis import trace
+from tokendynamics.diagnosis._prompt_shares import CONFIDENCE
+from tokendynamics.numerics._intervals import jackknife_interval
+from tokendynamics.observables import relative_kappa
+from tokendynamics.observables._shares import gram_of_means, shares_of_sums, shares_without_each
+from tokendynamics.pretrained import Checkpoint
+
+POPULATION, TEXTS, DRAWS = 400, 12, 300
+
+
+def population(seed: int) -> list[list[int]]:
+    """Prompts of words around topics of their own, of 6 to 40 tokens."""
+    generator = np.random.default_rng(seed)
+    prompts = []
+    for _ in range(POPULATION):
+        topic, spread = generator.integers(5, 290), generator.integers(2, 120)
+        words = topic + generator.integers(-spread, spread + 1, size=generator.integers(6, 41))
+        prompts.append(np.clip(words, 0, 299).tolist())
+    return prompts
+
+
+def left_behind(ckpt: Checkpoint, prompts: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean cosine of different tokens, (prompt, 2), and mean unit row, (prompt, 2, dim), at both ends."""
+    within, means = [], []
+    for ids in prompts:
+        x = ckpt.states(torch.tensor([ids])).feed_forward[[0, -1]].double()
+        unit = x / x.norm(dim=-1, keepdim=True)
+        means.append(unit.mean(dim=1))
+        count = len(ids)
+        within.append((unit.sum(dim=1).square().sum(dim=-1) - count) / (count * (count - 1)))
+    return torch.stack(within), torch.stack(means)
+
+
+def relative(found: torch.Tensor) -> torch.Tensor:
+    return relative_kappa(found[..., 1], found[..., 0])
+
+
+@pytest.mark.parametrize("family", ["llama", "bert"])
+def test_nine_of_ten_intervals_of_a_dozen_texts_hold_the_value_of_all(
+    tiny: Callable[..., Checkpoint], family: str
+) -> None:
+    ckpt = tiny(family, seed=3, initializer_range=0.3)
+    within, means = left_behind(ckpt, population(1))
+    truth = float(relative(shares_of_sums(within, gram_of_means(means), 0.0).kappa))
+    generator = torch.Generator().manual_seed(0)
+    held = 0
+    for _ in range(DRAWS):
+        some = torch.randperm(POPULATION, generator=generator)[:TEXTS]
+        between = gram_of_means(means[some])
+        whole = relative(shares_of_sums(within[some], between, 0.0).kappa)
+        each = relative(shares_without_each(within[some], between, 0.0).kappa)
+        low, high = jackknife_interval(whole, each, CONFIDENCE)
+        held += bool(low <= truth <= high)
+    assert 0.85 <= held / DRAWS <= 0.95
+
+
+def test_the_interval_of_a_trace_is_that_of_what_its_texts_leave_behind(tiny: Callable[..., Checkpoint]) -> None:
+    ckpt, prompts = tiny("llama", seed=3), population(2)[:TEXTS]
+    within, means = left_behind(ckpt, prompts)
+    between = gram_of_means(means)
+    whole = relative(shares_of_sums(within, between, 0.0).kappa)
+    each = relative(shares_without_each(within, between, 0.0).kappa)
+    table = trace(ckpt, prompts, sinks=(), packed=False).sel(site="feed_forward").isel(layer=-1)
+    assert float(table.kappa_relative) == pytest.approx(float(whole), abs=1e-10)
+    assert table.kappa_relative_interval.values == pytest.approx(jackknife_interval(whole, each, 0.9).numpy(), abs=1e-9)

@@ -1,0 +1,469 @@
+"""Levers against differences, against parts removed by hand, and on networks whose collapse is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import tokendynamics as td
+from pretrained.families import network_of
+from tokendynamics.diagnosis import _levers, _sensitivities
+from tokendynamics.diagnosis._lever_trials import Estimate, Trial, Trials, jackknife_t
+from tokendynamics.diagnosis._levers import CHEAP, LITTLE, MUCH, SHARE
+from tokendynamics.diagnosis._sensitivities import Sensitivities, reading_layer, sensitivities
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
+from tokendynamics.observables import shares
+from tokendynamics.pretrained import Checkpoint, load
+from tokendynamics.pretrained._other_libraries import silenced
+from tokendynamics.provenance._progress import silent
+
+ALL_LAYERS = "all layers do it and no single part helps"
+
+
+def _ids(count: int, lengths: tuple[int, ...] = (9, 12, 7, 9, 10), seed: int = 1) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        torch.randint(3, 60, (lengths[place % len(lengths)],), generator=generator).tolist() for place in range(count)
+    ]
+
+
+def _network(family: str, *, head: bool = True, dtype: torch.dtype = torch.float64) -> Any:
+    from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+
+    sizes = {"vocab_size": 61, "bos_token_id": 1, "eos_token_id": 2}
+    if family == "gpt2":
+        sizes |= {"n_embd": 24, "n_layer": 5, "n_head": 2, "n_positions": 64}
+    else:
+        sizes |= {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 5, "num_attention_heads": 2}
+    kind = AutoModelForCausalLM if head and family != "bert" else AutoModel
+    with silenced(), torch.random.fork_rng():
+        torch.manual_seed(3)
+        network = kind.from_config(AutoConfig.for_model(family, **sizes)).to(dtype).eval()
+        for parameter in network.parameters():
+            parameter.data += 0.1 * torch.randn_like(parameter)
+    return network
+
+
+def _first_order(ckpt: Checkpoint, prompts: list[list[int]], where: int | None = None) -> tuple[Sensitivities, Any]:
+    packs = ckpt.packs([torch.tensor(each) for each in prompts])
+    with ckpt.gated() as gated:
+        return sensitivities(gated, packs, 4.0, silent, where), packs
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "bert"])
+def test_derivatives_are_those_of_differences(family: str) -> None:
+    ckpt = load(_network(family))
+    found, packs = _first_order(ckpt, _ids(6))
+    assert found.kappa.shape == (5, 2)
+    with ckpt.gated() as gated:
+        trials = Trials(gated, packs, found.where, 4.0)
+        for place in np.argsort(-np.abs(found.kappa), axis=None)[:10]:
+            layer, part = divmod(int(place), 2)
+            above, below = (trials.of(layer + 1, part, alpha) for alpha in (1.01, 0.99))
+            slope = (above.kappa_change.value - below.kappa_change.value) / 0.02
+            assert found.kappa[layer, part] == pytest.approx(slope, rel=0.05, abs=1e-6)
+            slope = (above.loss_change.value - below.loss_change.value) / 0.02
+            if family == "bert":
+                assert np.isnan(found.loss[layer, part])
+            else:
+                assert found.loss[layer, part] == pytest.approx(slope, rel=0.05, abs=1e-5)
+
+
+def test_derivatives_are_the_same_when_no_graph_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    ckpt = load(_network("gpt2"))
+    kept, _ = _first_order(ckpt, _ids(6))
+    monkeypatch.setattr(_sensitivities, "_GRAPHS_SHARE", 0.0)
+    again, _ = _first_order(ckpt, _ids(6))
+    np.testing.assert_allclose(again.kappa, kept.kappa, rtol=1e-12)
+    np.testing.assert_allclose(again.loss, kept.loss, rtol=1e-12)
+
+
+def test_a_gate_behind_the_layer_that_is_read_does_nothing() -> None:
+    found, _ = _first_order(load(_network("llama")), _ids(6), where=3)
+    assert bool((found.kappa[3:] == 0).all())
+    assert bool((found.kappa[:3] != 0).all())
+
+
+def test_kappa_and_loss_are_those_of_the_network() -> None:
+    network = _network("llama")
+    prompts = _ids(6)
+    found, _ = _first_order(ckpt := load(network), prompts)
+    states = [ckpt.states(torch.tensor(each)).feed_forward for each in prompts]
+    for depth in range(6):
+        own = shares([each[depth] for each in states]).kappa
+        assert found.consensus[depth] == pytest.approx(float(own), rel=1e-9)
+    with ckpt.gated() as gated:
+        trials = Trials(gated, ckpt.packs([torch.tensor(each) for each in prompts]), 5, 1e6)
+        losses = trials.plain.losses
+    with torch.no_grad():
+        theirs = [float(network(torch.tensor([each]), labels=torch.tensor([each])).loss) for each in prompts]
+    assert sorted(losses.tolist()) == pytest.approx(sorted(theirs), rel=1e-6)
+
+
+BRANCHES: dict[str, Callable[[Any, int], tuple[nn.Module, nn.Module]]] = {
+    "gpt2": lambda net, layer: (net.h[layer].attn.c_proj, net.h[layer].mlp.c_proj),
+    "bert": lambda net, layer: (
+        net.encoder.layer[layer].attention.output.dense,
+        net.encoder.layer[layer].output.dense,
+    ),
+    "gpt_neox": lambda net, layer: (net.layers[layer].attention.dense, net.layers[layer].mlp.dense_4h_to_h),
+}
+"""Last maps of attention and feed-forward part: pre-norm, post-norm and parallel blocks."""
+
+
+@pytest.mark.parametrize("part", [0, 1])
+@pytest.mark.parametrize("alpha", [0.0, 0.5])
+@pytest.mark.parametrize("family", BRANCHES)
+def test_a_gate_is_the_branch_scaled_by_hand(family: str, alpha: float, part: int) -> None:
+    network, _ = network_of(family)
+    ckpt = load(network)
+    ids = torch.tensor([_ids(1)[0]])
+    (pack,) = ckpt.packs([ids])
+    with ckpt.gated() as gated, torch.no_grad():
+        gates = torch.ones(3, 2)
+        gates[1, part] = alpha
+        states = gated.run(pack, gates).states
+    branch = BRANCHES[family](network, 1)[part]
+    with torch.no_grad():
+        for parameter in branch.parameters():
+            parameter *= alpha
+    torch.testing.assert_close(torch.cat(states), ckpt.states(ids).feed_forward, rtol=1e-4, atol=1e-5)
+
+
+def test_a_norm_at_the_end_of_a_branch_stands_before_its_gate() -> None:
+    network, _ = network_of("gemma2")
+    ckpt = load(network)
+    ids = torch.tensor([_ids(1)[0]])
+    (pack,) = ckpt.packs([ids])
+    with ckpt.gated() as gated, torch.no_grad():
+        gates = torch.ones(3, 2)
+        gates[1, 0] = 0.0
+        states = gated.run(pack, gates).states
+    network.layers[1].post_attention_layernorm.weight.data.fill_(-1.0)  # its gain is 1 + weight
+    torch.testing.assert_close(torch.cat(states), ckpt.states(ids).feed_forward, rtol=1e-4, atol=1e-4)
+
+
+class _Mean(nn.Module):
+    """Uniform attention of all to all, without a norm: adds the mean of the tokens times a strength."""
+
+    def __init__(self, strength: float, dim: int) -> None:
+        super().__init__()
+        self.value = nn.Linear(dim, dim, bias=False)
+        self.value.weight.data = strength * torch.eye(dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.value(x.mean(dim=1, keepdim=True).expand_as(x))
+
+
+class _Block(nn.Module):
+    def __init__(self, strength: float, dim: int) -> None:
+        super().__init__()
+        self.attention = _Mean(strength, dim)
+        self.feed_forward = nn.Linear(dim, dim)
+        self.feed_forward.weight.data *= 0.02
+        self.feed_forward.bias.data *= 0.02
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(x)
+        return x + self.feed_forward(x)
+
+
+class Averaging(nn.Module):
+    """Layers that add means of given strengths: κ of 16 independent tokens is known."""
+
+    def __init__(self, strengths: list[float], dim: int = 32) -> None:
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(5)
+            self.table = nn.Embedding(500, dim)
+            self.blocks = nn.ModuleList([_Block(each, dim) for each in strengths])
+
+    def forward(self, idx: Tensor) -> Tensor:
+        x = self.table(idx)
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def _averaging(strengths: list[float]) -> Checkpoint:
+    return load(Averaging(strengths), inputs=lambda count: {"idx": torch.randint(0, 500, (count, 7))})
+
+
+def _prompts(count: int = 12) -> list[dict[str, Tensor]]:
+    generator = torch.Generator().manual_seed(9)
+    return [{"idx": torch.randint(0, 500, (1, 16), generator=generator)} for _ in range(count)]
+
+
+def test_a_collapse_that_one_layer_makes_is_traced_to_it() -> None:
+    found = td.levers(_averaging([0.02, 0.02, 0.02, 2.5, 0.02]), _prompts())
+    assert found.answer == "one part does it"
+    assert found.where == 5
+    assert 0.2 < found.kappa < 0.6
+    assert found.text == str(found)
+    assert "the attention of layer 4. At α = 0 κ after layer 5 falls from" in found.text
+    assert "cost that is not known" in found.text
+    first = found.table.isel(candidate=1)
+    assert (int(first.candidate_layer), str(first.candidate_part.values), float(first.alpha)) == (4, "attention", 0.0)
+    assert bool(first.verified)
+    assert found.kappa + float(first.kappa_change) < 0.06
+    assert float(first.kappa_interval.sel(bound="high")) < 0
+    assert int(found.table.kappa_sensitivity.sel(part="attention").values.argmax()) == 3
+
+
+def test_a_collapse_that_all_layers_make_has_no_single_lever() -> None:
+    found = td.levers(_averaging([0.7] * 6), _prompts())
+    assert found.answer == ALL_LAYERS
+    assert found.kappa > 0.9
+    assert "no single part helps" in found.text
+    assert "one part does it" not in found.text.lower()
+    assert float(-found.table.kappa_change.min()) < SHARE * found.kappa
+
+
+def test_nothing_needs_doing_where_tokens_stay_apart() -> None:
+    found = td.levers(_averaging([0.01] * 5), _prompts())
+    assert found.answer == "nothing needs doing"
+    assert abs(found.kappa) < LITTLE
+    assert "share little" in found.text
+
+
+def test_the_effect_that_is_reported_is_measured_on_texts_that_did_not_choose_it() -> None:
+    ckpt, prompts = _averaging([0.02, 2.5]), _prompts(7)
+    found = td.levers(ckpt, prompts, candidates=1)
+    assert found.table.attrs["found_on"] == ["prompt 2", "prompt 4", "prompt 6"]
+    assert found.table.attrs["measured_on"] == ["prompt 1", "prompt 3", "prompt 5", "prompt 7"]
+
+    def kappa(network: Checkpoint) -> float:
+        return float(shares([network.states(each).feed_forward[-1] for each in prompts[::2]]).kappa)
+
+    assert found.kappa == pytest.approx(kappa(ckpt), rel=1e-5)
+    changes = [kappa(_averaging([0.02, strength])) - kappa(ckpt) for strength in (1.25, 0.0)]
+    assert found.table.kappa_change.values == pytest.approx(changes, rel=1e-4)
+
+
+def test_a_network_with_a_head_has_a_cost() -> None:
+    network = _network("gpt2")
+    found = td.levers(load(network), _ids(8), candidates=2)
+    assert bool(np.isfinite(found.table.loss_sensitivity).all())
+    assert bool(np.isfinite(found.table.loss_interval).all())
+    assert "nats of loss" in found.text
+    assert {each.name for each in found.conventions} >= {"gate", "texts", "intervals", "verdict"}
+
+
+def _trial(change: float, cost: float, *, resolved: bool = True) -> Trial:
+    ends = (change - 0.01, change + 0.01) if resolved else (-1.0, 1.0)
+    return Trial(1, 0, 0.5, Estimate(change, *ends), Estimate(cost, cost - 0.1, cost + 0.1))
+
+
+def _says(kappa: float, relative: float, *tried: Trial) -> str:
+    return _levers._answer(Estimate(kappa, 0, 1), Estimate(relative, 0, 1), tried)[0]
+
+
+def test_each_answer_has_its_opposite() -> None:
+    half = -SHARE * 0.4
+    assert _says(0.4, 0.4, _trial(half, 0.0)) == "one part does it"
+    assert _says(0.4, 0.4, _trial(half + 0.001, 0.0)) == "nothing needs doing"
+    assert _says(0.4, 0.4, _trial(half, 0.0, resolved=False)) == "nothing needs doing"
+    assert _says(0.4, 0.4, _trial(half, CHEAP)) == "one part does it"
+    assert _says(0.4, 0.4, _trial(half, CHEAP + 0.001)) == "nothing needs doing"
+    assert _says(0.4, 0.4, _trial(half, float("nan"))) == "one part does it"
+    assert _says(0.4, LITTLE - 0.001, _trial(half, 0.0)) == "nothing needs doing"
+    assert _says(0.4, LITTLE, _trial(half, 0.0)) == "one part does it"
+    assert _says(0.8, MUCH, _trial(-0.4, 1.0)) == "one part does it"
+    assert _says(0.8, MUCH, _trial(-0.3, 0.0)) == ALL_LAYERS
+    assert _says(0.8, MUCH - 0.001, _trial(-0.3, 0.0)) == "nothing needs doing"
+    assert _says(0.8, MUCH) == ALL_LAYERS
+
+
+def _sentences(kappa: float, relative: float, *tried: Trial) -> str:
+    estimates = Estimate(kappa, kappa - 0.1, kappa + 0.1), Estimate(relative, relative - 0.1, relative + 0.1)
+    answer, best = _levers._answer(*estimates, tried)
+    return _levers._Words(6, *estimates, tried, ["a", "b", "c", "d"], ["e", "f"]).of(answer, best)
+
+
+def test_each_sentence_says_what_was_measured() -> None:
+    texts = "Measured on 4 texts (a, b, c and 1 more), for candidates found on 2 others; 95% intervals."
+    one = _sentences(0.4, 0.4, _trial(-0.3, 0.01))
+    assert one == (
+        "One part does it: the attention of layer 1. At α = 0.5 κ after layer 6 falls from 0.40 to 0.10, by 75% of it: "
+        f"−0.300 (−0.310 … −0.290), at a cost of +0.010 (−0.090 … +0.110) nats of loss. {texts}"
+    )
+    every = _sentences(0.9, 0.9, _trial(-0.1, 0.5), _trial(0.1, 0.0))
+    assert every.startswith("All layers do it and no single part helps: κ after layer 6 is 0.90 (0.80 … 1.00), and the")
+    assert "turned down, the attention of layer 1 at α = 0.5, changes it by −0.100" in every
+    assert "at a cost of +0.500" in every
+    assert "A trainer can change" in every
+    healthy = _sentences(0.3, 0.3, _trial(-0.2, 0.5), _trial(-0.05, 0.01))
+    assert "turned down at no more than 0.02 nats, the attention of layer 1 at α = 0.5, changes it by −0.050" in healthy
+    assert "A trainer" not in healthy
+    assert "costs more than 0.02 nats" in _sentences(0.3, 0.3, _trial(-0.2, 0.5))
+    assert "to first order no part lowers it" in _sentences(0.3, 0.3)
+    assert "share little" in _sentences(0.01, 0.01, _trial(-0.2, 0.5))
+    assert "a cost that is not known" in _sentences(0.3, 0.3, _trial(-0.01, float("nan")))
+    assert "nan" not in _sentences(0.3, 0.3, _trial(float("nan"), 0.0), _trial(-0.05, 0.01))
+
+
+def test_texts_whose_tokens_all_point_one_way_have_no_kappa() -> None:
+    ckpt = _averaging([0.1, 0.1])
+    ckpt.model.get_submodule("table").get_parameter("weight").data[:] = 1.0
+    with pytest.raises(ArgumentValueError, match="texts: expected prompts whose tokens point in more than one"):
+        td.levers(ckpt, _prompts(5))
+
+
+@pytest.mark.parametrize(("end", "where"), [(0.04, 2), (0.05, 3), (0.95, 3), (0.96, 3), (float("nan"), 2)])
+def test_kappa_is_read_at_the_end_unless_it_is_flat_there(end: float, where: int) -> None:
+    assert reading_layer(torch.tensor([0.0, 0.1, 0.7, end], dtype=torch.float64)) == where
+
+
+def test_the_jackknife_is_that_of_a_loop() -> None:
+    values = torch.tensor([0.3, 0.9, 0.4, 0.7], dtype=torch.float64)
+    found = jackknife_t(lambda prompts: float(values[prompts].var()), 4)
+    left = [float(values[[other for other in range(4) if other != place]].var()) for place in range(4)]
+    pseudo = [4 * float(values.var()) - 3 * each for each in left]
+    half = 3.182446 * np.std(pseudo, ddof=1) / 2
+    assert (found.low, found.high) == pytest.approx((found.value - half, found.value + half), rel=1e-6)
+
+
+def _marks(network: Any) -> list[Any]:
+    hooks = [(len(each._forward_hooks), len(each._forward_pre_hooks)) for each in network.modules()]
+    flags = [(each.requires_grad, each.grad is None) for each in network.parameters()]
+    return [hooks, flags, [each.training for each in network.modules()], network.config.use_cache]
+
+
+def test_the_network_is_as_it_was_also_after_an_error() -> None:
+    network = _network("gpt2", dtype=torch.float32).train()
+    next(network.parameters()).requires_grad_(False)
+    ckpt = load(network)
+    before, weights = _marks(network), [each.clone() for each in network.parameters()]
+    td.levers(ckpt, _ids(5), candidates=1)
+    assert _marks(network) == before
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("a cable is loose")
+
+    handle = network.transformer.h[3].register_forward_hook(fail)
+    with pytest.raises(CheckpointError, match="runs with gates, got a cable is loose"):
+        td.levers(ckpt, _ids(5), candidates=1)
+    handle.remove()
+    assert _marks(network) == before
+    assert all(torch.equal(one, other) for one, other in zip(weights, network.parameters(), strict=True))
+
+
+def test_gates_leave_other_passes_alone_and_work_without_gradients_around() -> None:
+    ckpt = load(_network("gpt2"))
+    ids = torch.tensor(_ids(1)[0])
+    alone = ckpt.states(ids).feed_forward
+    with ckpt.gated():
+        torch.testing.assert_close(ckpt.states(ids).feed_forward, alone, rtol=0, atol=0)
+    with torch.no_grad():
+        quiet, _ = _first_order(ckpt, _ids(5))
+    np.testing.assert_array_equal(quiet.kappa, _first_order(ckpt, _ids(5))[0].kappa)
+
+
+@pytest.mark.parametrize(
+    ("texts", "words"),
+    [
+        (_ids(4), "at least 5 prompts: half of them find candidates and the others verify them, got 4"),
+        ("one text", "at least 5 prompts"),
+        ([*_ids(5), _ids(1)[0]], "prompt 6: expected a prompt different from prompt 1, got the same one"),
+        ([*_ids(5), [7]], "prompt 6: expected at least two tokens, got 1"),
+        ([*_ids(5), []], "prompt 6"),
+    ],
+)
+def test_wrong_texts_are_refused(texts: Any, words: str) -> None:
+    with pytest.raises((ArgumentTypeError, ArgumentValueError)) as refusal:
+        td.levers(load(_network("gpt2")), texts)
+    assert words in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("wrong", [{"candidates": 0}, {"candidates": 1.5}, {"sink_ratio": 1.0}, {"packed": "yes"}])
+def test_wrong_arguments_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises((ArgumentTypeError, ArgumentValueError), match=next(iter(wrong))):
+        td.levers(load(_network("gpt2")), _ids(5), **wrong)
+
+
+def test_a_layer_whose_parts_are_not_found_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Twisted(_Block):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.tanh(x + self.attention(x)) * 2
+
+    network = Averaging([0.1, 0.1])
+    network.blocks[1] = Twisted(0.1, 32)
+    ckpt = load(network, inputs=lambda count: {"idx": torch.randint(0, 500, (count, 7))})
+    with pytest.raises(CheckpointError, match="Averaging: layer 2: expected a block whose attention and feed-forward"):
+        td.levers(ckpt, _prompts(5))
+
+
+def test_a_streamed_network_is_refused(tmp_path: Any) -> None:
+    _network("gpt2", dtype=torch.float32).save_pretrained(tmp_path)
+    with pytest.raises(CheckpointError, match="expected a network in memory as a whole"):
+        td.levers(load(tmp_path, stream=True), _ids(5))
+
+
+@pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "bert"])
+def test_the_head_of_stored_weights_is_that_of_the_live_network(family: str, tmp_path: Any) -> None:
+    """Tied for GPT-2, a tensor of its own for GPT-NeoX; BERT has none that predicts the next token."""
+    network = _network(family, dtype=torch.float32)
+    network.save_pretrained(tmp_path)
+    stored, live = (td.levers(ckpt, _ids(6), candidates=1) for ckpt in (load(tmp_path), load(network)))
+    assert bool(stored.table.loss_sensitivity.isnull().all()) == (family == "bert")
+    np.testing.assert_allclose(stored.table.loss_sensitivity, live.table.loss_sensitivity, rtol=1e-3, atol=1e-6)
+    np.testing.assert_allclose(stored.table.loss_change, live.table.loss_change, rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(stored.table.kappa_change, live.table.kappa_change, rtol=1e-3, atol=1e-5)
+
+
+def test_a_base_model_without_its_head_has_no_cost(tmp_path: Any) -> None:
+    _network("gpt_neox", head=False, dtype=torch.float32).save_pretrained(tmp_path)
+    found = td.levers(load(tmp_path), _ids(5), candidates=1)
+    assert bool(found.table.loss_change.isnull().all())
+    assert bool(np.isfinite(found.table.kappa_sensitivity).all())
+
+
+def test_half_precision_works(tmp_path: Any) -> None:
+    network = _network("llama", dtype=torch.float32)
+    network.save_pretrained(tmp_path)
+    single, half = (_first_order(load(tmp_path, dtype=dtype), _ids(5))[0] for dtype in ("float32", "bfloat16"))
+    scale = float(np.abs(single.kappa).max())
+    np.testing.assert_allclose(half.kappa, single.kappa, atol=0.1 * scale)
+
+
+@pytest.mark.parametrize("family", ["albert", "t5", "vit", "mamba", "mixtral"])
+def test_other_networks_have_levers_too(family: str) -> None:
+    network, half = network_of(family)
+    if family == "vit":
+        generator = torch.Generator().manual_seed(2)
+        prompts: Any = [{"pixel_values": torch.randn(1, 3, 12, 12, generator=generator)} for _ in range(5)]
+    else:
+        prompts = _ids(5)
+    found = td.levers(load(network, half=half), prompts, candidates=1)
+    there = found.table.kappa_sensitivity.sel(part="attention" if family == "mamba" else ["attention", "feed_forward"])
+    assert bool(np.isfinite(there).all())
+
+
+TEXTS = (
+    "The harbour froze in the second week of January, and the ferries lay still until somebody remembered the tug.",
+    "To prune an old apple tree, take out dead wood first, then branches that cross, and stop before a third is gone.",
+    "She had learned the sonata by ear at nine, long before anyone told her that it was supposed to be difficult.",
+    "Sound travels faster in water than in air because water is much harder to compress, although it is heavier.",
+    "The committee met four times, agreed on nothing, and published a report that everybody was able to sign.",
+    "Knead the dough until it stops sticking to the bowl, cover it with a cloth and leave it near the stove.",
+    "A court in the capital ruled on Thursday that the mine may reopen if the river is tested twice a month.",
+    "My grandfather kept bees behind the garage, and every August he gave a jar to each house on the street.",
+    "Two satellites passed within a hundred metres of each other, and neither operator noticed until the next day.",
+    "Chess players speak of tempo when a move gains time, and of zugzwang when having to move at all is the trouble.",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.pretrained
+def test_on_smollm2_nothing_cheap_helps() -> None:
+    found = td.levers(td.load("smollm2"), TEXTS)
+    assert found.answer == "nothing needs doing"
+    cheap = found.table.loss_change <= CHEAP
+    assert float((-found.table.kappa_change).where(cheap, 0.0).max()) < 0.2 * found.kappa
