@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ FLAGS = (
     "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE localhost",
 )
 
-PHONE = 390
+PHONE = 360
 """Width of a small screen in pixels."""
 
 
@@ -52,11 +54,18 @@ def emulate(browser: Any, *, scripts: bool = True, scheme: str = "light", media:
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": features})
 
 
-def width_on_a_phone(browser: Any) -> int:
-    """How wide the open page is on a screen of `PHONE` pixels."""
+@contextmanager
+def on_a_phone(browser: Any) -> Iterator[None]:
+    """The open page on a screen of `PHONE` pixels."""
     size = {"width": PHONE, "height": 800, "deviceScaleFactor": 1, "mobile": True}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     try:
-        return browser.execute_script("return document.documentElement.scrollWidth")
+        yield
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def width_on_a_phone(browser: Any) -> int:
+    """How wide the open page is there."""
+    with on_a_phone(browser):
+        return browser.execute_script("return document.documentElement.scrollWidth")

@@ -11,8 +11,10 @@ import pytest
 import xarray as xr
 
 from report.chromium import emulate, started
+from tokendynamics.diagnosis._finding import Finding
+from tokendynamics.diagnosis._layer_states import State
 from tokendynamics.diagnosis._result import Convention, Diagnosis
-from tokendynamics.diagnosis._verdict import Finding, Verdict
+from tokendynamics.diagnosis._verdict import Verdict, Worst
 from tokendynamics.report import render_report
 
 HOSTILE = "<script>alert(1)</script></style>\"'&amp;\x00\x1b[31m\u202eevil\u2066 مرحبا 👩‍👩‍👧 \ufeff"
@@ -42,15 +44,13 @@ def synthetic(
     grouped: bool = True,
     pairs: bool = True,
     audited: list[int] | None = None,
+    attention: bool = True,
 ) -> Diagnosis:
     """A diagnosis of a model that does not exist, seeded; `pairs` False stands for one-token prompts."""
     rng = np.random.default_rng(0)
     trace = _trace(rng, layers, prompts, final_norm, pairs)
-    findings = [
-        Finding(f"Finding about {name}: 0.0{i} and {HOSTILE}.", name)
-        for i, name in enumerate(("agreement", "norms", "components", "weights", "paths"))
-    ]
-    effects = [("contracts", "neutral", "expands")[i % 3] for i in range(layers)]
+    trace = trace.merge(_shares(rng, layers, prompts, final_norm, pairs))
+    trace = trace.merge(_parts(rng, layers, prompts, tokens, attention))
     return Diagnosis(
         model={
             "name": f"model {HOSTILE}",
@@ -70,7 +70,7 @@ def synthetic(
         audit=_audit(rng, audited or list(range(1, layers + 1)), heads, grouped),
         trace=trace,
         paths=_paths(rng, layers, tokens, pairs),
-        verdict=Verdict(tuple(findings), tuple(effects)),  # type: ignore[arg-type]
+        verdict=_verdict(layers),
         conventions=(Convention("Value map", f"V is W_V {HOSTILE}", "the regime would change"),),
         manifest={
             "command": f"tokendynamics diagnose x --prompt '{HOSTILE}'",
@@ -107,13 +107,9 @@ def _trace(rng: np.random.Generator, layers: int, prompts: int, final_norm: bool
     change = np.where(exists[:, list(range(3))], rng.normal(0, 0.05, (prompts, layers + 1, 3)), 0.0)
     change[:, 0] = 0.0
     variables |= {
-        "sink_norm": (("prompt", "layer"), sink if pairs else np.full_like(sink, np.nan)),
-        "sink_share": (("prompt", "layer"), np.where(np.isnan(sink) | (not pairs), 0.0, 0.9)),
-        "sink_count": (("prompt", "layer"), (~np.isnan(sink) & pairs).astype(int)),
-        "anisotropy": (
-            ("layer", "site"),
-            np.where(exists & (prompts > 1) & pairs, rng.uniform(0, 0.4, (layers + 1, 3)), np.nan),
-        ),
+        "massive_norm": (("prompt", "layer"), sink if pairs else np.full_like(sink, np.nan)),
+        "massive_share": (("prompt", "layer"), np.where(np.isnan(sink) | (not pairs), 0.0, 0.9)),
+        "massive_count": (("prompt", "layer"), (~np.isnan(sink) & pairs).astype(int)),
         "component_change": (("prompt", "layer", "component"), change if pairs else np.full_like(change, np.nan)),
     }
     names = [f"prompt {i} {HOSTILE if i == 1 else ''}" for i in range(prompts)]
@@ -126,6 +122,72 @@ def _trace(rng: np.random.Generator, layers: int, prompts: int, final_norm: bool
         "component": list(SITES),
     }
     return xr.Dataset(variables, coords=coords, attrs={"sinks": "norm above 4 x the median"})
+
+
+def _verdict(layers: int) -> Verdict:
+    names = ("shares", "components", "updates", "norms", "attention", "agreement", "weights", "paths")
+    details = [Finding(f"Finding about {name}: 0.0{i} and {HOSTILE}.", name) for i, name in enumerate(names)]
+    sentences = [Finding(f"Sentence {i} with {0.25 * i:.2f} and {HOSTILE}.", "shares") for i in range(3)]
+    cycle: tuple[State, ...] = ("spread", "spread", "drawing together", "consensus", "rank collapse", "anisotropic")
+    states = tuple(cycle[i % 6] for i in range(layers))
+    return Verdict(states[-1], Worst(states[-1], layers), states, tuple(sentences), tuple(details))
+
+
+def _shares(rng: np.random.Generator, layers: int, prompts: int, final_norm: bool, pairs: bool) -> xr.Dataset:
+    """Shares that add up to 1, one of them below 0; without pairs, or of one prompt, there are none."""
+    common, prompt = rng.uniform(0, 0.4, (layers + 1, 3)), rng.uniform(0, 0.4, (layers + 1, 3))
+    prompt[0] = -0.03
+    kappa = prompt / (1 - common)
+    kappa[0, 0] = kappa[0, 1]
+    change = np.full((layers + 1, 3), np.nan)
+    change[1:, 0] = kappa[1:, 0] - kappa[:-1, 1]
+    change[1:, 1] = kappa[1:, 1] - kappa[1:, 0]
+    change[-1, 2] = kappa[-1, 2] - kappa[-1, 1] if final_norm else np.nan
+    exists = np.ones((layers + 1, 3), dtype=bool)
+    exists[0, [0, 2]] = exists[1:-1, 2] = False
+    exists[-1, 2] = final_norm
+    exists &= pairs and prompts > 1
+    site, part = ("layer", "site"), ("layer", "component")
+    shares = np.stack([common, prompt, 1 - common - prompt], axis=-1)
+    values: dict[str, tuple[tuple[str, ...], np.ndarray]] = {
+        "shares": ((*site, "share"), np.where(exists[..., None], shares, np.nan)),
+        "kappa": (site, np.where(exists, kappa, np.nan)),
+        "kappa_relative": (site, np.where(exists, kappa - kappa[0, 1], np.nan)),
+        "centred_cos2": (site, np.where(exists, rng.uniform(0.03, 0.3, exists.shape), np.nan)),
+        "line_excess": (site, np.where(exists, rng.uniform(0, 0.1, exists.shape), np.nan)),
+        "kappa_change": (part, np.where(exists.any(), change, np.nan)),
+        "kappa_change_sum": (("component",), np.where(exists.any(), np.nansum(change, axis=0), np.nan)),
+    }
+    known = 0.05 if prompts > 2 else np.nan
+    ends = {
+        f"{name}_interval": ((*dims, "bound"), np.stack([value - known, value + known], axis=-1))
+        for name, (dims, value) in values.items()
+    }
+    return xr.Dataset({**values, **ends}, coords={"share": ["common", "prompt", "own"], "bound": ["low", "high"]})
+
+
+def _parts(rng: np.random.Generator, layers: int, prompts: int, tokens: int, attention: bool) -> xr.Dataset:
+    """Updates, and the attention that tokens receive: the first is a sink from layer 2 on, massive from 3."""
+    ratio = rng.uniform(0.2, 0.5, (prompts, layers + 1, 3))
+    ratio[:, 0] = ratio[:, :, 2] = np.nan
+    received = rng.uniform(0.0, 0.1, (prompts, layers + 1, tokens))
+    received[:, 2:, 0] = 0.6
+    received[:, 0] = np.nan
+    uniform = np.where(np.isnan(received), np.nan, 1 / tokens)
+    position = np.full((prompts, layers + 1), -1)
+    position[:, 3:] = 0
+    nothing = np.nan if not attention else 1.0
+    per_token = ("prompt", "layer", "token")
+    texts = np.array([["[CLS]", HOSTILE, *(f"word{i}" for i in range(tokens))][:tokens]] * prompts)
+    return xr.Dataset(
+        {
+            "update_ratio": (("prompt", "layer", "component"), ratio),
+            "attention_received": (per_token, received * nothing),
+            "attention_uniform": (per_token, uniform * nothing),
+            "massive_position": (("prompt", "layer"), position),
+            "token_text": (("prompt", "token"), texts),
+        }
+    )
 
 
 def _audit(rng: np.random.Generator, layers: list[int], heads: int, grouped: bool) -> xr.Dataset:

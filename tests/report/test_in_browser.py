@@ -6,11 +6,13 @@ import base64
 import json
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
-from report.chromium import PHONE, emulate, width_on_a_phone
+from report.chromium import PHONE, emulate, on_a_phone, width_on_a_phone
 from tokendynamics.diagnosis._result import Diagnosis
 from tokendynamics.report import write_report
 
@@ -86,7 +88,18 @@ def test_the_policy_stops_scripts_and_connections_that_are_added(opened: Any) ->
     assert failed is True
 
 
-FIGURES = ("agreement-mean-pair-cosine", "norms-chart", "components-chart", "weights-qk", "weights-ov", "paths-stills")
+FIGURES = (
+    "shares-chart",
+    "shares-consensus",
+    "components-chart",
+    "updates-chart",
+    "norms-chart",
+    "attention-chart",
+    "agreement-mean-pair-cosine",
+    "weights-qk",
+    "weights-ov",
+    "paths-stills",
+)
 
 
 @pytest.mark.parametrize("figure", FIGURES)
@@ -102,13 +115,16 @@ def test_figures_and_tables_are_there_without_scripts(browser: Any, address: str
     from selenium.webdriver.common.by import By
 
     drawings = browser.find_elements(By.CSS_SELECTOR, "figure svg")
-    assert len(drawings) == 13
-    assert sum(drawing.is_displayed() for drawing in drawings) == 7
+    assert len(drawings) == 2 * 18
+    # Of each variant one panel, of each figure the drawing for wide screens.
+    assert sum(drawing.is_displayed() for drawing in drawings) == 18 - 1 - 6
+    assert not browser.find_element(By.CSS_SELECTOR, "button.save").is_displayed()
+    assert browser.find_element(By.CSS_SELECTOR, "#shares-chart a.save").is_displayed()
     assert not browser.find_element(By.ID, "player").is_displayed()
     browser.find_element(By.CSS_SELECTOR, "#norms details summary").click()
     assert browser.find_element(By.CSS_SELECTOR, "#norms table").is_displayed()
-    browser.find_element(By.CSS_SELECTOR, "label[for=pick-4]").click()
-    shown = [panel.is_displayed() for panel in browser.find_elements(By.CSS_SELECTOR, ".panel")]
+    browser.find_element(By.CSS_SELECTOR, "label[for=agreement-pick-4]").click()
+    shown = [panel.is_displayed() for panel in browser.find_elements(By.CSS_SELECTOR, "#agreement .panel")]
     assert shown == [False, False, False, True, False, False, False]
     assert picture(browser, "#components-chart svg")["drawn"] > 0.02
 
@@ -188,11 +204,12 @@ def test_hovering_a_mark_tells_its_numbers(opened: Any) -> None:
 def test_a_table_sorts_by_the_numbers_of_a_column(opened: Any) -> None:
     from selenium.webdriver.common.by import By
 
-    head = opened.find_elements(By.CSS_SELECTOR, "#weights .wide thead th")[7]
+    opened.execute_script("document.querySelector('#weights-qk details').open = true")
+    head = opened.find_elements(By.CSS_SELECTOR, "#weights-qk thead th")[2]
     button = head.find_element(By.TAG_NAME, "button")
     read = (
-        "return [...document.querySelectorAll('#weights .wide tbody tr')].map((r) => "
-        "Number(r.cells[7].textContent.replace('−', '-')))"
+        "return [...document.querySelectorAll('#weights-qk tbody tr')].map((r) => "
+        "Number(r.cells[2].textContent.replace('−', '-')))"
     )
     for direction in ("ascending", "descending"):
         opened.execute_script("arguments[0].click()", button)
@@ -213,6 +230,49 @@ def test_dark_follows_the_system(opened: Any, address: str) -> None:
 
 def test_nothing_overflows_on_a_phone(opened: Any) -> None:
     assert width_on_a_phone(opened) <= PHONE
+
+
+SIZES = """
+return [...document.querySelectorAll(".drawing svg")].filter((svg) => svg.checkVisibility()).map((svg) => ({
+  name: svg.closest("figure").id,
+  left: svg.getBoundingClientRect().left,
+  right: svg.getBoundingClientRect().right,
+  scrolls: svg.parentNode.scrollWidth > svg.parentNode.clientWidth,
+  letters: Math.min(...[...svg.querySelectorAll("text")].map((text) =>
+    parseFloat(getComputedStyle(text).fontSize) * svg.getBoundingClientRect().width / svg.viewBox.baseVal.width)),
+  outside: [...svg.querySelectorAll("text")].filter((text) =>
+    text.getBoundingClientRect().right > svg.getBoundingClientRect().right + 2 ||
+    text.getBoundingClientRect().left < svg.getBoundingClientRect().left - 2).map((text) => text.textContent),
+}));
+"""
+
+
+def test_every_figure_fits_a_phone_and_its_letters_can_be_read(opened: Any) -> None:
+    with on_a_phone(opened):
+        found = opened.execute_script(SIZES)
+    assert len(found) == 11
+    for each in found:
+        assert each["left"] >= 0, each
+        assert each["right"] <= PHONE, each
+        assert not each["scrolls"], each
+        assert each["letters"] >= (6 if each["name"].startswith("weights") else 10), each
+        assert each["outside"] == [], each
+
+
+def test_a_drawing_is_saved_whole_and_a_table_with_every_digit(opened: Any, tmp_path: Path) -> None:
+    from selenium.webdriver.common.by import By
+
+    opened.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
+    for selector in ("#weights-qk button.save", "#shares-chart a.save"):
+        opened.execute_script("arguments[0].click()", opened.find_element(By.CSS_SELECTOR, selector))
+    drawing, table = tmp_path / "weights-qk.svg", tmp_path / "shares-chart.csv"
+    assert until(lambda: drawing.is_file() and table.is_file())
+    root = ElementTree.parse(drawing).getroot()  # noqa: S314  # our own page
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert float(root.attrib["width"]) > 600
+    assert len(list(root.iter("{http://www.w3.org/2000/svg}title"))) == 1 + 270
+    assert table.read_text(encoding="utf-8").startswith("Layer,After,Common to all prompts,from,to,")
+    assert opened.get_log("browser") == []
 
 
 def test_it_prints_on_a4_with_no_figure_taller_than_a_page(opened: Any) -> None:

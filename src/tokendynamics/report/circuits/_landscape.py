@@ -10,10 +10,9 @@ import altair as alt
 from tokendynamics.circuits.landscape import Basins, Classification, LandscapeSurvey, StationaryPoint
 from tokendynamics.circuits.landscape._basins import BasinRun, Share
 from tokendynamics.report.circuits._matrix import Panel, Parent, Side, add, described, empty, line, matrices, text
-from tokendynamics.report.diagnosis._depth import WIDTH
 from tokendynamics.report.kit._figure import Cell, Figure, Matrices, Table, cells
 from tokendynamics.report.kit._palette import BLUE, GREEN, GRID, INK, MUTED, NEGATIVE, ORANGE, PAPER
-from tokendynamics.report.kit._svg import Drawing, Key, draw
+from tokendynamics.report.kit._svg import WIDE, Drawing, Key, draw
 from tokendynamics.report.kit._text import number, plural
 
 _WIDTH, _LEFT, _RIGHT, _ROW = 830.0, 150.0, 215.0, 34.0
@@ -154,7 +153,7 @@ def _endings(runs: Sequence[BasinRun], marks: Sequence[float]) -> Drawing:
     ]
     x = alt.X("rank:Q", axis=alt.Axis(title="Starts, by their final loss", format="d", tickMinStep=1))
     fill = alt.Color("colour:N", scale=None)
-    return alt.layer(*rules, points.encode(x=x, y=y, color=fill), width=WIDTH, height=240)
+    return alt.layer(*rules, points.encode(x=x, y=y, color=fill), width=WIDE, height=240)
 
 
 def _runs_table(found: Basins) -> Table:

@@ -9,11 +9,10 @@ import altair as alt
 import numpy as np
 
 from tokendynamics.circuits.learning import SOLVED, LearningRecord
-from tokendynamics.report.diagnosis._depth import WIDTH
-from tokendynamics.report.diagnosis._norms import log_ticks
+from tokendynamics.report.kit._curves import log_ticks
 from tokendynamics.report.kit._figure import Figure, Table, cells
 from tokendynamics.report.kit._palette import AXIS, BLUE, GREEN, INK, ORANGE
-from tokendynamics.report.kit._svg import Drawing, Key, draw
+from tokendynamics.report.kit._svg import Drawing, Key, draw_for_screens
 from tokendynamics.report.kit._text import number, plural
 
 _HEIGHT = 340
@@ -42,8 +41,8 @@ def loss_curves(records: Sequence[LearningRecord]) -> Figure:
     return Figure(
         ident="learning-losses",
         question=question,
-        svg=draw(
-            _chart(curves, drawn),
+        svg=draw_for_screens(
+            lambda width: _chart(curves, drawn, width),
             ident="learning-losses",
             title=f"{question} Mean squared error over outer steps",
             description=f"{plural(len(records), 'seed')}: median of the final loss {number(float(np.median(finals)))}, "
@@ -58,7 +57,7 @@ def loss_curves(records: Sequence[LearningRecord]) -> Figure:
     )
 
 
-def _chart(curves: list[list[float | None]], marks: dict[str, tuple[float, str, str]]) -> Drawing:
+def _chart(curves: list[list[float | None]], marks: dict[str, tuple[float, str, str]], width: float) -> Drawing:
     present = [loss for curve in curves for loss in curve if loss is not None] + [mark[0] for mark in marks.values()]
     low, high = min(present, default=1.0) / 1.6, max(present, default=1.0) * 1.6
     last = max(len(curve) for curve in curves) - 1
@@ -88,7 +87,7 @@ def _chart(curves: list[list[float | None]], marks: dict[str, tuple[float, str, 
         lines.encode(x=x, y=y, detail="seed:N"),
         summary.mark_line(color=INK, strokeWidth=2.2).encode(x=x, y=middle),
     ]
-    return alt.layer(*layers, width=WIDTH, height=_HEIGHT)
+    return alt.layer(*layers, width=width, height=_HEIGHT)
 
 
 def _dash(dash: str) -> list[float]:

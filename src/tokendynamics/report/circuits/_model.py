@@ -10,10 +10,9 @@ from tokendynamics.circuits._transformer import OneLayerTransformer
 from tokendynamics.circuits.constructions._comparison import Answer, Comparison
 from tokendynamics.circuits.evidence._instrument import row_centred
 from tokendynamics.report.circuits._matrix import Panel, Side, matrices
-from tokendynamics.report.diagnosis._depth import WIDTH
 from tokendynamics.report.kit._figure import Figure, Matrices, Table, cells
 from tokendynamics.report.kit._palette import BLUE, INK, ORANGE, PAPER
-from tokendynamics.report.kit._svg import Drawing, Key, draw
+from tokendynamics.report.kit._svg import Drawing, Key, draw_for_screens
 from tokendynamics.report.kit._text import number, plural
 
 _COLOURS = (
@@ -138,13 +137,12 @@ def answers_figure(comparison: Comparison) -> Figure:
     """Draw targets as rings, outputs as discs: exact where each disc fills its ring."""
     answers = comparison.answers[:4]
     question = "What does it answer, token by token?"
-    charts = [_chart(answer) for answer in answers]
     worst = max((answer.largest_error for answer in answers), default=0.0)
     return Figure(
         ident="answers",
         question=question,
-        svg=draw(
-            alt.concat(*charts, columns=1, spacing=26),
+        svg=draw_for_screens(
+            lambda width: alt.concat(*(_chart(answer, width) for answer in answers), columns=1, spacing=26),
             ident="answers",
             title=f"{question} Targets and outputs",
             description=f"{plural(len(answers), 'sequence')}; largest error from the second token on: {number(worst)}.",
@@ -156,7 +154,7 @@ def answers_figure(comparison: Comparison) -> Figure:
     )
 
 
-def _chart(answer: Answer) -> Drawing:
+def _chart(answer: Answer, width: float) -> Drawing:
     rows = [
         {"token": f"{place}", "label": str(int(category)), "target": float(target), "output": float(output)}
         for place, (category, target, output) in enumerate(
@@ -174,4 +172,4 @@ def _chart(answer: Answer) -> Drawing:
         ),
         base.mark_point(shape="circle", fill=BLUE, stroke=BLUE, size=26, opacity=1).encode(y=alt.Y("output:Q", axis=y)),
     ]
-    return alt.layer(*layers, width=WIDTH, height=190)
+    return alt.layer(*layers, width=width, height=190)

@@ -7,20 +7,11 @@ from dataclasses import dataclass
 import altair as alt
 import xarray as xr
 
-from tokendynamics.report.diagnosis._depth import (
-    WIDTH,
-    Spread,
-    Step,
-    at_steps,
-    by_depth,
-    depth_axis,
-    hover,
-    nothing_to_draw,
-    steps,
-)
-from tokendynamics.report.kit._figure import Figure, Table, cells
+from tokendynamics.report.diagnosis._depth import Spread, Step, at_steps, by_depth, steps, undrawn
+from tokendynamics.report.kit._curves import depth_axis, hover
+from tokendynamics.report.kit._figure import Figure, Table, cells, nothing
 from tokendynamics.report.kit._palette import BLUE, INK, MUTED, ORANGE, PAPER
-from tokendynamics.report.kit._svg import Drawing, Key, draw
+from tokendynamics.report.kit._svg import WIDE, Drawing, Key, draw_for_screens
 from tokendynamics.report.kit._text import number, plural
 
 QUESTION = "Do the tokens draw together with depth?"
@@ -44,7 +35,7 @@ _MEASURES = (
         "Mean pair cosine",
         "Mean pair cosine (1: all point the same way)",
         "Mean cosine over all pairs of different tokens of a prompt. The dotted line is the mean cosine between "
-        "tokens of different prompts at the same layer (anisotropy): a direction common to everything the model "
+        "tokens of different prompts at the same layer (the common share): a direction common to everything the model "
         "says is not consensus; the gap between the two lines is what the tokens of one prompt share beyond it.",
         (0.0, 1.0),
     ),
@@ -84,7 +75,7 @@ _MEASURES = (
         "effective_rank",
         "Effective rank, raw",
         "Effective rank of raw rows (1: one direction)",
-        "As on unit rows, with each token at its own length: one large token (a sink) pulls it to 1 although the "
+        "As on unit rows, with each token at its own length: one large token pulls it to 1 although the "
         "others have not drawn together.",
         (0.0, None),
     ),
@@ -110,11 +101,13 @@ def _figure(trace: xr.Dataset, measure: _Measure, where: list[Step]) -> Figure:
     between = _between(trace, where) if measure.variable == "mean_pair_cosine" else None
     ident = f"agreement-{measure.variable.replace('_', '-')}"
     prompts = trace.sizes["prompt"]
+    if all(each.mean is None for each in (*removed, *kept)):
+        return nothing(ident, QUESTION, undrawn(trace), measure.label)
     return Figure(
         ident=ident,
         question=QUESTION,
-        svg=draw(
-            _chart(measure, where, removed, kept, between),
+        svg=draw_for_screens(
+            lambda width: _chart(measure, where, removed, kept, between, width),
             ident=ident,
             title=f"{QUESTION} {measure.label}",
             description=_description(measure, where, removed, prompts),
@@ -127,22 +120,22 @@ def _figure(trace: xr.Dataset, measure: _Measure, where: list[Step]) -> Figure:
 
 
 def _between(trace: xr.Dataset, where: list[Step]) -> list[Spread] | None:
-    values = at_steps(trace["anisotropy"].transpose("layer", "site"), where)
+    values = at_steps(trace["shares"].sel(share="common").transpose("layer", "site"), where)
     return values if any(value.mean is not None for value in values) else None
 
 
 def _convention(prompts: int) -> str:
-    sinks = "Sinks, tokens far larger than the rest of their prompt, are left out; the thin dashed line keeps them."
+    massive = "Massive tokens, far larger than the rest of their prompt, are left out; the thin dashed line keeps them."
     if prompts == 1:
-        return f"One prompt. {sinks}"
-    return f"Line: mean over {prompts} prompts; band: lowest to highest prompt. {sinks}"
+        return f"One prompt. {massive}"
+    return f"Line: mean over {prompts} prompts; band: lowest to highest prompt. {massive}"
 
 
 def _keys(prompts: int, between: bool, final_norm: bool) -> list[Key]:
-    keys = [Key("sinks removed" if prompts == 1 else "mean, sinks removed", "line", BLUE)]
+    keys = [Key("massive tokens removed" if prompts == 1 else "mean, massive tokens removed", "line", BLUE)]
     if prompts > 1:
         keys.append(Key("range over prompts", "band", BLUE))
-    keys.append(Key("sinks kept", "line", MUTED, dash="5,3", width=1.3))
+    keys.append(Key("massive tokens kept", "line", MUTED, dash="5,3", width=1.3))
     if between:
         keys.append(Key("between prompts", "line", ORANGE, dash="1.5,2.5", width=2.2))
     keys += [Key("after attention", "circle", BLUE, width=1.5), Key("after feed-forward", "disc", BLUE)]
@@ -150,7 +143,12 @@ def _keys(prompts: int, between: bool, final_norm: bool) -> list[Key]:
 
 
 def _chart(
-    measure: _Measure, where: list[Step], removed: list[Spread], kept: list[Spread], between: list[Spread] | None
+    measure: _Measure,
+    where: list[Step],
+    removed: list[Spread],
+    kept: list[Spread],
+    between: list[Spread] | None,
+    width: float = WIDE,
 ) -> Drawing:
     last = max((step.layer for step in where), default=0)
     rows = [
@@ -158,7 +156,7 @@ def _chart(
         | ({"between": between[i].mean} if between else {})
         for i, (s, r, k) in enumerate(zip(where, removed, kept, strict=True))
     ]
-    base = alt.Chart(alt.Data(values=rows)).encode(x=depth_axis(last))
+    base = alt.Chart(alt.Data(values=rows)).encode(x=depth_axis(last, width))
     y = _y_axis(measure, rows)
     layers: list[alt.Chart] = [
         base.mark_area(color=BLUE, opacity=0.16).encode(y=y("low"), y2="high:Q"),
@@ -168,10 +166,8 @@ def _chart(
         layers.append(base.mark_line(color=ORANGE, strokeDash=[1.5, 2.5], strokeWidth=2.2).encode(y=y("between")))
     layers.append(base.mark_line(color=BLUE, strokeWidth=2.2).encode(y=y("mid")))
     layers += _marks(base, y("mid"))
-    layers.append(hover(_columns(where, removed, kept, between), last, HEIGHT))
-    if all(row["mid"] is None and row["kept"] is None for row in rows):
-        layers.append(nothing_to_draw(HEIGHT))
-    return alt.layer(*layers, width=WIDTH, height=HEIGHT)
+    layers.append(hover(_columns(where, removed, kept, between), last, HEIGHT, width))
+    return alt.layer(*layers, width=width, height=HEIGHT)
 
 
 def _marks(base: alt.Chart, y: alt.Y) -> list[alt.Chart]:
@@ -205,7 +201,7 @@ def _columns(
         text = f"{step.name}: {number(removed[i].mean)}"
         if len(removed[i].values) > 1 and removed[i].low is not None:
             text += f" ({number(removed[i].low)} to {number(removed[i].high)})"
-        text += f"\nsinks kept: {number(kept[i].mean)}"
+        text += f"\nmassive tokens kept: {number(kept[i].mean)}"
         text += f"\nbetween prompts: {number(between[i].mean)}" if between else ""
         columns.append((step.x - 0.25, step.x + 0.25, text))
     return columns
@@ -214,12 +210,13 @@ def _columns(
 def _description(measure: _Measure, where: list[Step], removed: list[Spread], prompts: int) -> str:
     drawn = [(step, value.mean) for step, value in zip(where, removed, strict=True) if value.mean is not None]
     if not drawn:
-        return f"{measure.axis}: undefined for these prompts, since no prompt has two tokens that are no sinks."
+        return f"{measure.axis}: undefined for these prompts, since no prompt has two tokens that count."
     high = max(drawn, key=lambda pair: pair[1])
     low = min(drawn, key=lambda pair: pair[1])
     (first, start), (final, end) = drawn[0], drawn[-1]
     return (
-        f"{measure.axis}. Mean over {plural(prompts, 'prompt')}, sinks removed: {number(start)} at {first.name}, "
+        f"{measure.axis}. Mean over {plural(prompts, 'prompt')}, massive tokens removed: {number(start)} at "
+        f"{first.name}, "
         f"highest {number(high[1])} at {high[0].name}, lowest {number(low[1])} at {low[0].name}, "
         f"{number(end)} at {final.name}. The table below holds every value."
     )
@@ -234,9 +231,9 @@ def _table(
     prompts: list[str],
 ) -> Table:
     single = len(prompts) == 1
-    columns = ["Layer", "After", "Mean" if not single else "Sinks removed"]
+    columns = ["Layer", "After", "Mean" if not single else "Massive removed"]
     columns += [] if single else ["Lowest", "Highest"]
-    columns += ["Sinks kept"] + (["Between prompts"] if between else [])
+    columns += ["Massive kept"] + (["Between prompts"] if between else [])
     each = [] if single or len(prompts) > MOST_PROMPT_COLUMNS else prompts
     rows = []
     for i, step in enumerate(where):
@@ -244,5 +241,5 @@ def _table(
         row += [] if single else [removed[i].low, removed[i].high]
         row += [kept[i].mean] + ([between[i].mean] if between else [])
         rows.append(cells(row + (list(removed[i].values) if each else [])))
-    caption = f"{measure.label}, sinks removed unless it says otherwise"
+    caption = f"{measure.label}, massive tokens removed unless it says otherwise"
     return Table(caption + (" (prompts by name)" if each else ""), tuple(columns + each), tuple(rows))

@@ -1,17 +1,20 @@
-"""Who does it? The change in mean pair cosine, layer by layer, split into the components."""
+"""Who does it? What attention, feed-forward part and final norm of each layer change, part by part."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import altair as alt
 import numpy as np
 import xarray as xr
 
-from tokendynamics.report.diagnosis._depth import WIDTH, depth_axis, hover, nothing_to_draw, steps
-from tokendynamics.report.kit._figure import Figure, Table, cells
+from tokendynamics.report.diagnosis._depth import steps, undrawn
+from tokendynamics.report.diagnosis._shares import unshared
+from tokendynamics.report.kit._curves import depth_axis, hover
+from tokendynamics.report.kit._figure import Figure, Given, Table, cells, nothing
 from tokendynamics.report.kit._palette import ATTENTION, AXIS, FEED_FORWARD, INK, NORM, PAPER
-from tokendynamics.report.kit._svg import Drawing, Key, draw
+from tokendynamics.report.kit._svg import WIDE, Drawing, Key, draw_for_screens
 from tokendynamics.report.kit._text import UNDEFINED, number, signed
 
 QUESTION = "Who does it?"
@@ -19,96 +22,161 @@ HEIGHT = 300
 _PLUS = "datum.value === 0 ? '0' : format(datum.value, '+.2~f')"
 _COLOURS = {"attention": ATTENTION, "feed_forward": FEED_FORWARD, "final_norm": NORM}
 _NAMES = {"attention": "attention", "feed_forward": "feed-forward", "final_norm": "final norm"}
+_BARS = {"attention": (-0.38, -0.02), "feed_forward": (0.02, 0.38), "final_norm": (0.46, 0.82)}
+"""Where the bar of a part stands beside its layer, in the order in which the parts run."""
+
+
+@dataclass(frozen=True)
+class _Measure:
+    """What is credited to the parts."""
+
+    ident: str
+    label: str
+    axis: str
+    caption: str
+    undefined: str
 
 
 @dataclass(frozen=True)
 class _Layer:
     layer: int
     parts: dict[str, float]
+    ends: dict[str, tuple[float, float]]
 
     @property
     def total(self) -> float | None:
         return sum(self.parts.values()) if self.parts else None
 
 
-def components_figure(trace: xr.Dataset) -> Figure:
-    """Draw signed bars per layer; the bars of a layer add up to its total."""
-    layers = _layers(trace)
+def components_figures(trace: xr.Dataset) -> tuple[Figure, ...]:
+    """Draw signed bars per layer, for κ and for the mean pair cosine; the bars of a layer add up to its total.
+
+    Args:
+        trace: From `tokendynamics.trace`.
+    """
+    several = "" if trace.sizes["prompt"] == 1 else f" Means over {trace.sizes['prompt']} prompts."
+    kappa = _Measure(
+        "components-chart",
+        "Consensus κ",
+        "Change in κ",
+        f"Of the tokens that count, over {trace.sizes['prompt']} prompts; whiskers: 90 % intervals over prompts like "
+        "these, where there are three or more.",
+        unshared(trace),
+    )
+    cosine = _Measure(
+        "components-cosine",
+        "Mean pair cosine",
+        "Change in mean pair cosine",
+        f"{several} Measured on the tokens that are massive at no layer, so that all layers compare the same tokens. A "
+        "direction that is common to all prompts counts here, and not in κ.".strip(),
+        undrawn(trace),
+    )
+    return _figure(kappa, _of_kappa(trace)), _figure(cosine, _of_cosine(trace))
+
+
+def _figure(measure: _Measure, layers: list[_Layer]) -> Figure:
+    if all(layer.total is None for layer in layers):
+        return nothing(measure.ident, QUESTION, measure.undefined, measure.label)
     return Figure(
-        ident="components-chart",
+        ident=measure.ident,
         question=QUESTION,
-        svg=draw(
-            _chart(layers),
-            ident="components-chart",
-            title=f"{QUESTION} Change in mean pair cosine per layer, split by component",
+        svg=draw_for_screens(
+            lambda width: _chart(measure, layers, width),
+            ident=measure.ident,
+            title=f"{QUESTION} {measure.axis} per layer, split by component",
             description=_description(layers),
             keys=_keys(layers),
         ),
-        caption=_caption(trace, layers),
-        table=_table(layers),
+        caption=_caption(measure, layers),
+        table=_table(measure, layers),
+        label=measure.label,
     )
 
 
-def _layers(trace: xr.Dataset) -> list[_Layer]:
+def _of_kappa(trace: xr.Dataset) -> list[_Layer]:
+    change = trace.kappa_change.transpose("layer", "component")
+    bounds = trace.kappa_change_interval.transpose("layer", "component", "bound").sel(bound=["low", "high"])
+
+    def at(layer: int, part: int) -> tuple[float, tuple[float, float]]:
+        low, high = bounds.values[layer, part]
+        return float(change.values[layer, part]), (float(low), float(high))
+
+    return _layers(trace, [str(name) for name in change.component.values], at)
+
+
+def _of_cosine(trace: xr.Dataset) -> list[_Layer]:
     """Return means over prompts: unlike medians, the means of the parts add up to the mean of the total."""
-    change = trace["component_change"].transpose("layer", "component", "prompt")
+    change = trace.component_change.transpose("layer", "component", "prompt")
+
+    def at(layer: int, part: int) -> tuple[float, tuple[float, float]]:
+        defined = change.values[layer, part][np.isfinite(change.values[layer, part])]
+        return (float(defined.mean()) if defined.size else np.nan), (np.nan, np.nan)
+
+    return _layers(trace, [str(name) for name in change.component.values], at)
+
+
+def _layers(
+    trace: xr.Dataset, names: list[str], at: Callable[[int, int], tuple[float, tuple[float, float]]]
+) -> list[_Layer]:
     measured = {(step.layer, step.site) for step in steps(trace)}
     found = []
-    names = [str(name) for name in change["component"].values]
-    for index, layer in enumerate(change["layer"].values):
+    for place, layer in enumerate(trace.layer.values):
         if int(layer) == 0:
             continue
-        parts = {}
-        for component in (name for name in _COLOURS if (int(layer), name) in measured):
-            values = change.values[index, names.index(component)]
-            defined = values[np.isfinite(values)]
-            if defined.size:
-                parts[component] = float(defined.mean())
-        found.append(_Layer(int(layer), parts))
+        here = {name: at(place, names.index(name)) for name in _COLOURS if (int(layer), name) in measured}
+        known = {name: each for name, each in here.items() if np.isfinite(each[0])}
+        ends = {name: interval for name, (_, interval) in known.items() if np.isfinite(interval).all()}
+        found.append(_Layer(int(layer), {name: value for name, (value, _) in known.items()}, ends))
     return found
 
 
-def _boxes(layers: list[_Layer]) -> list[dict]:
-    boxes = []
-    for layer in layers:
-        top = bottom = 0.0
-        for component, value in layer.parts.items():
-            start = top if value >= 0 else bottom
-            end = start + value
-            top, bottom = (end, bottom) if value >= 0 else (top, end)
-            boxes.append({"x": layer.layer - 0.36, "x2": layer.layer + 0.36, "y": start, "y2": end, "part": component})
-    return boxes
-
-
-def _chart(layers: list[_Layer]) -> Drawing:
-    last = max((layer.layer for layer in layers), default=1)
-    y = alt.Y("y:Q", axis=alt.Axis(title="Change in mean pair cosine", labelExpr=_PLUS, tickCount=7))
-    x = depth_axis(last)
-    boxes = _boxes(layers)
+def _chart(measure: _Measure, layers: list[_Layer], width: float = WIDE) -> Drawing:
+    last = max(layer.layer for layer in layers)
+    y = alt.Y("y:Q", axis=alt.Axis(title=measure.axis, labelExpr=_PLUS, tickCount=7))
+    x = depth_axis(last, width)
+    bars, ends = _bars(layers)
     drawn = [
-        alt.Chart(alt.Data(values=[box for box in boxes if box["part"] == component]))
+        alt.Chart(alt.Data(values=[bar for bar in bars if bar["part"] == component]))
         .mark_rect(fill=colour, stroke=INK, strokeWidth=0.5)
         .encode(x=x, x2="x2:Q", y=y, y2="y2:Q")
         for component, colour in _COLOURS.items()
     ]
+    whiskers = alt.Chart(alt.Data(values=ends)).mark_rule(color=INK, strokeWidth=1.2).encode(x=x, y=y, y2="y2:Q")
     zero = alt.Chart(alt.Data(values=[{"y": 0}])).mark_rule(color=AXIS).encode(y=y)
     totals = [{"x": layer.layer, "y": layer.total} for layer in layers if layer.total is not None]
+    size = 60 if width / (last + 1.6) > 14 else 22
     total = (
         alt.Chart(alt.Data(values=totals))
-        .mark_point(shape="diamond", fill=INK, stroke=PAPER, strokeWidth=1, size=60, opacity=1)
+        .mark_point(shape="diamond", fill=INK, stroke=PAPER, strokeWidth=1, size=size, opacity=1)
         .encode(x=x, y=y)
     )
-    if not totals:
-        total = nothing_to_draw(HEIGHT)
     columns = [(layer.layer - 0.5, layer.layer + 0.5, _sentence(layer)) for layer in layers]
-    return alt.layer(*drawn, zero, total, hover(columns, last, HEIGHT), width=WIDTH, height=HEIGHT)
+    shown = [*drawn, zero, *([whiskers] if ends else []), total, hover(columns, last, HEIGHT, width)]
+    return alt.layer(*shown, width=width, height=HEIGHT)
+
+
+def _bars(layers: list[_Layer]) -> tuple[list[dict], list[dict]]:
+    """Return the bars, each from zero, and their whiskers."""
+    bars, whiskers = [], []
+    for layer in layers:
+        for component, value in layer.parts.items():
+            left, right = (layer.layer + side for side in _BARS[component])
+            bars.append({"x": left, "x2": right, "y": 0.0, "y2": value, "part": component})
+            if component in layer.ends:
+                low, high = layer.ends[component]
+                whiskers.append({"x": (left + right) / 2, "y": low, "y2": high})
+    return bars, whiskers
 
 
 def _sentence(layer: _Layer) -> str:
     if layer.total is None:
         return f"Layer {layer.layer}: {UNDEFINED}"
-    parts = "\n".join(f"{_NAMES[name]}: {signed(value)}" for name, value in layer.parts.items())
-    return f"Layer {layer.layer}: {signed(layer.total)} in total\n{parts}"
+    lines = [f"Layer {layer.layer}: {signed(layer.total)} in total"]
+    for name, value in layer.parts.items():
+        low, high = layer.ends.get(name, (None, None))
+        interval = f" ({signed(low)} to {signed(high)})" if low is not None else ""
+        lines.append(f"{_NAMES[name]}: {signed(value)}{interval}")
+    return "\n".join(lines)
 
 
 def _present(layers: list[_Layer]) -> list[str]:
@@ -125,25 +193,18 @@ def _sums(layers: list[_Layer]) -> dict[str, float]:
     return {name: sum(layer.parts.get(name, 0.0) for layer in layers) for name in _present(layers)}
 
 
-def _caption(trace: xr.Dataset, layers: list[_Layer]) -> str:
-    text = (
-        "Above zero a component pulls the tokens of a prompt together, below zero it pushes them apart. The bars of a "
-        "layer add up to its diamond"
-    )
+def _caption(measure: _Measure, layers: list[_Layer]) -> str:
     sums = _sums(layers)
-    if sums:
-        parts = ", ".join(f"{_NAMES[name]} {signed(value)}" for name, value in sums.items())
-        text += f", and the diamonds to {signed(sum(sums.values()))} over the whole depth ({parts})"
-    over = "" if trace.sizes["prompt"] == 1 else f" Means over {trace.sizes['prompt']} prompts."
+    parts = ", ".join(f"{_NAMES[name]} {signed(value)}" for name, value in sums.items())
     return (
-        f"{text}.{over} Measured on the tokens that are a sink at no layer, so that all layers compare the same tokens."
+        "Above zero a component pulls the tokens of a prompt together, below zero it pushes them apart. The bars of a "
+        f"layer add up to its diamond, and the diamonds to {signed(sum(sums.values()))} over the whole depth ({parts})."
+        f" {measure.caption.strip()}"
     )
 
 
 def _description(layers: list[_Layer]) -> str:
     defined = [layer for layer in layers if layer.total is not None]
-    if not defined:
-        return "The change in mean pair cosine is undefined: no prompt has two tokens that are never a sink."
     strongest = max(defined, key=lambda layer: layer.total or 0.0)
     weakest = min(defined, key=lambda layer: layer.total or 0.0)
     counts = ", ".join(
@@ -156,13 +217,19 @@ def _description(layers: list[_Layer]) -> str:
     )
 
 
-def _table(layers: list[_Layer]) -> Table:
-    names = _present(layers) or ["attention", "feed_forward"]
-    rows = tuple(
-        cells([layer.layer, *(layer.parts.get(name, "" if layer.parts else None) for name in names), layer.total])
-        for layer in layers
-    )
-    columns = ("Layer", *(_NAMES[name].capitalize() for name in names), "Total")
-    return Table(
-        f"Change in mean pair cosine; all layers together: {number(sum(_sums(layers).values()))}", columns, rows
-    )
+def _table(measure: _Measure, layers: list[_Layer]) -> Table:
+    names = _present(layers)
+    known = any(layer.ends for layer in layers)
+    columns = ["Layer"]
+    for name in names:
+        columns += [_NAMES[name].capitalize(), *(["from", "to"] if known else [])]
+    rows = []
+    for layer in layers:
+        row: list[Given] = [layer.layer]
+        for name in names:
+            absent = "" if layer.parts else None
+            low, high = layer.ends.get(name, (absent, absent))
+            row += [layer.parts.get(name, absent), *([low, high] if known else [])]
+        rows.append(cells([*row, layer.total]))
+    caption = f"{measure.axis}; all layers together: {number(sum(_sums(layers).values()))}"
+    return Table(caption, (*columns, "Total"), tuple(rows))

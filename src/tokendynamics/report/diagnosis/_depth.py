@@ -1,19 +1,12 @@
-"""The depth axis: where each measured state of the model stands, and how prompts are summarised there."""
+"""Where each measured state of the model stands on the depth axis, and how prompts are summarised there."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-import altair as alt
 import numpy as np
 import xarray as xr
-
-from tokendynamics.report.kit._palette import MUTED
-from tokendynamics.report.kit._text import UNDEFINED
-
-WIDTH = 740
-"""Width of a chart's plotting area in CSS pixels; the page scales it down."""
 
 _OFFSET = {"attention": -0.5, "feed_forward": 0.0, "final_norm": 0.5}
 
@@ -87,33 +80,7 @@ def at_steps(values: xr.DataArray, where: list[Step]) -> list[Spread]:
     return [spread(np.atleast_1d(values.values[layers[step.layer], sites[step.site]])) for step in where]
 
 
-def depth_axis(last: int) -> alt.X:
-    """Return the x axis of every figure over depth, so that all of them line up on the page."""
-    return alt.X(
-        "x:Q",
-        scale=alt.Scale(domain=[-0.6, last + 1.0], nice=False),
-        axis=alt.Axis(values=ticks(last), format="d", title="Layer (0 = embedding)"),
-    )
-
-
-def ticks(last: int) -> list[int]:
-    """Choose whole layers to label, at most about fifteen."""
-    every = next(step for step in (1, 2, 5, 10, 20, 50, 100, 1000) if last / step <= 15)
-    return list(range(0, last + 1, every))
-
-
-def hover(columns: list[tuple[float, float, str]], last: int, height: int, name: str = "hover") -> alt.Chart:
-    """Lay invisible columns from x to x2 that carry the text shown when the pointer rests on them."""
-    rows = [{"x": x, "x2": x2, "text": text} for x, x2, text in columns]
-    return (
-        alt.Chart(alt.Data(values=rows), name=name)
-        .mark_rect(fillOpacity=0, strokeOpacity=0, y=0, y2=height)
-        .encode(x=depth_axis(last), x2="x2:Q", description="text:N")
-    )
-
-
-def nothing_to_draw(height: int) -> alt.Chart:
-    """Return what stands in a chart of a pairwise measure when no prompt has a pair of tokens."""
-    why = f"{UNDEFINED}: needs two tokens that are no sinks"
-    blank = alt.Chart(alt.Data(values=[{}]))
-    return blank.mark_text(color=MUTED, fontSize=14, x=WIDTH / 2, y=height / 2 - 14, text=why)
+def undrawn(trace: xr.Dataset) -> str:
+    """Return why a measure of pairs has nothing to show: in words, where the figure would be blank."""
+    prompts = "the prompt has no" if trace.sizes["prompt"] == 1 else "no prompt has"
+    return f"Nothing is drawn: {prompts.replace('has no', 'has no')} two tokens that count, which a pair needs."

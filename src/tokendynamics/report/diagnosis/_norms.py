@@ -1,17 +1,17 @@
-"""Do the tokens grow? Norms over depth on a log axis, the sink apart."""
+"""Do the tokens grow? Norms over depth on a log axis, massive tokens apart."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import altair as alt
 import xarray as xr
 
-from tokendynamics.report.diagnosis._depth import WIDTH, Spread, Step, by_depth, depth_axis, hover, spread, steps
-from tokendynamics.report.kit._figure import Figure, Table, cells
+from tokendynamics.report.diagnosis._depth import Spread, Step, by_depth, spread, steps
+from tokendynamics.report.kit._curves import depth_axis, hover, log_ticks
+from tokendynamics.report.kit._figure import Figure, Table, cells, nothing
 from tokendynamics.report.kit._palette import BLUE, INK, ORANGE, PAPER
-from tokendynamics.report.kit._svg import Drawing, Key, draw
+from tokendynamics.report.kit._svg import WIDE, Drawing, Key, draw_for_screens
 from tokendynamics.report.kit._text import number, plural
 
 QUESTION = "Do they grow?"
@@ -19,7 +19,7 @@ HEIGHT = 270
 
 
 def norms_figure(trace: xr.Dataset) -> Figure:
-    """Draw median and quartiles of the tokens' norms, and the largest sink's norm, at each state of the model."""
+    """Draw median and quartiles of the tokens' norms, and the largest massive norm, at each state of the model."""
     where = steps(trace)
     bands = {
         name: by_depth(trace, f"norm_{name}", "removed", where)
@@ -27,11 +27,13 @@ def norms_figure(trace: xr.Dataset) -> Figure:
     }
     sinks = _sinks(trace)
     prompts = trace.sizes["prompt"]
+    if all(each.mean is None for each in bands["median"]) and all(sink.norm.mean is None for sink in sinks.values()):
+        return nothing("norms-chart", QUESTION, "Nothing is drawn: the norm of no token is known.")
     return Figure(
         ident="norms-chart",
         question=QUESTION,
-        svg=draw(
-            _chart(where, bands, sinks),
+        svg=draw_for_screens(
+            lambda width: _chart(where, bands, sinks, width),
             ident="norms-chart",
             title=f"{QUESTION} Norm of the tokens over depth, on a log axis",
             description=_description(where, bands["median"], sinks, prompts),
@@ -50,12 +52,12 @@ class _Sink:
 
 
 def _sinks(trace: xr.Dataset) -> dict[int, _Sink]:
-    names = ("sink_norm", "sink_share", "sink_count")
+    names = ("massive_norm", "massive_share", "massive_count")
     values = [trace[name].transpose("layer", "prompt").values.astype(float) for name in names]
     return {int(layer): _Sink(*(spread(each[i]) for each in values)) for i, layer in enumerate(trace["layer"].values)}
 
 
-def _chart(where: list[Step], bands: dict[str, list[Spread]], sinks: dict[int, _Sink]) -> Drawing:
+def _chart(where: list[Step], bands: dict[str, list[Spread]], sinks: dict[int, _Sink], width: float = WIDE) -> Drawing:
     last = max((step.layer for step in where), default=0)
     rows = [
         {"x": step.x, "site": step.site, "low": low.mean, "mid": mid.mean, "high": high.mean}
@@ -65,8 +67,8 @@ def _chart(where: list[Step], bands: dict[str, list[Spread]], sinks: dict[int, _
     ]
     large = [{"x": layer, "sink": sink.norm.mean} for layer, sink in sinks.items()]
     y = _log_axis([row[name] for row in rows for name in ("low", "mid", "high")] + [row["sink"] for row in large])
-    base = alt.Chart(alt.Data(values=_positive(rows))).encode(x=depth_axis(last))
-    apart = alt.Chart(alt.Data(values=_positive(large))).encode(x=depth_axis(last), y=y("sink"))
+    base = alt.Chart(alt.Data(values=_positive(rows))).encode(x=depth_axis(last, width))
+    apart = alt.Chart(alt.Data(values=_positive(large))).encode(x=depth_axis(last, width), y=y("sink"))
     valid = apart.transform_filter("isValid(datum.sink)")
     layers = [
         base.mark_area(color=BLUE, opacity=0.16).encode(y=y("low"), y2="high:Q"),
@@ -76,9 +78,9 @@ def _chart(where: list[Step], bands: dict[str, list[Spread]], sinks: dict[int, _
         .encode(y=y("mid")),
         apart.mark_line(color=ORANGE, strokeDash=[1.5, 2.5], strokeWidth=1.6),
         valid.mark_point(shape="triangle-up", fill=ORANGE, stroke=PAPER, strokeWidth=0.6, size=64, opacity=1),
-        hover(_columns(where, bands, sinks), last, HEIGHT),
+        hover(_columns(where, bands, sinks), last, HEIGHT, width),
     ]
-    return alt.layer(*layers, width=WIDTH, height=HEIGHT)
+    return alt.layer(*layers, width=width, height=HEIGHT)
 
 
 def _positive(rows: list[dict]) -> list[dict]:
@@ -94,24 +96,12 @@ def _log_axis(values: list[float | None]):
     return lambda field: alt.Y(f"{field}:Q", scale=scale, axis=axis)
 
 
-def log_ticks(low: float, high: float) -> list[float]:
-    """Return powers of ten between `low` and `high`; also 2 and 5 times them where fewer than two decades show.
-
-    >>> log_ticks(3.0, 2000.0)
-    [10.0, 100.0, 1000.0]
-    """
-    few = math.log10(high / low) < 2
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    candidates = [m * 10.0**p for p in powers for m in ((1, 2, 5) if few else (1,))]
-    return [tick for tick in candidates if low <= tick <= high]
-
-
 def _keys(has_sink: bool, where: list[Step]) -> list[Key]:
     keys = [Key("median over tokens", "line", BLUE), Key("quartiles over tokens", "band", BLUE)]
     if any(step.site == "final_norm" for step in where):
         keys.append(Key("after the final norm", "diamond", INK))
     if has_sink:
-        keys.append(Key("largest sink of the layer", "triangle", ORANGE))
+        keys.append(Key("largest massive token of the layer", "triangle", ORANGE))
     return keys
 
 
@@ -124,22 +114,24 @@ def _columns(
         text = f"{step.name}: median norm {number(mid)}, quartiles {number(low)} and {number(high)}"
         sink = sinks[step.layer]
         if step.site == "feed_forward" and sink.norm.mean is not None:
-            text += f"\nlargest sink: {number(sink.norm.mean)}"
+            text += f"\nlargest massive token: {number(sink.norm.mean)}"
         columns.append((step.x - 0.25, step.x + 0.25, text))
     return columns
 
 
 def _caption(prompts: int, sinks: dict[int, _Sink]) -> str:
     over = "" if prompts == 1 else f" Each is the mean over {prompts} prompts."
-    text = f"Euclidean norms after attention and after the feed-forward part of each layer, sinks left out.{over}"
+    text = (
+        f"Euclidean norms after attention and after the feed-forward part of each layer, without massive tokens.{over}"
+    )
     with_sink = {layer: sink for layer, sink in sinks.items() if sink.norm.mean is not None}
     if not with_sink:
-        return f"{text} No token is large enough to count as a sink."
+        return f"{text} No token is massive: not one stands out beside the others."
     layer, top = max(with_sink.items(), key=lambda item: item[1].norm.mean or 0.0)
     share = top.share.mean
-    held = f"; sinks hold {number(100 * share, 2)}\u00a0% of all norm there" if share is not None else ""
+    held = f"; they hold {number(100 * share, 2)}\u00a0% of all norm there" if share is not None else ""
     return (
-        f"{text} Sinks, tokens that outgrow the rest, stand apart: the largest reaches {number(top.norm.mean)} "
+        f"{text} Massive tokens, which outgrow the rest, stand apart: the largest reaches {number(top.norm.mean)} "
         f"after layer {layer}{held}."
     )
 
@@ -147,11 +139,11 @@ def _caption(prompts: int, sinks: dict[int, _Sink]) -> str:
 def _description(where: list[Step], medians: list[Spread], sinks: dict[int, _Sink], prompts: int) -> str:
     drawn = [(s.name, m.mean) for s, m in zip(where, medians, strict=True) if m.mean is not None]
     if not drawn:
-        return "Norms are undefined: every token of these prompts is a sink."
+        return "Norms are undefined: every token of these prompts is massive."
     text = f"Median norm, {plural(prompts, 'prompt')}: {number(drawn[0][1])} at {drawn[0][0]}"
     text += f", {number(drawn[-1][1])} at {drawn[-1][0]}."
     found = [layer for layer, sink in sinks.items() if sink.norm.mean is not None]
-    text += f" Sinks are found at {plural(len(found), 'layer')}." if found else " No sink is found."
+    text += f" Massive tokens are found at {plural(len(found), 'layer')}." if found else " No token is massive."
     return f"{text} The table below holds every value."
 
 
@@ -163,10 +155,10 @@ def _table(where: list[Step], bands: dict[str, list[Spread]], sinks: dict[int, _
         sink = sinks[step.layer]
         if step.site == "feed_forward":
             share = None if sink.share.mean is None else 100 * sink.share.mean
-            none = "no sink" if sink.norm.mean is None else sink.norm.mean
-            row += [sink.many.mean, none, share if sink.norm.mean is not None else "no sink"]
+            none = "no token" if sink.norm.mean is None else sink.norm.mean
+            row += [sink.many.mean, none, share if sink.norm.mean is not None else "no token"]
         else:
             row += ["", "", ""]
         rows.append(cells(row))
-    columns = ("Layer", "After", "Lower quartile", "Median", "Upper quartile", "Sinks", "Largest sink", "Share (%)")
-    return Table("Norms of the tokens, sinks removed; means over prompts", columns, tuple(rows))
+    columns = ("Layer", "After", "Lower quartile", "Median", "Upper quartile", "Massive tokens", "Largest", "Share (%)")
+    return Table("Norms of the tokens, massive ones removed; means over prompts", columns, tuple(rows))

@@ -2,33 +2,53 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from tokendynamics.diagnosis._finding import FigureName, ranges
+from tokendynamics.diagnosis._layer_states import State
 from tokendynamics.diagnosis._result import Diagnosis
-from tokendynamics.diagnosis._verdict import FigureName, LayerEffect
 from tokendynamics.report.diagnosis._agreement import agreement_figures
-from tokendynamics.report.diagnosis._components import components_figure
+from tokendynamics.report.diagnosis._attention import attention_figure
+from tokendynamics.report.diagnosis._components import components_figures
 from tokendynamics.report.diagnosis._norms import norms_figure
-from tokendynamics.report.diagnosis._token_paths import player, token_paths_figure
+from tokendynamics.report.diagnosis._shares import consensus_figure, shares_figure
+from tokendynamics.report.diagnosis._token_paths import Player, player, token_paths_figure
+from tokendynamics.report.diagnosis._updates import updates_figure
 from tokendynamics.report.diagnosis._weights import regimes, summary, weights
 from tokendynamics.report.kit._figure import Section
-from tokendynamics.report.kit._page import render, write_page
+from tokendynamics.report.kit._page import piece, render, write_page
 from tokendynamics.report.kit._text import count, duration, moment, plural, written
 
 _TITLES: dict[FigureName, str] = {
-    "agreement": "Do the tokens draw together with depth?",
-    "norms": "Do they grow?",
+    "shares": "What do the tokens share?",
     "components": "Who does it?",
+    "updates": "How large is each update?",
+    "norms": "Do they grow?",
+    "attention": "Who is attended to?",
+    "agreement": "What do other measures say?",
     "weights": "What do the weights say?",
     "paths": "Watch the tokens",
 }
-"""The sections, by the name that a finding links to."""
+"""The sections in order, by the name that a finding links to."""
 
-_EFFECTS: dict[LayerEffect, str] = {"contracts": "›‹", "neutral": "·", "expands": "‹›"}
-# Not − and +: a contracting layer RAISES the mean pair cosine, and the figures print that with a plus.
+_GLYPHS: dict[State, str] = {
+    "spread": "⁘", "drawing together": "›‹", "consensus": "●", "rank collapse": "│", "anisotropic": "↗",
+    "undetermined": "?",
+}  # fmt: skip
+
+_OF_REGIMES = (
+    "W is the sum of W_Q W_Kᵀ over heads and A = W (Vᵀ)⁻¹. A exists only where V can be inverted; where it cannot, the "
+    "table says “undefined” with the rank of V, and no number is put in its place. The signs are those of the "
+    "symmetric parts. Both criteria speak of attention alone, as a free flow without norms and feed-forward parts. "
+    "Layers that say the same are one line, with the range of their numbers; the file has each."
+)
+_UNAUDITED = (
+    "They were not audited, and the verdict says why. Everything else on this page needs only the states of the tokens."
+)
 
 
 def render_report(diagnosis: Diagnosis) -> str:
@@ -43,31 +63,41 @@ def render_report(diagnosis: Diagnosis) -> str:
     Returns:
         HTML, to be stored as UTF-8.
     """
-    model = str(diagnosis.model["name"])
+    model, moving = str(diagnosis.model["name"]), player(diagnosis.paths)
     return render(
         "diagnosis.html.jinja",
         title=f"{model}: where do the tokens go with depth?",
         verdict_title="Verdict",
-        sections=[Section(*entry) for entry in _TITLES.items()],
+        sections=_sections(diagnosis, moving),
         conventions=diagnosis.conventions,
         manifest=diagnosis.manifest,
         files=diagnosis.files,
         scripts=("shared.js", "paths.js"),
         sheets=("page.css",),
+        about=piece("about.html.jinja", entries=_facts(diagnosis), prompts=_prompts(diagnosis)),
         titles=_TITLES,
         model=model,
-        facts=_facts(diagnosis),
-        prompts=_prompts(diagnosis),
-        verdict=diagnosis.verdict.sentences,
+        shape=f"{_shape(diagnosis.model)}, on {plural(diagnosis.trace.sizes['prompt'], 'prompt')}",
+        verdict=diagnosis.verdict,
         layers=_layers(diagnosis),
-        agreement=agreement_figures(diagnosis.trace),
-        norms=norms_figure(diagnosis.trace),
-        components=components_figure(diagnosis.trace),
-        **_of_the_weights(diagnosis),
-        paths=token_paths_figure(diagnosis.paths),
-        player=player(diagnosis.paths),
-        followed=_followed_prompt(diagnosis),
+        player=moving,
     )
+
+
+def _sections(diagnosis: Diagnosis, moving: Player) -> list[Section]:
+    trace = diagnosis.trace
+    own = piece("player.html.jinja", player=moving, followed=_followed_prompt(diagnosis))
+    parts: dict[FigureName, dict[str, Any]] = {
+        "shares": {"figures": (shares_figure(trace), consensus_figure(trace))},
+        "components": {"variants": tuple(sorted(components_figures(trace), key=lambda figure: not figure.svg))},
+        "updates": {"figures": (updates_figure(trace),)},
+        "norms": {"figures": (norms_figure(trace),)},
+        "attention": {"figures": (attention_figure(trace),)},
+        "agreement": {"variants": tuple(agreement_figures(trace))},
+        "weights": _of_the_weights(diagnosis),
+        "paths": {"own": own, "figures": (token_paths_figure(diagnosis.paths),)},
+    }
+    return [Section(name, title, **parts[name]) for name, title in _TITLES.items()]
 
 
 def write_report(diagnosis: Diagnosis, path: str | Path, *, max_bytes: int | None = None) -> Path:
@@ -91,11 +121,17 @@ def write_report(diagnosis: Diagnosis, path: str | Path, *, max_bytes: int | Non
 
 
 def _of_the_weights(diagnosis: Diagnosis) -> dict[str, Any]:
-    """Return the parts of the section about the weights; all None where there is no audit."""
+    """Return the parts of the section about the weights; a sentence where there is no audit."""
     audit, dim = diagnosis.audit, int(diagnosis.model["dim"])
     if audit is None:
-        return dict.fromkeys(("weights", "regimes", "summary"))
-    return {"weights": weights(audit), "regimes": regimes(audit, dim), "summary": summary(audit, dim)}
+        return {"sentences": (_UNAUDITED,)}
+    said = tuple(f"{criterion}: {text}." for criterion, text in summary(audit, dim))
+    return {
+        "sentences": said,
+        "tables": (regimes(audit, dim),),
+        "figures": tuple(weights(audit)),
+        "notes": (_OF_REGIMES,),
+    }
 
 
 def _facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
@@ -151,9 +187,13 @@ def _followed_prompt(diagnosis: Diagnosis) -> str:
 
 
 def _layers(diagnosis: Diagnosis) -> dict[str, Any]:
-    effects = diagnosis.verdict.layers
-    counts = Counter(effects)
+    states = np.array(diagnosis.verdict.layers)
+    where = {state: np.flatnonzero(states == state) + 1 for state in _GLYPHS}
     return {
-        "badges": [(index, effect, _EFFECTS[effect]) for index, effect in enumerate(effects, start=1)],
-        "legend": [(effect, glyph, counts[effect]) for effect, glyph in _EFFECTS.items()],
+        "badges": [(index, state, _GLYPHS[state]) for index, state in enumerate(diagnosis.verdict.layers, start=1)],
+        "legend": [
+            (state, glyph, f"{'layer' if len(where[state]) == 1 else 'layers'} {ranges(where[state])}")
+            for state, glyph in _GLYPHS.items()
+            if len(where[state])
+        ],
     }

@@ -10,16 +10,15 @@ import altair as alt
 import numpy as np
 import xarray as xr
 
-from tokendynamics.report.diagnosis._depth import WIDTH
 from tokendynamics.report.kit._figure import Figure, Table, cells
 from tokendynamics.report.kit._palette import AXIS, BLUE, GRID, MUTED, POSITIONS
-from tokendynamics.report.kit._svg import Drawing, Key, draw
+from tokendynamics.report.kit._svg import WIDE, Drawing, Key, draw_for_screens
 from tokendynamics.report.kit._text import UNDEFINED, number, plural, token_label
 
 QUESTION = "Where does each token of a prompt go?"
 MOST_TOKENS = 256
 """Tokens drawn; a longer prompt is shown up to here, and the caption says so."""
-_STILLS, _COLUMNS, _GAP, _PANEL_HEIGHT = 6, 3, 18, 185
+_STILLS, _COLUMNS, _GAP = 6, 3, 18
 
 
 @dataclass(frozen=True)
@@ -37,8 +36,8 @@ def token_paths_figure(paths: xr.Dataset) -> Figure:
     return Figure(
         ident="paths-stills",
         question=QUESTION,
-        svg=draw(
-            _chart(shown, stills),
+        svg=draw_for_screens(
+            lambda width: _chart(shown, stills, width),
             ident="paths-stills",
             title=f"{QUESTION} Still pictures at {plural(len(stills), 'depth')}",
             description=_description(shown, stills),
@@ -77,11 +76,13 @@ def _stills(layers: list[int]) -> list[int]:
     return [layers[round(float(place))] for place in places]
 
 
-def _chart(paths: xr.Dataset, stills: list[int]) -> Drawing:
-    width = (WIDTH + 55 - (_COLUMNS - 1) * _GAP) / _COLUMNS
-    domains = _domains(paths, width / _PANEL_HEIGHT)
-    panels = [_panel(paths.sel(layer=layer), _name(layer), width, domains) for layer in stills]
-    return alt.concat(*panels, columns=_COLUMNS, spacing=_GAP)
+def _chart(paths: xr.Dataset, stills: list[int], width: float = WIDE) -> Drawing:
+    columns = _COLUMNS if width >= WIDE else 1
+    each = (width + 55 - (columns - 1) * _GAP) / columns
+    height = 185 if width >= WIDE else 130
+    domains = _domains(paths, each / height)
+    panels = [_panel(paths.sel(layer=layer), _name(layer), (each, height), domains) for layer in stills]
+    return alt.concat(*panels, columns=columns, spacing=_GAP)
 
 
 def _domains(paths: xr.Dataset, aspect: float) -> tuple[list[float], list[float]]:
@@ -97,7 +98,10 @@ def _domains(paths: xr.Dataset, aspect: float) -> tuple[list[float], list[float]
     return [x - tall * aspect, x + tall * aspect], [y - tall, y + tall]
 
 
-def _panel(layer: xr.Dataset, name: str, width: float, domains: tuple[list[float], list[float]]) -> Drawing:
+def _panel(
+    layer: xr.Dataset, name: str, size: tuple[float, float], domains: tuple[list[float], list[float]]
+) -> Drawing:
+    width, height = size
     points = [
         {"x": float(x), "y": float(y), "part": min(5 * j // layer.sizes["token"], 4)}
         for j, (x, y) in enumerate(layer["position"].transpose("token", "axis").values)
@@ -114,15 +118,15 @@ def _panel(layer: xr.Dataset, name: str, width: float, domains: tuple[list[float
         .encode(x=x, y=y, fill=shade)
     )
     blank = alt.Chart(alt.Data(values=[{}]))
-    frame = blank.mark_rect(fillOpacity=0, stroke=GRID, x=0, x2=width, y=0, y2=_PANEL_HEIGHT)
+    frame = blank.mark_rect(fillOpacity=0, stroke=GRID, x=0, x2=width, y=0, y2=height)
     layers = [frame, _cross(domains, x, y), dots]
     if sinks:
-        note = plural(sinks, "sink") + " apart: norm " + number(_largest(layer), 3)
+        note = plural(sinks, "massive token") + " apart: norm " + number(_largest(layer), 3)
         layers.append(blank.mark_text(text=note, x=width - 6, y=11, align="right", color=MUTED, fontSize=11))
     elif not points:
-        layers.append(blank.mark_text(text=UNDEFINED, x=width / 2, y=_PANEL_HEIGHT / 2, color=MUTED, fontSize=12))
+        layers.append(blank.mark_text(text=UNDEFINED, x=width / 2, y=height / 2, color=MUTED, fontSize=12))
     title = alt.TitleParams(text=name, anchor="start", frame="group", offset=4)
-    return alt.layer(*layers, width=width, height=_PANEL_HEIGHT, title=title)
+    return alt.layer(*layers, width=width, height=height, title=title)
 
 
 def _cross(domains: tuple[list[float], list[float]], x: alt.X, y: alt.Y) -> Drawing:
@@ -155,7 +159,8 @@ def _caption(paths: xr.Dataset) -> str:
     convention = f" {convention[0].upper()}{convention[1:].rstrip('.')}." if convention else ""
     return (
         "Each dot is a token scaled to length 1, in the same two principal dimensions at every depth; both axes have "
-        f"the same scale and the lines cross at their zero. Sinks stand apart, with their norm.{convention}{share}{cut}"
+        f"the same scale and the lines cross at their zero. Massive tokens stand apart, with their "
+        f"norm.{convention}{share}{cut}"
     )
 
 
@@ -177,7 +182,7 @@ def _table(paths: xr.Dataset, stills: list[int]) -> Table:
         at = paths.sel(layer=layer).transpose("token", "axis")
         for j, text in enumerate(texts):
             sink = bool(at["is_sink"].values[j])
-            place = ["sink", "sink"] if sink else [float(v) for v in at["position"].values[j]]
+            place = ["massive", "massive"] if sink else [float(v) for v in at["position"].values[j]]
             rows.append(cells([layer, j, text, *place, float(at["norm"].values[j])]))
     columns = ("Layer", "Position", "Token", "First dimension", "Second dimension", "Norm")
     return Table("Tokens at the depths of the still pictures", columns, tuple(rows))

@@ -9,10 +9,9 @@ import altair as alt
 import numpy as np
 import xarray as xr
 
-from tokendynamics.report.diagnosis._depth import WIDTH
-from tokendynamics.report.kit._figure import Cell, Figure, Table, cells
+from tokendynamics.report.kit._figure import Cell, Figure, Table, cells, fold
 from tokendynamics.report.kit._palette import GRID, INK, NEGATIVE, PAPER, POSITIVE
-from tokendynamics.report.kit._svg import Drawing, Key, draw
+from tokendynamics.report.kit._svg import WIDE, Drawing, Key, draw_for_screens
 from tokendynamics.report.kit._text import UNDEFINED, count, number, signed
 
 _KEYS = (
@@ -23,6 +22,7 @@ _KEYS = (
     Key("+1   (a dash marks cells below −0.05)", "box", POSITIVE),
 )
 _SHOWN_SIGN = 0.05
+_SAID = ("A: +/−/0", "Paper’s conjecture", "Observed criterion")
 
 
 def weights(audit: xr.Dataset) -> list[Figure]:
@@ -50,7 +50,7 @@ def weights(audit: xr.Dataset) -> list[Figure]:
 
 
 def regimes(audit: xr.Dataset, dim: int) -> Table:
-    """List the layers: signs, conditioning, and the regime under both criteria."""
+    """List the layers: signs, conditioning, and the regime under both criteria; equal ones are one line."""
     rows = tuple(_layer_row(audit.sel(layer=layer), int(layer), dim) for layer in audit["layer"].values)
     columns = (
         "Layer",
@@ -58,18 +58,21 @@ def regimes(audit: xr.Dataset, dim: int) -> Table:
         "A: +/−/0",
         "rank V",
         "cond V",
-        "|λ| < 1e-3",
-        "< 1e-3 ρ",
+        "λ near 0",
+        "near 0 for ρ",
         "max Re λ",
         "Paper’s conjecture",
         "Observed criterion",
     )
-    return Table(
+    table = Table(
         "Signs (positive/negative/zero eigenvalues of the symmetric parts of W and A), conditioning and near-zero "
-        "eigenvalues λ of V (absolute, and relative to its spectral radius ρ), and regime of each layer",
+        "eigenvalues λ of V (|λ| below 1e-3, and below 1e-3 of the spectral radius ρ), and regime of each layer",
         columns,
         rows,
     )
+    # Whether A exists, with the rank it hangs on, and both regimes; the other columns are numbers.
+    known = audit.A_defined.values.all()
+    return fold(table, [columns.index(name) for name in _SAID if name != "A: +/−/0" or not known])
 
 
 def summary(audit: xr.Dataset, dim: int) -> list[tuple[str, str]]:
@@ -111,8 +114,10 @@ def _layer_row(layer: xr.Dataset, index: int, dim: int) -> tuple[Cell, ...]:
     defined = bool(layer["A_defined"])
     return (
         *cells([index]),
-        Cell(_signs(w), sort=str(int(w[0]))),
-        Cell(_signs(a), sort=str(int(a[0]))) if defined else Cell(f"{UNDEFINED} ({_rank(layer, dim)})", "", True),
+        Cell(_signs(w), sort=str(int(w[0])), value=tuple(int(n) for n in w)),
+        Cell(_signs(a), sort=str(int(a[0])), value=tuple(int(n) for n in a))
+        if defined
+        else Cell(f"{UNDEFINED} ({_rank(layer, dim)})", "", True),
         *cells([int(layer["V_rank"]), float(layer["V_condition"])]),
         *cells([int(layer["V_near_zero"]), int(layer["V_near_zero_relative"]), float(layer["V_max_real"])]),
         *cells([str(layer["regime"].item()), _observed(layer)]),
@@ -138,8 +143,8 @@ def _by_head(audit: xr.Dataset, circuit: str, question: str, caption: str) -> Fi
     return Figure(
         ident=ident,
         question=question,
-        svg=draw(
-            _heat_map(tiles, "Head", heads),
+        svg=draw_for_screens(
+            lambda width: _heat_map(tiles, "Head", heads, width),
             ident=ident,
             title=f"{question} {name}, layers × heads",
             description=_description(name, [place[2] for place in places]),
@@ -166,8 +171,8 @@ def _by_offset(audit: xr.Dataset) -> Figure:
     return Figure(
         ident="weights-offset",
         question=question,
-        svg=draw(
-            _heat_map(tiles, "Tokens apart", offsets),
+        svg=draw_for_screens(
+            lambda width: _heat_map(tiles, "Tokens apart", offsets, width),
             ident="weights-offset",
             title=f"{question} QK balance, layers × distance",
             description=_description("Mean QK balance over heads", [place[2] for place in places]),
@@ -183,18 +188,22 @@ def _by_offset(audit: xr.Dataset) -> Figure:
     )
 
 
-def _heat_map(tiles: list[tuple[int, int, float, str]], row_title: str, rows: list[int]) -> Drawing:
+def _heat_map(
+    tiles: list[tuple[int, int, float, str]], row_title: str, rows: list[int], width: float = WIDE
+) -> Drawing:
     layers = sorted({tile[0] for tile in tiles})
     height = max(min(20 * len(rows), 400), 90)
     base = alt.Chart(alt.Data(values=[_tile(*tile) for tile in tiles])).encode(
         x=alt.X(
-            "layer:O", axis=alt.Axis(title="Layer", values=_some(layers), labelAngle=0), scale=alt.Scale(padding=0)
+            "layer:O",
+            axis=alt.Axis(title="Layer", values=_some(layers, width), labelAngle=0),
+            scale=alt.Scale(padding=0),
         ),
         y=alt.Y("row:O", sort=rows, axis=alt.Axis(title=row_title, values=_some(rows)), scale=alt.Scale(padding=0)),
     )
     strength = alt.FillOpacity("strength:Q", scale=None, legend=None)
     fill = alt.Fill("sign:N", scale=alt.Scale(domain=["+", "−"], range=[POSITIVE, NEGATIVE]), legend=None)
-    small = min(WIDTH / len(layers), height / len(rows)) < 9
+    small = min(width / len(layers), height / len(rows)) < 9
     tiled = (
         base.properties(name="hover")
         .mark_rect(stroke=GRID, strokeWidth=0.6)
@@ -203,11 +212,11 @@ def _heat_map(tiles: list[tuple[int, int, float, str]], row_title: str, rows: li
     dashes = base.mark_text(fontSize=7 if small else 11, aria=False).encode(
         text="mark:N", color=alt.Color("ink:N", scale=None)
     )
-    return alt.layer(tiled, dashes, width=WIDTH, height=height)
+    return alt.layer(tiled, dashes, width=width, height=height)
 
 
-def _some(values: list[int]) -> list[int]:
-    every = math.ceil(len(values) / 30)
+def _some(values: list[int], width: float = WIDE) -> list[int]:
+    every = math.ceil(len(values) * 24 / width)
     return [int(value) for value in values[::every]]
 
 

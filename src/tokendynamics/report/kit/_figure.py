@@ -1,39 +1,80 @@
-"""What a page of the report is made of: sections, their figures, and the tables of these."""
+"""What every page of the report is made of: sections, their figures, and the tables of these."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from markupsafe import Markup
 
+from tokendynamics.report.kit._csv import Value, csv_address
 from tokendynamics.report.kit._text import UNDEFINED, number
 
 DIGITS = 4
-"""Significant digits of the numbers in a table."""
+"""Significant digits of the numbers in a table; the file of a table has all of them."""
+
+NO_MARKUP = Markup("")
+
+Given: TypeAlias = float | int | str | None
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell of a table: what is read, and the number by which its column sorts (None: by the text)."""
+    """One cell of a table.
+
+    Attributes:
+        text: What is read.
+        sort: The number by which its column sorts; None: by the text.
+        undefined: Whether the value does not exist.
+        value: What the file holds, unrounded; None: the text.
+    """
 
     text: str
     sort: str | None = None
     undefined: bool = False
+    value: Value = None
 
 
 @dataclass(frozen=True)
 class Table:
-    """The numbers behind a figure; the first cell of a row heads it."""
+    """The numbers behind a figure; the first cell of a row heads it.
+
+    Attributes:
+        caption: What they are.
+        columns: Their names.
+        rows: Every number, as the file holds it.
+        folded: What is shown instead where many rows say the same; None: the rows themselves.
+    """
 
     caption: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
+    folded: tuple[tuple[Cell, ...], ...] | None = None
+
+    @property
+    def shown(self) -> tuple[tuple[Cell, ...], ...]:
+        """The rows that are read on the page."""
+        return self.rows if self.folded is None else self.folded
+
+    @property
+    def address(self) -> str:
+        """An address that holds the whole table as CSV, so that it is saved without network or script."""
+        return csv_address(self.columns, [[_exact(cell) for cell in row] for row in self.rows])
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing that answers one question, its convention in words, and its numbers."""
+    """A drawing that answers one question, its convention in words, and its numbers.
+
+    Attributes:
+        ident: For links, and the name of its files.
+        question: What it answers.
+        svg: The drawing; empty where there is nothing to draw, and the caption says why.
+        caption: Its convention in words.
+        table: Its numbers.
+        label: Its name among variants.
+    """
 
     ident: str
     question: str
@@ -56,14 +97,17 @@ class Matrices:
 
 @dataclass(frozen=True)
 class Section:
-    """One question of the page with its answer.
+    """One question of a page with its answer: what pages of every kind are made of, in the order of the attributes.
 
     Attributes:
-        ident: For links.
+        ident: The anchor that links lead to.
         title: The question.
         sentences: What is found, before the figures.
         tables: Shown in full.
         figures: Drawings, their numbers folded away.
+        variants: Drawings of which one is shown at a time, chosen by their label; at most seven.
+        notes: What is to be known of the figures, after them.
+        own: What no other page has, from the page's own template.
     """
 
     ident: str
@@ -71,18 +115,84 @@ class Section:
     sentences: tuple[str, ...] = ()
     tables: tuple[Table, ...] = ()
     figures: tuple[Figure | Matrices, ...] = ()
+    variants: tuple[Figure, ...] = ()
+    notes: tuple[str, ...] = ()
+    own: Markup = NO_MARKUP
 
 
-def cells(values: Sequence[float | int | str | None]) -> tuple[Cell, ...]:
+def nothing(ident: str, question: str, why: str, label: str = "") -> Figure:
+    """Return what stands where a figure would be blank: the reason in words.
+
+    Args:
+        ident: See `Figure`.
+        question: See `Figure`.
+        why: A sentence or more.
+        label: See `Figure`.
+    """
+    return Figure(ident, question, NO_MARKUP, why, None, label)
+
+
+def cells(values: Sequence[Given]) -> tuple[Cell, ...]:
     """Turn one row of values into cells: text as it is, integers in full, reals with `DIGITS` digits."""
     return tuple(_cell(value) for value in values)
 
 
-def _cell(value: float | int | str | None) -> Cell:
+def _cell(value: Given) -> Cell:
     if isinstance(value, str):
         return Cell(value)
     if isinstance(value, int):
-        return Cell(f"{value:,}".replace("-", "−"))
+        return Cell(f"{value:,}".replace("-", "−"), value=value)
     text = number(value, DIGITS)
     sort = f"{value:.6g}" if "×" in text or "∞" in text else None
-    return Cell(text, sort, undefined=text == UNDEFINED)
+    return Cell(text, sort, undefined=text == UNDEFINED, value=value)
+
+
+def _exact(cell: Cell) -> Value:
+    return None if cell.undefined and cell.value is None else cell.text if cell.value is None else cell.value
+
+
+def fold(table: Table, key: Sequence[int]) -> Table:
+    """Fold consecutive rows that say the same into one line, of which the first cell says how far it runs.
+
+    Args:
+        table: Its rows are kept, for the file.
+        key: The columns that must be equal for rows to say the same. In others a line shows the range of its numbers,
+            and "differ" where there are none.
+
+    >>> rows = tuple(cells([n, n * 10, "a" if n < 4 else "b"]) for n in range(1, 5))
+    >>> table = Table("", ("Layer", "Rank", "State"), rows)
+    >>> [[cell.text for cell in row] for row in fold(table, [2]).shown]
+    [['1–3', '10 to 30', 'a'], ['4', '40', 'b']]
+    """
+    runs: list[list[tuple[Cell, ...]]] = []
+    for row in table.rows:
+        if runs and all(runs[-1][0][column].text == row[column].text for column in key):
+            runs[-1].append(row)
+        else:
+            runs.append([row])
+    lines = tuple(run[0] if len(run) == 1 else _line(run) for run in runs)
+    return Table(table.caption, table.columns, table.rows, lines)
+
+
+def _line(run: list[tuple[Cell, ...]]) -> tuple[Cell, ...]:
+    first = Cell(f"{run[0][0].text}–{run[-1][0].text}", sort=run[0][0].sort or run[0][0].text)
+    return (first, *(_range(column) for column in list(zip(*run, strict=True))[1:]))
+
+
+def _range(column: tuple[Cell, ...]) -> Cell:
+    if len({cell.text for cell in column}) == 1:
+        return column[0]
+    values = [cell.value for cell in column]
+    if all(isinstance(value, int | float) for value in values):
+        known = [cell for cell in column if not cell.undefined]
+        low, high = min(known, key=_size), max(known, key=_size)
+        text = low.text if low.text == high.text else f"{low.text} to {high.text}"
+        return Cell(text + ("" if len(known) == len(column) else f", in part {UNDEFINED}"), sort=f"{_size(low):.6g}")
+    if all(isinstance(value, tuple) for value in values):
+        sides = [sorted(side) for side in zip(*values, strict=True)]
+        return Cell("/".join(f"{s[0]}" if s[0] == s[-1] else f"{s[0]}–{s[-1]}" for s in sides), sort=str(sides[0][0]))
+    return Cell("differ")
+
+
+def _size(cell: Cell) -> float:
+    return float(cell.value) if isinstance(cell.value, int | float) else 0.0

@@ -16,7 +16,7 @@ from markupsafe import Markup
 from tokendynamics.diagnosis._result import Convention
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.provenance._whole import whole_file
-from tokendynamics.report.kit._figure import Section
+from tokendynamics.report.kit._figure import NO_MARKUP, Section
 from tokendynamics.report.kit._palette import dark_rules
 from tokendynamics.report.kit._text import manifest_entries, plural, sentence, subscripts, visible
 
@@ -32,12 +32,14 @@ def render(
     files: Sequence[str],
     scripts: Sequence[str],
     sheets: Sequence[str],
+    about: Markup = NO_MARKUP,
     **parts: Any,
 ) -> str:
     """Return a page as HTML that needs nothing else: no request, no script to be read, all foreign text escaped.
 
     `template` is a child of ``base.html.jinja``, which has what every page has, and asks for `parts` beyond that. The
-    first section, ``#verdict``, is the template's own; `sections` are those that the navigation lists after it.
+    first section, ``#verdict``, is the template's own; `sections` are those that the navigation lists after it. `about`
+    stands among the conventions, at the end: from `piece`.
     """
     script, sheet = "\n\n".join(resource(name) for name in scripts), style(*sheets)
     return (
@@ -53,10 +55,21 @@ def render(
             data_files=[(name, quote(name)) for name in files],
             script=Markup(script),  # noqa: S704  # the project's own files
             style=Markup(sheet),  # noqa: S704
+            about=about,
             policy=content_security_policy(script, sheet),
             **parts,
         )
     )
+
+
+def piece(template: str, **parts: Any) -> Markup:
+    """Return what one template makes of its parts, all foreign text escaped.
+
+    Args:
+        template: Its name.
+        parts: What it asks for.
+    """
+    return Markup(templates().get_template(template).render(**parts))  # noqa: S704  # escaped by the template
 
 
 def content_security_policy(script: str, style: str) -> str:

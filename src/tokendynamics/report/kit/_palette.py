@@ -13,6 +13,7 @@ PAPER, INK, MUTED, AXIS, GRID = "#fefefd", "#1d2128", "#58606b", "#8b929c", "#e4
 BLUE, ORANGE, GREEN = "#1f5a99", "#b8520a", "#5c6b2f"
 ATTENTION, FEED_FORWARD, NORM = "#1c4f8a", "#f2b25c", "#9aa3ae"
 NEGATIVE, POSITIVE = "#5b3596", "#c9600a"
+COMMON, OF_PROMPT, OWN = "#e0a458", "#2f6db3", "#dbe3ea"
 POSITIONS = ("#a9cbe6", "#74a9d2", "#3f82ba", "#1f5a99", "#0d335f")
 
 _DARK = {
@@ -28,6 +29,9 @@ _DARK = {
     FEED_FORWARD: "#a85f16",
     NORM: "#6d7682",
     NEGATIVE: "#b79bf0",
+    COMMON: "#a96a1c",
+    OF_PROMPT: "#5f9bdc",
+    OWN: "#333c47",
     POSITIVE: "#f09a4a",
     **dict(zip(POSITIONS, ("#2f4a66", "#3f6a96", "#5590c8", "#86b9ea", "#c6e0f8"), strict=True)),
 }

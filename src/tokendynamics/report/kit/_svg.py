@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 from xml.etree import ElementTree  # reads only what vl-convert has just written
@@ -24,8 +24,12 @@ _INHERITED = (
     "fill", "fill-opacity", "stroke", "stroke-opacity", "stroke-width", "stroke-dasharray", "font-size",
     "font-weight", "text-anchor",
 )  # fmt: skip
+_HOVER = re.compile("mark-rect role-mark hover")
 ElementTree.register_namespace("", _SVG)
 
+
+WIDE, NARROW = 740, 258
+"""Widths of a chart's plotting area in CSS pixels: for the page, which scales it down, and for a phone."""
 
 Drawing: TypeAlias = alt.Chart | alt.LayerChart | alt.FacetChart | alt.ConcatChart
 
@@ -42,6 +46,27 @@ class Key:
     opacity: float = 1.0
 
 
+def draw_for_screens(
+    make: Callable[[float], Drawing], *, ident: str, title: str, description: str, keys: Sequence[Key] = ()
+) -> Markup:
+    """Draw a chart for the page and again for a phone, of which the style sheet shows one.
+
+    A drawing that is scaled to a third of its width has letters that cannot be read; the second one is drawn as wide as
+    it is shown. It carries no text for the pointer, which phones do not have.
+
+    Args:
+        make: Returns the chart for a width of its plotting area.
+        ident: See `draw`.
+        title: See `draw`.
+        description: See `draw`.
+        keys: See `draw`.
+    """
+    wide = draw(make(WIDE), ident=ident, title=title, description=description, keys=keys, screen="wide")
+    return wide + draw(
+        make(NARROW), ident=f"{ident}-narrow", title=title, description=description, keys=keys, screen="narrow"
+    )
+
+
 def draw(
     chart: Drawing,
     *,
@@ -49,6 +74,7 @@ def draw(
     title: str,
     description: str,
     keys: Sequence[Key] = (),
+    screen: Literal["", "wide", "narrow", "notebook"] = "",
 ) -> Markup:
     """Draw `chart` without a browser.
 
@@ -58,19 +84,38 @@ def draw(
         title: The question that the figure answers.
         description: What there is to see, in a sentence with numbers.
         keys: The legend, set above the chart.
+        screen: Which screens it is for; empty for all. On "narrow" and "notebook" nothing shows text for the pointer.
     """
     # The schema check is slow on inline rows and adds nothing here: vl-convert refuses what it cannot draw.
     specification = chart.to_dict(validate=False) | {"config": chart_config()}
     root = ElementTree.fromstring(vl_convert.vegalite_to_svg(specification))  # noqa: S314
+    if screen in {"narrow", "notebook"}:
+        _drop_hover(root)
     _slim(root, tooltips=False)
     _rename_ids(root, ident)
     _add_keys(root, keys)
     _describe(root, ident, title, description)
+    if screen == "notebook":
+        root.set("style", "width: 100%; height: auto; max-width: 52rem")
+    elif screen:
+        root.set("class", screen)
     return Markup(ElementTree.tostring(root, encoding="unicode"))  # noqa: S704  # serialised, hence escaped
 
 
+def _drop_hover(root: ElementTree.Element) -> None:
+    """Remove what only carries text for the pointer, and the text of marks that are drawn."""
+    for group in root.iter():
+        for child in list(group):
+            if not _HOVER.search(child.get("class", "")):
+                continue
+            if all(mark.get("fill-opacity") == "0" for mark in child):
+                group.remove(child)
+            else:
+                child.set("class", "")
+
+
 def _slim(element: ElementTree.Element, tooltips: bool) -> None:
-    tooltips = tooltips or element.get("class", "").partition("mark-rect role-mark hover")[1] != ""
+    tooltips = tooltips or _HOVER.search(element.get("class", "")) is not None
     for child in list(element):
         if _draws_nothing(child):
             element.remove(child)

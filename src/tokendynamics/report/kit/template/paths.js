@@ -9,7 +9,9 @@ function make(tag, attributes = {}, text = "") {
   return element;
 }
 
-const WIDTH = 720, HEIGHT = 430, MARGIN = 28, STEP_MS = 650;
+// Drawn as wide as it is shown, so that its letters can be read on a phone.
+const PHONE = matchMedia("(max-width: 40rem)").matches;
+const WIDTH = PHONE ? 340 : 720, HEIGHT = PHONE ? 320 : 430, MARGIN = PHONE ? 16 : 28, STEP_MS = 650;
 
 function startPlayer({ tokens, layers, frames }) {
   const slider = document.getElementById("depth");
@@ -47,12 +49,12 @@ function startPlayer({ tokens, layers, frames }) {
     });
     const sinks = tokens.map((_, index) => index).filter((index) => frames[layer][index][3]);
     const lines = sinks.map((index) => `${short(tokens[index])}: norm ${written(frames[layer][index][2])}`);
-    corner.replaceChildren(...[sinks.length ? "Sinks, apart" : "No sink here", ...lines].map((line, row) =>
+    corner.replaceChildren(...[sinks.length ? "Massive, apart" : "None is massive here", ...lines].map((line, row) =>
       make("text", { x: WIDTH - (row ? 32 : 12), y: 26 + 20 * row, "text-anchor": "end" }, line)));
     name.textContent = layers[layer];
     slider.value = String(layer);
     slider.setAttribute("aria-valuetext", layers[layer]);
-    description.textContent = `${layers[layer]}: ${tokens.length} tokens, ${sinks.length} of them sinks.`;
+    description.textContent = `${layers[layer]}: ${tokens.length} tokens, ${sinks.length} of them massive.`;
     mark(here);
   }
 
@@ -64,7 +66,7 @@ function startPlayer({ tokens, layers, frames }) {
     told.textContent = "";
     if (chosen === null) return;
     const size = frames[layer][chosen][2];
-    told.textContent = `${tokens[chosen]} (position ${chosen}), ${layers[layer].toLowerCase()}: norm ${written(size)}` + (frames[layer][chosen][3] ? ", a sink" : "");
+    told.textContent = `${tokens[chosen]} (position ${chosen}), ${layers[layer].toLowerCase()}: norm ${written(size)}` + (frames[layer][chosen][3] ? ", massive" : "");
     if (!here[chosen]) return;
     ring.style.transform = dots[chosen].style.transform;
     if (frames[layer][chosen][3]) return; // its name and norm stand in the corner already

@@ -44,6 +44,33 @@ const widths = new ResizeObserver((entries) => {
 });
 document.querySelectorAll(".drawing").forEach((drawing) => widths.observe(drawing));
 
+// ---- a drawing as a file: the one for wide screens, whole, with the text of its marks ----------------------------
+
+function drawingAsFile(svg) {
+  const copy = svg.cloneNode(true);
+  copy.removeAttribute("class");
+  for (const mark of copy.querySelectorAll(".tip")) {
+    const title = document.createElementNS("http://www.w3.org/2000/svg", "title");
+    title.textContent = mark.dataset.tip;
+    mark.append(title);
+    mark.removeAttribute("data-tip");
+    mark.removeAttribute("class");
+  }
+  return new Blob([new XMLSerializer().serializeToString(copy)], { type: "image/svg+xml" });
+}
+
+for (const button of document.querySelectorAll("button.save")) {
+  const name = button.dataset.figure;
+  button.hidden = false;
+  button.addEventListener("click", () => {
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(drawingAsFile(document.querySelector(`#${name} .drawing svg`)));
+    link.download = `${name}.svg`;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+  });
+}
+
 // ---- tables that sort by a column ------------------------------------------------------------------------------
 
 function sortKey(cell) {

@@ -1,0 +1,216 @@
+"""Puts a comparison into one page: sentences, states, curves, where the models part, weights, texts, versions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import xarray as xr
+
+from tokendynamics.diagnosis._compared_words import part_named
+from tokendynamics.diagnosis._comparison import Comparison
+from tokendynamics.report.comparison._curves import Curve, curves_figure
+from tokendynamics.report.kit._figure import Figure, Section, Table, cells
+from tokendynamics.report.kit._page import render, write_page
+from tokendynamics.report.kit._text import duration, moment, number, written
+
+_LAYER, _DEPTH = "Layer (0 = embedding)", "Relative depth (0: embedding, 1: last layer)"
+
+
+def render_comparison(comparison: Comparison) -> str:
+    """Return the whole page as HTML that needs nothing else.
+
+    Args:
+        comparison: From `tokendynamics.compare`.
+
+    Returns:
+        HTML, to be stored as UTF-8; all text that came from a user or a checkpoint is escaped.
+    """
+    names = ", ".join(comparison.models)
+    sections = (
+        _states(comparison), _shares(comparison), _parting(comparison), _weights(comparison), _texts(comparison)
+    )  # fmt: skip
+    return render(
+        "comparison.html.jinja",
+        title=f"{names}: what differs?",
+        verdict_title="What differs",
+        sections=sections,
+        conventions=comparison.conventions,
+        manifest=comparison.manifest,
+        files=comparison.files,
+        scripts=("shared.js",),
+        sheets=("page.css",),
+        models=names,
+        facts=_facts(comparison),
+        findings=[finding.text for finding in comparison.sentences],
+    )
+
+
+def write_comparison(comparison: Comparison, path: str | Path, *, max_bytes: int | None = None) -> Path:
+    """Write the page as one file, whole or not at all; see `tokendynamics.report.write_report`.
+
+    Args:
+        comparison: From `tokendynamics.compare`.
+        path: The file to write; its folder is made if need be.
+        max_bytes: Refuse to write a page larger than this; None for no limit.
+
+    Returns:
+        The path written.
+
+    Raises:
+        ArgumentValueError: `path` is a folder, or the page would be larger than `max_bytes`.
+    """
+    return write_page(render_comparison(comparison), path, max_bytes=max_bytes)
+
+
+def _facts(comparison: Comparison) -> list[tuple[str, str]]:
+    record = comparison.manifest
+    return [
+        ("Held against", comparison.models[0]),
+        ("Measured", f"{moment(record.get('started'))}, in {duration(record.get('duration_seconds'))}"),
+        ("With", written(record.get("versions"))),
+    ]
+
+
+def _states(comparison: Comparison) -> Section:
+    columns = ("Model", "Parameters", "Layers", "Dim", "κ′ at the end", "End", "Worst", "First difference")
+    partings = (None, *comparison.partings)
+    rows = []
+    for place, (name, facts) in enumerate(zip(comparison.models, comparison.descriptions, strict=True)):
+        trace, verdict, parting = comparison.traces[place], comparison.verdicts[place], partings[place]
+        first = "—" if place == 0 else "not known" if parting is None else part_named(parting.first)
+        end = float(trace.kappa_relative.sel(site="feed_forward")[-1])
+        worst = f"{verdict.worst.state}, layer {verdict.worst.layer}"
+        sizes = (int(facts["parameters"]), int(facts["layers"]), int(facts["dim"]))
+        rows.append(cells([name, *sizes, end, verdict.state, worst, first]))
+    table = Table("State of the tokens in each model", columns, tuple(rows))
+    return Section("states", "Where do their tokens end?", tables=(table,))
+
+
+def _axis(comparison: Comparison) -> tuple[str, list[np.ndarray]]:
+    depths = [trace.sizes["layer"] for trace in comparison.traces]
+    if len(set(depths)) == 1:
+        return _LAYER, [np.arange(depth, dtype=float) for depth in depths]
+    return _DEPTH, [np.linspace(0.0, 1.0, depth) for depth in depths]
+
+
+_CURVES = (
+    ("kappa_relative", None, "κ′: consensus beyond the embedding's", "Do the tokens of a text draw together?"),
+    ("shares", "common", "Share common to all texts", "What do all texts share?"),
+    ("shares", "prompt", "Share particular to the text", "What do the tokens of one text share?"),
+    ("shares", "own", "Share of a token's own", "What do tokens keep?"),
+    ("line_excess", None, "Line excess", "Do they end on a line or in few directions?"),
+)
+
+
+def _shares(comparison: Comparison) -> Section:
+    depth, where = _axis(comparison)
+    figures = []
+    for variable, share, axis, question in _CURVES:
+        curves = [
+            _curve(name, x, trace, variable, share)
+            for name, x, trace in zip(comparison.models, where, comparison.traces, strict=True)
+        ]
+        caption = "After the feed-forward part of each layer. Band: 90 % interval over texts, where there are three."
+        ident = f"curve-{variable}-{share or 'all'}".replace("_", "-")
+        figures.append(curves_figure(ident, question, axis, caption, curves, depth))
+    return Section("shares", "What do their tokens share?", figures=tuple(figures))
+
+
+def _curve(name: str, x: np.ndarray, trace: xr.Dataset, variable: str, share: str | None) -> Curve:
+    chosen = {"site": "feed_forward"} | ({} if share is None else {"share": share})
+    values, interval = trace[variable].sel(chosen), trace[f"{variable}_interval"].sel(chosen)
+    low, high = (interval.sel(bound=bound).values for bound in ("low", "high"))
+    return Curve(name, x.tolist(), [f"layer {layer}" for layer in range(len(x))], values.values, low, high)
+
+
+def _parting(comparison: Comparison) -> Section:
+    depth, where = _axis(comparison)
+    figures: list[Figure] = []
+    for component, noun in (("attention", "attention"), ("feed_forward", "feed-forward part")):
+        curves = [
+            Curve(
+                name, x[1:].tolist(), [f"layer {layer}" for layer in range(1, len(x))],
+                trace.update_ratio.sel(component=component).median("prompt").values[1:],
+            )
+            for name, x, trace in zip(comparison.models, where, comparison.traces, strict=True)
+        ]  # fmt: skip
+        caption = "Median over tokens and texts of |update| / |state before it|."
+        ident, question = f"updates-{component.replace('_', '-')}", f"How large are the updates of the {noun}?"
+        figures.append(curves_figure(ident, question, "Update ratio", caption, curves, depth, logarithmic=True))
+    gaps = comparison.gaps
+    if gaps is not None:
+        for component, noun in (("attention", "attention"), ("feed_forward", "feed-forward part")):
+            table = np.sqrt((gaps.update_difference.sel(component=component) ** 2).mean("prompt"))
+            layers = gaps.layer.values[1:]
+            curves = [
+                Curve(
+                    str(name), layers.tolist(), [f"layer {layer}" for layer in layers], table.sel(other=name).values[1:]
+                )
+                for name in gaps.other.values
+            ]
+            caption = (
+                f"‖Δ_b − Δ_a‖ / ‖Δ_a‖ of what the {noun} of each layer adds to the same tokens, against "
+                f"{comparison.models[0]}; root mean square over texts. Layers that agree to the last bit are not drawn."
+            )
+            ident = f"gaps-{component.replace('_', '-')}"
+            question = f"How far do the updates of the {noun} differ?"
+            figures.append(
+                curves_figure(
+                    ident,
+                    question,
+                    "Relative difference",
+                    caption,
+                    curves,
+                    "Layer",
+                    logarithmic=True,
+                    without_first=True,
+                )
+            )
+    found = tuple(each.text for each in comparison.sentences if each.figure == "updates")
+    return Section("parting", "Where do they part?", found, figures=tuple(figures))
+
+
+_PRODUCTS = ("ov_difference", "ov_angle", "qk_difference", "qk_angle")
+
+
+def _weights(comparison: Comparison) -> Section:
+    found = tuple(each.text for each in comparison.sentences if each.figure == "weights")
+    weights = comparison.weights
+    if weights is None:
+        return Section("weights", "How do their weights differ?", found)
+    layers = weights.layer.values
+    places = [f"layer {layer}" for layer in layers]
+    figures = []
+    for name, circuit in (("ov", "OV"), ("qk", "QK")):
+        norms = [
+            Curve(str(model), layers.tolist(), places, weights[f"{name}_norm"].sel(model=model).values)
+            for model in weights.model.values
+        ]
+        caption = f"√Σ_h ‖{circuit}‖² over the heads of each layer, the gain of the norm before it folded in."
+        figures.append(
+            curves_figure(
+                f"{name}-norm", f"How large is {circuit}?", f"‖{circuit}‖", caption, norms, "Layer", logarithmic=True
+            )
+        )
+    columns = ["Layer"]
+    columns += [f"{other}: {what}" for other in weights.other.values for what in ("OV", "OV angle", "QK", "QK angle")]
+    rows = []
+    for place, layer in enumerate(layers):
+        row: list[float | int | str | None] = [int(layer)]
+        for other in range(weights.sizes["other"]):
+            row += [float(weights[variable][other, place]) for variable in _PRODUCTS]
+        rows.append(cells(row))
+    caption = "Differences of products, relative to their norm, and angles of leading subspaces in degrees"
+    table = Table(caption, tuple(columns), tuple(rows))
+    return Section("weights", "How do their weights differ?", found, tables=(table,), figures=tuple(figures))
+
+
+def _texts(comparison: Comparison) -> Section:
+    trace = comparison.traces[0]
+    counts = [each.token_count.sel(sinks="kept")[:, 0].values for each in comparison.traces]
+    rows = []
+    for place, (name, text) in enumerate(zip(trace.prompt.values, trace.text.values, strict=True)):
+        tokens = list(dict.fromkeys(number(float(each[place])) for each in counts))
+        rows.append(cells([str(name), ", ".join(tokens), str(text)]))
+    return Section("texts", "Which texts?", tables=(Table("Texts", ("Text", "Tokens", "What it says"), tuple(rows)),))

@@ -1,0 +1,55 @@
+"""What a notebook shows of a diagnosis: the sentences with the picture of the shares, and that picture as a chart."""
+
+from __future__ import annotations
+
+import hashlib
+
+import altair as alt
+
+from tokendynamics.diagnosis._result import Diagnosis
+from tokendynamics.report.diagnosis._shares import AXIS, QUESTION, shares_drawing, shares_sketch, unshared
+from tokendynamics.report.kit._page import piece
+from tokendynamics.report.kit._palette import chart_config
+from tokendynamics.report.kit._svg import NARROW, WIDE, Drawing
+
+
+def notebook_html(diagnosis: Diagnosis) -> str:
+    """Return the verdict's sentences and the shares as HTML that needs nothing else; all foreign text is escaped.
+
+    Args:
+        diagnosis: From `tokendynamics.diagnose`.
+    """
+    # Two pictures in one notebook must not share the names of their parts.
+    told = f"{diagnosis.model['name']}{diagnosis.verdict}{diagnosis.trace.shares.values.tobytes().hex()}"
+    ident = f"shares-{hashlib.sha256(told.encode()).hexdigest()[:8]}"
+    whole = piece(
+        "notebook.html.jinja",
+        model=str(diagnosis.model["name"]),
+        verdict=diagnosis.verdict,
+        figure=shares_sketch(diagnosis.trace, ident),
+    )
+    return str(whole)
+
+
+def shares_chart(diagnosis: Diagnosis) -> Drawing:
+    """Return the shares of a token's direction over depth as an Altair chart; where there are none, it says why.
+
+    Args:
+        diagnosis: From `tokendynamics.diagnose`.
+    """
+    chart = shares_drawing(diagnosis.trace, WIDE * 0.75)
+    if chart is None:
+        words = unshared(diagnosis.trace).split(": ", 1)[-1]
+        lines = [f"{AXIS}: nothing to draw", *_lines(words, 70)]
+        blank = alt.Chart(alt.Data(values=[{}]))
+        chart = blank.mark_text(text=lines, align="left", x=0).properties(width=2 * NARROW, height=60)
+    return chart.properties(title=QUESTION, config=chart_config() | {"background": "#fefefd"})
+
+
+def _lines(text: str, width: int) -> list[str]:
+    lines = [""]
+    for word in text.split():
+        if len(lines[-1]) + len(word) > width:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {word}".strip()
+    return lines

@@ -1,0 +1,130 @@
+"""How large is each update? What attention and feed-forward part add, beside the residual stream they add it to."""
+
+from __future__ import annotations
+
+import numpy as np
+import xarray as xr
+
+from tokendynamics.diagnosis._details import UPDATE_JUMP, jumps
+from tokendynamics.report.diagnosis._depth import Spread, spread
+from tokendynamics.report.kit._curves import Column, Curve, curve_keys, curves_chart
+from tokendynamics.report.kit._figure import Figure, Given, Table, cells, nothing
+from tokendynamics.report.kit._palette import BLUE, INK, ORANGE
+from tokendynamics.report.kit._svg import draw_for_screens
+from tokendynamics.report.kit._text import number
+
+QUESTION = "How large is each update?"
+_NAMES = {"attention": "attention", "feed_forward": "feed-forward part"}
+_COLOURS = {"attention": BLUE, "feed_forward": ORANGE}
+
+
+def updates_figure(trace: xr.Dataset) -> Figure:
+    """Draw the size of the updates over depth, and mark those that are several times their neighbours'.
+
+    Args:
+        trace: From `tokendynamics.trace`.
+    """
+    layers = [int(layer) for layer in trace.layer.values[1:]]
+    found = {name: _ratios(trace, name) for name in _NAMES}
+    medians = {name: [_median(row) for row in values] for name, values in found.items()}
+    spreads = {name: [spread(row) for row in values] for name, values in found.items()}
+    if all(value is None for each in medians.values() for value in each):
+        return nothing(
+            "updates-chart", QUESTION, "Nothing is drawn: no update was measured beside the residual stream."
+        )
+    prompts = trace.sizes["prompt"]
+    curves = _curves(layers, medians, spreads, prompts)
+    return Figure(
+        ident="updates-chart",
+        question=QUESTION,
+        svg=draw_for_screens(
+            lambda width: curves_chart(
+                curves, last=layers[-1], title="|update| / |residual before it| (log)", width=width, log=True,
+                columns=_columns(layers, medians, spreads),
+            ),
+            ident="updates-chart",
+            title=f"{QUESTION} Update beside the residual stream, over depth",
+            description=_description(layers, medians),
+            keys=curve_keys(curves),
+        ),
+        caption=_caption(prompts),
+        table=_table(layers, medians, spreads, prompts),
+    )  # fmt: skip
+
+
+def _median(values: np.ndarray) -> float | None:
+    return float(np.nanmedian(values)) if np.isfinite(values).any() else None
+
+
+def _ratios(trace: xr.Dataset, component: str) -> np.ndarray:
+    return trace.update_ratio.sel(component=component).transpose("layer", "prompt").values[1:]
+
+
+def _curves(
+    layers: list[int], medians: dict[str, list[float | None]], spreads: dict[str, list[Spread]], prompts: int
+) -> list[Curve]:
+    curves = []
+    for name, label in _NAMES.items():
+        low, high = [each.low for each in spreads[name]], [each.high for each in spreads[name]]
+        dash = () if name == "attention" else (5.0, 3.0)
+        several = {"low": low, "high": high, "band": f"range over prompts, {label}"} if prompts > 1 else {}
+        curves.append(Curve(label, layers, medians[name], _COLOURS[name], dash=dash, mark="disc", **several))
+    for name, label in _NAMES.items():
+        sizes = np.array([np.nan if value is None else value for value in medians[name]])
+        standing = [medians[name][place] if place in jumps(sizes) else None for place in range(len(layers))]
+        curves.append(Curve(f"{label}: several times its neighbours'", layers, standing, INK, width=0, mark="diamond"))
+    return curves
+
+
+def _columns(
+    layers: list[int], medians: dict[str, list[float | None]], spreads: dict[str, list[Spread]]
+) -> list[Column]:
+    columns = []
+    for place, layer in enumerate(layers):
+        lines = [f"Layer {layer}"]
+        for name, label in _NAMES.items():
+            each = spreads[name][place]
+            text = f"{label}: {number(medians[name][place])}"
+            several = len(each.values) > 1 and each.low is not None
+            lines.append(text + (f" ({number(each.low)} to {number(each.high)})" if several else ""))
+        columns.append((layer - 0.5, layer + 0.5, "\n".join(lines)))
+    return columns
+
+
+def _caption(prompts: int) -> str:
+    over = "" if prompts == 1 else f" Line: median over {prompts} prompts; band: lowest to highest prompt."
+    return (
+        "Median over the tokens that count of the length of what a part adds, beside the length of the residual stream "
+        f"that it adds it to: at 1 it adds as much as was there.{over} A part stands out where its update is "
+        f"{UPDATE_JUMP:g} times the median of its neighbours', or more."
+    )
+
+
+def _description(layers: list[int], medians: dict[str, list[float | None]]) -> str:
+    texts = []
+    for name, label in _NAMES.items():
+        drawn = [(value, layer) for value, layer in zip(medians[name], layers, strict=True) if value is not None]
+        if drawn:
+            (low, at_low), (high, at_high) = min(drawn), max(drawn)
+            texts.append(
+                f"The update of the {label} is largest in layer {at_high} ({number(high)}) and smallest in layer "
+                f"{at_low} ({number(low)})."
+            )
+    return " ".join([*texts, "The table below holds every value."])
+
+
+def _table(
+    layers: list[int], medians: dict[str, list[float | None]], spreads: dict[str, list[Spread]], prompts: int
+) -> Table:
+    columns = ["Layer"]
+    for label in _NAMES.values():
+        columns += [label.capitalize(), *(["lowest prompt", "highest prompt"] if prompts > 1 else [])]
+    rows = []
+    for place, layer in enumerate(layers):
+        row: list[Given] = [layer]
+        for name in _NAMES:
+            each = spreads[name][place]
+            row += [medians[name][place], *([each.low, each.high] if prompts > 1 else [])]
+        rows.append(cells(row))
+    over = ": median over prompts" if prompts > 1 else ""
+    return Table(f"|update| / |residual before it|{over}", tuple(columns), tuple(rows))
