@@ -61,7 +61,7 @@ $(VENV)/.dev: $(VENV)/.demo
 	@touch $@
 
 demo: $(VENV)/.demo
-	@echo "[demo] diagnosing SmolLM2-135M on five short texts"
+	@echo "[demo] diagnosing SmolLM2-135M on fourteen short texts"
 	@$(BIN)/tokendynamics diagnose smollm2 --threads $(THREADS) --out $(DEMO_OUT)
 	@echo "[demo] open $(CURDIR)/$(DEMO_OUT)/report.html in a browser"
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bench.measure import Comparison, overhead, rounds_of
 from tokendynamics.diagnosis import trace
-from tokendynamics.diagnosis.texts import default_texts
+from tokendynamics.diagnosis.texts import five_texts
 from tokendynamics.pretrained import Checkpoint, load
 from tokendynamics.pretrained.discovery._packing import filled_up
 
@@ -21,7 +21,7 @@ _LONG = range(8, 98, 3)
 def run() -> Iterator[Comparison]:
     """SmolLM2-135M on prompts of mixed lengths, against passes one by one and against one padded pass."""
     ckpt = load("smollm2")
-    ids = torch.cat([ckpt.encode(text).ids[0] for text in default_texts().values()])
+    ids = torch.cat([ckpt.encode(text).ids[0] for text in five_texts().values()])
     for lengths, targets in ((_SHORT, (1.05, 1.35)), (_LONG, (1.25, 1.35))):
         starts = [37 * place % (len(ids) - max(lengths)) for place in range(len(lengths))]
         prompts = [ids[start : start + length] for start, length in zip(starts, lengths, strict=True)]

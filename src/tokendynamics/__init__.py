@@ -14,7 +14,18 @@ from tokendynamics._version import __version__
 if TYPE_CHECKING:
     from tokendynamics import attention, circuits, observables, plots, spaces, specification, spectra, theorems
     from tokendynamics.attention import AbsolutePositions, Attention, Periodic, RotaryPositions, Sinusoidal
-    from tokendynamics.diagnosis import Diagnosis, attention_seen, audit, diagnose, flow_of, trace
+    from tokendynamics.diagnosis import (
+        Comparison,
+        Diagnosis,
+        Levers,
+        attention_seen,
+        audit,
+        compare,
+        diagnose,
+        flow_of,
+        levers,
+        trace,
+    )
     from tokendynamics.dynamics import Flow, Trajectory, events, simulate
     from tokendynamics.pretrained import Checkpoint, load
     from tokendynamics.spaces import Ellipsoid, Free, Sphere
@@ -22,7 +33,18 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "attention": ("AbsolutePositions", "Attention", "Periodic", "RotaryPositions", "Sinusoidal"),
-    "diagnosis": ("Diagnosis", "attention_seen", "audit", "diagnose", "flow_of", "trace"),
+    "diagnosis": (
+        "Comparison",
+        "Diagnosis",
+        "Levers",
+        "attention_seen",
+        "audit",
+        "compare",
+        "diagnose",
+        "flow_of",
+        "levers",
+        "trace",
+    ),
     "dynamics": ("Flow", "Trajectory", "events", "simulate"),
     "pretrained": ("Checkpoint", "load"),
     "spaces": ("Ellipsoid", "Free", "Sphere"),
@@ -31,10 +53,10 @@ _HOMES = {
 _PACKAGES = ("attention", "circuits", "observables", "plots", "spaces", "specification", "spectra", "theorems")
 
 __all__ = [
-    "AbsolutePositions", "Attention", "Checkpoint", "Diagnosis", "Ellipsoid", "Flow", "Free", "Periodic",
-    "RotaryPositions", "Sinusoidal", "Sphere", "Trajectory", "__version__", "attention", "attention_seen", "audit",
-    "certify", "check", "circuits", "diagnose", "events", "flow_of", "load", "observables", "plots", "simulate",
-    "spaces", "specification", "spectra", "theorems", "trace",
+    "AbsolutePositions", "Attention", "Checkpoint", "Comparison", "Diagnosis", "Ellipsoid", "Flow", "Free", "Levers",
+    "Periodic", "RotaryPositions", "Sinusoidal", "Sphere", "Trajectory", "__version__", "attention", "attention_seen",
+    "audit", "certify", "check", "circuits", "compare", "diagnose", "events", "flow_of", "levers", "load",
+    "observables", "plots", "simulate", "spaces", "specification", "spectra", "theorems", "trace",
 ]  # fmt: skip
 
 

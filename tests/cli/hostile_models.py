@@ -371,6 +371,11 @@ OPTIONS: dict[str, Case] = {
         "--format": ("csv",),
         "--prompt": ("", "   ", "a " * 100, "\udcff", "\n"),
         "--text-file": ("/dev/zero", "/dev/null", ".", "nowhere", "a\0b", "~nosuchuser/x", "x" * 5000, "\x1b[2J", "/proc/self/mem"),
+        "--prompts": ("/dev/zero", "/dev/null", ".", "", "nowhere", "a\0b", "~nosuchuser/x", "x" * 5000, "\x1b[2J", "/proc/self/mem"),
+        "--sinks": ("", "all", "-1", "99", "0,1,2,3", "0,,1", "1.5", "9" * 5000, "1" + ",1" * 3000 + ",x", "²", "\x1b[2J", "True"),
+        "--sink-ratio": ("", "1", "0", "-4", "nan", "inf", "1e999", "four", "9" * 5000, "\x1b[2J"),
+        "--adapter": ("", "/dev/null", "/dev/zero", "nowhere", "/", "a\0b", "x" * 5000, "\x1b[2J", "\udcff"),
+        "--device-map": ("", "cuda", "=", "a=", "=cpu", "a=cpu,a=cpu", "nothing=cpu", "=" * 5000, "wte=99", "wte=disk", "wte=toaster", "\x1b[2J=\x1b[2J"),
         "--out": ("/dev/null", "/dev/null/x", "/proc/x", "a\0b", "x" * 5000),
         "--no-such-option": ("\x1b[2J",),
     }.items()
@@ -378,10 +383,10 @@ OPTIONS: dict[str, Case] = {
 }  # fmt: skip
 
 
-def _text_file(content: bytes) -> Case:
+def _text_file(content: bytes, option: str = "--text-file", name: str = "text.txt") -> Case:
     def make(folder: Path) -> list[str]:
-        (folder / "text.txt").write_bytes(content)
-        return [*stored()(folder)[:2], "--text-file", str(folder / "text.txt")]
+        (folder / name).write_bytes(content)
+        return [*stored()(folder)[:2], option, str(folder / name)]
 
     return make
 
@@ -394,4 +399,17 @@ TEXTS: dict[str, Case] = {
     }.items()
 }  # fmt: skip
 
-CASES: dict[str, Case] = CONFIGURATIONS | JSON_FILES | WEIGHTS | GGUF | PLACES | OPTIONS | TEXTS
+LINES: dict[str, Case] = {
+    f"lines {name}": _text_file(content, "--prompts", "lines.jsonl" if "jsonl" in name else "lines.txt")
+    for name, content in {
+        "empty": b"", "blank": b"\xef\xbb\xbf \n\t\r\n", "utf-16": "a b".encode("utf-16"), "binary": bytes(range(256)),
+        "20 MB": b"a\n" * (10 << 20), "one too long for the context": b"a b\n" + b"a " * 5000,
+        "lone surrogate": b"a\n\xed\xa0\x80", "surrogate in JSON": b'"a \\ud800"', "surrogate in a name": b'{"text": "a", "name": "\\ud800"}',
+        "deep jsonl": DEEP.encode(), "deep after JSON": b'"a"\n' + DEEP.encode(), "digits jsonl": b"9" * 5000, "digits in an object": b'"a"\n{"text": ' + b"9" * 5000 + b"}",
+        "broken jsonl": b'{"text": "a"', "mixed": b'"a"\nb', "no text": b"{}", "text a number": b'{"text": 5}', "text a list": b'{"text": ["a"]}',
+        "empty text": b'{"text": " "}', "name a list": b'{"text": "a", "name": ["b"]}', "name empty": b'{"text": "a", "name": ""}',
+        "one name twice": b'{"text": "a", "name": "b"}\n{"text": "c", "name": "b"}', "a NaN jsonl": b"NaN", "what a terminal obeys": b'"a"\n\x1b[2J',
+    }.items()
+}  # fmt: skip
+
+CASES: dict[str, Case] = CONFIGURATIONS | JSON_FILES | WEIGHTS | GGUF | PLACES | OPTIONS | TEXTS | LINES

@@ -12,6 +12,7 @@ import xarray as xr
 
 from command_line import call
 from tokendynamics.cli._main import main
+from tokendynamics.diagnosis.texts import NAMES
 
 TINY = {
     "model_type": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 8, "n_positions": 256, "vocab_size": 300,
@@ -54,7 +55,7 @@ def test_json_goes_to_standard_output_alone(
     monkeypatch.chdir(tmp_path)
     assert call(["diagnose", model, "--json", "--out", "out", "--format", "netcdf", "--layers", "2"]) == 0
     summary = json.loads(capsys.readouterr().out)
-    assert list(summary["prompts"]) == ["prose", "code", "dialogue", "list", "german"]
+    assert list(summary["prompts"]) == list(NAMES)
     assert len(summary["audit"]["regime"]) == 1
     assert xr.open_dataset(tmp_path / "out" / "audit.nc", engine="h5netcdf").layer.values.tolist() == [2]
 
@@ -80,6 +81,14 @@ def test_prompts_come_from_files_and_standard_input(
         (["diagnose", "MODEL", "--layers", "5-x"], 2, "expected numbers and ranges such as 1-10,30, got '5-x'"),
         (["diagnose", "MODEL", "--layers", "1-999999999"], 2, "expected layers up to 10000, got 999999999"),
         (["diagnose", "MODEL", "--layers", "3"], 2, "layers: expected a layer from 1 to 2, got 3"),
+        (["diagnose", "MODEL", "--sinks", "first"], 2, "expected 'detect', 'none', or positions from 0 on such as 0,1"),
+        (["diagnose", "MODEL", "--prompt", "abc", "--sinks", "7"], 2, "sinks: expected positions from 0 to 2, got [7]"),
+        (["diagnose", "MODEL", "--sink-ratio", "1"], 2, "1 is not a number above 1"),
+        (["diagnose", "MODEL", "--sink-ratio", "nan"], 2, "nan is not a number above 1"),
+        (["diagnose", "MODEL", "--adapter", "nowhere"], 1, "nowhere"),
+        (["diagnose", "MODEL", "--adapter", "empty-folder", "--device-map", "auto"], 2, "device_map"),
+        (["diagnose", "MODEL", "--device-map", "wte"], 2, "expected 'auto', or modules and devices such as"),
+        (["diagnose", "MODEL", "--prompts", "missing.txt"], 2, "missing.txt"),
         (["diagnose", "MODEL", "--threads", "0"], 2, "0 is not in the range"),
         (["diagnose", "MODEL", "--prompt", ""], 2, "prompt"),
         (["diagnose", "MODEL", "--prompt", "x" * 257], 2, "256"),

@@ -33,6 +33,7 @@ def _said(family: str, folder: Path, *options: str) -> str:
                 "logits are a bilinear form",
                 "12 of 12 features, pairs of features 6 apart",
                 "one after the other",
+                "final norm   norm, RMS norm with the gain weight, epsilon 1e-06",
             ],
         ),
         ("qwen3", ["query and key are normalized after their projection"]),

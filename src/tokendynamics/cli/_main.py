@@ -8,6 +8,7 @@ import click
 
 from tokendynamics._version import __version__
 from tokendynamics.cli._check import check_command
+from tokendynamics.cli._compare import compare_command
 from tokendynamics.cli._diagnose import diagnose_command
 from tokendynamics.cli._inspect import inspect_command
 from tokendynamics.cli._simulate import simulate_command
@@ -21,6 +22,7 @@ Examples:
   tokendynamics diagnose smollm2
   tokendynamics diagnose ./my-checkpoint --prompt "The sky is" --out report
   tokendynamics diagnose random:gpt2 --threads 2 --json > gpt2.json
+  tokendynamics compare ./base ./tuned
   tokendynamics inspect ./my-checkpoint
   tokendynamics simulate --example fig3 > fig3.toml
   tokendynamics check fig3.toml
@@ -54,6 +56,7 @@ def commands(traceback: bool) -> None:
 
 
 commands.add_command(diagnose_command)
+commands.add_command(compare_command)
 commands.add_command(inspect_command)
 commands.add_command(simulate_command)
 commands.add_command(check_command)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
+
+from tokendynamics.numerics._printable import shortened
 
 _LARGEST = 2**63 - 1
 
@@ -38,6 +41,46 @@ class Share(click.FloatRange):
         if math.isnan(number):
             self.fail("NaN is not in the range 0<x<1.", param, ctx)
         return number
+
+
+class Above(click.ParamType):
+    """A finite number above a bound.
+
+    >>> Above(1.0).convert("4", None, None)
+    4.0
+    """
+
+    name = "float"
+
+    def __init__(self, bound: float) -> None:
+        self._bound = bound
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number."""
+        number = float(click.FLOAT.convert(value, param, ctx))
+        if not self._bound < number < math.inf:
+            self.fail(f"{number:g} is not a number above {self._bound:g}.", param, ctx)
+        return number
+
+
+class Sinks(click.ParamType):
+    """Which tokens are left out as sinks, as `tokendynamics.trace` takes it.
+
+    >>> Sinks().convert("0,5", None, None), Sinks().convert("none", None, None)
+    ([0, 5], [])
+    """
+
+    name = "sinks"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return "detect" or positions."""
+        if value == "detect":
+            return value
+        parts = [] if value == "none" else str(value).split(",")
+        if not all(re.fullmatch(r"\s*[0-9]{1,9}\s*", part) for part in parts):
+            came = shortened(repr(value), 100)
+            self.fail(f"expected 'detect', 'none', or positions from 0 on such as 0,1, got {came}", param, ctx)
+        return [int(part) for part in parts]
 
 
 class Folder(click.Path):

@@ -62,6 +62,9 @@ class Output:
         heading = f"{model['name']}: {model['layers']} layers × {heads}dim {model['dim']}"
         self._results.print(Text(f"\n{heading}, {model['parameters']:,} parameters\n", style="bold"))
         for finding in found.verdict.sentences:
+            self._results.print(Text(finding.text, style="bold"), soft_wrap=False)
+        self._results.print()
+        for finding in found.verdict.details:
             self._results.print(Text("• ").append(finding.text), soft_wrap=False)
         self._results.print()
         self._results.print(_layer_table(found))
@@ -74,12 +77,12 @@ def _layer_table(found: Diagnosis) -> Table:
     prompts = found.trace.sizes["prompt"]
     title = f"Mean over {prompts} prompt{'s' * (prompts > 1)}; cosine, rank and norm without sinks, E and raw with them"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
-    for column in ("layer", "cosine", "E", "rank", "raw", "norm", "sinks", "effect"):
-        table.add_column(column, justify="left" if column == "effect" else "right")
+    for column in ("layer", "cosine", "E", "rank", "raw", "norm", "massive", "state"):
+        table.add_column(column, justify="left" if column == "state" else "right")
     for layer in _spread_rows(last):
         site = averaged.sel(layer=layer, site="feed_forward")
         effect = "" if layer == 0 else found.verdict.layers[layer - 1]
-        table.add_row(str(layer), *_cells(site, averaged.sink_count[layer].item()), effect)
+        table.add_row(str(layer), *_cells(site, averaged.massive_count[layer].item()), effect)
     final = averaged.sel(layer=last, site="final_norm")
     if not np.isnan(final.norm_median.sel(sinks="kept")):
         table.add_row("norm", *_cells(final, None), "")

@@ -1,0 +1,222 @@
+"""``tokendynamics compare``: several models on the same texts, where they part and which part does it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tokendynamics.cli._diagnose import REPORT, named_prompts
+from tokendynamics.cli._options import Folder, check_writable, half_option, overwrite_option, whole
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from tokendynamics.cli._output import Output
+    from tokendynamics.diagnosis._comparison import Comparison
+    from tokendynamics.pretrained import Checkpoint
+
+DTYPES = ("float32", "float64", "bfloat16", "float16")
+
+_EPILOG = """
+\b
+Examples:
+  tokendynamics compare smollm2 --baseline untrained       trained against its initial weights
+  tokendynamics compare ./base ./tuned                     before and after fine-tuning
+  tokendynamics compare smollm2 --dtypes float32,bfloat16  one model in two number formats
+  tokendynamics compare model-f16.gguf model-q4.gguf --text-file page.txt
+"""
+
+
+def parse_dtypes(words: str) -> list[str]:
+    """Return number formats separated by commas.
+
+    Raises:
+        click.BadParameter: One that there is not.
+
+    >>> parse_dtypes("float32,bfloat16")
+    ['float32', 'bfloat16']
+    """
+    found = [each.strip() for each in words.split(",")]
+    wrong = next((each for each in found if each not in DTYPES), None)
+    if wrong is not None:
+        message = f"expected formats among {', '.join(DTYPES)}, separated by commas, got {wrong[:50]!r}"
+        raise click.BadParameter(message, param_hint="--dtypes")
+    return found
+
+
+@click.command("compare", epilog=_EPILOG)
+@click.argument("models", nargs=-1, required=True)
+@click.option("--prompt", "prompts", multiple=True, help="A text to follow through the models; may be repeated.")
+@click.option(
+    "--text-file",
+    "text_files",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
+    help="A UTF-8 file that is one prompt ('-' reads standard input); may be repeated.",
+)
+@click.option("--baseline", type=click.Choice(["untrained"]), help="One more model: the first with initial weights.")
+@click.option("--seed", type=whole(0), default=0, show_default=True, help="Of the baseline's weights.")
+@click.option("--name", "names", multiple=True, help="What to call a model, in order; once for each.")
+@click.option(
+    "--dtypes",
+    default="float32",
+    show_default=True,
+    help="Precision of the forward passes: one for all, one for each, or several for one model.",
+)
+@click.option("--weights/--no-weights", default=True, help="Compare the attention weights too.  [default: weights]")
+@click.option("--device", default="cpu", show_default=True, help="Where the forward passes run, such as cuda:0.")
+@click.option("--threads", type=whole(1), help="CPU threads; two are often slower than one.")
+@half_option()
+@click.option("--truncate", is_flag=True, help="Cut prompts longer than the context instead of refusing them.")
+@click.option("--allow-pickle", is_flag=True, help="Read pickled weights (weights only, but trust their source).")
+@click.option("--out", type=Folder(), help="Folder of the results.  [default: comparison-MODELS]")
+@click.option(
+    "--format",
+    "data_format",
+    type=click.Choice(["zarr", "netcdf"]),
+    default="zarr",
+    show_default=True,
+    help="Format of the data files.",
+)
+@overwrite_option()
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on standard output.")
+def compare_command(
+    models: tuple[str, ...],
+    prompts: tuple[str, ...],
+    text_files: tuple[Path, ...],
+    baseline: str | None,
+    seed: int,
+    names: tuple[str, ...],
+    dtypes: str,
+    weights: bool,
+    device: str,
+    threads: int | None,
+    half: str | None,
+    truncate: bool,
+    allow_pickle: bool,
+    out: Path | None,
+    data_format: str,
+    overwrite: bool,
+    as_json: bool,
+) -> None:
+    """Say what differs between MODELS, where it begins and which part does it, and write a report.
+
+    The first model is what each of the others is held against. A model is a built-in name (smollm2, minilm), a folder
+    with config.json and safetensors, a .gguf file, a hub id, or random:NAME[:SEED] for untrained weights.
+    """
+    formats = parse_dtypes(dtypes)
+    texts = named_prompts(prompts, text_files)
+    check_writable(out)
+    _check_count(models, formats, baseline)
+
+    from tokendynamics.cli._output import Output
+    from tokendynamics.diagnosis import compare
+    from tokendynamics.provenance._whole import check_free
+
+    output = Output(as_json=as_json)
+    folder = out or Path(f"comparison-{re.sub(r'[^A-Za-z0-9._-]+', '-', '-'.join(Path(each).name for each in models))}")
+    check_free(folder, (REPORT, "comparison.json"), _writer(), overwrite=overwrite, argument="--out")
+    ckpts = _loaded(models, formats, device, half, allow_pickle, output)
+    with output.progress() as progress:
+        found = compare(
+            *ckpts,
+            texts=texts,
+            names=names or None,
+            baseline=baseline,  # type: ignore[arg-type]
+            seed=seed,
+            weights=weights,
+            truncate=truncate,
+            threads=threads,
+            command=shlex.join(["tokendynamics", *sys.argv[1:]]),
+            progress=progress,
+        )
+    _show(output, _write(found, folder, data_format, overwrite), folder / REPORT, as_json)
+
+
+def _writer() -> str:
+    from tokendynamics.diagnosis._comparison import WRITER
+
+    return WRITER
+
+
+def _check_count(models: tuple[str, ...], formats: list[str], baseline: str | None) -> None:
+    if len(models) > 1 and len(formats) not in (1, len(models)):
+        message = f"expected one format, or one for each of {len(models)} models, got {len(formats)}"
+        raise click.BadParameter(message, param_hint="--dtypes")
+    if len(models) == 1 and len(formats) == 1 and baseline is None:
+        raise click.UsageError("expected a second model, --baseline untrained, or several --dtypes")
+
+
+def _loaded(
+    models: tuple[str, ...], formats: list[str], device: str, half: str | None, allow_pickle: bool, output: Output
+) -> list[Checkpoint]:
+    from tokendynamics.pretrained import load
+
+    count = max(len(models), len(formats))
+    several = list(models) if len(models) > 1 else list(models) * count
+    dtypes = formats if len(formats) > 1 else formats * count
+    found = []
+    for model, dtype in zip(several, dtypes, strict=True):
+        output.say(f"Loading {model}")
+        with output.progress() as progress:
+            found.append(
+                load(model, half=half, dtype=dtype, device=device, allow_pickle=allow_pickle, progress=progress)
+            )
+    return found
+
+
+def _write(found: Comparison, folder: Path, data_format: str, overwrite: bool) -> Comparison:
+    """Report and data files, in one step."""
+    from tokendynamics.diagnosis._comparison import data_file_names, write_data
+    from tokendynamics.provenance._whole import whole_folder
+    from tokendynamics.report.comparison import write_comparison
+
+    found = replace(found, files=data_file_names(found, data_format))  # type: ignore[arg-type]
+    with whole_folder(folder, found.manifest, _writer(), overwrite=overwrite, argument="--out") as made:
+        write_comparison(found, made / REPORT)
+        write_data(found, made, data_format)  # type: ignore[arg-type]
+    return found
+
+
+def _show(output: Output, found: Comparison, report: Path, as_json: bool) -> None:
+    from tokendynamics.cli._terminal import Console, json_line
+    from tokendynamics.diagnosis._comparison import summary
+
+    if as_json:
+        print(json_line(summary(found) | {"report": str(report)}))
+        return
+    from rich.text import Text
+
+    results = Console(highlight=False)
+    results.print()
+    for finding in found.sentences:
+        results.print(Text("• ").append(finding.text), soft_wrap=False)
+    results.print()
+    results.print(_states_table(found))
+    results.print(Text(f"\nReport: {report}\nData:   {', '.join(found.files)}"))
+
+
+def _states_table(found: Comparison) -> Table:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table as RichTable
+
+    from tokendynamics.diagnosis._compared_words import part_named
+
+    table = RichTable(title="State of the tokens", title_justify="left", box=SIMPLE_HEAD)
+    for column in ("model", "layers", "dim", "κ' at the end", "end", "worst", "first difference"):
+        table.add_column(column, justify="right" if column in ("layers", "dim", "κ' at the end") else "left")
+    partings = (None, *found.partings)
+    rows = zip(found.models, found.descriptions, found.traces, found.verdicts, partings, strict=True)
+    for place, (name, facts, trace, verdict, parting) in enumerate(rows):
+        kappa = float(trace.kappa_relative.sel(site="feed_forward")[-1])
+        worst = f"{verdict.worst.state}, layer {verdict.worst.layer}"
+        first = "" if place == 0 else "not known" if parting is None else part_named(parting.first)
+        end = "undefined" if kappa != kappa else f"{kappa:.2f}"
+        table.add_row(name, str(facts["layers"]), str(facts["dim"]), end, verdict.state, worst, first)
+    return table
