@@ -7,7 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import xarray as xr
+from torch import nn
 
+from diagnosis.function_preserving import network_of
 from tokendynamics.diagnosis import audit, diagnose, judge, trace
 from tokendynamics.diagnosis._details import (
     ATTENTION_SINK,
@@ -130,6 +132,14 @@ def test_what_is_not_determined_says_why(tiny: Callable[..., Checkpoint], texts:
     assert why in verdict.sentences[0].text
     assert len(verdict.sentences) == 1
     assert "nan" not in (str(verdict) + " ".join(each.text for each in verdict.details)).lower()
+
+
+@pytest.mark.parametrize("change", [nn.Module.float, nn.Module.double])
+def test_a_text_repeats_another_only_if_all_its_tokens_do(change: Callable[[nn.Module], nn.Module]) -> None:
+    """In double precision too, where a cosine with itself is not always 1; the same tokens in another order differ."""
+    checkpoint = load(change(network_of("llama", layers=2)))
+    texts = [[7, 8, 9, 10], [9, 8, 10, 7], [7, 8, 9, 10], [7, 8, 9], [11, 12, 13, 14], [7, 8, 9]]
+    assert trace(checkpoint, texts).repeats.values.tolist() == [-1, -1, 0, -1, -1, 3]
 
 
 def test_one_word_repeated_agrees_before_the_first_layer(tiny: Callable[..., Checkpoint]) -> None:

@@ -7,12 +7,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float, Float64
 from torch import Tensor
 
 from tokendynamics.diagnosis._prompt_trace import COMPONENTS, SINK_HANDLING, SITES, PromptTrace
 from tokendynamics.numerics._intervals import jackknife_interval
 from tokendynamics.observables._shares import (
+    ROUNDINGS,
     Shares,
     centred_cosines,
     gram_of_means,
@@ -75,16 +76,29 @@ def share_variables(rows: Sequence[PromptTrace], estimates: Estimates | None = N
     variables |= _of_prompts("line_excess", _relative(variance, start), kept)
     return variables | {
         "kappa_of_prompt": (("prompt", "layer", "site"), of_prompt.numpy()),
-        "repeats": (("prompt",), _repeats(between[0, _FEED_FORWARD], resolution)),
+        "repeats": (("prompt",), _repeats(rows)),
     }
 
 
-def _repeats(products: Float64[Tensor, "prompt prompt"], resolution: float) -> np.ndarray:
-    """Return for each prompt the first with its mean direction, from the products of those; −1 where it is itself."""
-    sizes = products.diagonal().sqrt()
-    same = 1 - products / (sizes[:, None] * sizes) <= resolution
-    first = same.double().argmax(dim=0).numpy()
-    return np.where(first < np.arange(len(first)), first, -1)
+def _repeats(rows: Sequence[PromptTrace]) -> np.ndarray:
+    """Return for each prompt the first whose tokens enter the network as its own do; −1 where it is itself."""
+    entering = [_embedded(row).double() for row in rows]
+    eps = torch.finfo(rows[0].states[0].dtype).eps
+    found = np.full(len(rows), -1)
+    for place, mine in enumerate(entering):
+        limit = ROUNDINGS * eps * mine.norm()
+        same = [each.shape == mine.shape and bool((each - mine).norm() <= limit) for each in entering[:place]]
+        found[place] = same.index(True) if any(same) else -1
+    return found
+
+
+def _embedded(row: PromptTrace) -> Float[Tensor, "token dim"]:
+    place = row.places.of("feed_forward")[0]
+    for part in row.states:
+        if place < len(part):
+            break
+        place -= len(part)
+    return part[place]
 
 
 _DIMS = {

@@ -47,7 +47,7 @@ DESCRIPTIONS: dict[str, str] = {
     "and for all directions, 1 on a line through both sides of the center",
     "kappa_change": "change of kappa by each part",
     "kappa_change_sum": "its sum over the layers",
-    "repeats": "an earlier prompt with the same mean direction at the embedding, -1 where there is none",
+    "repeats": "the first earlier prompt with the same tokens (their embedded states), -1 where there is none",
 }
 
 

@@ -153,8 +153,12 @@ def _shares(same: Tensor, pairs: Tensor, count: int, resolution: float) -> Share
 
 
 def resolution_of(dtype: torch.dtype) -> float:
-    """Return the 1 − cos of two directions that differ by the rounding of a network in this dtype."""
-    return (ROUNDINGS * torch.finfo(dtype).eps) ** 2 / 2
+    """Return the 1 − cos of two directions that differ by the rounding of a network in this dtype.
+
+    Not less than what the cosine itself, which is taken in float64, can tell from 1.
+    """
+    of_network = (ROUNDINGS * torch.finfo(dtype).eps) ** 2 / 2
+    return max(of_network, ROUNDINGS * torch.finfo(torch.float64).eps)
 
 
 def mean_of_others(means: Float64[Tensor, "prompt ... dim"]) -> Float64[Tensor, "prompt *site dim"]:
