@@ -234,8 +234,8 @@ def test_nothing_needs_doing_where_tokens_stay_apart() -> None:
 def test_the_effect_that_is_reported_is_measured_on_texts_that_did_not_choose_it() -> None:
     ckpt, prompts = _averaging([0.02, 2.5]), _prompts(7)
     found = td.levers(ckpt, prompts, candidates=1)
-    assert found.table.attrs["found_on"] == ["prompt 2", "prompt 4", "prompt 6"]
-    assert found.table.attrs["measured_on"] == ["prompt 1", "prompt 3", "prompt 5", "prompt 7"]
+    assert found.table.found_on.values.tolist() == ["prompt 2", "prompt 4", "prompt 6"]
+    assert found.table.measured_on.values.tolist() == ["prompt 1", "prompt 3", "prompt 5", "prompt 7"]
 
     def kappa(network: Checkpoint) -> float:
         return float(shares([network.states(each).feed_forward[-1] for each in prompts[::2]]).kappa)
@@ -398,6 +398,39 @@ def test_a_layer_whose_parts_are_not_found_is_refused(monkeypatch: pytest.Monkey
     ckpt = load(network, inputs=lambda count: {"idx": torch.randint(0, 500, (count, 7))})
     with pytest.raises(CheckpointError, match="Averaging: layer 2: expected a block whose attention and feed-forward"):
         td.levers(ckpt, _prompts(5))
+
+
+def test_a_diagnosis_has_the_levers_or_says_why_not() -> None:
+    network, prompts = _network("llama", head=False), _ids(5)
+    found = td.diagnose(network, prompts, sinks=[0])
+    assert str(found.levers) == str(td.levers(load(network), prompts, sinks=[0]))
+    assert found.levers_refused == ""
+    few, unasked = td.diagnose(network, prompts[:2]), td.diagnose(network, prompts, levers=False)
+    assert few.levers is None
+    assert few.levers_refused.startswith("texts: expected at least 5 prompts")
+    assert unasked.levers is None
+    assert unasked.levers_refused == "it was not asked for"
+
+
+def test_tokens_left_out_do_not_count() -> None:
+    """κ without the first token, recomputed from the states."""
+    ckpt, prompts = load(_network("llama")), _ids(7)
+    found = td.levers(ckpt, prompts, candidates=1, sinks=[0])
+    kept = [ckpt.states(torch.tensor(each)).feed_forward[found.where, 1:] for each in prompts[::2]]
+    assert found.kappa == pytest.approx(float(shares(kept).kappa), rel=1e-9)
+    with pytest.raises(ArgumentValueError, match="sinks: expected positions from 0 to"):
+        td.levers(ckpt, prompts, sinks=[99])
+
+
+def test_what_has_no_derivative_is_refused_in_one_line() -> None:
+    network = _network("llama", head=False)
+    network.layers[2].mlp.register_forward_hook(lambda module, given, output: output.detach())
+    network.layers[2].register_forward_hook(lambda module, given, output: output.detach())
+    network.layers[3].register_forward_hook(lambda module, given, output: output.detach().requires_grad_())
+    network.layers[4].register_forward_hook(lambda module, given, output: output.detach())
+    found = td.diagnose(network, _ids(5))
+    assert found.levers is None
+    assert "expected a network that has derivatives, got" in found.levers_refused
 
 
 def test_a_streamed_network_is_refused(tmp_path: Any) -> None:

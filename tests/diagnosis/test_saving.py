@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +25,16 @@ from tokendynamics.report import render_report
 
 @pytest.fixture
 def found(tiny: Callable[..., Checkpoint]) -> Diagnosis:
-    return diagnose(tiny("llama"), ["a cat sat", "x"], command="a test")
+    texts = ["a cat sat", "xy", "one two three", "it rains", "no more"]
+    return diagnose(tiny("llama"), texts, command="a test")
 
 
 @pytest.mark.parametrize(("format", "engine"), [("zarr", "zarr"), ("netcdf", "h5netcdf")])
 def test_datasets_read_back_as_they_were(found: Diagnosis, tmp_path: Path, format: str, engine: str) -> None:
     paths = found.save(tmp_path / "deep" / "folder", format=format)  # type: ignore[arg-type]
     assert {path.name for path in paths} == set(saving.data_file_names(format))  # type: ignore[arg-type]
-    for path, table in zip(paths, (found.audit, found.trace, found.paths), strict=False):
+    assert found.levers is not None
+    for path, table in zip(paths, (found.audit, found.trace, found.paths, found.levers.table), strict=False):
         back = xr.open_dataset(path, engine=engine).load()
         xr.testing.assert_equal(back, table)
         assert back.attrs == table.attrs
@@ -45,19 +47,20 @@ def test_a_diagnosis_opens_as_it_was_saved(found: Diagnosis, tmp_path: Path, for
 
 
 def assert_same(back: Diagnosis, found: Diagnosis) -> None:
-    for name in ("audit", "trace", "paths"):
-        one, other = getattr(back, name), getattr(found, name)
-        if other is None:
-            assert one is None
-            continue
+    stored, made = saving.tables_of(back), saving.tables_of(found)
+    assert stored.keys() == made.keys()
+    for name, other in made.items():
+        one = stored[name]
         xr.testing.assert_identical(one, other)
         assert set(one.xindexes) == set(other.xindexes)
         assert {key: each.dtype for key, each in one.variables.items()} == {
             key: each.dtype for key, each in other.variables.items()
         }
     np.testing.assert_equal(asdict(back.verdict), asdict(found.verdict))  # in which NaN is NaN
-    for name in ("model", "conventions", "manifest", "audit_refused"):
+    for name in ("model", "conventions", "manifest", "audit_refused", "levers_refused"):
         assert getattr(back, name) == getattr(found, name)
+    if found.levers is not None and back.levers is not None:
+        assert replace(back.levers, table=found.levers.table) == found.levers
     assert render_report(back) == render_report(found)
 
 
@@ -91,6 +94,9 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "words of another": (lambda f: _edit(f, verdict=_words(layers=["grows"] * 3)), "spread, drawing together"),
     "badges of another": (lambda f: _edit(f, verdict=_words(layers=[])), "a badge for each of 3 layers"),
     "a worst layer of another": (lambda f: _edit(f, verdict=_words(worst={"state": "spread"})), "no 'layer'"),
+    "no levers": (lambda f: shutil.rmtree(f / "levers.zarr"), r"without levers\.zarr"),
+    "levers of another": (lambda f: _answer(f, where=4), "a layer from 1 to 3"),
+    "an answer of another": (lambda f: _answer(f, answer="do nothing"), "one part does it, all layers do it"),
     "no trace": (lambda f: shutil.rmtree(f / "trace.zarr"), r"without trace\.zarr or trace\.nc"),
     "no variable": (lambda f: shutil.rmtree(f / "trace.zarr" / "norm_median"), "norm_median"),
     "a foreign codec": (lambda f: _pickled(f / "paths.zarr" / "norm" / ".zarray"), "a codec among"),
@@ -101,6 +107,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
 def _edit(folder: Path, **changes: Any) -> None:
     path = folder / "diagnosis.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def _answer(folder: Path, **changes: Any) -> None:
+    _edit(folder, levers=json.loads((folder / "diagnosis.json").read_text())["levers"] | changes)
 
 
 def _pickled(path: Path) -> None:

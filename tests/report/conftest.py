@@ -11,9 +11,11 @@ import pytest
 import xarray as xr
 
 from report.chromium import emulate, started
+from tokendynamics.diagnosis._convention import Convention
 from tokendynamics.diagnosis._finding import Finding
 from tokendynamics.diagnosis._layer_states import State
-from tokendynamics.diagnosis._result import Convention, Diagnosis
+from tokendynamics.diagnosis._levers_found import Levers
+from tokendynamics.diagnosis._result import Diagnosis
 from tokendynamics.diagnosis._verdict import Verdict, Worst
 from tokendynamics.report import render_report
 
@@ -82,7 +84,29 @@ def synthetic(
             "duration_seconds": 12.345,
         },
         files=("trace.zarr", "a folder/su?mmary.json"),
+        levers=_levers(rng, layers),
     )
+
+
+def _levers(rng: np.random.Generator, layers: int) -> Levers:
+    """Two candidates, of which one lowers κ and the other is not told apart from nothing."""
+    grid = ("layer", "part")
+    variables = {
+        "kappa_sensitivity": (grid, rng.normal(0, 0.1, (layers, 2))),
+        "loss_sensitivity": (grid, rng.normal(-0.2, 0.1, (layers, 2))),
+        "candidate_layer": ("candidate", [2, 1]),
+        "candidate_part": ("candidate", ["feed_forward", "attention"]),
+        "alpha": ("candidate", [0.5, 0.0]),
+        "kappa_change": ("candidate", [-0.1234, 0.01]),
+        "kappa_interval": (("candidate", "bound"), [[-0.2, -0.05], [-0.4, 0.42]]),
+        "loss_change": ("candidate", [0.0625, np.nan]),
+        "loss_interval": (("candidate", "bound"), [[0.01, 0.115], [np.nan, np.nan]]),
+        "verified": ("candidate", [True, False]),
+    }
+    coords = {"layer": np.arange(1, layers + 1), "part": ["attention", "feed_forward"], "bound": ["low", "high"]}
+    text = f"Nothing needs doing about consensus. Measured on {HOSTILE}."
+    made = Convention("gate", f"α {HOSTILE}", "other parts could stand out")
+    return Levers(xr.Dataset(variables, coords=coords), 0.3, layers, "nothing needs doing", text, (made,))
 
 
 def _trace(rng: np.random.Generator, layers: int, prompts: int, final_norm: bool, pairs: bool) -> xr.Dataset:

@@ -19,7 +19,7 @@ from tokendynamics.report import render_report, write_report
 from tokendynamics.report.kit._text import moment
 
 FETCHING = {"src", "href", "xlink:href", "srcset", "action", "data", "poster", "background", "formaction"}
-SECTIONS = ["shares", "components", "updates", "norms", "attention", "agreement", "weights", "paths"]
+SECTIONS = ["shares", "components", "levers", "updates", "norms", "attention", "agreement", "weights", "paths"]
 VOID = {"meta", "link", "input", "br", "hr", "img"}
 
 
@@ -113,7 +113,7 @@ def test_data_files_are_linked_as_relative_addresses(page: str) -> None:
 
 def test_every_figure_has_a_described_drawing_a_caption_and_a_table(page: str) -> None:
     figures = re.findall(r'<figure id="([^"]+)">(.*?)</figure>', page, re.DOTALL)
-    assert len(figures) == 2 + 2 + 1 + 1 + 1 + 7 + 3 + 1
+    assert len(figures) == 2 + 2 + 2 + 1 + 1 + 1 + 7 + 3 + 1
     for ident, content in figures:
         drawings = re.findall(r"<svg [^>]*>", content)
         assert len(drawings) == 2
@@ -138,7 +138,7 @@ def test_the_sections_come_in_order_with_the_verdict_first(page: str) -> None:
 
 def test_every_variant_has_the_rule_that_shows_it(page: str) -> None:
     offered = re.findall(r'class="(pick-\d+)" id="(\w+)-\1"', page)
-    assert len(offered) == 2 + 7
+    assert len(offered) == 2 + 2 + 7
     assert all(f".{name}:checked ~ .panels > :nth-child({name.removeprefix('pick-')})" in page for name, _ in offered)
 
 
@@ -198,14 +198,19 @@ def test_heat_map_strength_and_sign_are_those_of_the_balance(page: str, diagnosi
         assert ('fill="#c9600a"' in tile) == (value >= 0)
 
 
+def _regimes(page: str) -> str:
+    section = page[page.index('<section id="weights"') : page.index('<figure id="weights-qk">')]
+    return section.partition("scroll wide")[2]
+
+
 def test_an_undefined_a_is_written_with_its_rank_and_given_no_number(page: str) -> None:
-    wide = page[page.index('class="scroll wide"') : page.index('<figure id="weights-qk">')]
+    wide = _regimes(page)
     assert wide.count("undefined (rank 192/576)") == 1
     assert "undefined (rank 192/576) in 30 of 30 layers" in page
 
 
 def test_a_defined_a_is_written_with_its_signs(defined_page: str) -> None:
-    wide = defined_page[defined_page.index('class="scroll wide"') : defined_page.index('<figure id="weights-qk">')]
+    wide = _regimes(defined_page)
     assert wide.count("290/286/0") == 1
     assert "undefined" not in wide
     assert "random (seed 7)" in defined_page

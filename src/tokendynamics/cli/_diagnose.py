@@ -62,6 +62,12 @@ Examples:
     show_default=True,
     help="What A = W (V^T)^-1 is where V is singular.",
 )
+@click.option(
+    "--levers/--no-levers",
+    default=True,
+    show_default=True,
+    help="Turn parts down to see which of them makes the tokens agree: about 15 passes of each text, with gradients.",
+)
 @click.option("--layers", help="Layers to audit, such as 1-10,30 (the tokens are traced through all of them).")
 @click.option(
     "--sinks",
@@ -119,7 +125,7 @@ def diagnose_command(
 
     output = Output(as_json=as_json)
     from tokendynamics.diagnosis import diagnose, repeated_texts
-    from tokendynamics.diagnosis._result import WRITER, data_file_names
+    from tokendynamics.diagnosis._result import WRITER, data_file_names, tables_of
     from tokendynamics.pretrained import load
     from tokendynamics.provenance._whole import check_free
 
@@ -136,7 +142,7 @@ def diagnose_command(
     with output.progress() as progress:
         command = shlex.join(["tokendynamics", *sys.argv[1:]])
         found = diagnose(ckpt, texts, **chosen, command=command, progress=progress)
-    found = replace(found, files=data_file_names(data_format, audited=found.audit is not None))  # type: ignore[arg-type]
+    found = replace(found, files=data_file_names(data_format, tables=tables_of(found)))  # type: ignore[arg-type]
     output.show(found, _write(found, folder, data_format, overwrite))
 
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tokendynamics.cli._terminal import Console, json_line
-from tokendynamics.diagnosis._result import Diagnosis, summary
+from tokendynamics.diagnosis._result import Diagnosis, summary, tried
 from tokendynamics.diagnosis._verdict import mean_over_prompts
 from tokendynamics.provenance._progress import Progress, bar
 
@@ -66,6 +66,8 @@ class Output:
         self._results.print()
         for finding in found.verdict.details:
             self._results.print(Text("• ").append(finding.text), soft_wrap=False)
+        self._results.print()
+        self._results.print(Text("What can you try? ", style="bold").append(Text(tried(found), style="not bold")))
         self._results.print()
         self._results.print(_layer_table(found))
         self._results.print(Text(f"\nReport: {report}\nData:   {', '.join(found.files) or 'beside it'}"))

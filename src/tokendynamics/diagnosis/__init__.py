@@ -4,13 +4,15 @@ from tokendynamics.diagnosis._attention_seen import attention_seen
 from tokendynamics.diagnosis._audit import audit
 from tokendynamics.diagnosis._compare import compare
 from tokendynamics.diagnosis._comparison import Comparison
+from tokendynamics.diagnosis._convention import Convention
 from tokendynamics.diagnosis._diagnose import diagnose
 from tokendynamics.diagnosis._finding import Finding
-from tokendynamics.diagnosis._levers import Levers, levers
+from tokendynamics.diagnosis._levers import levers
+from tokendynamics.diagnosis._levers_found import Levers
 from tokendynamics.diagnosis._network_flow import flow_of
 from tokendynamics.diagnosis._prediction import PredictionAgainstTrace, prediction_against_trace
 from tokendynamics.diagnosis._repeated_texts import repeated_texts
-from tokendynamics.diagnosis._result import Convention, Diagnosis
+from tokendynamics.diagnosis._result import Diagnosis
 from tokendynamics.diagnosis._token_paths import token_paths
 from tokendynamics.diagnosis._trace import trace
 from tokendynamics.diagnosis._verdict import Verdict, judge

@@ -12,14 +12,17 @@ import xarray as xr
 from torch import nn
 
 from tokendynamics.diagnosis._audit import Singular, ValueMap, audit
+from tokendynamics.diagnosis._convention import Convention
 from tokendynamics.diagnosis._layer_states import ANISOTROPIC, CONSENSUS, LINE_EXCESS, SPREAD
+from tokendynamics.diagnosis._levers import levers as find_levers
+from tokendynamics.diagnosis._levers_found import Levers
 from tokendynamics.diagnosis._prompt_trace import SINK_RATIO
-from tokendynamics.diagnosis._result import Convention, Diagnosis
+from tokendynamics.diagnosis._result import Diagnosis
 from tokendynamics.diagnosis._token_paths import token_paths
 from tokendynamics.diagnosis._trace import named_prompts, trace
 from tokendynamics.diagnosis._verdict import judge
 from tokendynamics.diagnosis.texts import default_texts
-from tokendynamics.numerics._errors import AttentionFactorsError
+from tokendynamics.numerics._errors import ArgumentValueError, AttentionFactorsError, CheckpointError
 from tokendynamics.numerics._resources import limited_threads
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.pretrained import Checkpoint, load
@@ -104,10 +107,11 @@ def diagnose(
     device: str = "cpu",
     threads: int | None = None,
     allow_pickle: bool = False,
+    levers: bool = True,
     command: str | None = None,
     progress: bool | Progress = False,
 ) -> Diagnosis:
-    """Audit the weights, trace real tokens, and return both with sentences that say where tokens go and why.
+    """Audit the weights, trace real tokens, and return both with sentences: where tokens go, why, and what can be done.
 
     Args:
         model: Anything `tokendynamics.load` takes, or a checkpoint already loaded.
@@ -123,6 +127,8 @@ def diagnose(
         device: Likewise.
         threads: PyTorch threads for this call, None to leave them.
         allow_pickle: See `tokendynamics.load`.
+        levers: Whether parts are turned down to see which of them makes the tokens agree; see `tokendynamics.levers`,
+            which takes about 15 forward passes for each text. What it refuses is left out with the reason.
         command: What to record as the command that makes this again; None for the Python call.
         progress: True for a progress bar, or a function; see `progress`.
 
@@ -145,10 +151,22 @@ def diagnose(
         weights, refused = _audited(model, value, fold_norms, singular, chosen, report)
         first = next(iter(named_prompts(prompts).values()))
         paths = token_paths(model, first, sinks=sinks, sink_ratio=sink_ratio, truncate=truncate)
+        counting = {"sinks": sinks, "sink_ratio": sink_ratio, "truncate": truncate}
+        tried, why_not = _tried(model, prompts, counting, report) if levers else (None, "it was not asked for")
     made_by, parameters = command or f"td.diagnose({model.name!r})", _parameters(model, weights, measured, truncate)
     record = manifest(made_by, parameters, seed=model.random_seed, started=started, threads=in_force)
     words = judge(weights, measured, refused), conventions_of(weights, measured)
-    return Diagnosis(describe(model), weights, measured, paths, *words, record, audit_refused=refused)
+    return Diagnosis(
+        describe(model),
+        weights,
+        measured,
+        paths,
+        *words,
+        record,
+        audit_refused=refused,
+        levers=tried,
+        levers_refused=why_not,
+    )
 
 
 def _audited(
@@ -167,6 +185,14 @@ def _audited(
         return audit(ckpt, value, fold_norms, singular, layers=layers, progress=report), ""
     except AttentionFactorsError as error:
         return None, error.reason
+
+
+def _tried(ckpt: Checkpoint, texts: Any, counting: dict[str, Any], report: Progress) -> tuple[Levers | None, str]:
+    """Return the levers, or None and why there are none: texts that do not suffice, or a network that is streamed."""
+    try:
+        return find_levers(ckpt, texts, **counting, progress=report), ""
+    except (ArgumentValueError, CheckpointError) as error:
+        return None, str(error)
 
 
 def _parameters(ckpt: Checkpoint, weights: xr.Dataset | None, measured: xr.Dataset, truncate: bool) -> dict[str, Any]:

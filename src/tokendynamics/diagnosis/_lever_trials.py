@@ -88,16 +88,24 @@ class Trials:
         packs: The prompts, at least three in all.
         where: Layer at which κ is read.
         ratio: See `tokendynamics.trace`, `sink_ratio`.
+        sinks: Likewise.
 
     Raises:
         ArgumentValueError: κ is not defined there.
         CheckpointError: The network does not run.
     """
 
-    def __init__(self, gated: GatedNetwork, packs: Sequence[Pack], where: int, ratio: float) -> None:
+    def __init__(
+        self,
+        gated: GatedNetwork,
+        packs: Sequence[Pack],
+        where: int,
+        ratio: float,
+        sinks: str | Sequence[int] = "detect",
+    ) -> None:
         self._gated, self._packs, self._where = gated, packs, where
         self._counts: list[Bool[Tensor, "depth prompt token"]] = []
-        self._ratio = ratio
+        self._ratio, self._sinks = ratio, sinks
         self.plain = self._read(torch.ones(gated.exists.shape, dtype=torch.float64))
         self._count = len(self.plain.losses)
         if math.isnan(self.kappa.value):
@@ -140,7 +148,8 @@ class Trials:
             with torch.inference_mode():
                 passed = self._gated.run(pack, gates)
                 if first:
-                    self._counts.append(tokens_that_count(passed.states, lengths_of(passed, pack), self._ratio))
+                    lengths = lengths_of(passed, pack)
+                    self._counts.append(tokens_that_count(passed.states, lengths, self._ratio, self._sinks))
                 sums = [sums_of(passed.states[depth], self._counts[number][depth]) for depth in depths]
                 loss = losses_of(passed, pack)
             means.append(torch.stack([mean for mean, _ in sums], dim=1))

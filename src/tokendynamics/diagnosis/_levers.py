@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
 import xarray as xr
 
+from tokendynamics.diagnosis._convention import Convention
 from tokendynamics.diagnosis._lever_trials import CONFIDENCE, Estimate, Trial, Trials
+from tokendynamics.diagnosis._levers_found import Answer, Levers
 from tokendynamics.diagnosis._prompt_trace import SINK_RATIO
-from tokendynamics.diagnosis._result import Convention
 from tokendynamics.diagnosis._sensitivities import HIGHEST, LOWEST, Sensitivities, sensitivities
 from tokendynamics.diagnosis._trace import named_prompts
 from tokendynamics.numerics._arguments import as_count
@@ -22,8 +23,6 @@ from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained._gates import PARTS
 from tokendynamics.pretrained._inputs import Prepared, prepared
 from tokendynamics.provenance._progress import Progress, reporting, tracked
-
-Answer: TypeAlias = Literal["one part does it", "all layers do it and no single part helps", "nothing needs doing"]
 
 ALPHAS = (0.5, 0.0)
 """Gates that are tried: at a half a part is still at work, without it one sees all that it makes. First order is no
@@ -52,40 +51,13 @@ _NAMED = 3
 """Texts that are named before the rest is counted."""
 
 
-@dataclass(frozen=True)
-class Levers:
-    """Which part of a network makes its tokens agree, and what turning it down does; made by `levers`.
-
-    Attributes:
-        table: Dims ``layer`` (from 1), ``part`` ("attention", "feed_forward"): ``kappa_sensitivity`` ∂κ/∂α and
-            ``loss_sensitivity`` ∂loss/∂α (nats) at α = 1, on the texts that find. Dim ``depth`` (0 … L): ``consensus``,
-            κ there on the same texts. Dims ``candidate``, ``bound`` ("low", "high"): ``candidate_layer``,
-            ``candidate_part``, ``alpha``, and measured on the other texts ``kappa_change``, ``kappa_interval``,
-            ``loss_change``, ``loss_interval`` and ``verified``, whether the interval of the change of κ lies below 0.
-        kappa: κ on the texts that measure, without gates.
-        where: After which layer, from 1 on, κ is read.
-        answer: One of three.
-        text: The answer in two or three sentences, with its numbers and their intervals.
-        conventions: Every choice the numbers hang on.
-    """
-
-    table: xr.Dataset
-    kappa: float
-    where: int
-    answer: Answer
-    text: str
-    conventions: tuple[Convention, ...]
-
-    def __str__(self) -> str:
-        return self.text
-
-
 @typed_arguments
 def levers(
     ckpt: Checkpoint,
     texts: Any,
     *,
     candidates: int = 5,
+    sinks: str | Sequence[int] = "detect",
     sink_ratio: float = SINK_RATIO,
     truncate: bool = False,
     packed: bool = True,
@@ -102,8 +74,8 @@ def levers(
         ckpt: From `tokendynamics.load`; a network in memory.
         texts: At least five different prompts of one kind, as `tokendynamics.trace` takes them.
         candidates: How many parts are tried, the most promising first.
-        sink_ratio: Tokens of a norm above so many times their prompt's median do not count; see `tokendynamics.trace`.
-            Which they are is found without gates.
+        sinks: Which tokens do not count; see `tokendynamics.trace`. Those found by their norm are found without gates.
+        sink_ratio: Likewise.
         truncate: Whether a prompt longer than the context is cut.
         packed: Whether prompts may share a forward pass: faster, the same to rounding.
         progress: True for a progress bar, or a function; see `progress`.
@@ -131,8 +103,8 @@ def levers(
         find, measure = (
             ckpt.packs([given[name].inputs for name in some], packed=packed) for some in (finding, measuring)
         )
-        first = sensitivities(gated, find, sink_ratio, report)
-        trials = Trials(gated, measure, first.where, sink_ratio)
+        first = sensitivities(gated, find, sink_ratio, report, sinks=sinks)
+        trials = Trials(gated, measure, first.where, sink_ratio, sinks)
         chosen = [(*each, alpha) for each in _candidates(first, candidates) for alpha in ALPHAS]
         tried = [trials.of(*each) for each in tracked(chosen, report, "trying candidates")]
     kappa, relative = trials.kappa, trials.relative_kappa
@@ -213,9 +185,12 @@ class _Words:
                 "(residual or initial), or the place of the norms."
             )
         elif relative.value < LITTLE:
-            words = f"Nothing needs doing: {now}, κ' {_plain(relative)}: tokens of a prompt share little of their own."
+            words = (
+                f"Nothing needs doing about consensus: {now}, κ' {_plain(relative)}: tokens of a prompt share little "
+                "of their own."
+            )
         else:
-            words = f"Nothing needs doing: {now}, and {self._most(best)}."
+            words = f"Nothing needs doing about consensus: {now}, and {self._most(best)}."
         return f"{words} {self._texts()}"
 
     def _most(self, best: Trial | None) -> str:
@@ -287,6 +262,8 @@ def _as_dataset(
         "kappa_interval": (("candidate", "bound"), bounds("kappa_change")),
         "loss_change": ("candidate", column("loss_change")),
         "loss_interval": (("candidate", "bound"), bounds("loss_change")),
+        "found_on": ("finding", np.array(finding, dtype=np.str_)),
+        "measured_on": ("measuring", np.array(measuring, dtype=np.str_)),
         "verified": ("candidate", np.array([each.lowers for each in tried], dtype=np.bool_)),
     }
     coords = {
@@ -295,8 +272,7 @@ def _as_dataset(
         "depth": np.arange(layers + 1),
         "bound": ["low", "high"],
     }
-    attrs = {"model": ckpt.name, "where": first.where, "found_on": list(finding), "measured_on": list(measuring)}
-    return xr.Dataset(variables, coords=coords, attrs=attrs)
+    return xr.Dataset(variables, coords=coords, attrs={"model": ckpt.name, "where": first.where})
 
 
 def _conventions(first: Sensitivities, finding: Sequence[str], measuring: Sequence[str]) -> tuple[Convention, ...]:

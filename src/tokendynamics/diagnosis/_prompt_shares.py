@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain, islice
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -93,12 +94,7 @@ def _repeats(rows: Sequence[PromptTrace]) -> np.ndarray:
 
 
 def _embedded(row: PromptTrace) -> Float[Tensor, "token dim"]:
-    place = row.places.of("feed_forward")[0]
-    for part in row.states:
-        if place < len(part):
-            break
-        place -= len(part)
-    return part[place]
+    return next(islice(chain.from_iterable(row.states), row.places.of("feed_forward")[0], None))
 
 
 _DIMS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
@@ -9,6 +10,9 @@ from typing import Any, Literal
 
 import xarray as xr
 
+from tokendynamics.diagnosis._convention import Convention
+from tokendynamics.diagnosis._layer_states import State
+from tokendynamics.diagnosis._levers_found import Levers
 from tokendynamics.diagnosis._stored import SUFFIXES, SUMMARY, TABLES, stored_fields
 from tokendynamics.diagnosis._verdict import Verdict, mean_over_prompts, spread_over_prompts
 from tokendynamics.numerics._errors import ArgumentValueError, expected
@@ -16,21 +20,6 @@ from tokendynamics.numerics._extras import require
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.provenance._manifest import plain, write_json
 from tokendynamics.provenance._whole import check_free, whole_folder
-
-
-@dataclass(frozen=True)
-class Convention:
-    """One choice that the numbers hang on.
-
-    Attributes:
-        name: What is chosen.
-        choice: What was done.
-        otherwise: What would change if it were otherwise.
-    """
-
-    name: str
-    choice: str
-    otherwise: str
 
 
 @dataclass(frozen=True)
@@ -47,6 +36,8 @@ class Diagnosis:
         manifest: Command, parameters, versions, hardware, seed, start and duration.
         files: Names of the data files saved beside the report.
         audit_refused: Why there is no audit, in words; empty where there is one.
+        levers: Which part makes the tokens agree, and what turning it down does; None where none was tried.
+        levers_refused: Why none was tried, in words; empty where some were.
     """
 
     model: dict[str, Any]
@@ -58,6 +49,8 @@ class Diagnosis:
     manifest: dict[str, Any]
     files: tuple[str, ...] = ()
     audit_refused: str = ""
+    levers: Levers | None = None
+    levers_refused: str = ""
 
     @typed_arguments
     def save(
@@ -91,9 +84,7 @@ class Diagnosis:
             ArgumentValueError: Nothing there, or no diagnosis, or a damaged one.
             MemoryLimitError: A file declares more than the memory.
         """
-        fields = stored_fields(Path(folder))
-        conventions = tuple(Convention(*each) for each in fields.pop("conventions"))
-        return cls(conventions=conventions, **fields)
+        return cls(**stored_fields(Path(folder)))
 
     @typed_arguments
     def report(self, path: str | Path, *, max_bytes: int | None = None) -> Path:
@@ -126,16 +117,22 @@ class Diagnosis:
 Format = Literal["zarr", "netcdf"]
 WRITER = "tokendynamics diagnose"
 
+_NOT_OF_KAPPA: dict[State, str] = {
+    "rank collapse": "a collapse to a line through both sides of the center",
+    "anisotropic": "the direction that all prompts share",
+}
+"""States that may stand beside a small κ: levers, which lower κ, say nothing about them."""
 
-def data_file_names(format: Format = "zarr", *, audited: bool = True) -> tuple[str, ...]:
+
+def data_file_names(format: Format = "zarr", *, tables: Collection[str] = TABLES) -> tuple[str, ...]:
     """Return the names of the files that `save_diagnosis` writes.
 
     Args:
         format: "zarr" or "netcdf".
-        audited: Whether there is an audit among them.
+        tables: Which there are; see `tables_of`.
 
     >>> data_file_names("netcdf")
-    ('audit.nc', 'trace.nc', 'paths.nc', 'diagnosis.json')
+    ('audit.nc', 'trace.nc', 'paths.nc', 'levers.nc', 'diagnosis.json')
 
     Raises:
         ArgumentValueError: An unknown format, or one that cannot be written here.
@@ -144,7 +141,14 @@ def data_file_names(format: Format = "zarr", *, audited: bool = True) -> tuple[s
         raise ArgumentValueError(expected("format", "'zarr' or 'netcdf'", repr(format)))
     if format == "netcdf":
         require("netcdf", "format", "'netcdf'", otherwise="save as zarr")
-    return (*(f"{name}{SUFFIXES[format]}" for name in TABLES if audited or name != "audit"), SUMMARY)
+    return (*(f"{name}{SUFFIXES[format]}" for name in TABLES if name in tables), SUMMARY)
+
+
+def tables_of(diagnosis: Diagnosis) -> dict[str, xr.Dataset]:
+    """Return the datasets that a diagnosis has, by the name of their file."""
+    levers = None if diagnosis.levers is None else diagnosis.levers.table
+    found = {"audit": diagnosis.audit, "trace": diagnosis.trace, "paths": diagnosis.paths, "levers": levers}
+    return {name: table for name, table in found.items() if table is not None}
 
 
 def save_diagnosis(
@@ -155,7 +159,7 @@ def save_diagnosis(
     The folder is replaced whole (see `whole_folder`): files of an earlier diagnosis go, files of others stay. The
     paths of the data files are returned; refusals are those of `Diagnosis.save`.
     """
-    names = data_file_names(format, audited=diagnosis.audit is not None)
+    names = data_file_names(format, tables=tables_of(diagnosis))
     check_free(folder, names, WRITER, overwrite=overwrite)
     with whole_folder(folder, diagnosis.manifest, WRITER, overwrite=overwrite) as made:
         write_data(diagnosis, made, format)
@@ -164,10 +168,8 @@ def save_diagnosis(
 
 def write_data(diagnosis: Diagnosis, made: Path, format: Format) -> None:
     """Write the datasets and the summary into a folder from `whole_folder`."""
-    for name in TABLES:
-        table: xr.Dataset | None = getattr(diagnosis, name)
-        if table is not None:
-            _write_table(_writable(table), made / f"{name}{SUFFIXES[format]}", format)
+    for name, table in tables_of(diagnosis).items():
+        _write_table(_writable(table), made / f"{name}{SUFFIXES[format]}", format)
     write_json(made / SUMMARY, summary(diagnosis))
 
 
@@ -191,11 +193,31 @@ def summary(diagnosis: Diagnosis) -> dict[str, Any]:
         },
         "audit": None if diagnosis.audit is None else _layer_table(diagnosis.audit),
         "audit_refused": diagnosis.audit_refused,
+        "levers": None if diagnosis.levers is None else _answer(diagnosis.levers),
+        "levers_refused": diagnosis.levers_refused,
         "trace_spread": {str(name): plain(variable.values) for name, variable in spread.items()},
         "trace_mean": {"dims": {str(k): list(v.dims) for k, v in averaged.items()}, **trace},
         "prompts": dict(zip(diagnosis.trace.prompt.values.tolist(), diagnosis.trace.text.values.tolist(), strict=True)),
         "conventions": [asdict(convention) for convention in diagnosis.conventions],
         "manifest": plain(diagnosis.manifest),
+    }
+
+
+def tried(diagnosis: Diagnosis) -> str:
+    """Return what was found by turning parts down, in sentences, or why nothing was tried."""
+    if diagnosis.levers is None:
+        return f"Nothing was tried: {diagnosis.levers_refused or 'this diagnosis is of a time before it could be'}."
+    other = _NOT_OF_KAPPA.get(diagnosis.verdict.state)
+    return diagnosis.levers.text + (f" κ does not measure {other}: nothing was tried for it." if other else "")
+
+
+def _answer(levers: Levers) -> dict[str, Any]:
+    return {
+        "answer": levers.answer,
+        "text": levers.text,
+        "kappa": levers.kappa,
+        "where": levers.where,
+        "conventions": [asdict(each) for each in levers.conventions],
     }
 
 

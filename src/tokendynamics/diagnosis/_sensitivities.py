@@ -18,14 +18,15 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
-from tokendynamics.diagnosis._prompt_trace import find_sinks, tokens_to_remove
+from tokendynamics.diagnosis._prompt_trace import find_sinks, tokens_left_out
 from tokendynamics.numerics._arguments import check_finite
-from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.numerics._errors import ArgumentValueError, CheckpointError, expected
 from tokendynamics.numerics._resources import free_memory
 from tokendynamics.observables._directions import unit_rows
 from tokendynamics.observables._shares import gram_of_means, relative_kappa, resolution_of, shares_of_sums
 from tokendynamics.pretrained._gates import GatedNetwork, GatedPass
 from tokendynamics.pretrained._network import at_least_single
+from tokendynamics.pretrained._other_libraries import refusing
 from tokendynamics.pretrained._packs import Pack
 from tokendynamics.provenance._progress import Progress, tracked
 
@@ -70,7 +71,12 @@ class _Sweep:
 
 
 def sensitivities(
-    gated: GatedNetwork, packs: Sequence[Pack], ratio: float, report: Progress, where: int | None = None
+    gated: GatedNetwork,
+    packs: Sequence[Pack],
+    ratio: float,
+    report: Progress,
+    where: int | None = None,
+    sinks: str | Sequence[int] = "detect",
 ) -> Sensitivities:
     """Differentiate κ and the loss by every gate.
 
@@ -80,10 +86,11 @@ def sensitivities(
         ratio: See `tokendynamics.trace`, `sink_ratio`.
         report: Told how far the work is.
         where: The layer to read κ at; None for the end, or where κ is flat there the worst layer.
+        sinks: See `tokendynamics.trace`.
 
     Raises:
         ArgumentValueError: A state that is zero or not finite, or no consensus at any layer.
-        CheckpointError: The network does not run.
+        CheckpointError: The network does not run, or has no derivatives.
     """
     gates = torch.ones(gated.exists.shape, dtype=torch.float64, requires_grad=True)
     prompts = sum(len(pack.places) for pack in packs)
@@ -91,7 +98,7 @@ def sensitivities(
     sweeps = []
     with torch.inference_mode(False), torch.enable_grad():
         for pack in tracked(packs, report, "following gradients"):
-            sweeps.append(_sweep(gated, pack, gates, ratio, prompts, room))
+            sweeps.append(_sweep(gated, pack, gates, (ratio, sinks), prompts, room))
             room -= 0 if sweeps[-1].states is None else _bytes_of(sweeps[-1].states)
         dtype = gated.dtype
         means, within = (torch.cat([getattr(each, name) for each in sweeps]) for name in ("means", "within"))
@@ -136,18 +143,21 @@ def kappa_of(
 
 
 def tokens_that_count(
-    states: Sequence[Float[Tensor, "prompt token dim"]], lengths: Sequence[int], ratio: float
+    states: Sequence[Float[Tensor, "prompt token dim"]],
+    lengths: Sequence[int],
+    ratio: float,
+    sinks: str | Sequence[int] = "detect",
 ) -> Bool[Tensor, "depth prompt token"]:
-    """Return the tokens that count at each depth: those of a prompt without what `trace` leaves out by its norm.
+    """Return the tokens that count at each depth: those of a prompt without what `trace` leaves out.
 
     Raises:
-        ArgumentValueError: A state that is not finite.
+        ArgumentTypeError, ArgumentValueError: Sinks that `trace` refuses; a state that is not finite.
     """
     sizes = torch.stack([torch.linalg.vector_norm(state.detach().double(), dim=-1).cpu() for state in states])
     check_finite(sizes, "norms of the states")
     counts = torch.zeros(sizes.shape, dtype=torch.bool)
     for number, length in enumerate(lengths):
-        counts[:, number, :length] = ~tokens_to_remove(find_sinks(sizes[:, number, :length], ratio))
+        counts[:, number, :length] = ~tokens_left_out(find_sinks(sizes[:, number, :length], ratio), sinks)
     return counts
 
 
@@ -195,17 +205,31 @@ def lengths_of(passed: GatedPass, pack: Pack) -> tuple[int, ...]:
     return pack.lengths or (passed.states[0].shape[1],) * len(pack.places)
 
 
-def _sweep(gated: GatedNetwork, pack: Pack, gates: Tensor, ratio: float, prompts: int, room: float) -> _Sweep:
+def _sweep(
+    gated: GatedNetwork,
+    pack: Pack,
+    gates: Tensor,
+    counting: tuple[float, str | Sequence[int]],
+    prompts: int,
+    room: float,
+) -> _Sweep:
     """Run one pass, and differentiate its part of the loss, a mean over all prompts."""
     passed = gated.run(pack, gates)
     keep = _bytes_of(passed.states) <= room
     losses, gradient = losses_of(passed, pack), None
     if losses is not None:
-        (gradient,) = torch.autograd.grad(losses.sum() / prompts, gates, retain_graph=keep)
-    counts = tokens_that_count(passed.states, lengths_of(passed, pack), ratio)
+        gradient = _gradient(gated, losses.sum() / prompts, gates, keep=keep)
+    counts = tokens_that_count(passed.states, lengths_of(passed, pack), *counting)
     found = [sums_of(state.detach(), kept) for state, kept in zip(passed.states, counts, strict=True)]
     means, within = (torch.stack(each, dim=1) for each in zip(*found, strict=True))
     return _Sweep(pack, counts, means, within, gradient, passed.states if keep else None)
+
+
+def _gradient(gated: GatedNetwork, value: Tensor, gates: Tensor, *, keep: bool) -> Tensor:
+    """Differentiate by the gates; a network may be made of what has no derivative."""
+    with refusing(lambda words: CheckpointError(expected(gated.name, "a network that has derivatives", words))):
+        (gradient,) = torch.autograd.grad(value, gates, retain_graph=keep)
+    return gradient
 
 
 def _kappa_gradient(
@@ -221,8 +245,7 @@ def _kappa_gradient(
         own_mean, own_within = sums_of(states[where], each.counts[where])
         # A prompt of one token has no c_p, and its derivative is 0.
         linear = (by_mean[start:end] * own_mean).sum() + (by_within[start:end] * own_within).nansum()
-        (gradient,) = torch.autograd.grad(linear, gates)
-        total += gradient
+        total += _gradient(gated, linear, gates, keep=False)
         start = end
     return total
 

@@ -8,17 +8,20 @@ from typing import Any, get_args
 
 import xarray as xr
 
+from tokendynamics.diagnosis._convention import Convention
 from tokendynamics.diagnosis._finding import FigureName, Finding
 from tokendynamics.diagnosis._layer_states import State
+from tokendynamics.diagnosis._levers_found import Answer, Levers
 from tokendynamics.diagnosis._prompt_trace import COMPONENTS, SINK_HANDLING, SITES
 from tokendynamics.diagnosis._verdict import Verdict, Worst
 from tokendynamics.numerics._arguments import as_integer, as_text
 from tokendynamics.numerics._errors import ArgumentValueError, expected, shown
+from tokendynamics.pretrained._gates import PARTS
 from tokendynamics.provenance._reading import read_json
 from tokendynamics.provenance._stores import read_store
 
 SUFFIXES: dict[str, str] = {"zarr": ".zarr", "netcdf": ".nc"}
-TABLES = ("audit", "trace", "paths")
+TABLES = ("audit", "trace", "paths", "levers")
 SUMMARY = "diagnosis.json"
 
 _WANTED = "a saved diagnosis"
@@ -44,14 +47,26 @@ _DIMS: dict[str, dict[str, tuple[str, ...]]] = {
         "is_sink": ("layer", "token"),
         "token_text": ("token",),
     },
+    "levers": {
+        "kappa_sensitivity": ("layer", "part"),
+        "loss_sensitivity": ("layer", "part"),
+        "candidate_layer": ("candidate",),
+        "candidate_part": ("candidate",),
+        "alpha": ("candidate",),
+        "kappa_change": ("candidate",),
+        "kappa_interval": ("candidate", "bound"),
+        "loss_change": ("candidate",),
+        "loss_interval": ("candidate", "bound"),
+        "verified": ("candidate",),
+    },
 }
 """Variables that every reader of a diagnosis asks for; the rest stands and falls with them."""
 
-_LABELS = {"site": SITES, "sinks": SINK_HANDLING, "component": COMPONENTS}
+_LABELS = {"site": SITES, "sinks": SINK_HANDLING, "component": COMPONENTS, "part": PARTS}
 
 
 def stored_fields(folder: Path) -> dict[str, Any]:
-    """Return the fields of a `Diagnosis` from a folder that one was saved in; conventions as their texts.
+    """Return the fields of a `Diagnosis` from a folder that one was saved in.
 
     Args:
         folder: See `tokendynamics.diagnosis.Diagnosis.save`.
@@ -68,20 +83,38 @@ def stored_fields(folder: Path) -> dict[str, Any]:
         found = {
             "model": _model(summary["model"]),
             "verdict": _verdict(summary["verdict"]),
-            "conventions": [
-                tuple(as_text(each[name], name) for name in ("name", "choice", "otherwise"))
-                for each in summary["conventions"]
-            ],
+            "conventions": _conventions(summary["conventions"]),
             "manifest": dict(summary["manifest"]),
             "audit_refused": as_text(summary.get("audit_refused", ""), "audit_refused"),
+            "levers_refused": as_text(summary.get("levers_refused", ""), "levers_refused"),
         }
-        names = TABLES if summary["audit"] is not None else TABLES[1:]
-        tables = {name: _table(folder, name) for name in names}
+        absent = {name for name in ("audit", "levers") if summary.get(name) is None}
+        tables = {name: _table(folder, name) for name in TABLES if name not in absent}
         _check_depth(found, tables)
+        levers = _levers(summary["levers"], tables.pop("levers")) if "levers" in tables else None
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else error
         raise ArgumentValueError(expected("folder", _WANTED, f"{folder} ({reason})")) from error
-    return found | {"audit": None} | tables
+    return found | {"audit": None, "levers": levers} | tables
+
+
+def _conventions(values: Any) -> tuple[Convention, ...]:
+    names = ("name", "choice", "otherwise")
+    return tuple(Convention(*(as_text(each[name], name) for name in names)) for each in values)
+
+
+def _levers(values: Any, table: xr.Dataset) -> Levers:
+    where = as_integer(values["where"], "where")
+    if where not in table.layer.values:
+        raise ArgumentValueError(expected("levers", f"a layer from 1 to {table.sizes['layer']}", where))
+    return Levers(
+        table,
+        float(values["kappa"]),
+        where,
+        _one_of(Answer, values["answer"], "levers"),
+        as_text(values["text"], "text"),
+        _conventions(values["conventions"]),
+    )
 
 
 def _model(values: Any) -> dict[str, Any]:
@@ -106,9 +139,9 @@ def _findings(values: Any) -> tuple[Finding, ...]:
     )
 
 
-def _one_of(names: Any, word: Any) -> Any:
+def _one_of(names: Any, word: Any, what: str = "verdict") -> Any:
     if word not in get_args(names):
-        raise ArgumentValueError(expected("verdict", f"one of {', '.join(get_args(names))}", shown(word)))
+        raise ArgumentValueError(expected(what, f"one of {', '.join(get_args(names))}", shown(word)))
     return word
 
 
@@ -160,5 +193,9 @@ def _check_depth(found: dict[str, Any], tables: dict[str, xr.Dataset]) -> None:
     if len(found["verdict"].layers) != layers:
         came = f"{len(found['verdict'].layers)} badges"
         raise ArgumentValueError(expected("verdict", f"a badge for each of {layers} layers", came))
+    if "levers" in tables and tables["levers"].layer.values.tolist() != list(range(1, layers + 1)):
+        raise ArgumentValueError(
+            expected("levers", f"layers 1 to {layers}", shown(tables["levers"].layer.values.tolist()))
+        )
     if "audit" in tables and not set(tables["audit"].layer.values.tolist()) <= set(range(1, layers + 1)):
         raise ArgumentValueError(expected("audit", f"layers from 1 to {layers}", "others"))

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tokendynamics.diagnosis._convention import Convention
 from tokendynamics.diagnosis._finding import FigureName, ranges
 from tokendynamics.diagnosis._layer_states import State
 from tokendynamics.diagnosis._result import Diagnosis
 from tokendynamics.report.diagnosis._agreement import agreement_figures
 from tokendynamics.report.diagnosis._attention import attention_figure
 from tokendynamics.report.diagnosis._components import components_figures
+from tokendynamics.report.diagnosis._levers import levers_parts
 from tokendynamics.report.diagnosis._norms import norms_figure
 from tokendynamics.report.diagnosis._shares import consensus_figure, shares_figure
 from tokendynamics.report.diagnosis._token_paths import Player, player, token_paths_figure
@@ -26,6 +29,7 @@ from tokendynamics.report.kit._text import count, duration, moment, plural, writ
 _TITLES: dict[FigureName, str] = {
     "shares": "What do the tokens share?",
     "components": "Who does it?",
+    "levers": "What can you try?",
     "updates": "How large is each update?",
     "norms": "Do they grow?",
     "attention": "Who is attended to?",
@@ -69,7 +73,7 @@ def render_report(diagnosis: Diagnosis) -> str:
         title=f"{model}: where do the tokens go with depth?",
         verdict_title="Verdict",
         sections=_sections(diagnosis, moving),
-        conventions=diagnosis.conventions,
+        conventions=_conventions(diagnosis),
         manifest=diagnosis.manifest,
         files=diagnosis.files,
         scripts=("shared.js", "paths.js"),
@@ -90,6 +94,7 @@ def _sections(diagnosis: Diagnosis, moving: Player) -> list[Section]:
     parts: dict[FigureName, dict[str, Any]] = {
         "shares": {"figures": (shares_figure(trace), consensus_figure(trace))},
         "components": {"variants": tuple(sorted(components_figures(trace), key=lambda figure: not figure.svg))},
+        "levers": levers_parts(diagnosis),
         "updates": {"figures": (updates_figure(trace),)},
         "norms": {"figures": (norms_figure(trace),)},
         "attention": {"figures": (attention_figure(trace),)},
@@ -132,6 +137,11 @@ def _of_the_weights(diagnosis: Diagnosis) -> dict[str, Any]:
         "figures": tuple(weights(audit)),
         "notes": (_OF_REGIMES,),
     }
+
+
+def _conventions(diagnosis: Diagnosis) -> tuple[Convention, ...]:
+    own = () if diagnosis.levers is None else diagnosis.levers.conventions
+    return (*diagnosis.conventions, *(replace(each, name=f"Levers: {each.name}") for each in own))
 
 
 def _facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:

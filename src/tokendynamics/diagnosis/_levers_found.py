@@ -1,0 +1,41 @@
+"""What `levers` finds: numbers of every gate, the trials of a few, and one of three answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import xarray as xr
+
+from tokendynamics.diagnosis._convention import Convention
+
+Answer: TypeAlias = Literal["one part does it", "all layers do it and no single part helps", "nothing needs doing"]
+
+
+@dataclass(frozen=True)
+class Levers:
+    """Which part of a network makes its tokens agree, and what turning it down does; made by `levers`.
+
+    Attributes:
+        table: Dims ``layer`` (from 1), ``part`` ("attention", "feed_forward"): ``kappa_sensitivity`` ∂κ/∂α and
+            ``loss_sensitivity`` ∂loss/∂α (nats) at α = 1, on the texts that find. Dim ``depth`` (0 … L): ``consensus``,
+            κ there on the same texts. Dims ``candidate``, ``bound`` ("low", "high"): ``candidate_layer``,
+            ``candidate_part``, ``alpha``, and measured on the other texts ``kappa_change``, ``kappa_interval``,
+            ``loss_change``, ``loss_interval`` and ``verified``, whether the interval of the change of κ lies below 0.
+            ``found_on`` and ``measured_on`` name the texts.
+        kappa: κ on the texts that measure, without gates.
+        where: After which layer, from 1 on, κ is read.
+        answer: One of three.
+        text: The answer in two or three sentences, with its numbers and their intervals.
+        conventions: Every choice the numbers hang on.
+    """
+
+    table: xr.Dataset
+    kappa: float
+    where: int
+    answer: Answer
+    text: str
+    conventions: tuple[Convention, ...]
+
+    def __str__(self) -> str:
+        return self.text

@@ -1,0 +1,82 @@
+"""What the page says of levers is what was measured, or why nothing was."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from report.conftest import HOSTILE, synthetic
+from tokendynamics.diagnosis import Diagnosis, Levers
+from tokendynamics.report.diagnosis._levers import levers_parts
+
+
+@pytest.fixture(scope="module")
+def found() -> Diagnosis:
+    return synthetic(layers=3, heads=2)
+
+
+def _with_table(found: Diagnosis, **changes: Any) -> Diagnosis:
+    assert isinstance(found.levers, Levers)
+    return replace(found, levers=replace(found.levers, table=found.levers.table.assign(changes)))
+
+
+def test_the_trials_stand_in_a_table_with_their_intervals(found: Diagnosis) -> None:
+    (table,) = levers_parts(found)["tables"]
+    first, second = ([cell.text for cell in row] for row in table.rows)
+    assert first == [
+        "feed-forward part, layer 2", "0.5", "−0.123", "−0.200", "−0.050", "+0.062", "+0.010", "+0.115", "yes",
+    ]  # fmt: skip
+    assert second == [
+        "attention, layer 1", "0", "+0.010", "−0.400", "+0.420", "undefined", "undefined", "undefined", "not sure",
+    ]  # fmt: skip
+    assert len(table.columns) == len(first)
+    assert table.rows[0][2].value == -0.1234  # the file has every digit
+
+
+def test_the_largest_derivative_is_named_where_it_is(found: Diagnosis) -> None:
+    values = np.array([[0.1, 0.2], [0.05, -0.4], [0.7, 0.0]])
+    kappa, _ = levers_parts(_with_table(found, kappa_sensitivity=(("layer", "part"), values)))["variants"]
+    assert "∂κ/∂α is largest for the attention of layer 3 (0.7)" in kappa.svg
+    assert "smallest for the feed-forward part of layer 2 (−0.4)" in kappa.svg
+    assert [[cell.value for cell in row] for row in kappa.table.rows] == [[1, 0.1, 0.2], [2, 0.05, -0.4], [3, 0.7, 0.0]]
+
+
+def test_a_part_that_is_not_there_is_undefined_in_the_table(found: Diagnosis) -> None:
+    values = np.array([[0.1, np.nan], [0.05, -0.4], [0.7, 0.0]])
+    kappa, _ = levers_parts(_with_table(found, kappa_sensitivity=(("layer", "part"), values)))["variants"]
+    assert [cell.text for cell in kappa.table.rows[0]] == ["1", "0.1", "undefined"]
+
+
+def test_a_network_without_loss_shows_none(found: Diagnosis) -> None:
+    nowhere = (("layer", "part"), np.full((3, 2), np.nan))
+    _, loss = levers_parts(_with_table(found, loss_sensitivity=nowhere))["variants"]
+    assert not loss.svg
+    assert "no head that predicts the next token was found" in loss.caption
+    _, loss = levers_parts(found)["variants"]
+    assert loss.svg
+    assert "no head" not in loss.caption
+
+
+def test_without_a_candidate_no_table_of_trials_is_shown(found: Diagnosis) -> None:
+    assert isinstance(found.levers, Levers)
+    none = replace(found, levers=replace(found.levers, table=found.levers.table.isel(candidate=[])))
+    assert "tables" not in levers_parts(none)
+    assert "tables" in levers_parts(found)
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [("rank collapse", "does not measure a collapse to a line"), ("anisotropic", "does not measure the direction")],
+)
+def test_what_consensus_does_not_measure_is_not_said_to_need_nothing(found: Diagnosis, state: str, words: str) -> None:
+    assert words not in levers_parts(found)["sentences"][0]
+    other = replace(found, verdict=replace(found.verdict, state=state))  # type: ignore[arg-type]
+    assert words in levers_parts(other)["sentences"][0]
+
+
+def test_a_refusal_stands_where_the_answer_would(found: Diagnosis) -> None:
+    refused = replace(found, levers=None, levers_refused=f"too few {HOSTILE}")
+    assert levers_parts(refused) == {"sentences": (f"Nothing was tried: too few {HOSTILE}.",)}
