@@ -127,8 +127,7 @@ def diagnose(
         device: Likewise.
         threads: PyTorch threads for this call, None to leave them.
         allow_pickle: See `tokendynamics.load`.
-        levers: Whether parts are turned down to see which of them makes the tokens agree; see `tokendynamics.levers`,
-            which takes about 15 forward passes for each text. What it refuses is left out with the reason.
+        levers: Whether parts are turned down as well, about 15 passes of each text; see `tokendynamics.levers`.
         command: What to record as the command that makes this again; None for the Python call.
         progress: True for a progress bar, or a function; see `progress`.
 
@@ -137,36 +136,26 @@ def diagnose(
         ArgumentTypeError, ArgumentValueError: An argument of another kind, or an impossible one.
         MemoryLimitError: A network or a prompt that is larger than the memory.
 
-    >>> found = diagnose("random:distilgpt2", "a short text", layers=[1])
-    >>> found.verdict.state  # one text cannot tell what is its own from what all texts share
+    >>> diagnose("random:distilgpt2", "a short text", layers=[1]).verdict.state  # one text cannot tell what is its own
     'undetermined'
     """
     started = datetime.now(UTC)
+    counting: dict[str, Any] = {"sinks": sinks, "sink_ratio": sink_ratio, "truncate": truncate}
     with limited_threads(threads) as in_force, reporting(progress) as report:
-        if not isinstance(model, Checkpoint):
-            model = load(model, dtype=dtype, device=device, allow_pickle=allow_pickle, progress=report)
-        chosen = as_layers(layers, model.architecture.layers)  # what is wrong is found before the work begins
+        ckpt = _loaded(model, dtype=dtype, device=device, allow_pickle=allow_pickle, progress=report)
+        chosen = as_layers(layers, ckpt.architecture.layers)  # what is wrong is found before the work begins
         prompts = default_texts() if texts is None else texts
-        measured = trace(model, prompts, sinks=sinks, sink_ratio=sink_ratio, truncate=truncate, progress=report)
-        weights, refused = _audited(model, value, fold_norms, singular, chosen, report)
-        first = next(iter(named_prompts(prompts).values()))
-        paths = token_paths(model, first, sinks=sinks, sink_ratio=sink_ratio, truncate=truncate)
-        counting = {"sinks": sinks, "sink_ratio": sink_ratio, "truncate": truncate}
-        tried, why_not = _tried(model, prompts, counting, report) if levers else (None, "it was not asked for")
-    made_by, parameters = command or f"td.diagnose({model.name!r})", _parameters(model, weights, measured, truncate)
-    record = manifest(made_by, parameters, seed=model.random_seed, started=started, threads=in_force)
+        measured = trace(ckpt, prompts, **counting, progress=report)
+        weights, refused = _audited(ckpt, value, fold_norms, singular, chosen, report)
+        paths = token_paths(ckpt, next(iter(named_prompts(prompts).values())), **counting)
+        tried, why_not = _tried(ckpt, prompts, counting, report) if levers else (None, "it was not asked for")
+    record = _record(ckpt, weights, measured, truncate, command, started, in_force)
     words = judge(weights, measured, refused), conventions_of(weights, measured)
-    return Diagnosis(
-        describe(model),
-        weights,
-        measured,
-        paths,
-        *words,
-        record,
-        audit_refused=refused,
-        levers=tried,
-        levers_refused=why_not,
-    )
+    return Diagnosis(describe(ckpt), weights, measured, paths, *words, record, (), refused, tried, why_not)
+
+
+def _loaded(model: str | Path | nn.Module | Checkpoint, **options: Any) -> Checkpoint:
+    return model if isinstance(model, Checkpoint) else load(model, **options)
 
 
 def _audited(
@@ -193,6 +182,20 @@ def _tried(ckpt: Checkpoint, texts: Any, counting: dict[str, Any], report: Progr
         return find_levers(ckpt, texts, **counting, progress=report), ""
     except (ArgumentValueError, CheckpointError) as error:
         return None, str(error)
+
+
+def _record(
+    ckpt: Checkpoint,
+    weights: xr.Dataset | None,
+    measured: xr.Dataset,
+    truncate: bool,
+    command: str | None,
+    started: datetime,
+    threads: int,
+) -> dict[str, Any]:
+    parameters = _parameters(ckpt, weights, measured, truncate)
+    made_by = command or f"td.diagnose({ckpt.name!r})"
+    return manifest(made_by, parameters, seed=ckpt.random_seed, started=started, threads=threads)
 
 
 def _parameters(ckpt: Checkpoint, weights: xr.Dataset | None, measured: xr.Dataset, truncate: bool) -> dict[str, Any]:
