@@ -48,7 +48,10 @@ def check_refused(code: object, out: str, err: str) -> None:
     assert out == ""
 
 
-@pytest.mark.parametrize("name", list(CASES))
+SLOW = ("text one line of 2 MB",)
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in CASES])
 def test_a_hostile_model_ends_in_one_line(
     name: str, limited: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -72,7 +75,7 @@ def test_the_corpus_is_large_and_its_model_is_whole_without_the_damage(
 
 @pytest.mark.parametrize(
     "name",
-    ["config.json deep list", "gguf tokenizer.ggml.merges", "--device 'meta'"],
+    ["config.json deep list", pytest.param("gguf tokenizer.ggml.merges", marks=pytest.mark.slow), "--device 'meta'"],
 )
 def test_a_process_of_its_own_says_the_same(name: str, tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()

@@ -192,6 +192,7 @@ def test_a_value_map_that_is_not_square_asks_for_the_other(tiny: Callable[..., C
     assert audit(ckpt).sizes["layer"] == 3
 
 
+@pytest.mark.slow
 def test_an_untrained_gpt2_has_half_of_its_signs_each_way() -> None:
     """`positional` Table 7, re-initialised: the percentages of 50 reproduce."""
     table = audit(load("random:gpt2"), **PAPER)
@@ -203,6 +204,7 @@ def test_an_untrained_gpt2_has_half_of_its_signs_each_way() -> None:
     assert table.A_defined.values.all()
 
 
+@pytest.mark.slow
 @pytest.mark.pretrained
 def test_smollm2_has_no_contraction_form_and_says_so() -> None:
     table = audit(load("smollm2"), **PAPER)

@@ -11,7 +11,14 @@ from diagnosis.built_networks import BUILT, Built
 from tokendynamics.diagnosis import Verdict, judge, trace
 from tokendynamics.diagnosis._details import MOST, attention_sinks
 
-by_name = pytest.mark.parametrize("built", BUILT, ids=[built.name for built in BUILT])
+QUICK = 3
+"""Each so many-th network is judged in every run of the tests, and all of them with the slow ones."""
+
+
+def some(chosen: list[Built]) -> pytest.MarkDecorator:
+    quick = BUILT[::QUICK]
+    each = [pytest.param(one, id=one.name, marks=() if one in quick else pytest.mark.slow) for one in chosen]
+    return pytest.mark.parametrize("built", each)
 
 
 @functools.cache
@@ -21,7 +28,7 @@ def judged(name: str) -> tuple[xr.Dataset, Verdict]:
     return table, judge(None, table)
 
 
-@by_name
+@some(BUILT)
 def test_the_state_is_the_true_one(built: Built) -> None:
     table, verdict = judged(built.name)
     assert verdict.state in built.end
@@ -36,7 +43,7 @@ def test_the_state_is_the_true_one(built: Built) -> None:
         assert (attention_sinks(table).any(axis=(1, 2)).mean() >= MOST) == built.sink
 
 
-@pytest.mark.parametrize("built", [each for each in BUILT if each.damage], ids=lambda built: built.name)
+@some([each for each in BUILT if each.damage])
 def test_a_collapse_by_one_layer_is_placed_there(built: Built) -> None:
     _, verdict = judged(built.name)
     layer, part = built.damage
@@ -44,7 +51,7 @@ def test_a_collapse_by_one_layer_is_placed_there(built: Built) -> None:
     assert f"{named} of layer {layer} makes" in verdict.sentences[1].text
 
 
-@pytest.mark.parametrize("built", [each for each in BUILT if each.collapsed], ids=lambda built: built.name)
+@some([each for each in BUILT if each.collapsed])
 def test_texts_that_collapse_alone_are_named(built: Built) -> None:
     _, verdict = judged(built.name)
     named = [each.values["texts"] for each in verdict.details if "texts" in each.values]

@@ -28,7 +28,9 @@ PROMPTS = {
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("name", DAMAGES)
-@pytest.mark.parametrize("layer", range(1, LAYERS + 1))
+@pytest.mark.parametrize(
+    "layer", [pytest.param(layer, marks=() if layer == 2 else pytest.mark.slow) for layer in range(1, LAYERS + 1)]
+)
 def test_the_first_damaged_layer_and_part_are_named(family: str, name: str, layer: int) -> None:
     whole = network(family)
     found = td.compare(whole, damaged(whole, name, tuple(range(layer, LAYERS + 1))), texts=PROMPTS, weights=False)

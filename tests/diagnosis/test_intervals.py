@@ -45,7 +45,7 @@ def relative(found: torch.Tensor) -> torch.Tensor:
     return relative_kappa(found[..., 1], found[..., 0])
 
 
-@pytest.mark.parametrize("family", ["llama", "bert"])
+@pytest.mark.parametrize("family", ["llama", pytest.param("bert", marks=pytest.mark.slow)])
 def test_nine_of_ten_intervals_of_a_dozen_texts_hold_the_value_of_all(
     tiny: Callable[..., Checkpoint], family: str
 ) -> None:

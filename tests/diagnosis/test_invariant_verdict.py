@@ -25,14 +25,14 @@ def prompts() -> list[list[int]]:
 @cache
 def original(family: str) -> tuple[Any, Diagnosis]:
     network = network_of(family, layers=LAYERS)
-    return network, diagnose(network, prompts())
+    return network, diagnose(network, prompts(), levers=False)
 
 
 def assert_the_same(family: str, changes: list[str], seed: int) -> None:
     network, mine = original(family)
     for place, change in enumerate(changes):
         network = CHANGES[change][0](network, seed + place)
-    theirs = diagnose(network, prompts())
+    theirs = diagnose(network, prompts(), levers=False)
     # LLaMA's norm takes its mean square in float32, and a turn changes how that rounds.
     rounding = 1e-4 if "residual stream rotated" in changes else 1e-7
     for name, values in mine.trace.items():
@@ -71,5 +71,5 @@ def test_what_changes_the_function_changes_numbers() -> None:
 
     changed = copy.deepcopy(network)
     changed.model.layers[2].self_attn.o_proj.weight.data *= 2
-    theirs = diagnose(changed, prompts())
+    theirs = diagnose(changed, prompts(), levers=False)
     assert float(np.abs(theirs.trace.kappa - mine.trace.kappa).max()) > 1e-3

@@ -140,6 +140,7 @@ def test_layer_0_is_the_embedding_and_no_block(call, rotary_checkpoint):
         call(rotary_checkpoint)
 
 
+@pytest.mark.slow
 @pytest.mark.pretrained
 def test_the_continuous_model_runs_on_smollm2s_own_weights_from_a_real_prompt():
     checkpoint = load("smollm2")

@@ -14,19 +14,20 @@ import pytest
 import xarray as xr
 
 import tokendynamics as td
+from diagnosis.conftest import write_config
 from pretrained.families import network_of
 from tokendynamics.diagnosis import Diagnosis, diagnose
 from tokendynamics.diagnosis import _result as saving
 from tokendynamics.numerics import _extras as extras
 from tokendynamics.numerics._errors import ArgumentValueError
-from tokendynamics.pretrained import Checkpoint
 from tokendynamics.report import render_report
 
 
-@pytest.fixture
-def found(tiny: Callable[..., Checkpoint]) -> Diagnosis:
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Diagnosis:
     texts = ["a cat sat", "xy", "one two three", "it rains", "no more"]
-    return diagnose(tiny("llama"), texts, command="a test")
+    config = write_config(tmp_path_factory.mktemp("tiny") / "llama", "llama")
+    return diagnose(f"random:{config}:0", texts, command="a test")
 
 
 @pytest.mark.parametrize(("format", "engine"), [("zarr", "zarr"), ("netcdf", "h5netcdf")])

@@ -19,7 +19,12 @@ def test_there_are_blocks_to_run() -> None:
     assert {"checkpoints.md", "diagnose.md", "simulate.md"} <= BLOCKS.keys()
 
 
-@pytest.mark.parametrize("name", BLOCKS)
+SLOW = ("diagnose.md",)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in BLOCKS]
+)
 def test_the_python_of_a_document_runs(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

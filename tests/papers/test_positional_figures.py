@@ -27,6 +27,7 @@ def test_both_readings_differ_by_a_transpose_and_the_first_is_the_papers_definit
     torch.testing.assert_close(second.attention.ov.matrix_at(0.0)[0], value)
 
 
+@pytest.mark.slow
 def test_figure_1_shrinks_on_the_right_only_with_the_transpose():
     record = fig1.reproduce()
     assert [quantity.name for quantity in record.failures] == [f"right, {AS_DEFINED}: distances that grow"]
@@ -35,6 +36,7 @@ def test_figure_1_shrinks_on_the_right_only_with_the_transpose():
     assert np.diff(apart, axis=0).max() < 1e-6
 
 
+@pytest.mark.slow
 def test_figure_2a_decays_like_the_inverse_square_root():
     record = fig2a.reproduce(systems=3)
     names = {quantity.name for quantity in record.failures}
@@ -55,6 +57,7 @@ def test_outside_is_the_distance_beyond_the_hull():
     assert fig2b.outside(torch.tensor([[0.5, 0.9]], dtype=torch.float64), square) == pytest.approx(-0.1)
 
 
+@pytest.mark.slow
 def test_figure_5_shrinks_without_and_grows_with_rotary_positions():
     assert not fig5.reproduce().failures
 

@@ -87,6 +87,7 @@ def test_a_slim_plane_has_scales_of_its_own_and_room_for_its_circles():
     assert (left.get_aspect(), right.get_aspect()) == (1.0, "auto")
 
 
+@pytest.mark.slow
 def test_the_command_writes_every_file_and_the_record_is_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["asymptotic-fig2", "positional-fig9b", "--threads", "1", "--out", str(tmp_path)]) == 0
     for name in ("asymptotic-fig2", "positional-fig9b"):

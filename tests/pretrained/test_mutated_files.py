@@ -27,7 +27,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "model"
 
 
-@pytest.mark.parametrize("name", list(FILES))
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name == "tokenizer.json" else ()) for name in FILES]
+)
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_mutated_file_is_read_or_refused(name: str, folder: Path, data: st.DataObject) -> None:

@@ -100,6 +100,7 @@ def test_an_audit_of_gpt2_xl_builds_no_model(monkeypatch: pytest.MonkeyPatch) ->
     assert "_filled" not in vars(checkpoint._network)
 
 
+@pytest.mark.slow
 def test_known_families_have_their_published_sizes() -> None:
     millions = {
         "gpt2": 124.4,

@@ -69,7 +69,13 @@ def test_foreign_files_in_the_way_are_named_before_anything_is_computed(
     assert call([*arguments, "--overwrite"]) == 0
 
 
-@pytest.mark.parametrize(("command", "store"), [("simulate", "trajectory.zarr"), ("diagnose", "audit.zarr")])
+@pytest.mark.parametrize(
+    ("command", "store"),
+    [
+        ("simulate", "trajectory.zarr"),
+        pytest.param("diagnose", "audit.zarr", marks=pytest.mark.slow),
+    ],
+)
 def test_a_second_run_replaces_the_first_and_spares_what_others_added(
     commands: dict[str, list[str]], command: str, store: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

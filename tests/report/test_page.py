@@ -240,7 +240,12 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize("shape", list(SHAPES))
+QUICK = ("one token", "one layer")
+
+
+@pytest.mark.parametrize(
+    "shape", [pytest.param(shape, marks=() if shape in QUICK else pytest.mark.slow) for shape in SHAPES]
+)
 def test_every_shape_of_diagnosis_gives_a_whole_page_without_nan(build: Callable[..., Diagnosis], shape: str) -> None:
     found = render_report(build(**SHAPES[shape]))
     assert Reader(found).open == []

@@ -14,6 +14,7 @@ from report.reading import AFTER, close, figure_of, saved, table_of, value_of
 from tokendynamics.diagnosis._layer_states import CONSENSUS, SPREAD
 from tokendynamics.diagnosis._result import Diagnosis
 from tokendynamics.report import notebook_html, render_report
+from tokendynamics.report.diagnosis._updates import updates_figure
 from tokendynamics.report.kit._curves import Curve, Part, Rule, curve_keys, curves_chart, stacked_chart
 from tokendynamics.report.kit._figure import Table, cells, fold
 
@@ -132,9 +133,9 @@ def test_updates_are_medians_over_prompts(page: str, diagnosis: Diagnosis) -> No
 def test_an_update_that_stands_out_is_marked(build: Callable[..., Diagnosis]) -> None:
     found = build(layers=6, prompts=3)
     name = "attention: several times its neighbours&#x27;"
-    calm = figure_of(render_report(found), "updates-chart").replace("&#39;", "&#x27;").replace("'", "&#x27;")
+    calm = str(updates_figure(found.trace).svg).replace("&#39;", "&#x27;").replace("'", "&#x27;")
     found.trace.update_ratio.loc[{"layer": 4, "component": "attention"}] = 9.0
-    jump = figure_of(render_report(found), "updates-chart").replace("&#39;", "&#x27;").replace("'", "&#x27;")
+    jump = str(updates_figure(found.trace).svg).replace("&#39;", "&#x27;").replace("'", "&#x27;")
     assert name not in calm
     assert name in jump
 

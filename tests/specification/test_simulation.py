@@ -14,7 +14,7 @@ from tokendynamics.dynamics import Interrupted, Trajectory
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError
 from tokendynamics.specification.examples import example_names, example_text
 
-FAST = ("minimal", "rotary", "fig2a")
+FAST = ("minimal",)
 
 
 def spec(*changes: tuple[str, str]) -> specification.SpecificationFile:

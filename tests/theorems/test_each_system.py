@@ -50,6 +50,7 @@ def test_one_start_outside_the_half_space_does_not_hide_the_theorem_from_the_oth
     assert "(49 of 50 systems, not 17; 1 does not apply)" in certificate.text
 
 
+@pytest.mark.slow
 def test_the_worst_of_the_systems_is_named_with_what_became_of_the_others() -> None:
     flow, start = td.Flow(td.Attention(EYE, EYE), td.Sphere()), fifty()
     run = td.simulate(flow, start, TIMES)

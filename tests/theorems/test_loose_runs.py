@@ -95,6 +95,7 @@ def satisfying(kind: str, seed: int) -> tuple[Flow, Tensor, float]:
             return Flow(Attention(any_qk, definite(seed + 3)), Free()), drawn(seed, 4, 5, 3).abs(), 1.0
 
 
+@pytest.mark.slow
 @settings(max_examples=16, deadline=None, suppress_health_check=list(HealthCheck))
 @given(kind=st.sampled_from(SYSTEMS), seed=st.integers(0, 10**6), digits=st.floats(2, 10), stiff=st.booleans())
 def test_no_theorem_fails_whatever_the_tolerances_of_the_run(kind: str, seed: int, digits: float, stiff: bool) -> None:

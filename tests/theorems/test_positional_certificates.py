@@ -76,6 +76,7 @@ def test_tokens_stay_below_the_explicit_bound(causal: bool) -> None:
     assert len(certificate.conditions) == 2
 
 
+@pytest.mark.slow
 def test_tokens_tend_to_zero_like_one_over_the_root_of_time() -> None:
     run = simulate(symmetric_form(definite(30, 2), -definite(32, 2)), drawn(34, SYSTEMS, 8, 2), LONG, engine="batched")
     certificate = certified(run, "positional-3.4")
@@ -83,6 +84,7 @@ def test_tokens_tend_to_zero_like_one_over_the_root_of_time() -> None:
     assert certificate.tolerance == 0.05
 
 
+@pytest.mark.slow
 def test_tokens_tend_to_minus_their_positions() -> None:
     flow = symmetric_form(definite(40, 2), -definite(42, 2), positions=PLANAR)
     run = simulate(flow, drawn(44, SYSTEMS, 8, 2), LONG, engine="batched")

@@ -78,6 +78,7 @@ def test_one_token_escapes_although_both_forms_have_the_signs_of_the_remark() ->
     assert [one.outcome.item() for one in certificate.conditions] == ["fails", "holds"]
 
 
+@pytest.mark.slow
 def test_a_ring_of_three_escapes_although_every_eigenvalue_of_v_is_negative() -> None:
     run = run_of(RING_COUNTEREXAMPLE)
     form, logits = signs(run.flow)

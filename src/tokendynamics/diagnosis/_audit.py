@@ -27,7 +27,15 @@ from torch import Tensor
 from tokendynamics.attention._circuits import FactoredMatrix, ov_circuit
 from tokendynamics.attention._positions import rotate
 from tokendynamics.diagnosis._folding import folding_in_words, gain_of, with_gain
-from tokendynamics.diagnosis._hypotheses import HYPOTHESES, STATEMENTS, numbers_of
+from tokendynamics.diagnosis._hypotheses import (
+    HYPOTHESES,
+    STATEMENTS,
+    centred,
+    kept_square,
+    numbers_from,
+    numbers_of,
+    sums_of,
+)
 from tokendynamics.numerics._arguments import whole_numbers
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.numerics._resources import check_fits, give_back, limited_threads
@@ -86,7 +94,12 @@ def audit_layer(
         heads = [_head_numbers(weights, gain, head, offsets) for head in range(len(weights.groups))]
     give_back()
     numbers = {name: np.stack([head[name] for head in heads]) for name in heads[0]}
-    numbers |= numbers_of(weights, causal=causal, positions=positions)
+    # The matrices that theorems speak of are those of the audit, but for conventions of the papers' tables.
+    same = value == "VO" and (gain is None) == (weights.norm_gain is None)
+    if not same:
+        numbers |= numbers_of(weights, causal=causal, positions=positions)
+    sums = sums_of(weights)
+    kept = kept_square(weights, sums) if same else 0.0
     give_back()
     whole, value_parts = _sum_of_circuits(weights, gain), _value_parts(weights, value)
     del weights
@@ -98,6 +111,10 @@ def audit_layer(
     else:
         spectrum = value_spectrum_of_factors(V.left, V.right, wanted=spectra)
     dense = V if isinstance(V, Tensor) else V.dense()
+    if same:
+        qk, ov = centred(whole, sums), centred(dense, sums)
+        numbers |= numbers_from(sums, kept, qk, ov, causal=causal, positions=positions)
+        del qk, ov
     if spectrum.invertible:
         whole = same_signs_as_contraction(whole, dense, spectrum.condition)
         del V, dense

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Float64
+from scipy.linalg import lapack
 from torch import Tensor
 
 from tokendynamics.diagnosis._folding import gain_of, with_gain
@@ -70,6 +71,10 @@ _SIMPLE = 1e-3
 
 _ROUNDING = 1e-12
 """Eigenvalues and singular values smaller than this share of a matrix's norm count as 0."""
+
+_SURELY_FULL = 1e4 * _ROUNDING
+"""Estimated inverse condition number, in the 1-norm, from which a matrix has full rank: such estimates are seldom wrong
+by 10, and the norm differs from the other by √dim at most."""
 
 _SMALLEST = 1e-30
 
@@ -147,21 +152,46 @@ def sums_of(weights: AttentionWeights) -> HeadSums:
 
 def qk_sum(weights: AttentionWeights) -> Float64[Tensor, "dim dim"]:
     """Return W = Σ_h W_h, folded and centred."""
-    return _sum(weights, ((1.0, head.query, head.key.mT) for head in heads_of(weights)))
+    return _sum(weights, ((head.query, head.key.mT) for head in heads_of(weights)))
 
 
-def ov_sum(weights: AttentionWeights, shares: Sequence[float] | None = None) -> Float64[Tensor, "dim dim"]:
-    """Return V = Σ_h V_h, or with a number for each head Σ_h a_h V_h, folded and centred."""
-    shares = [1.0] * len(weights.groups) if shares is None else shares
-    heads = zip(shares, heads_of(weights), strict=True)
-    return _sum(weights, ((share, head.value, head.output) for share, head in heads))
+def ov_sum(weights: AttentionWeights) -> Float64[Tensor, "dim dim"]:
+    """Return V = Σ_h V_h, folded and centred."""
+    return _sum(weights, ((head.value, head.output) for head in heads_of(weights)))
 
 
-def _sum(weights: AttentionWeights, products: Iterable[tuple[float, Tensor, Tensor]]) -> Tensor:
+def kept_square(weights: AttentionWeights, sums: HeadSums) -> float:
+    """Return ‖Σ_h a_h V_h‖².
+
+    Args:
+        weights: As stored.
+        sums: Of them.
+    """
+    heads = zip(sums.kept, heads_of(weights), strict=True)
+    return float(_sum(weights, ((share * head.value, head.output) for share, head in heads)).square().sum())
+
+
+def centred(matrix: Float64[Tensor, "dim dim"], sums: HeadSums) -> Float64[Tensor, "dim dim"]:
+    """Return a sum over heads of folded factors without the direction (1, …, 1), where the layer reads none.
+
+    Args:
+        matrix: Σ_h W_h or Σ_h V_h.
+        sums: Of the same layer.
+
+    >>> sums = HeadSums(1, True, (), (), (), ())
+    >>> centred(torch.tensor([[3.0, 0.0], [0.0, 1.0]]).double(), sums).tolist()
+    [[1.0, -1.0], [-1.0, 1.0]]
+    """
+    if not sums.centred:
+        return matrix
+    return matrix - matrix.mean(dim=0) - matrix.mean(dim=1, keepdim=True) + matrix.mean()
+
+
+def _sum(weights: AttentionWeights, products: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
     dim = weights.query.shape[-2]
     whole = torch.zeros(dim, dim, dtype=torch.float64)
-    for share, left, right in products:
-        whole.addmm_(left, right, alpha=share)
+    for left, right in products:
+        whole.addmm_(left, right)
     return whole
 
 
@@ -224,7 +254,7 @@ def contraction_hypotheses(
     """
     product = ov @ qk
     return {
-        "ov_invertible": 1 - int(torch.linalg.matrix_rank(ov, rtol=_ROUNDING)) / sums.directions,
+        "ov_invertible": 1 - _rank(ov, sums) / sums.directions,
         "a_symmetric": _asymmetry(product),
         "a_negative": 1 - int(_signs(product).negative) / sums.directions,
     }
@@ -250,7 +280,7 @@ def statement_distances(found: dict[str, float], *, causal: bool) -> dict[str, f
     return distances
 
 
-def predicted_contraction(ov: Float64[Tensor, "dim dim"], kept: Float64[Tensor, "dim dim"], directions: int) -> float:
+def predicted_contraction(ov: Float64[Tensor, "dim dim"], kept: float, sums: HeadSums) -> float:
     """Return how attention should change what a prompt's tokens share against what each has of its own, in nats.
 
     Attention gives what all tokens of a prompt share to each of them, V of it, and of a token's own direction only what
@@ -262,23 +292,23 @@ def predicted_contraction(ov: Float64[Tensor, "dim dim"], kept: Float64[Tensor, 
 
     Args:
         ov: V, from `ov_sum`.
-        kept: Σ_h a_h V_h, from `ov_sum` with the shares of `sums_of`.
-        directions: dim, or dim − 1 where the mean is taken out.
+        kept: ‖Σ_h a_h V_h‖², from `kept_square`.
+        sums: From `sums_of`.
 
     Source: this project (`mathematics` 10: contraction of OV weighted by QK).
 
-    >>> one = torch.eye(2).double()
-    >>> round(predicted_contraction(one, 0 * one, 2), 4)  # log 4: what is shared is doubled
+    >>> sums = HeadSums(2, False, (2.0,), (2.0,), (0.0,), (0.0,))
+    >>> round(predicted_contraction(torch.eye(2).double(), 0.0, sums), 4)  # log 4: what is shared is doubled
     1.3863
     """
-    shared, own = (
-        max(directions + 2 * float(each.trace()) + float(each.square().sum()), _SMALLEST) for each in (ov, kept)
-    )
-    return log(shared) - log(own)
+    kept_trace = sum(share * trace for share, trace in zip(sums.kept, sums.ov_traces, strict=True))
+    shared = sums.directions + 2 * float(ov.trace()) + float(ov.square().sum())
+    own = sums.directions + 2 * kept_trace + kept
+    return log(max(shared, _SMALLEST)) - log(max(own, _SMALLEST))
 
 
 def numbers_of(weights: AttentionWeights, *, causal: bool, positions: bool) -> dict[str, np.ndarray]:
-    """Return the audit's variables of one layer that compare it with the theorems.
+    """Return the audit's variables of one layer that compare it with the theorems; see `numbers_from`.
 
     Args:
         weights: As stored.
@@ -286,14 +316,31 @@ def numbers_of(weights: AttentionWeights, *, causal: bool, positions: bool) -> d
         positions: Whether attention itself turns or biases by position: nothing is then asked of A (NaN).
     """
     sums = sums_of(weights)
-    qk: Tensor | None = qk_sum(weights)
-    found = qk_hypotheses(qk, sums)
-    if positions:
-        qk = None  # fewer matrices at a time
-    ov = ov_sum(weights)
-    predicted = predicted_contraction(ov, ov_sum(weights, sums.kept), sums.directions)
-    of_a = dict.fromkeys(ASKED_OF_A, nan) if qk is None else contraction_hypotheses(ov, qk, sums)
-    found |= ov_hypotheses(ov, sums) | of_a
+    kept = kept_square(weights, sums)
+    return numbers_from(sums, kept, qk_sum(weights), ov_sum(weights), causal=causal, positions=positions)
+
+
+def numbers_from(
+    sums: HeadSums,
+    kept: float,
+    qk: Float64[Tensor, "dim dim"],
+    ov: Float64[Tensor, "dim dim"],
+    *,
+    causal: bool,
+    positions: bool,
+) -> dict[str, np.ndarray]:
+    """Return the audit's variables of one layer that compare it with the theorems.
+
+    Args:
+        sums: From `sums_of`.
+        kept: From `kept_square`.
+        qk: From `qk_sum`.
+        ov: From `ov_sum`.
+        causal: See `numbers_of`, also for the next.
+        positions: Likewise.
+    """
+    of_a = dict.fromkeys(ASKED_OF_A, nan) if positions else contraction_hypotheses(ov, qk, sums)
+    found = qk_hypotheses(qk, sums) | ov_hypotheses(ov, sums) | of_a
     distances = statement_distances(found, causal=causal)
     applying = {name: round(each, 9) for name, each in distances.items() if not isnan(each)}
     return {
@@ -301,7 +348,7 @@ def numbers_of(weights: AttentionWeights, *, causal: bool, positions: bool) -> d
         "hypothesis_distance": np.array([found[name] for name in HYPOTHESES]),
         "statement_distance": np.array(list(distances.values())),
         "nearest_statement": np.array(min(applying, key=applying.__getitem__)),
-        "predicted_contraction": np.array(predicted),
+        "predicted_contraction": np.array(predicted_contraction(ov, kept, sums)),
     }
 
 
@@ -312,6 +359,18 @@ def _product_square(left: Tensor, right: Tensor) -> float:
 
 def _signs(matrix: Tensor) -> Inertia:
     return inertia(matrix, tolerance=_ROUNDING * float(matrix.norm()))
+
+
+def _rank(ov: Tensor, sums: HeadSums) -> int:
+    """Return the rank; singular values are looked at only where a factorisation cannot tell that it is full."""
+    whole = ov
+    if sums.centred:  # the direction that is taken out, put back, makes the rank one larger and no more
+        whole = ov + float(ov.norm()) / len(ov) ** 1.5
+    factors, _, failed = lapack.dgetrf(whole.numpy())
+    inverse_condition, _ = lapack.dgecon(factors, float(torch.linalg.matrix_norm(whole, ord=1)))
+    if not failed and inverse_condition > _SURELY_FULL:
+        return sums.directions
+    return int(torch.linalg.matrix_rank(ov, rtol=_ROUNDING))
 
 
 def _from_identity(matrix: Tensor, sums: HeadSums) -> float:
@@ -343,8 +402,8 @@ def _spread(whole: float, squares: Sequence[float]) -> float:
 
 
 def _top_eigenvalue(ov: Tensor, asymmetry: float) -> float:
-    if asymmetry > _NEARLY_SYMMETRIC:
-        return 0.0 if int(_signs(ov).positive) else 1.0
+    if asymmetry > _NEARLY_SYMMETRIC:  # a positive trace, which is their sum, tells of a positive eigenvalue at once
+        return 0.0 if float(ov.trace()) > 0 or int(_signs(ov).positive) else 1.0
     top = torch.linalg.eigvalsh(symmetric_part(ov))[-2:].tolist()
     if top[-1] <= 0:
         return 1.0
