@@ -303,3 +303,20 @@ def test_the_findings_are_one_without_what_was_seen_and_two_with_it() -> None:
     assert [finding.figure for finding in both] == ["weights", "components"]
     assert both[1].values["rank_correlation"] == 1
     assert "against what attention does to consensus" in both[1].text
+
+
+@pytest.mark.parametrize("rank", [DIM, DIM - 1, 2, 0])
+@pytest.mark.parametrize("centred", [False, True])
+def test_the_rank_is_that_of_the_singular_values(rank: int, centred: bool) -> None:
+    """Also where the mean is taken out, so that no rank is full, and where full rank is only just there."""
+    left, _ = torch.linalg.qr(drawn(DIM, DIM, seed=11))
+    for smallest in (1.0, 1e-7, 1e-11):
+        sizes = torch.ones(DIM, dtype=torch.float64)
+        sizes[-1] = smallest
+        sizes[rank:] = 0.0
+        ov = left @ torch.diag(sizes) @ drawn(DIM, DIM, seed=12)
+        sums = measured.HeadSums(DIM - centred, centred, (), (), (), ())
+        ov = measured.centred(ov, sums)
+        singular = np.linalg.svd(ov.numpy(), compute_uv=False)
+        by_hand = int((singular > 1e-12 * max(singular[0], 1e-300)).sum())
+        assert measured._rank(ov, sums) == by_hand

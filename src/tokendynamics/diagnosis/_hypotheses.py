@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Float64
-from scipy.linalg import lapack
+from scipy.linalg import get_lapack_funcs
 from torch import Tensor
 
 from tokendynamics.diagnosis._folding import gain_of, with_gain
@@ -366,8 +366,9 @@ def _rank(ov: Tensor, sums: HeadSums) -> int:
     whole = ov
     if sums.centred:  # the direction that is taken out, put back, makes the rank one larger and no more
         whole = ov + float(ov.norm()) / len(ov) ** 1.5
-    factors, _, failed = lapack.dgetrf(whole.numpy())
-    inverse_condition, _ = lapack.dgecon(factors, float(torch.linalg.matrix_norm(whole, ord=1)))
+    factorize, estimate = get_lapack_funcs(("getrf", "gecon"), (whole.numpy(),))
+    factors, _, failed = factorize(whole.numpy())
+    inverse_condition, _ = estimate(factors, float(torch.linalg.matrix_norm(whole, ord=1)))
     if not failed and inverse_condition > _SURELY_FULL:
         return sums.directions
     return int(torch.linalg.matrix_rank(ov, rtol=_ROUNDING))
