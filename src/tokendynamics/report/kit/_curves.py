@@ -123,7 +123,8 @@ def curves_chart(
         rules: Values marked across.
         columns: Texts shown on hover.
     """
-    y = _y_axis([value for curve in curves for value in _drawn(curve)], title, domain, log)
+    whole = all(curve.stepped for curve in curves)
+    y = _y_axis([value for curve in curves for value in _drawn(curve)], title, domain, log, whole)
     x = depth_axis(last, width) if x is None else x
     layers: list[alt.Chart] = [
         alt.Chart(alt.Data(values=[{"y": rule.value}])).mark_rule(color=MUTED, strokeDash=[2, 3]).encode(y=y("y"))
@@ -263,7 +264,9 @@ def _name(rule: Rule, y: Callable[[str], alt.Y], width: float) -> list[alt.Chart
     return [halo, base.mark_text(text=rule.label, color=INK, **place).encode(y=y("y"))]
 
 
-def _y_axis(values: list[float], title: str, domain: tuple[float, float] | None, log: bool) -> Callable[[str], alt.Y]:
+def _y_axis(
+    values: list[float], title: str, domain: tuple[float, float] | None, log: bool, whole: bool
+) -> Callable[[str], alt.Y]:
     if log:
         positive = [value for value in values if value > 0] or [1.0]
         low, high = min(positive) / 1.25, max(positive) * 1.25
@@ -276,7 +279,8 @@ def _y_axis(values: list[float], title: str, domain: tuple[float, float] | None,
         low, high = min([*values, *(domain or ())], default=0.0), max([*values, *(domain or ())], default=1.0)
         within = domain is not None and (low, high) == domain
         scale = alt.Scale(domain=[low, high if high > low else low + 1], nice=not within)
-        axis = alt.Axis(title=title, tickCount=6)
+        form: dict[str, Any] = {"tickMinStep": 1} if whole else {"format": "~e"} if max(-low, high) >= 1e6 else {}
+        axis = alt.Axis(title=title, tickCount=6, **form)
     return lambda field: alt.Y(f"{field}:Q", scale=scale, axis=axis)
 
 
@@ -315,7 +319,8 @@ def time_axis(first: float, last: float, title: str, *, log: bool = False, width
     if log:
         marks = log_ticks(first, last)
         most = 12 if width >= WIDE else 5
-        axis = alt.Axis(title=title, values=marks[:: math.ceil(len(marks) / most) or 1], format="~g")
+        form = "~g" if first >= 1e-4 and last < 1e5 else "~e"
+        axis = alt.Axis(title=title, values=marks[:: math.ceil(len(marks) / most) or 1], format=form)
         return alt.X("x:Q", scale=alt.Scale(type="log", domain=[first, last], nice=False), axis=axis)
     axis = alt.Axis(title=title, tickCount=10 if width >= WIDE else 5)
     return alt.X("x:Q", scale=alt.Scale(domain=[first, last if last > first else first + 1], nice=False), axis=axis)

@@ -63,7 +63,7 @@ def draw_for_screens(
         description: See `draw`.
         keys: See `draw`.
     """
-    # Altair would hold every axis and every row against its schema: half of the time, for charts that are the project's.
+    # Altair would hold every axis against its schema: half of the time, for charts that are the project's own.
     with debug_mode(False):
         wide, narrow = make(WIDE), make(NARROW)
     drawn = draw(wide, ident=ident, title=title, description=description, keys=keys, screen="wide")

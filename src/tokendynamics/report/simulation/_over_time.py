@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
+import altair as alt
 import numpy as np
 
 from tokendynamics.report.kit._curves import Column, Curve, curve_keys, curves_chart, time_axis
@@ -38,14 +41,14 @@ def over_time(run: Shown, measure: Measure) -> Figure:
     if high - low <= _CONSTANT * max(abs(low), abs(high)):
         why = f"Nothing is drawn: it is {number(low)} at all times, to within rounding. {measure.caption}"
         return nothing(measure.ident, measure.question, why)
-    drawn = _drawn_times(run)
+    drawn = run.drawn
     log = low >= 0 and high > _DECADES * float(defined[defined > 0].min())
     curves = _curves(run, measure, drawn)
     title = measure.axis + (" (log scale)" if log else "")
     columns = _columns(run, measure, drawn)
 
     def chart(width: float) -> Drawing:
-        axis = clock(run, drawn, width)
+        axis = clock(run, width)
         return curves_chart(curves, x=axis, title=title, width=width, height=_HEIGHT, log=log, columns=columns)
 
     left_out = " Zeros have no place on the logarithmic axis and are left out." if log and low == 0 else ""
@@ -64,25 +67,19 @@ def over_time(run: Shown, measure: Measure) -> Figure:
     )
 
 
-def clock(run: Shown, drawn: np.ndarray, width: float = WIDE):
+def clock(run: Shown, width: float = WIDE) -> alt.X:
     """Return the axis of time, or of layers where these were counted.
 
     Args:
         run: What is shown.
-        drawn: Which of its times have a place on the axis, from `_drawn_times`.
         width: Of the plotting area.
     """
-    times = run.times[drawn]
+    times = run.times[run.drawn]
     name = "Layer" if run.engine == "layers" else "Time t"
     if run.log_times:
         zero = ", without t = 0" if run.times[0] == 0 else ""
         name = f"{name} (log scale{zero})"
     return time_axis(float(times[0]), float(times[-1]), name, log=run.log_times, width=width)
-
-
-def _drawn_times(run: Shown) -> np.ndarray:
-    """Tell which times have a place on the axis: all, or those above 0."""
-    return np.flatnonzero(run.times > 0) if run.log_times else np.arange(len(run.times))
 
 
 def _few(measure: Measure) -> bool:
@@ -122,12 +119,13 @@ def _columns(run: Shown, measure: Measure, drawn: np.ndarray) -> list[Column]:
     between = np.sqrt(times[1:] * times[:-1]) if run.log_times else (times[1:] + times[:-1]) / 2
     edges = [float(times[0]), *between.tolist(), float(times[-1])]
     said = []
-    for place, (left, right) in zip(drawn, zip(edges, edges[1:], strict=False), strict=True):
+    for place, (left, right) in zip(drawn, pairwise(edges), strict=True):
         values = measure.values[:, place]
         known = values[np.isfinite(values)]
         when = f"t = {number(float(run.times[place]), 4)}: "
         if not _few(measure) and known.size:
-            text = f"median {number(float(np.median(known)))}, {number(float(known.min()))} to {number(float(known.max()))}"
+            low, middle, high = (number(float(each)) for each in (known.min(), np.median(known), known.max()))
+            text = f"median {middle}, {low} to {high}"
         elif len(measure.values) == 1:
             text = number(float(values[0]))
         else:
@@ -166,7 +164,5 @@ def _table(run: Shown, measure: Measure) -> Table:
     counted = np.isfinite(measure.values).sum(axis=0)
     columns = ("Time", "Median", "Lowest", "Highest", f"{measure.lines.capitalize()}s that count")
     numbers = zip(run.times, middle, low, high, strict=True)
-    found = [
-        cells([*(float(each) for each in row), int(many)]) for row, many in zip(numbers, counted, strict=True)
-    ]
+    found = [cells([*(float(each) for each in row), int(many)]) for row, many in zip(numbers, counted, strict=True)]
     return Table(f"{measure.axis} over time", columns, tuple(found))

@@ -171,8 +171,8 @@ _CONVENTIONS = (
     ),
     Convention(
         "Clusters",
-        "are the groups of directions that links of at most 5° join, chains included (single linkage), as in the figures "
-        "of positional",
+        "are the groups of directions that links of at most 5° join, chains included (single linkage), as in the "
+        "figures of positional",
         "at a wider angle there are fewer, at a narrower one more",
     ),
     Convention(

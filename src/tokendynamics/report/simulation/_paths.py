@@ -52,7 +52,9 @@ def paths_figure(run: Shown, system: int) -> Figure:
     states = run.states[place].numpy()[reached]
     whose = f"System {system}" if run.many > 1 else "The run"
     if reached.sum() < 2:
-        return nothing(IDENT, QUESTION, f"Nothing is drawn: {whose.lower()} has fewer than two times that were reached.")
+        return nothing(
+            IDENT, QUESTION, f"Nothing is drawn: {whose.lower()} has fewer than two times that were reached."
+        )
     found = _paths(run, states, np.flatnonzero(reached))
     if float(np.ptp(found.points, axis=0).max(initial=0.0)) == 0:
         return nothing(IDENT, QUESTION, "Nothing is drawn: no token moves.")
@@ -143,9 +145,7 @@ def _chart(run: Shown, found: _Paths, width: float) -> Drawing:
     }
     layers: list[alt.Chart] = [_circle(x, y)] if found.circle else []
     base = alt.Chart(inline(lines)).mark_line(strokeWidth=1.1, opacity=0.8)
-    layers.append(
-        base.encode(x=x, y=y, detail="token:N", order="n:Q", stroke=alt.Stroke("part:O", **shade))
-    )
+    layers.append(base.encode(x=x, y=y, detail="token:N", order="n:Q", stroke=alt.Stroke("part:O", **shade)))
     rings = alt.Chart(inline(ends["start"]), name="hover-starts")
     discs = alt.Chart(inline(ends["end"]), name="hover-ends")
     layers += [
@@ -167,9 +167,8 @@ def _shades(found: _Paths) -> list[int]:
 
 def _time_axes(run: Shown, found: _Paths, width: float, height: float) -> tuple[alt.X, alt.Y]:
     del height
-    first = np.flatnonzero(run.times > 0) if run.log_times else np.arange(len(run.times))
     y = alt.Y("y:Q", scale=alt.Scale(zero=False), axis=alt.Axis(title=_capital(found.axes[1]), tickCount=6))
-    return clock(run, first, width), y
+    return clock(run, width), y
 
 
 def _plane_axes(run: Shown, found: _Paths, width: float, height: float) -> tuple[alt.X, alt.Y]:
@@ -198,7 +197,8 @@ def _circle(x: alt.X, y: alt.Y) -> alt.Chart:
 
 
 def _capital(words: str) -> str:
-    return words[:1].upper() + words[1:]
+    """Begin with a capital letter, but for the name of a variable."""
+    return words[:1].upper() + words[1:] if words[1:2].isalpha() else words
 
 
 def _keys(found: _Paths) -> list[Key]:
@@ -212,7 +212,8 @@ def _ends(found: _Paths) -> str:
     """Say how far the tokens moved on the paper."""
     moved = found.points[-1] - found.points[0]
     if found.over_time:
-        return f"From start to end the second changes by {number(float(moved[:, 1].min()))} to {number(float(moved[:, 1].max()))}."
+        low, high = number(float(moved[:, 1].min())), number(float(moved[:, 1].max()))
+        return f"From start to end the second changes by {low} to {high}."
     far = np.linalg.norm(moved, axis=-1)
     return f"Start and end of a path are {number(float(far.min()))} to {number(float(far.max()))} apart."
 
@@ -221,7 +222,9 @@ def _table(found: _Paths) -> Table:
     """Return points of the paths: all, or evenly chosen times where there are many."""
     steps = evenly(len(found.times), max(2, _TABLE_POINTS // len(found.tokens)))
     rows = [
-        cells([float(found.times[step]), int(token) + 1, *map(float, found.points[step, place][int(found.over_time):])])
+        cells(
+            [float(found.times[step]), int(token) + 1, *map(float, found.points[step, place][int(found.over_time) :])]
+        )
         for step in steps
         for place, token in enumerate(found.tokens)
     ]

@@ -79,6 +79,12 @@ class Shown:
         return self.flow is not None and self.flow.geometry.quadratic
 
     @property
+    def drawn(self) -> np.ndarray:
+        """Which times have a place on an axis: up to the end of the last run, and above 0 where it is logarithmic."""
+        some = self.reached.any(axis=0)
+        return np.flatnonzero(some & (self.times > 0) if self.log_times else some)
+
+    @property
     def statuses(self) -> Counter[str]:
         """How many systems ended with each status."""
         return Counter(self.status.tolist())
@@ -86,7 +92,7 @@ class Shown:
     @property
     def pairs_measured(self) -> bool:
         """Whether there are pairs of tokens, and not so many that measuring them would take minutes."""
-        return 1 < self.tokens and self.tokens**2 * min(len(self.times), FEWEST_TIMES) <= 4 * _PAIRS
+        return self.tokens > 1 and self.tokens**2 * min(len(self.times), FEWEST_TIMES) <= 4 * _PAIRS
 
     @property
     def log_times(self) -> bool:

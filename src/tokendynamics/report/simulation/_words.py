@@ -70,9 +70,9 @@ def _how_it_ended(run: Shown) -> str:
     if len(parts) == 1:
         count, status, when = parts[0]
         whose = "The run" if run.many == 1 else f"All {run.many:,} systems" if run.many > 2 else "Both systems"
-        return f"{whose}: {status}, at {when}."
-    listed = "; ".join(f"{count:,} {status}, at {when}" for count, status, when in parts)
-    return f"Of {run.many:,} systems: {listed}."
+        return f"{whose} ended as “{status}”, at {when}."
+    listed = "; ".join(f"{count:,} ended as “{status}”, at {when}" for count, status, when in parts)
+    return f"Of {run.many:,} systems {listed}."
 
 
 def _some(count: int, many: int) -> str:
@@ -95,7 +95,11 @@ def _directions(run: Shown, found: Ends) -> list[str]:
         said.append(_clusters(run, found))
     both = known & np.isfinite(found.cosine_at_start)
     end = _typical(found.cosine[known], _cosine)
-    start = f"; it was {_typical(found.cosine_at_start[both], _cosine)} at t = {number(float(run.times[0]))}" if both.any() else ""
+    start = (
+        f"; it was {_typical(found.cosine_at_start[both], _cosine)} at t = {number(float(run.times[0]))}"
+        if both.any()
+        else ""
+    )
     whose = "The mean cosine of two tokens" if run.many == 1 else "The mean cosine of two tokens of a system"
     said.append(f"{whose} is {end} at the end{start}.")
     return said
@@ -126,14 +130,18 @@ def _clusters(run: Shown, found: Ends) -> str:
     if run.many == 1:
         (count,) = counts
         return (
-            f"At the end the directions of the {run.tokens:,} tokens form {plural(count, 'cluster')} {linked}; the largest "
-            f"angle between two of them is {widest}°."
+            f"At the end the directions of the {run.tokens:,} tokens form {plural(count, 'cluster')} {linked}; the "
+            f"largest angle between two of them is {widest}°."
         )
     if len(counts) > _MOST_COUNTS:
         spelt = f"{_typical(found.clusters[known])} clusters"
     else:
-        spelt = ", ".join(f"{plural(count, 'cluster')} in {plural(many, 'system')}" for count, many in sorted(counts.items()))
-    return f"At the end the directions of a system’s tokens form {spelt} {linked}; the largest angle in any is {widest}°."
+        spelt = ", ".join(
+            f"{plural(count, 'cluster')} in {plural(many, 'system')}" for count, many in sorted(counts.items())
+        )
+    return (
+        f"At the end the directions of a system’s tokens form {spelt} {linked}; the largest angle in any is {widest}°."
+    )
 
 
 def _lengths(run: Shown, found: Ends) -> list[str]:
@@ -142,7 +150,11 @@ def _lengths(run: Shown, found: Ends) -> list[str]:
         return []
     whose = "norm of the token" if run.tokens == 1 else "median norm of the tokens"
     end, start = _typical(found.norm[found.finite]), _typical(found.norm_at_start[np.isfinite(found.norm_at_start)])
-    largest = "" if run.tokens == 1 and run.many == 1 else f"; the largest of all is {number(float(np.nanmax(found.largest_norm)))}"
+    largest = (
+        ""
+        if run.tokens == 1 and run.many == 1
+        else f"; the largest of all is {number(float(np.nanmax(found.largest_norm)))}"
+    )
     return [f"The {whose} is {end} at the end and was {start} at the start{largest}."]
 
 
@@ -161,7 +173,9 @@ def _certified(certificates: Sequence[Certificate]) -> str:
     words: dict[str, str] = {"holds": "held", "fails": "failed", "undecided": "undecided"}
     listed = ", ".join(f"{counts[outcome]} {word}" for outcome, word in words.items() if counts[outcome])
     names = ", ".join(one.statement for one in certificates if one.outcome == "fails")
-    return f"Of {plural(len(certificates), 'statement')} of the theory that apply: {listed}{f' ({names})' if names else ''}."
+    many = len(certificates)
+    apply = "applies" if many == 1 else "apply"
+    return f"{plural(many, 'statement')} of the theory {apply}: {listed}{f' ({names})' if names else ''}."
 
 
 def chosen(run: Shown) -> str:
