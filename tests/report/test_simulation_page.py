@@ -11,16 +11,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from markupsafe import Markup
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import pdist
 
 import tokendynamics as td
 from report.reading import close, figure_of, saved, table_of, value_of
 from tokendynamics import specification
-from tokendynamics.dynamics import Trajectory, events
+from tokendynamics.dynamics import Trajectory
 from tokendynamics.numerics._errors import ArgumentValueError
 from tokendynamics.report.simulation import Account, render_simulation
 from tokendynamics.specification.examples import example_names, example_text
+
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 HOSTILE = "<script>alert(1)</script>\"'&\x00\u202eevil"
 
@@ -58,6 +61,20 @@ def groups(states: np.ndarray) -> int:
     return int(fcluster(linkage(pdist(units(states)), "single"), chord, "distance").max())
 
 
+@pytest.fixture
+def undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing is most of the time: only the tests that look at drawings have it."""
+    if "drawn" not in request.fixturenames:
+        for module in ("_over_time", "_paths"):
+            blank = lambda *arguments, **options: Markup("<svg></svg>")  # noqa: E731
+            monkeypatch.setattr(f"tokendynamics.report.simulation.{module}.draw_for_screens", blank)
+
+
+@pytest.fixture
+def drawn() -> None:
+    """Asks for drawings."""
+
+
 @pytest.fixture(scope="module")
 def clustering() -> Trajectory:
     x0 = np.random.default_rng(1).normal(size=(9, 3))
@@ -68,8 +85,10 @@ def clustering() -> Trajectory:
 def mixed() -> Trajectory:
     """Twenty systems of which some reach the horizon, some a consensus, and some a norm that ends them."""
     x0 = np.random.default_rng(2).normal(size=(20, 4, 2)) * np.geomspace(0.02, 3, 20)[:, None, None]
-    bounds = (events.norm_above(20.0), events.consensus(0.3))
-    return td.simulate(free([[0.1, 0.0], [0.0, 0.1]], [[1.0, 0.2], [0.0, 0.7]]), x0, np.linspace(0, 3, 7), events=bounds)
+    bounds = (td.events.NormAbove(20.0), td.events.Consensus(0.3))
+    return td.simulate(
+        free([[0.1, 0.0], [0.0, 0.1]], [[1.0, 0.2], [0.0, 0.7]]), x0, np.linspace(0, 3, 7), events=bounds
+    )
 
 
 def test_the_curves_hold_what_is_measured_again(clustering: Trajectory) -> None:
@@ -86,8 +105,6 @@ def test_the_curves_hold_what_is_measured_again(clustering: Trajectory) -> None:
         assert [float(row[0]) for row in rows] == clustering.times.tolist()
         again = [measure(x) for x in states]
         drawn = [float(row[1]) for row in rows]
-        # The potential spans more than three decades here, so that its logarithm is drawn.
-        drawn = [-np.exp(value) for value in drawn] if ident == "potential" else drawn
         assert drawn == pytest.approx(again, rel=1e-6, abs=1e-9)
         assert close([row[1] for row in table_of(page, ident)], np.array([float(row[1]) for row in rows]))
     assert 'id="norms"' not in page  # on a sphere every norm is 1
@@ -102,7 +119,9 @@ def test_the_sentences_hold_the_numbers_of_the_last_state(clustering: Trajectory
     assert f"directions of the 9 tokens form {count} clusters (tokens at most 5° apart" in said
     found = re.search(r"mean cosine of two tokens is (\S+) at the end; it was (\S+) at t = 0\.", said)
     assert found is not None
-    assert [value_of(each) for each in found.groups()] == pytest.approx([cosine(states[-1]), cosine(states[0])], rel=6e-3)
+    assert [value_of(each) for each in found.groups()] == pytest.approx(
+        [cosine(states[-1]), cosine(states[0])], rel=6e-3
+    )
     widest = re.search(r"largest angle between two of them is (\S+)°", said)
     assert widest is not None
     assert value_of(widest[1]) == pytest.approx(
@@ -150,7 +169,8 @@ def test_systems_that_end_alike_are_one_line(mixed: Trajectory) -> None:
 
 
 def test_what_diverges_is_said_with_its_size_and_drawn_as_directions() -> None:
-    run = td.simulate(free([[0.0]], [[1.0]]), [[1.0], [2.0]], [0.0, 100.0, 200.0, 300.0, 400.0])
+    bound = [td.events.NormAbove(1e6)]
+    run = td.simulate(free([[0.0]], [[1.0]]), [[1.0], [2.0]], np.linspace(0, 20, 11), events=bound, rtol=1e-4)
     page = render_simulation(run)
     said = " ".join(findings_of(page))
     assert run.status == "diverged"
@@ -159,10 +179,11 @@ def test_what_diverges_is_said_with_its_size_and_drawn_as_directions() -> None:
     found = re.search(r"median norm of the tokens is (.*?) at the end and was 1\.5 at the start", said)
     assert found is not None
     assert value_of(found[1]) == pytest.approx(float(np.median(last)), rel=6e-3)
-    assert "nan" not in page.lower().replace("nan)", "")
-    plane = td.simulate(free(np.zeros((2, 2)).tolist(), np.eye(2).tolist()), np.eye(2), [0.0, 50.0, 100.0])
+    assert ">nan<" not in page
+    flow = free(np.zeros((2, 2)).tolist(), np.eye(2).tolist())
+    plane = td.simulate(flow, np.eye(2), [0.0, 1.0, 10.0], rtol=1e-4)
     assert "Directions x/|x| are drawn" in figure_of(render_simulation(plane), "paths")
-    calm = td.simulate(free(np.zeros((2, 2)).tolist(), np.eye(2).tolist()), np.eye(2), [0.0, 0.5, 1.0])
+    calm = td.simulate(flow, np.eye(2), [0.0, 0.5, 1.0])
     assert "Directions" not in figure_of(render_simulation(calm), "paths")
 
 
@@ -170,7 +191,9 @@ def test_numbers_that_are_not_finite_are_left_out_and_said() -> None:
     run = td.simulate(free([[0.0]], [[0.1]]), np.ones((3, 2, 1)), [0.0, 1.0, 2.0])
     states = np.asarray(run.states).copy()
     states[1, 1:] = np.nan
-    broken = replace(run, tensor=run.tensor.new_tensor(states), status=np.array(["reached the horizon", "not finite"] * 2)[:3])
+    broken = replace(
+        run, tensor=run.tensor.new_tensor(states), status=np.array(["reached the horizon", "not finite"] * 2)[:3]
+    )
     page = render_simulation(broken)
     assert "1 system of 3 ended in a state that is not finite; nothing is said of where." in findings_of(page)
     rows = saved(page, "norms")[1:]
@@ -189,7 +212,6 @@ def test_one_token_one_dimension_and_a_token_at_zero() -> None:
     still = render_simulation(td.simulate(free([[1.0]], [[0.0]]), [[0.0], [1.0]], [0.0, 1.0]))
     assert "The run ended with a token at zero, which has no direction." in findings_of(still)
     assert "Nothing is drawn: no token moves." in figure_of(still, "paths")
-    assert "<svg" not in figure_of(still, "norms") or "token 1" in figure_of(still, "norms")
     moving = render_simulation(td.simulate(free([[1.0]], [[0.0]]), [[0.5], [1.0]], [0.0, 1.0]))
     assert "at zero" not in " ".join(findings_of(moving))
 
@@ -206,7 +228,7 @@ def test_what_stays_is_said_and_not_drawn() -> None:
     """Rotation of all tokens alike: norms and angles stay, up to rounding."""
     turn = [[0.0, -1.0], [1.0, 0.0]]
     x0 = np.array([[1.0, 0.0], [1.0, 0.0]])
-    page = render_simulation(td.simulate(free(np.zeros((2, 2)).tolist(), turn), x0, np.linspace(0, 3, 7), rtol=1e-12, atol=1e-14))
+    page = render_simulation(td.simulate(free(np.zeros((2, 2)).tolist(), turn), x0, np.linspace(0, 0.5, 3), rtol=1e-11))
     assert "Nothing is drawn: it is 1 at all times" in figure_of(page, "norms")
     assert "<svg" in figure_of(page, "paths")
 
@@ -248,7 +270,10 @@ def test_a_large_batch_makes_a_small_page_that_says_what_was_chosen() -> None:
     )
     page = render_simulation(many)
     assert len(page.encode()) < 2_000_000
-    assert "The curves are of 50 of 1,000 systems at 81 of 200 times, evenly by number. What is said above is of all." in page
+    assert (
+        "The curves are of 50 of 1,000 systems at 81 of 200 times, evenly by number. What is said above is of all."
+        in page
+    )
     assert [row[:2] for row in ended(page)] == [["0–999", "reached the horizon"]]
     assert len(saved(page, "systems-table-1")) == 1001
     chosen = np.unique(np.linspace(0, 999, 50).round().astype(int))
@@ -257,19 +282,23 @@ def test_a_large_batch_makes_a_small_page_that_says_what_was_chosen() -> None:
 
 
 def test_foreign_text_is_escaped_and_long_entries_are_cut(clustering: Trajectory) -> None:
-    long = {"parameters": {"matrix": np.arange(900.0).tolist()}, "note": HOSTILE, "end_times": [1.0]}
-    page = render_simulation(clustering, Account(title=HOSTILE, manifest=long, warnings=(HOSTILE,), files=("a b/?.zarr",)))
+    long = {"parameters": {"matrix": [*np.arange(900.0).tolist(), 7.0]}, "note": HOSTILE, "end_times": [1.0]}
+    page = render_simulation(
+        clustering, Account(title=HOSTILE, manifest=long, warnings=(HOSTILE,), files=("a b/?.zarr",))
+    )
     assert "<script>alert" not in page
     assert "‹U+202E›evil" in page
     assert 'href="./a%20b/%3F.zarr"' in page
-    assert "899" not in page
+    assert "12, 13, 14" in page
+    assert "897, 898" not in page
     assert not re.search(r'<[^>]+ (style|on\w+)="', page)
     identifiers = re.findall(r' id="([^"]+)"', page)
     assert len(identifiers) == len(set(identifiers))
 
 
 def test_statements_of_the_theory_are_listed_with_their_outcome(clustering: Trajectory) -> None:
-    certificates = tuple(td.certify(clustering))[:2]
+    start = np.ones((3, 3)) + 0.1 * np.eye(3)
+    certificates = tuple(td.certify(td.simulate(clustering.flow, start, [0.0, 1.0, 2.0])))[:2]  # type: ignore[arg-type]
     page = render_simulation(clustering, Account(certificates=certificates))
     rows = saved(page, "statements-table-1")[1:]
     assert [row[:2] for row in rows] == [[one.statement, one.outcome] for one in certificates]
@@ -300,13 +329,14 @@ def test_a_flow_that_is_not_known_still_has_a_page(clustering: Trajectory) -> No
     assert "potential" not in re.findall(r'<figure id="([^"]+)">', page)
 
 
-QUICK = ("minimal", "rotary", "fig2a", "fig4", "absolute", "periodic")
+QUICK = ("minimal", "fig2a")
 
 
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in example_names() if name != "fig5"],
 )
+@pytest.mark.usefixtures("drawn")
 def test_every_documented_model_has_a_page(name: str, tmp_path: Path) -> None:
     text = example_text(name)
     shorter = re.sub(r"points = \d+", "points = 11", text)
@@ -314,8 +344,9 @@ def test_every_documented_model_has_a_page(name: str, tmp_path: Path) -> None:
     simulation.report(tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     drawn = re.findall(r'<figure id="([^"]+)">', page)
-    assert "paths" in drawn
-    assert "nan" not in {cell.lower() for ident in drawn for row in table_of(page, ident) for cell in row}
+    tables = [ident for ident in drawn if "<tbody>" in figure_of(page, ident)]
+    assert "paths" in tables
+    assert "nan" not in {cell.lower() for ident in tables for row in table_of(page, ident) for cell in row}
     space = simulation.setup.flow.space.name
     assert {"free": "in free space", "sphere": "on the unit sphere", "ellipsoid": "on an ellipsoid"}[space] in page
     assert ("norms" in drawn) == (space == "free")

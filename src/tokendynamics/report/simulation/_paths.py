@@ -56,7 +56,7 @@ def paths_figure(run: Shown, system: int) -> Figure:
             IDENT, QUESTION, f"Nothing is drawn: {whose.lower()} has fewer than two times that were reached."
         )
     found = _paths(run, states, np.flatnonzero(reached))
-    if float(np.ptp(found.points, axis=0).max(initial=0.0)) == 0:
+    if float(np.ptp(found.points[..., int(found.over_time) :], axis=0).max(initial=0.0)) == 0:
         return nothing(IDENT, QUESTION, "Nothing is drawn: no token moves.")
     chosen = f"{len(found.tokens)} of {run.tokens} tokens, evenly by number" if len(found.tokens) < run.tokens else ""
     of = f"{whose}{f', {chosen}' if chosen else ''}. " if run.many > 1 or chosen else ""
