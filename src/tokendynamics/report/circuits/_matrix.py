@@ -157,7 +157,9 @@ def _panel(panel: Panel, cell: float, table: str) -> Drawing:
     elif cell >= _DASHED_CELL:
         layers += _dashes(panel.values / largest, x, y)
     layers += [*_borders(panel, x, y), *_block_names(panel, across, cell, x, y)]
-    hit = alt.Chart(inline([whole | {"table": table}]), name=f"hit-{table}").mark_rect(fillOpacity=0, strokeOpacity=0)
+    hit = alt.Chart(inline([whole | {"table": table}]), name=f"hit-{table}").mark_rect(
+        fill=PAPER, fillOpacity=0, strokeOpacity=0
+    )
     layers.append(hit.encode(x=x, x2="x2:Q", y=y, y2="y2:Q", description="table:N"))
     title: dict[str, Any] = {"anchor": "start", "frame": "group", "fontSize": 12.5, "fontWeight": 600, "offset": 26}
     named = alt.TitleParams(
