@@ -144,6 +144,9 @@ def test_a_batch_of_mixed_ends_counts_each_system_up_to_its_own(mixed: Trajector
     # 4 tokens × 20 systems: median, lowest and highest of those that still run, and how many these are.
     rows = saved(page, "norms")
     assert rows[0][-1] == "Systems that count"
+    assert "towards the right they become fewer" in figure_of(page, "norms")
+    whole = render_simulation(replace(mixed, reached=np.ones_like(mixed.reached)))
+    assert "become fewer" not in whole
     for row, place in zip(rows[1:], range(len(mixed.times)), strict=True):
         sizes = np.median(np.linalg.norm(states[mixed.reached[:, place], place], axis=-1), axis=-1)
         assert int(row[-1]) == int(mixed.reached[:, place].sum())

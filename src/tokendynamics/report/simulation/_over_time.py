@@ -62,7 +62,7 @@ def over_time(run: Shown, measure: Measure) -> Figure:
             description=f"{measure.axis} over time: {_described(measure)} The table below holds every value drawn.",
             keys=curve_keys(curves),
         ),
-        caption=f"{measure.caption}{_lines_in_words(measure)}{_early(run)}{left_out}",
+        caption=f"{measure.caption}{_lines_in_words(measure)}{_early(run, measure)}{left_out}",
         table=table,
     )
 
@@ -147,11 +147,16 @@ def _lines_in_words(measure: Measure) -> str:
     return f" The line is the median of {plural(len(measure.values), measure.lines)}, the band spans all of them."
 
 
-def _early(run: Shown) -> str:
+def _early(run: Shown, measure: Measure) -> str:
     """Say that a system counts as long as it runs, where some end before the horizon."""
     if run.reached.all():
         return ""
-    return " It is drawn up to the end of the run." if run.many == 1 else " A system counts up to the end of its run."
+    if _few(measure):
+        return " What is drawn ends with the run."
+    return (
+        " A system counts up to the end of its run: towards the right they become fewer, which alone can move the "
+        "median, and the table says how many are left."
+    )
 
 
 def _table(run: Shown, measure: Measure) -> Table:
