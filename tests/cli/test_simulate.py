@@ -61,8 +61,8 @@ def test_a_run_leaves_trajectory_figures_certificates_and_manifest(
     folder = tmp_path / "simulation-spec"
     figures = ["circuits", "consensus", "distances", "norms", "phase_plane", "potential", "tokens"]
     assert files_in(folder) == sorted(
-        [*(f"{name}.svg" for name in figures), "certificates.json", "manifest.json", "specification.toml",
-         "trajectory.zarr"]
+        [*(f"{name}.svg" for name in figures), "certificates.json", "manifest.json", "report.html",
+         "specification.toml", "trajectory.zarr"]
     )  # fmt: skip
     start = np.array([[[3.0, 4.0], [1.0, 0.0]], [[1.0, 2.0], [5.0, 2.0]]])
     mean = start.mean(axis=1, keepdims=True)
@@ -79,6 +79,12 @@ def test_a_run_leaves_trajectory_figures_certificates_and_manifest(
         found["statement"] for found in record["certificates"]
     }
     printed = capsys.readouterr()
+    assert "report.html" in printed.out
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert '<bdi class="model">two systems of the free flow</bdi>' in page
+    assert "Both systems ended as “reached the horizon”, at t = 1." in page
+    assert "System 1. " in page  # the one that the file names
+    assert all(f'href="./{name}"' in page for name in ("trajectory.zarr", "tokens.svg", "specification.toml"))
     assert "reached the horizon" in printed.out
     assert "warning" not in printed.err
 
@@ -98,8 +104,25 @@ def test_a_second_run_leaves_nothing_of_the_first(spec: Path, tmp_path: Path) ->
     spec.write_text(SPEC.split("figures")[0] + 'figures = ["norms"]\n')
     assert call(["simulate", "spec.toml", "--out", "out"]) == 0
     assert files_in(tmp_path / "out") == [
-        "certificates.json", "manifest.json", "norms.png", "notes.txt", "specification.toml", "trajectory.zarr",
+        "certificates.json", "manifest.json", "norms.png", "notes.txt", "report.html", "specification.toml",
+        "trajectory.zarr",
     ]  # fmt: skip
+
+
+def test_a_page_of_yours_is_in_the_way_before_anything_runs(
+    spec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec.write_text(SPEC.split("[output]")[0] + "[output]\nfigures = []\n")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "report.html").write_text("mine")
+    assert call(["simulate", "spec.toml", "--out", "out"]) == 2
+    assert "report.html" in capsys.readouterr().err
+    assert files_in(tmp_path / "out") == ["report.html"]
+    assert (tmp_path / "out" / "report.html").read_text() == "mine"
+    assert call(["simulate", "spec.toml", "--out", "out", "--overwrite"]) == 0
+    assert "where do the tokens go?" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    # Our own page, from an earlier run, is replaced without a word.
+    assert call(["simulate", "spec.toml", "--out", "out"]) == 0
 
 
 def test_states_near_atol_are_a_warning_and_others_are_not(spec: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from report.chromium import PHONE, emulate, width_on_a_phone
+from report.chromium import PHONE, emulate, on_a_phone, width_on_a_phone
 from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits.constructions import mixture
 from tokendynamics.circuits.evidence import evidence
@@ -36,7 +36,7 @@ def point_at(browser: Any, panel: int, column: int, row: int, size: int) -> str:
     from selenium.webdriver.common.action_chains import ActionChains
     from selenium.webdriver.common.by import By
 
-    hit = browser.find_elements(By.CSS_SELECTOR, "#weights-attention .hit")[panel]
+    hit = browser.find_elements(By.CSS_SELECTOR, "#weights-attention svg.wide .hit")[panel]
     browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", hit)
     width, height = hit.rect["width"], hit.rect["height"]
     offset = ((column + 0.5) / size - 0.5) * width, ((row + 0.5) / size - 0.5) * height
@@ -70,8 +70,8 @@ def test_drawings_and_tables_are_there_without_scripts(browser: Any, address: st
 
     emulate(browser, scripts=False)
     browser.get(address)
-    drawings = browser.find_elements(By.CSS_SELECTOR, "figure svg")
-    assert len(drawings) == 4
+    drawings = browser.find_elements(By.CSS_SELECTOR, "figure svg.wide")
+    assert len(drawings) == len(browser.find_elements(By.CSS_SELECTOR, "figure svg.narrow")) == 4
     assert all(drawing.is_displayed() for drawing in drawings)
     browser.find_element(By.CSS_SELECTOR, "#weights-attention details summary").click()
     assert browser.find_element(By.ID, "weights-attention-table-1").is_displayed()
@@ -86,12 +86,40 @@ def test_dark_follows_the_system_and_colours_have_twins(opened: Any) -> None:
     light = opened.execute_script(script)
     emulate(opened, scheme="dark")
     dark = opened.execute_script(script)
-    assert len(light) == len(dark) == 3
+    # The page, the paper of the drawings, negative and positive.
+    assert len(light) == len(dark) == 4
     assert not set(light) & set(dark)
 
 
 def test_nothing_overflows_on_a_phone(opened: Any) -> None:
     assert width_on_a_phone(opened) <= PHONE
+
+
+def test_on_a_phone_every_drawing_fits_and_a_tap_tells_the_number(opened: Any) -> None:
+    script = """
+    return [...document.querySelectorAll('.drawing')].map((one) => {
+      const shown = [...one.querySelectorAll('svg')].filter((svg) => svg.getBoundingClientRect().width > 0);
+      return [shown.map((svg) => svg.getAttribute('class')), one.scrollWidth - one.clientWidth];
+    });
+    """
+    with on_a_phone(opened):
+        assert opened.execute_script(script) == [[["narrow"], 0]] * 4
+        said = opened.execute_script(TAP, 2, 1, 7)
+    model = mixture(TASK)
+    assert said.startswith("category 2, category 3: ")
+    assert float(said.rpartition(" ")[2].replace("−", "-")) == pytest.approx(float(model.qk[0, 2, 1]), rel=1e-3)
+    assert [shown for shown, _ in opened.execute_script(script)] == [["wide"]] * 4
+
+
+TAP = """
+const [column, row, size] = arguments;
+const hit = document.querySelector('#weights-attention svg.narrow .hit');
+const place = hit.getBoundingClientRect();
+const at = { clientX: place.left + (column + 0.5) / size * place.width,
+             clientY: place.top + (row + 0.5) / size * place.height };
+hit.dispatchEvent(new PointerEvent('pointermove', { bubbles: true, ...at }));
+return document.getElementById('tip').textContent;
+"""
 
 
 def test_it_prints_with_no_figure_taller_than_a_page(opened: Any) -> None:

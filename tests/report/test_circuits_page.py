@@ -34,6 +34,7 @@ from tokendynamics.report.circuits._reports import (
     learning_report,
     median_record,
 )
+from tokendynamics.report.kit._figure import Matrices
 from tokendynamics.report.kit._palette import NEGATIVE, POSITIVE
 from tokendynamics.report.kit._text import number
 
@@ -284,15 +285,23 @@ def test_a_run_that_broke_off_at_once_still_makes_a_page(task: PairTask) -> None
     assert ">nan<" not in page
 
 
+def wide_and_narrow(shown: Matrices) -> tuple[ElementTree.Element, ElementTree.Element]:
+    """The drawing for pages, and that for phones."""
+    wide, narrow = ElementTree.fromstring(f"<all>{shown.svg}</all>")  # noqa: S314  # made above
+    return wide, narrow
+
+
 def colours(values: np.ndarray) -> dict[tuple[int, int], tuple[str, float]]:
     """Colour and opacity of each cell (row, column) that is filled."""
     side = Side("", (("category", values.shape[0]),)), Side("", (("category", values.shape[1]),))
-    shown = matrices([Panel("m", values, *side)], ident="m", question="?", caption="c")
+    wide, _ = wide_and_narrow(matrices([Panel("m", values, *side)], ident="m", question="?", caption="c"))
+    (matrix,) = [group for group in wide.iter(f"{SVG}g") if group.get("stroke-opacity") == "0"] or [wide]
     cells = {}
-    for path in ElementTree.fromstring(str(shown.svg)).iter(f"{SVG}path"):  # noqa: S314  # made above
-        if path.get("fill") in (POSITIVE, NEGATIVE):
-            for column, row in re.findall(r"M(\d+) (\d+)h1v1h-1z", path.get("d", "")):
-                cells[int(row), int(column)] = path.get("fill", ""), float(path.get("fill-opacity", "1"))
+    for path in matrix.iter(f"{SVG}path") if matrix is not wide else ():
+        fill = path.get("fill") or matrix.get("fill", "")
+        opacity = path.get("fill-opacity") or matrix.get("fill-opacity", "1")
+        for x, y in re.findall(r"M([\d.]+),([\d.]+)h34v34h-34Z", path.get("d", "")):
+            cells[int(float(y) / 34), int(float(x) / 34)] = fill, float(opacity)
     return cells
 
 
@@ -306,14 +315,16 @@ def test_colours_are_centred_at_zero() -> None:
     assert cells[1, 2] == (POSITIVE, 0.25)
 
 
+WRITTEN = ("1", ".006", ".25", "−1", "−.006", "−.25")
+
+
 def test_numbers_in_cells_are_written_alike_for_both_signs() -> None:
     values = np.array([[1.0, 0.006, 0.25], [-1.0, -0.006, -0.25]])
     sides = Side("", (("category", 2),)), Side("", (("category", 3),))
     shown = matrices([Panel("m", values, *sides)], ident="m", question="?", caption="c")
-    root = ElementTree.fromstring(str(shown.svg))  # noqa: S314  # made above
-    texts = [text.text for text in root.iter(f"{SVG}text")]
-    for written in ("1", ".006", ".25", "−1", "−.006", "−.25"):
-        assert written in texts
+    for root in wide_and_narrow(shown):
+        texts = [text.text for text in root.iter(f"{SVG}text")]
+        assert set(WRITTEN) <= set(texts)
 
 
 def test_sixty_features_fit_and_stay_small() -> None:
@@ -322,14 +333,21 @@ def test_sixty_features_fit_and_stay_small() -> None:
     shown = matrices(
         [Panel("q", values, side, side), Panel("v", values, side, side)], ident="m", question="?", caption="c"
     )
-    root = ElementTree.fromstring(str(shown.svg))  # noqa: S314  # made above
-    assert len(shown.svg) < 200_000
-    hits = [rect for rect in root.iter(f"{SVG}rect") if rect.get("class") == "hit"]
-    assert len(hits) == 2
-    assert 4.0 < float(hits[0].get("width", "0")) / 60 < 10.0
-    texts = [text.text for text in root.iter(f"{SVG}text")]
-    assert texts.count("position") == 4
-    assert not [text for text in texts if text and re.fullmatch(r"−?\d\.\d+", text) and text not in ("−3.5", "+3.5")]
+    wide, narrow = wide_and_narrow(shown)
+    assert len(shown.svg) < 500_000  # on both screens, of which one is shown
+    for root, least, most in ((wide, 4.0, 10.0), (narrow, 3.0, 5.0)):
+        hits = [path for path in root.iter(f"{SVG}path") if path.get("class") == "hit"]
+        assert [hit.get("data-table") for hit in hits] == ["m-table-1", "m-table-2"]
+        across = re.fullmatch(r"M0,0h([\d.]+)v[\d.]+h-[\d.]+Z", hits[0].get("d", ""))
+        assert across is not None
+        assert least < float(across[1]) / 60 < most
+        assert float(root.get("width", "0")) < 860
+        texts = [text.text for text in root.iter(f"{SVG}text")]
+        assert texts.count("position") == 4
+        assert not [one for one in texts if one and re.fullmatch(r"−?\d\.\d+", one) and one not in ("−3.5", "+3.5")]
+        # One path for each colour and strength at most, in each matrix.
+        assert len(list(root.iter(f"{SVG}path"))) < 2 * (2 * 24 + 12)
+    assert float(narrow.get("width", "0")) < 330
     assert len(shown.tables[0].rows) == 60
 
 

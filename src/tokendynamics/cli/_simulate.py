@@ -1,4 +1,4 @@
-"""``tokendynamics simulate``: run what a file describes and write trajectory, figures and certificates."""
+"""``tokendynamics simulate``: run what a file describes and write trajectory, certificates, figures and a page."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ Examples:
   tokendynamics simulate fig3.toml --out run --json
   tokendynamics check fig3.toml                       theorems, no integration
 
-The folder holds trajectory.zarr, certificates.json, manifest.json, a copy of the file, and the figures. A system that
-ends before the horizon keeps what it reached; the table of statuses says so, and the exit code is still 0. After
-Ctrl-C what was reached is saved with the status "interrupted", and the exit code is 130.
+The folder holds report.html, trajectory.zarr, certificates.json, manifest.json, a copy of the file, and the figures.
+A system that ends before the horizon keeps what it reached; the table of statuses says so, and the exit code is still
+0. After Ctrl-C what was reached is saved with the status "interrupted", without figures and page, and the exit code is
+130.
 """
 
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -228,6 +229,26 @@ class Trajectory:
         except (KeyError, ValueError, TypeError, AttributeError, IndexError, RuntimeError) as error:
             reason = f"no {error}" if isinstance(error, KeyError) else error
             raise ArgumentValueError(expected("path", "a saved trajectory", f"{path} ({reason})")) from error
+
+    @typed_arguments
+    def report(self, path: str | Path, *, max_bytes: int | None = None) -> Path:
+        """Write a page on the run as one HTML file, whole or not at all.
+
+        It says how each system ended and where its tokens are then, and draws observables over time and paths. Of
+        many systems or times some are drawn, evenly by number, and the page says which.
+
+        Args:
+            path: The file to write; its folder is made if need be.
+            max_bytes: Refuse to write a page larger than this; None for no limit.
+
+        Returns:
+            The path written.
+
+        Raises:
+            ArgumentValueError: `path` is a folder, or the page would be larger than `max_bytes`.
+        """
+        # Pages stand above results, and no result imports them; see `Diagnosis.report`.
+        return import_module("tokendynamics.report.simulation").write_simulation(self, path, max_bytes=max_bytes)
 
     def __repr__(self) -> str:
         words, numbers = np.unique(self.status.reshape(-1), return_counts=True)

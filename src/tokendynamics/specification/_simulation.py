@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ from tokendynamics.theorems.statements._asymptotic_remark_4_2 import DRAWN
 
 WRITER = "tokendynamics simulate"
 TRAJECTORY, CERTIFICATES, SPECIFICATION = "trajectory.zarr", "certificates.json", "specification.toml"
-_ANIMATION = "animation"
+REPORT, _ANIMATION = "report.html", "animation"
 _ARRIVED = ("reached the horizon", "consensus", "equilibrium")
 
 
@@ -111,7 +112,7 @@ class Simulation:
         return found
 
     def save(self, folder: str | Path, *, overwrite: bool = False, argument: str = "folder") -> tuple[Path, ...]:
-        """Write everything, whole or not at all; of an interrupted run no figures.
+        """Write everything, whole or not at all; of an interrupted run no figures and no page.
 
         Files of an earlier simulation in `folder` are replaced, and those that this one does not have are removed.
 
@@ -137,8 +138,39 @@ class Simulation:
             if output.animation is not None and complete:
                 system = output.system if self.trajectory.tensor.ndim == 4 else None
                 plots.animate(self.trajectory, made / f"{_ANIMATION}.{output.animation}", seconds=None, system=system)
+            if complete:
+                self._write_page(made / REPORT, tuple(sorted(path.name for path in made.iterdir())))
             names = sorted([*(path.name for path in made.iterdir()), MANIFEST])
         return tuple(Path(folder) / name for name in names)
+
+    @typed_arguments
+    def report(self, path: str | Path, *, max_bytes: int | None = None) -> Path:
+        """Write a page on the run as one HTML file, whole or not at all: that of the trajectory, and the certificates.
+
+        Args:
+            path: The file to write; its folder is made if need be.
+            max_bytes: Refuse to write a page larger than this; None for no limit.
+
+        Returns:
+            The path written.
+
+        Raises:
+            ArgumentValueError: `path` is a folder, or the page would be larger than `max_bytes`.
+        """
+        return self._write_page(path, (), max_bytes)
+
+    def _write_page(self, path: str | Path, files: tuple[str, ...], max_bytes: int | None = None) -> Path:
+        # Pages stand above results, and no result imports them; see `Diagnosis.report`.
+        pages = import_module("tokendynamics.report.simulation")
+        account = pages.Account(
+            title=self.file.tables.title or self.file.name,
+            manifest=self.manifest,
+            certificates=self.certificates,
+            warnings=tuple(self.warnings),
+            files=files,
+            system=self.file.tables.output.system,
+        )
+        return pages.write_simulation(self.trajectory, path, account, max_bytes=max_bytes)
 
 
 class InterruptedRun(Interrupted):
@@ -232,7 +264,7 @@ def check_folder(file: SpecificationFile, folder: Path, *, overwrite: bool = Fal
     output = file.tables.output
     figures = [f"{name}.{format}" for name in figure_names(file) for format in output.formats]
     films = [] if output.animation is None else [f"{_ANIMATION}.{output.animation}"]
-    entries = (TRAJECTORY, SPECIFICATION, CERTIFICATES, *figures, *films)
+    entries = (TRAJECTORY, SPECIFICATION, CERTIFICATES, REPORT, *figures, *films)
     check_free(folder, entries, WRITER, overwrite=overwrite, argument=argument)
 
 

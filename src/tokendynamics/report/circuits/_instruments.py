@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from tokendynamics.circuits.evidence import Estimate, Evidence, Instrument
 from tokendynamics.circuits.evidence._verdict import TAKES_PART
-from tokendynamics.report.circuits._matrix import Parent, add, described, empty, line, text
+from tokendynamics.report.circuits._intervals import Row, intervals_chart
 from tokendynamics.report.kit._figure import Cell, Figure, Table, cells
-from tokendynamics.report.kit._palette import AXIS, BLUE, GRID, INK, MUTED, ORANGE
+from tokendynamics.report.kit._svg import draw_for_screens
 from tokendynamics.report.kit._text import number
-
-_WIDTH, _ROW, _LEFT, _RIGHT, _TOP = 830.0, 21.0, 268.0, 110.0, 34.0
 
 
 def instruments_table(found: Evidence) -> Table:
@@ -53,27 +49,18 @@ def instruments_figure(found: Evidence) -> Figure:
         for estimate in instrument.estimates
         if estimate.value is not None
     ]
-    low, high = _domain([estimate for _, estimate in drawn])
-    root, y, former = empty(_WIDTH), _TOP, ""
-
-    def x(value: float) -> float:
-        return _LEFT + (min(max(value, low), high) - low) / (high - low) * (_WIDTH - _LEFT - _RIGHT)
-
-    places = []
+    domain = _domain([estimate for _, estimate in drawn])
+    rows: list[Row] = []
+    former = ""
     for instrument, estimate in drawn:
-        y += 12.0 if former and instrument.name != former else 0.0
-        places.append((instrument if instrument.name != former else None, estimate, y))
-        y, former = y + _ROW, instrument.name
-    _axis(root, x, low, high, y)
-    for headed, estimate, place in places:
-        if headed is not None:
-            text(root, headed.name, 0, place + 4, size=12, weight="600")
-        _draw(root, x, estimate, place)
-    svg = described(
-        root,
+        if instrument.name != former:
+            rows.append(Row(instrument.name))
+        former = instrument.name
+        rows.append(Row(estimate.name, estimate.value, estimate.low, estimate.high, number(estimate.value)))
+    rule = (TAKES_PART, f"takes part: {TAKES_PART:g}")
+    svg = draw_for_screens(
+        lambda width: intervals_chart(rows, domain=domain, width=width, rule=rule),
         ident="evidence-numbers",
-        width=_WIDTH,
-        height=y + 34,
         title="How strongly does each instrument speak? Estimates with intervals",
         description="; ".join(f"{instrument.name}, {estimate}" for instrument, estimate in drawn) + ".",
     )
@@ -86,26 +73,6 @@ def instruments_figure(found: Evidence) -> Figure:
         "exceeds 2 stands at the edge.",
         table=_numbers(found),
     )
-
-
-def _axis(root: Parent, x: Callable[[float], float], low: float, high: float, bottom: float) -> None:
-    steps = [value / 4 for value in range(int(low * 4), int(high * 4) + 1)]
-    for value in steps[:: max(1, len(steps) // 8)]:
-        line(root, x(value), _TOP - 14, x(value), bottom, GRID, 1)
-        text(root, number(value), x(value), bottom + 16, size=11, fill=MUTED, anchor="middle")
-    line(root, x(TAKES_PART), _TOP - 14, x(TAKES_PART), bottom, ORANGE, 1.4, dash="5 3")
-    text(root, f"takes part: {TAKES_PART:g}", x(TAKES_PART) + 5, _TOP - 18, size=11, fill=ORANGE)
-
-
-def _draw(root: Parent, x: Callable[[float], float], estimate: Estimate, y: float) -> None:
-    value = estimate.value if estimate.value is not None else 0.0
-    text(root, estimate.name, _LEFT - 14, y + 4, size=12, fill=INK, anchor="end")
-    if estimate.low is not None and estimate.high is not None:
-        line(root, x(estimate.low), y, x(estimate.high), y, BLUE, 2.4)
-        for end in (estimate.low, estimate.high):
-            line(root, x(end), y - 4, x(end), y + 4, BLUE, 1.6)
-    add(root, "circle", cx=f"{x(value):.5g}", cy=f"{y:g}", r="4.2", fill=BLUE, stroke=AXIS)
-    text(root, number(value), _WIDTH - _RIGHT + 16, y + 4, size=12, fill=INK)
 
 
 def _domain(estimates: list[Estimate]) -> tuple[float, float]:

@@ -9,13 +9,13 @@ import altair as alt
 
 from tokendynamics.circuits.landscape import Basins, Classification, LandscapeSurvey, StationaryPoint
 from tokendynamics.circuits.landscape._basins import BasinRun, Share
-from tokendynamics.report.circuits._matrix import Panel, Parent, Side, add, described, empty, line, matrices, text
+from tokendynamics.report.circuits._intervals import Row, intervals_chart
+from tokendynamics.report.circuits._matrix import Panel, Side, matrices
 from tokendynamics.report.kit._figure import Cell, Figure, Matrices, Table, cells
-from tokendynamics.report.kit._palette import BLUE, GREEN, GRID, INK, MUTED, NEGATIVE, ORANGE, PAPER
-from tokendynamics.report.kit._svg import WIDE, Drawing, Key, draw
+from tokendynamics.report.kit._palette import BLUE, GREEN, MUTED, NEGATIVE, ORANGE, PAPER
+from tokendynamics.report.kit._svg import Drawing, Key, draw_for_screens, inline
 from tokendynamics.report.kit._text import number, plural
 
-_WIDTH, _LEFT, _RIGHT, _ROW = 830.0, 150.0, 215.0, 34.0
 _COLOURS = {"global minimum": BLUE, "at infinity": ORANGE, "strict saddle": NEGATIVE}
 _LEAST = 1e-12
 """Losses below are drawn there: they are rounding."""
@@ -74,22 +74,21 @@ def points_matrices(points: Sequence[StationaryPoint], *, positions_attend: bool
 def basins_figure(found: Basins) -> Figure:
     """Draw the share of random starts that ended in each kind of point."""
     shares = found.shares
-    root, height = empty(_WIDTH), 30 + _ROW * len(shares)
-    for percent in (0, 25, 50, 75, 100):
-        line(root, _x(percent / 100), 14, _x(percent / 100), height - 12, GRID, 1)
-        text(root, f"{percent} %", _x(percent / 100), height + 4, size=11, fill=MUTED, anchor="middle")
-    for index, share in enumerate(shares):
-        _bar(root, share, 16 + _ROW * index, len(found.runs))
+    rows = [
+        Row(
+            share.kind, share.fraction, share.low, share.high, f"{share.count} of {len(found.runs)}: {_percent(share)}",
+            _COLOURS.get(share.kind, MUTED),
+        )
+        for share in shares
+    ]  # fmt: skip
     question = "Where do random starts end?"
     statuses = ", ".join(f"{count} {status}" for status, count in found.statuses.items())
     return Figure(
         ident="basins",
         question=question,
-        svg=described(
-            root,
+        svg=draw_for_screens(
+            lambda width: intervals_chart(rows, domain=(0.0, 1.0), width=width, bars=True, percent=True),
             ident="basins",
-            width=_WIDTH,
-            height=height + 12,
             title=f"{question} Shares of {plural(len(found.runs), 'start')}",
             description="; ".join(f"{share.kind} {_percent(share)}" for share in shares) + ".",
         ),
@@ -117,8 +116,8 @@ def endings_figure(found: Basins, marks: Mapping[str, tuple[float, float]]) -> F
     return Figure(
         ident="endings",
         question=question,
-        svg=draw(
-            _endings(runs, [loss for loss, _ in marks.values()]),
+        svg=draw_for_screens(
+            lambda width: _endings(runs, [loss for loss, _ in marks.values()], width),
             ident="endings",
             title=f"{question} Final losses",
             description=f"{plural(len(runs), 'run')}, from {number(runs[0].loss if runs else None)} to "
@@ -131,7 +130,7 @@ def endings_figure(found: Basins, marks: Mapping[str, tuple[float, float]]) -> F
     )
 
 
-def _endings(runs: Sequence[BasinRun], marks: Sequence[float]) -> Drawing:
+def _endings(runs: Sequence[BasinRun], marks: Sequence[float], width: float) -> Drawing:
     """Draw losses over their rank, and lines at `marks`."""
     rows = [
         {"rank": rank, "loss": max(run.loss, _LEAST), "colour": _COLOURS.get(run.kind, MUTED)}
@@ -141,7 +140,7 @@ def _endings(runs: Sequence[BasinRun], marks: Sequence[float]) -> Drawing:
     scale = alt.Scale(type="log", domain=[_LEAST / 2, high], nice=False)
     ticks = [10.0**power for power in range(-12, math.floor(math.log10(high)) + 1, 2)]
     y = alt.Y("loss:Q", scale=scale, axis=alt.Axis(title="Final loss (log scale)", values=ticks, format=".0e"))
-    points = alt.Chart(alt.Data(values=rows)).mark_point(
+    points = alt.Chart(inline(rows)).mark_point(
         shape="circle", filled=True, size=46, opacity=1, stroke=PAPER, strokeWidth=0.6
     )
     rules = [
@@ -153,7 +152,7 @@ def _endings(runs: Sequence[BasinRun], marks: Sequence[float]) -> Drawing:
     ]
     x = alt.X("rank:Q", axis=alt.Axis(title="Starts, by their final loss", format="d", tickMinStep=1))
     fill = alt.Color("colour:N", scale=None)
-    return alt.layer(*rules, points.encode(x=x, y=y, color=fill), width=WIDE, height=240)
+    return alt.layer(*rules, points.encode(x=x, y=y, color=fill), width=width, height=240)
 
 
 def _runs_table(found: Basins) -> Table:
@@ -172,29 +171,6 @@ def stall_table(found: LandscapeSurvey) -> Table:
     columns = ("Depth", "Loss per token", "Gradient", "Time to leave", "End")
     start = "logits of −depth for the previous tokens, 0 for the others"
     return Table(f"Stalls: gradient flow from {start}; gradient: its size on the former", columns, rows)
-
-
-def _x(share: float) -> float:
-    return _LEFT + share * (_WIDTH - _LEFT - _RIGHT)
-
-
-def _bar(root: Parent, share: Share, y: float, starts: int) -> None:
-    text(root, share.kind, _LEFT - 12, y + 15, size=12.5, anchor="end")
-    width, colour = _x(share.fraction) - _LEFT, _COLOURS.get(share.kind, MUTED)
-    add(
-        root,
-        "rect",
-        x=f"{_LEFT:g}",
-        y=f"{y:g}",
-        width=f"{width:.5g}",
-        height="20",
-        fill=colour,
-        **{"fill-opacity": "0.55"},
-    )
-    line(root, _x(share.low), y + 10, _x(share.high), y + 10, INK, 1.6)
-    for end in (share.low, share.high):
-        line(root, _x(end), y + 5, _x(end), y + 15, INK, 1.6)
-    text(root, f"{share.count} of {starts}: {_percent(share)}", _WIDTH - _RIGHT + 22, y + 15, size=12)
 
 
 def _percent(share: Share) -> str:

@@ -2,74 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
-from xml.etree import ElementTree
+from typing import Any
 
+import altair as alt
 import numpy as np
-from markupsafe import Markup
 
 from tokendynamics.report.kit._figure import Matrices, Table, cells
 from tokendynamics.report.kit._palette import AXIS, GRID, INK, MUTED, NEGATIVE, PAPER, POSITIVE
+from tokendynamics.report.kit._svg import WIDE, Drawing, draw_for_screens, inline
 from tokendynamics.report.kit._text import number, plural, signed
 
-_SVG = "http://www.w3.org/2000/svg"
-ElementTree.register_namespace("", _SVG)
-
-Parent: TypeAlias = ElementTree.Element
-
-
-def empty(width: float) -> Parent:
-    """Return a drawing without anything in it."""
-    return ElementTree.Element(f"{{{_SVG}}}svg", {"width": f"{width:g}", "font-family": "system-ui, sans-serif"})
-
-
-def add(parent: Parent, tag: str, **attributes: str) -> Parent:
-    """Return a child of that tag."""
-    return ElementTree.SubElement(parent, f"{{{_SVG}}}{tag}", attributes)
-
-
-def text(
-    parent: Parent, words: str, x: float, y: float, *, size: float, fill: str = INK, anchor: str = "", weight: str = ""
-) -> None:
-    """Write words at a place; `anchor` is "middle", "end" or the start."""
-    attributes = {"x": f"{x:.6g}", "y": f"{y:.6g}", "font-size": f"{size:g}px", "fill": fill}
-    if anchor:
-        attributes["text-anchor"] = anchor
-    if weight:
-        attributes["font-weight"] = weight
-    add(parent, "text", **attributes).text = words
-
-
-def line(parent: Parent, x1: float, y1: float, x2: float, y2: float, stroke: str, width: float, dash: str = "") -> None:
-    """Return a straight line."""
-    attributes = {"x1": x1, "y1": y1, "x2": x2, "y2": y2, "stroke-width": width}
-    attributes = {name: f"{value:.6g}" for name, value in attributes.items()} | {"stroke": stroke}
-    add(parent, "line", **attributes, **({"stroke-dasharray": dash} if dash else {}))
-
-
-def described(root: Parent, *, ident: str, width: float, height: float, title: str, description: str) -> Markup:
-    """Return the finished drawing as markup, with title and description for those who do not see it."""
-    root.attrib |= {
-        "height": f"{height:g}",
-        "viewBox": f"0 0 {width:g} {height:g}",
-        "id": f"{ident}-svg",
-        "role": "img",
-        "aria-labelledby": f"{ident}-title {ident}-desc",
-    }
-    for position, (tag, words) in enumerate((("title", title), ("desc", description))):
-        child = ElementTree.Element(f"{{{_SVG}}}{tag}", {"id": f"{ident}-{tag}"})
-        child.text = words
-        root.insert(position, child)
-    return Markup(ElementTree.tostring(root, encoding="unicode"))  # noqa: S704  # serialised, hence escaped
-
-
-WIDTH = 830.0
 _TALLEST, _LARGEST_CELL, _NUMBERED_CELL, _DASHED_CELL = 600.0, 34.0, 26.0, 9.0
-_LEFT, _TOP, _BOTTOM, _GAP, _NARROWEST = 52.0, 78.0, 48.0, 14.0, 112.0
+_LEFT, _GAP, _NARROWEST = 52.0, 14.0, 112.0
+_AROUND = 55.0
+"""What stands beside a chart's plotting area on the page."""
+
 _LEVELS = 24
 _LEGEND = (-1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0)
 
@@ -119,20 +70,15 @@ def matrices(panels: Sequence[Panel], *, ident: str, question: str, caption: str
         ident: Prefix of every id inside.
         question: What the figure answers.
         caption: What there is to see, and how it is drawn.
-        per_row: How many stand side by side.
+        per_row: How many stand side by side; fewer where they do not fit.
     """
-    rows = [panels[first : first + per_row] for first in range(0, len(panels), per_row)]
-    cell = min(_cell_of(row) for row in rows)
-    root, top = empty(WIDTH), 0.0
-    for index, row in enumerate(rows):
-        for offset, panel in enumerate(row):
-            # Panels below each other stand in line.
-            left = sum(max(_width(line[i], cell) for line in rows if i < len(line)) + _GAP for i in range(offset))
-            group = add(root, "g", transform=f"translate({left:g},{top:g})")
-            _draw(group, panel, cell, f"{ident}-table-{index * per_row + offset + 1}")
-        top += _TOP + max(panel.values.shape[0] for panel in row) * cell + _BOTTOM
     description = " ".join(_description(panel) for panel in panels) + " The tables below hold every value."
-    svg = described(root, ident=ident, width=WIDTH, height=top, title=question, description=description)
+    svg = draw_for_screens(
+        lambda width: _chart(panels, ident, per_row, width),
+        ident=ident,
+        title=question,
+        description=description,
+    )
     return Matrices(ident, question, svg, caption, tuple(_table(panel) for panel in panels))
 
 
@@ -147,19 +93,46 @@ def centred_at_zero(values: np.ndarray) -> float:
     return largest or 1.0
 
 
-def _cell_of(row: Sequence[Panel]) -> float:
+def _chart(panels: Sequence[Panel], ident: str, per_row: int, width: float) -> Drawing:
+    room = width + _AROUND
+    rows = _in_rows(panels, per_row if width >= WIDE else 1, room)
+    cell = min(_cell_of([panels[place] for place in row], room) for row in rows)
+    if width < WIDE:
+        # A phone has a panel a row; narrow ones share it.
+        rows = _in_rows(panels, per_row, room, cell)
+    drawn = [
+        alt.hconcat(*(_panel(panels[place], cell, f"{ident}-table-{place + 1}") for place in row), spacing=_GAP)
+        for row in rows
+    ]
+    return alt.vconcat(*drawn, spacing=22)
+
+
+def _in_rows(panels: Sequence[Panel], per_row: int, room: float, cell: float | None = None) -> list[list[int]]:
+    """Put panels into rows, as many in each as may be and, with cells of a known size, as fit."""
+    rows: list[list[int]] = []
+    for place, panel in enumerate(panels):
+        full = not rows or len(rows[-1]) == per_row
+        if not full and cell is not None:
+            full = sum(_width(panels[each], cell) + _GAP for each in rows[-1]) + _width(panel, cell) > room
+        if full:
+            rows.append([])
+        rows[-1].append(place)
+    return rows
+
+
+def _cell_of(row: Sequence[Panel], room: float) -> float:
     """Return the largest cell with which the panels of a row fit on the page."""
-    room = WIDTH - sum(_LEFT + _GAP for _ in row)
     wide = sum(panel.values.shape[1] for panel in row)
-    cell = min(_LARGEST_CELL, room / wide, _TALLEST / max(panel.values.shape[0] for panel in row))
+    tallest = _TALLEST / max(panel.values.shape[0] for panel in row)
+    cell = min(_LARGEST_CELL, (room - len(row) * (_LEFT + _GAP)) / wide, tallest)
     # Narrow strips take the room of their legend, which leaves less for the others.
-    while sum(_width(panel, cell) + _GAP for panel in row) > WIDTH and cell > 2.0:
+    while sum(_width(panel, cell) + _GAP for panel in row) > room and cell > 2.0:
         cell -= 0.25
     return round(cell, 2)
 
 
 def _width(panel: Panel, cell: float) -> float:
-    words = max(6.6 * len(panel.title), 5.6 * len(_note(panel)))
+    words = max([7.4 * len(panel.title), *(5.8 * len(line) for line in _note(panel))])
     return _LEFT + max(panel.values.shape[1] * _across(panel, cell), words, _NARROWEST)
 
 
@@ -168,58 +141,103 @@ def _across(panel: Panel, cell: float) -> float:
     return max(cell, 18.0) if panel.values.shape[1] == 1 else cell
 
 
-def _draw(group: Parent, panel: Panel, cell: float, table: str) -> None:
-    largest = centred_at_zero(panel.values)
-    height, width = panel.values.shape[0] * cell, panel.values.shape[1] * _across(panel, cell)
-    text(group, panel.title, _LEFT, 13, size=12.5, weight="600")
-    text(group, _note(panel), _LEFT, 29, size=11, fill=MUTED)
-    body = add(group, "g", transform=f"translate({_LEFT:g},{_TOP:g})")
-    add(body, "rect", width=f"{width:g}", height=f"{height:g}", fill=PAPER, stroke=GRID)
-    sides = _across(panel, cell), cell
-    _fill(body, panel.values / largest, sides)
+def _panel(panel: Panel, cell: float, table: str) -> Drawing:
+    across, largest = _across(panel, cell), centred_at_zero(panel.values)
+    x, y = _axes(panel, across, cell)
+    (rows, columns), whole = (
+        panel.values.shape,
+        {"x": 0, "x2": panel.values.shape[1], "y": 0, "y2": panel.values.shape[0]},
+    )
+    ground = alt.Chart(inline([whole])).mark_rect(fill=PAPER, stroke=GRID, fillOpacity=1)
+    layers: list[alt.Chart] = [ground.encode(x=x, x2="x2:Q", y=y, y2="y2:Q")]
+    layers += _cells(panel.values / largest, x, y)
+    layers += _undefined(panel.values, cell, x, y)
     if cell >= _NUMBERED_CELL:
-        _write_numbers(body, panel.values, largest, sides)
+        layers.append(_numbers(panel.values, largest, x, y))
     elif cell >= _DASHED_CELL:
-        _dash_negatives(body, panel.values / largest, sides)
-    _borders(body, panel, sides)
-    _label_sides(group, panel, cell)
-    _legend(group, largest, _TOP + height + 12)
-    hit = {"class": "hit", "data-table": table, "fill-opacity": "0"}
-    add(body, "rect", width=f"{width:g}", height=f"{height:g}", fill=PAPER, **hit)
+        layers += _dashes(panel.values / largest, x, y)
+    layers += [*_borders(panel, x, y), *_block_names(panel, across, cell, x, y)]
+    hit = alt.Chart(inline([whole | {"table": table}]), name=f"hit-{table}").mark_rect(
+        fill=PAPER, fillOpacity=0, strokeOpacity=0
+    )
+    layers.append(hit.encode(x=x, x2="x2:Q", y=y, y2="y2:Q", description="table:N"))
+    title: dict[str, Any] = {"anchor": "start", "frame": "group", "fontSize": 12.5, "fontWeight": 600, "offset": 26}
+    named = alt.TitleParams(
+        text=panel.title, subtitle=_note(panel), subtitleColor=MUTED, subtitleFontSize=11, subtitlePadding=4, **title
+    )
+    drawn = alt.layer(*layers, width=columns * across, height=rows * cell, title=named)
+    return alt.vconcat(drawn, _legend(largest), spacing=6)
 
 
-def _fill(body: Parent, strengths: np.ndarray, sides: tuple[float, float]) -> None:
-    """Return one path for each colour: a matrix of 3600 entries stays small."""
-    paths: dict[tuple[str, int], list[str]] = defaultdict(list)
+def _axes(panel: Panel, across: float, cell: float) -> tuple[alt.X, alt.Y]:
+    """Return axes that count the entries of each block, as many as there is room for."""
+    quiet: dict[str, Any] = {
+        "title": None, "grid": False, "ticks": False, "domain": False, "labelFontSize": 10, "labelColor": MUTED,
+        "labelPadding": 5, "labelOverlap": False, "labelBound": False, "labelFlush": False,
+    }  # fmt: skip
+    x, y = (
+        {
+            "values": places,
+            "labelExpr": f"({json.dumps(dict(zip(map(str, places), labels, strict=True)))})[datum.value]",
+        }
+        for places, labels in (_counted(panel.columns, across), _counted(panel.rows, cell))
+    )
+    rows, columns = panel.values.shape
+    return (
+        alt.X("x:Q", scale=alt.Scale(domain=[0, columns], nice=False), axis=alt.Axis(orient="top", **quiet, **x)),
+        alt.Y("y:Q", scale=alt.Scale(domain=[rows, 0], nice=False), axis=alt.Axis(minExtent=40, **quiet, **y)),
+    )
+
+
+def _counted(side: Side, cell: float) -> tuple[list[float], list[str]]:
+    """Return the middle of each entry that carries its number, and the number."""
+    found = [
+        (first + i - 0.5, str(i))
+        for (_, size), first in zip(side.blocks, _edges(side), strict=False)
+        for i in _numbered(size, cell)
+    ]
+    return [place for place, _ in found], [label for _, label in found]
+
+
+def _numbered(size: int, cell: float) -> range:
+    """Tell which entries of a block carry their number: every one, or every fifth or tenth."""
+    if size == 1:
+        return range(0)
+    every = next((step for step in (1, 2, 5, 10, 20, 50) if step * cell >= 13), 100)
+    return range(every if every > 1 else 1, size + 1, every)
+
+
+def _cells(strengths: np.ndarray, x: alt.X, y: alt.Y) -> list[alt.Chart]:
+    """Colour every entry that is not zero, in the order of its colour, so that those of one colour are one path."""
+    rows = []
     for (row, column), strength in np.ndenumerate(strengths):
-        if not np.isfinite(strength):
-            paths["undefined", 0].append(f"M{column + 0.3:g} {row + 0.3:g}l.4 .4m0-.4l-.4 .4")
-            continue
-        level = int(np.ceil(abs(strength) * _LEVELS - 1e-9))
+        level = int(np.ceil(abs(strength) * _LEVELS - 1e-9)) if np.isfinite(strength) else 0
         if level:
-            paths[POSITIVE if strength > 0 else NEGATIVE, level].append(f"M{column} {row}h1v1h-1z")
-    group = add(body, "g", transform=f"scale({sides[0]:g},{sides[1]:g})", **{"shape-rendering": "crispEdges"})
-    for (colour, level), pieces in sorted(paths.items()):
-        if colour == "undefined":
-            add(group, "path", d="".join(pieces), stroke=MUTED, **{"stroke-width": "0.12"})
-        else:
-            add(group, "path", d="".join(pieces), fill=colour, **{"fill-opacity": f"{level / _LEVELS:.3g}"})
+            colour = POSITIVE if strength > 0 else NEGATIVE
+            place = {"x": column, "x2": column + 1, "y": row, "y2": row + 1}
+            rows.append(place | {"colour": colour, "level": round(level / _LEVELS, 3)})
+    if not rows:
+        return []
+    rows.sort(key=lambda one: (one["colour"], one["level"]))
+    fill, opacity = alt.Fill("colour:N", scale=None), alt.FillOpacity("level:Q", scale=None)
+    base = alt.Chart(inline(rows)).mark_rect(strokeOpacity=0)
+    return [base.encode(x=x, x2="x2:Q", y=y, y2="y2:Q", fill=fill, fillOpacity=opacity)]
 
 
-def _write_numbers(body: Parent, values: np.ndarray, largest: float, sides: tuple[float, float]) -> None:
-    for (row, column), value in np.ndenumerate(values):
-        written = _short(float(value), largest)
-        if written:
-            fill = PAPER if abs(value) > 0.55 * largest else INK
-            text(
-                body,
-                written,
-                (column + 0.5) * sides[0],
-                (row + 0.5) * sides[1] + 3.4,
-                size=9.5,
-                fill=fill,
-                anchor="middle",
-            )
+def _undefined(values: np.ndarray, cell: float, x: alt.X, y: alt.Y) -> list[alt.Chart]:
+    rows = [{"x": column + 0.5, "y": row + 0.5} for row, column in np.argwhere(~np.isfinite(values)).tolist()]
+    mark = {"text": "×", "color": MUTED, "fontSize": max(4.0, 0.6 * cell), "baseline": "middle"}
+    return [alt.Chart(inline(rows)).mark_text(**mark).encode(x=x, y=y)] if rows else []
+
+
+def _numbers(values: np.ndarray, largest: float, x: alt.X, y: alt.Y) -> alt.Chart:
+    rows = [
+        {"x": column + 0.5, "y": row + 0.5, "text": written, "ink": PAPER if abs(value) > 0.55 * largest else INK}
+        for (row, column), value in np.ndenumerate(values)
+        if (written := _short(float(value), largest))
+    ]
+    base = alt.Chart(inline(rows)).mark_text(fontSize=9.5, baseline="middle")
+    return base.encode(x=x, y=y, text="text:N", fill=alt.Fill("ink:N", scale=None))
 
 
 def _short(value: float, largest: float) -> str:
@@ -238,50 +256,52 @@ def _short(value: float, largest: float) -> str:
     return f"−{written}" if written and value < 0 else written
 
 
-def _dash_negatives(body: Parent, strengths: np.ndarray, sides: tuple[float, float]) -> None:
+def _dashes(strengths: np.ndarray, x: alt.X, y: alt.Y) -> list[alt.Chart]:
     """Dash what is clearly negative: in grey the two hues look alike."""
-    wide, high = sides
+    layers = []
     for colour, chosen in ((INK, (strengths < -0.1) & (strengths >= -0.55)), (PAPER, strengths < -0.55)):
-        pieces = [f"M{(c + 0.3) * wide:.1f} {(r + 0.5) * high:.1f}h{0.4 * wide:.1f}" for r, c in np.argwhere(chosen)]
-        if pieces:
-            add(body, "path", d="".join(pieces), stroke=colour, **{"stroke-width": "1"})
+        rows = [{"x": c + 0.3, "x2": c + 0.7, "y": r + 0.5} for r, c in np.argwhere(chosen).tolist()]
+        if rows:
+            base = alt.Chart(inline(rows)).mark_rule(color=colour, strokeWidth=1)
+            layers.append(base.encode(x=x, x2="x2:Q", y=y))
+    return layers
 
 
-def _borders(body: Parent, panel: Panel, sides: tuple[float, float]) -> None:
-    (rows, columns), (wide, high) = panel.values.shape, sides
-    for edge in _edges(panel.rows):
-        line(body, 0, edge * high, columns * wide, edge * high, AXIS, 1.3)
-    for edge in _edges(panel.columns):
-        line(body, edge * wide, 0, edge * wide, rows * high, AXIS, 1.3)
+def _borders(panel: Panel, x: alt.X, y: alt.Y) -> list[alt.Chart]:
+    rows, columns = panel.values.shape
+    across = [{"x": 0, "x2": columns, "y": edge} for edge in _edges(panel.rows)]
+    down = [{"x": edge, "y": 0, "y2": rows} for edge in _edges(panel.columns)]
+    look: dict[str, Any] = {"color": AXIS, "strokeWidth": 1.3}
+    return [
+        alt.Chart(inline(across)).mark_rule(**look).encode(x=x, x2="x2:Q", y=y),
+        alt.Chart(inline(down)).mark_rule(**look).encode(x=x, y=y, y2="y2:Q"),
+    ]
 
 
 def _edges(side: Side) -> list[int]:
     return np.cumsum([0, *(size for _, size in side.blocks)]).tolist()
 
 
-def _note(panel: Panel) -> str:
-    """Return what rows and columns are, and a word on the matrix."""
-    sides = [f"{name}: {side.title}" for name, side in (("rows", panel.rows), ("columns", panel.columns)) if side.title]
-    return " · ".join([*sides, *([panel.note] if panel.note else [])])
+def _block_names(panel: Panel, across: float, cell: float, x: alt.X, y: alt.Y) -> list[alt.Chart]:
+    layers = []
+    look: dict[str, Any] = {"color": MUTED, "fontSize": 11}
+    above, beside = _named(panel.columns, across), _named(panel.rows, cell)
+    if above:
+        base = alt.Chart(inline([{"x": place, "text": name} for place, name in above])).mark_text(y=-24, **look)
+        layers.append(base.encode(x=x, text="text:N"))
+    if beside:
+        base = alt.Chart(inline([{"y": place, "text": name} for place, name in beside]))
+        layers.append(base.mark_text(x=-34, angle=270, **look).encode(y=y, text="text:N"))
+    return layers
 
 
-def _label_sides(group: Parent, panel: Panel, cell: float) -> None:
-    for (name, size), first in zip(panel.columns.blocks, _edges(panel.columns), strict=False):
-        start, middle = _LEFT + first * cell, _LEFT + (first + size / 2) * cell
-        text(group, _fitting(name, size * cell), middle, _TOP - 20, size=11, fill=MUTED, anchor="middle")
-        for i in _numbered(size, cell):
-            text(group, str(i), start + (i - 0.5) * cell, _TOP - 6, size=10, fill=MUTED, anchor="middle")
-    for (name, size), first in zip(panel.rows.blocks, _edges(panel.rows), strict=False):
-        start, middle = _TOP + first * cell, _TOP + (first + size / 2) * cell
-        _turned(group, _fitting(name, size * cell), _LEFT - 32, middle)
-        for i in _numbered(size, cell):
-            text(group, str(i), _LEFT - 6, start + (i - 0.5) * cell + 3.4, size=10, fill=MUTED, anchor="end")
-
-
-def _turned(group: Parent, label: str, x: float, y: float) -> None:
-    """Write text that reads upwards, centred at a place."""
-    turned = add(group, "g", transform=f"translate({x:g},{y:g}) rotate(-90)")
-    text(turned, label, 0, 0, size=11, fill=MUTED, anchor="middle")
+def _named(side: Side, cell: float) -> list[tuple[float, str]]:
+    """Return the middle of each block that has a name, and the name as far as it fits."""
+    return [
+        (first + size / 2, _fitting(name, size * cell))
+        for (name, size), first in zip(side.blocks, _edges(side), strict=False)
+        if name
+    ]
 
 
 def _fitting(name: str, room: float) -> str:
@@ -289,24 +309,28 @@ def _fitting(name: str, room: float) -> str:
     return name if 5.8 * len(name) <= room or len(name) < 6 else f"{name[:3]}."
 
 
-def _numbered(size: int, cell: float) -> range:
-    """Tell which entries of a block carry their number: every one, or every fifth or tenth."""
-    if size == 1:
-        return range(0)
-    every = next((step for step in (1, 2, 5, 10, 20, 50) if step * cell >= 13), 100)
-    return range(every if every > 1 else 1, size + 1, every)
+def _legend(largest: float) -> Drawing:
+    """Draw the scale: what the strongest colours stand for, with zero between them."""
+    rows = [
+        {"x": place, "x2": place + 1, "colour": POSITIVE if share > 0 else NEGATIVE, "level": abs(share)}
+        for place, share in enumerate(_LEGEND)
+    ]
+    ends, written = len(_LEGEND), number(largest, 2)
+    labels = {"0": f"−{written}", str(ends / 2): "0", str(ends): f"+{written}"}
+    axis = alt.Axis(
+        values=[0, ends / 2, ends], labelExpr=f"({json.dumps(labels)})[datum.value]", title=None, ticks=False,
+        domain=False, labelFontSize=10, labelColor=MUTED, labelFlush=False, labelBound=False, labelOverlap=False,
+    )  # fmt: skip
+    fill, opacity = alt.Fill("colour:N", scale=None), alt.FillOpacity("level:Q", scale=None)
+    x = alt.X("x:Q", scale=alt.Scale(domain=[0, ends], nice=False), axis=axis)
+    base = alt.Chart(inline(rows)).mark_rect(stroke=GRID, strokeWidth=0.6, y=0, y2=10)
+    return base.encode(x=x, x2="x2:Q", fill=fill, fillOpacity=opacity).properties(width=12 * ends, height=10)
 
 
-def _legend(group: Parent, largest: float, top: float) -> None:
-    for index, share in enumerate(_LEGEND):
-        colour = POSITIVE if share > 0 else NEGATIVE
-        place = {"x": f"{_LEFT + 12 * index:g}", "y": f"{top:g}", "width": "12", "height": "10", "stroke": GRID}
-        add(group, "rect", fill=colour, **place, **{"fill-opacity": f"{abs(share):g}", "stroke-width": "0.6"})
-    end = _LEFT + 12 * len(_LEGEND)
-    written = number(largest, 2)
-    text(group, f"−{written}", _LEFT, top + 23, size=10, fill=MUTED)
-    text(group, "0", (_LEFT + end) / 2, top + 23, size=10, fill=MUTED, anchor="middle")
-    text(group, f"+{written}", end, top + 23, size=10, fill=MUTED, anchor="end")
+def _note(panel: Panel) -> list[str]:
+    """Return what rows and columns are, and a word on the matrix, as lines."""
+    sides = [f"{name}: {side.title}" for name, side in (("rows", panel.rows), ("columns", panel.columns)) if side.title]
+    return [line for line in (" · ".join(sides), panel.note) if line]
 
 
 def _description(panel: Panel) -> str:

@@ -11,10 +11,10 @@ import numpy as np
 
 from tokendynamics.report.kit._figure import Figure, Table, cells
 from tokendynamics.report.kit._palette import BLUE, GREEN, INK, MUTED, NEGATIVE, ORANGE
-from tokendynamics.report.kit._svg import Key, draw
+from tokendynamics.report.kit._svg import Key, draw_for_screens, inline
 from tokendynamics.report.kit._text import number
 
-WIDTH, HEIGHT = 740, 240
+HEIGHT = 240
 
 LOOKS = ((BLUE, ""), (ORANGE, "5,3"), (GREEN, "2,2"), (NEGATIVE, "7,3,2,3"), (INK, "1.5,3"), (MUTED, "9,4"))
 """Colour and dash of each model in turn."""
@@ -70,8 +70,8 @@ def curves_figure(
     return Figure(
         ident=ident,
         question=question,
-        svg=draw(
-            alt.layer(*(each for pair in charts for each in pair), width=WIDTH, height=HEIGHT),
+        svg=draw_for_screens(
+            lambda width: alt.layer(*(each for pair in charts for each in pair), width=width, height=HEIGHT),
             ident=ident,
             title=question,
             description=f"{axis}. {_described(curves)} The table below holds every value.",
@@ -92,7 +92,7 @@ def _chart(curve: Curve, look: tuple[str, str], axis: str, depth: str, logarithm
             ends = float(curve.low[index]), float(curve.high[index])
             row |= dict(zip(("low", "high"), ends if all(map(math.isfinite, ends)) else (None, None), strict=True))
         rows.append(row)
-    base = alt.Chart(alt.Data(values=rows)).encode(x=alt.X("x:Q", axis=alt.Axis(title=depth, tickCount=10)))
+    base = alt.Chart(inline(rows)).encode(x=alt.X("x:Q", axis=alt.Axis(title=depth, tickCount=10)))
 
     def y(field: str) -> alt.Y:
         scale = alt.Scale(type="log") if logarithmic else alt.Scale(zero=False)

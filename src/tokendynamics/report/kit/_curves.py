@@ -1,4 +1,4 @@
-"""Charts over depth from plain arrays: curves with their bands on one axis, and parts stacked to a whole."""
+"""Charts over depth or time from plain arrays: curves with bands on one axis, and parts stacked to a whole."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from typing import Any, Literal, TypeAlias
 import altair as alt
 
 from tokendynamics.report.kit._palette import INK, MUTED, PAPER
-from tokendynamics.report.kit._svg import WIDE, Drawing, Key
+from tokendynamics.report.kit._svg import WIDE, Drawing, Key, inline
 
 HEIGHT = 270
 """Of a chart's plotting area in CSS pixels."""
+
+_MOST_TICKS = 9
+"""On a logarithmic axis: norms that run from 1 to 1e100 have a power of ten for every line of text otherwise."""
 
 Number: TypeAlias = float | None
 Mark: TypeAlias = Literal["", "disc", "ring", "diamond", "triangle"]
@@ -31,11 +34,11 @@ _KEYS: dict[str, Literal["line", "disc", "circle", "diamond", "triangle"]] = {
 
 @dataclass(frozen=True)
 class Curve:
-    """One line over depth.
+    """One line over depth, or over time.
 
     Attributes:
         label: Its name in the legend.
-        x: Places on the depth axis.
+        x: Places on the axis.
         values: What it shows there; None where there is nothing.
         colour: Of line, band and marks; from the palette, so that it has a dark twin.
         low: Lower ends of its band.
@@ -44,6 +47,7 @@ class Curve:
         dash: Lengths of strokes and gaps.
         width: Of the line; 0 for marks alone.
         mark: What stands at each place.
+        stepped: Whether it stays as it is up to the next place: a count has no values between whole numbers.
     """
 
     label: str
@@ -56,6 +60,7 @@ class Curve:
     dash: tuple[float, ...] = ()
     width: float = 2.2
     mark: Mark = ""
+    stepped: bool = False
 
     @property
     def empty(self) -> bool:
@@ -94,7 +99,8 @@ Column: TypeAlias = tuple[float, float, str]
 def curves_chart(
     curves: Sequence[Curve],
     *,
-    last: int,
+    last: int = 0,
+    x: alt.X | None = None,
     title: str,
     width: float = WIDE,
     height: int = HEIGHT,
@@ -107,7 +113,8 @@ def curves_chart(
 
     Args:
         curves: The first is drawn lowest.
-        last: The last layer.
+        last: The last layer, where the axis is depth.
+        x: Another axis than depth, such as that of `time_axis`.
         title: Of the y axis.
         width: Of the plotting area.
         height: Of the plotting area.
@@ -116,24 +123,27 @@ def curves_chart(
         rules: Values marked across.
         columns: Texts shown on hover.
     """
-    y = _y_axis([value for curve in curves for value in _drawn(curve)], title, domain, log)
-    x = depth_axis(last, width)
+    whole = all(curve.stepped for curve in curves)
+    y = _y_axis([value for curve in curves for value in _drawn(curve)], title, domain, log, whole)
+    x = depth_axis(last, width) if x is None else x
     layers: list[alt.Chart] = [
         alt.Chart(alt.Data(values=[{"y": rule.value}])).mark_rule(color=MUTED, strokeDash=[2, 3]).encode(y=y("y"))
         for rule in rules
     ]
-    bases = [alt.Chart(alt.Data(values=_rows(curve, log))).encode(x=x) for curve in curves]
+    bases = [alt.Chart(inline(_rows(curve, log))).encode(x=x) for curve in curves]
     for curve, base in zip(curves, bases, strict=True):
         if curve.has_band:
-            layers.append(base.mark_area(color=curve.colour, opacity=0.16).encode(y=y("low"), y2="high:Q"))
+            band = base.mark_area(color=curve.colour, opacity=0.16, **_between(curve))
+            layers.append(band.encode(y=y("low"), y2="high:Q"))
     for curve, base in zip(curves, bases, strict=True):
         if curve.width:
             dash: dict[str, Any] = {"strokeDash": list(curve.dash)} if curve.dash else {}
-            layers.append(base.mark_line(color=curve.colour, strokeWidth=curve.width, **dash).encode(y=y("mid")))
+            line = base.mark_line(color=curve.colour, strokeWidth=curve.width, **dash, **_between(curve))
+            layers.append(line.encode(y=y("mid")))
         if curve.mark:
             layers.append(_points(base, curve, y("mid")))
     layers += [each for rule in rules for each in _name(rule, y, width)]
-    layers += [hover(list(columns), last, height, width)] if columns else []
+    layers += [hover(list(columns), last, height, width, x)] if columns else []
     return alt.layer(*layers, width=width, height=height)
 
 
@@ -231,6 +241,10 @@ def _rows(curve: Curve, log: bool) -> list[dict]:
     ]
 
 
+def _between(curve: Curve) -> dict[str, Any]:
+    return {"interpolate": "step-after"} if curve.stepped else {}
+
+
 def _points(base: alt.Chart, curve: Curve, y: alt.Y) -> alt.Chart:
     look: dict[str, Any] = {"fill": curve.colour, "stroke": curve.colour} | _SHAPES[curve.mark]
     return base.transform_filter("isValid(datum.mid)").mark_point(opacity=1, **look).encode(y=y)
@@ -250,17 +264,23 @@ def _name(rule: Rule, y: Callable[[str], alt.Y], width: float) -> list[alt.Chart
     return [halo, base.mark_text(text=rule.label, color=INK, **place).encode(y=y("y"))]
 
 
-def _y_axis(values: list[float], title: str, domain: tuple[float, float] | None, log: bool) -> Callable[[str], alt.Y]:
+def _y_axis(
+    values: list[float], title: str, domain: tuple[float, float] | None, log: bool, whole: bool
+) -> Callable[[str], alt.Y]:
     if log:
         positive = [value for value in values if value > 0] or [1.0]
         low, high = min(positive) / 1.25, max(positive) * 1.25
         scale = alt.Scale(type="log", domain=[low, high], nice=False)
-        axis = alt.Axis(title=title, values=log_ticks(low, high), format=",")
+        marks = log_ticks(low, high)
+        shown = marks[:: math.ceil(len(marks) / _MOST_TICKS) or 1]
+        # Six noughts would run into the title.
+        axis = alt.Axis(title=title, values=shown, format="," if low >= 1e-4 and high < 1e6 else "~e")
     else:
         low, high = min([*values, *(domain or ())], default=0.0), max([*values, *(domain or ())], default=1.0)
         within = domain is not None and (low, high) == domain
         scale = alt.Scale(domain=[low, high if high > low else low + 1], nice=not within)
-        axis = alt.Axis(title=title, tickCount=6)
+        form: dict[str, Any] = {"tickMinStep": 1} if whole else {"format": "~e"} if max(-low, high) >= 1e6 else {}
+        axis = alt.Axis(title=title, tickCount=6, **form)
     return lambda field: alt.Y(f"{field}:Q", scale=scale, axis=axis)
 
 
@@ -286,17 +306,37 @@ def depth_axis(last: int, width: float = WIDE) -> alt.X:
     )
 
 
+def time_axis(first: float, last: float, title: str, *, log: bool = False, width: float = WIDE) -> alt.X:
+    """Return the x axis of figures over time.
+
+    Args:
+        first: The earliest time that is drawn; above 0 if `log`.
+        last: The latest.
+        title: What time is, with a word on what is left out.
+        log: Whether it is logarithmic.
+        width: Of the plotting area.
+    """
+    if log:
+        marks = log_ticks(first, last)
+        most = 12 if width >= WIDE else 5
+        form = "~g" if first >= 1e-4 and last < 1e5 else "~e"
+        axis = alt.Axis(title=title, values=marks[:: math.ceil(len(marks) / most) or 1], format=form)
+        return alt.X("x:Q", scale=alt.Scale(type="log", domain=[first, last], nice=False), axis=axis)
+    axis = alt.Axis(title=title, tickCount=10 if width >= WIDE else 5)
+    return alt.X("x:Q", scale=alt.Scale(domain=[first, last if last > first else first + 1], nice=False), axis=axis)
+
+
 def ticks(last: int, most: int = 15) -> list[int]:
     """Choose whole layers to label, at most about `most`."""
     every = next(step for step in (1, 2, 5, 10, 20, 50, 100, 1000) if last / step <= most)
     return list(range(0, last + 1, every))
 
 
-def hover(columns: list[Column], last: int, height: int, width: float = WIDE) -> alt.Chart:
+def hover(columns: list[Column], last: int, height: int, width: float = WIDE, axis: alt.X | None = None) -> alt.Chart:
     """Lay invisible columns from x to x2 that carry the text shown when the pointer rests on them."""
     rows = [{"x": x, "x2": x2, "text": text} for x, x2, text in columns]
     return (
-        alt.Chart(alt.Data(values=rows), name="hover")
+        alt.Chart(inline(rows), name="hover")
         .mark_rect(fillOpacity=0, strokeOpacity=0, y=0, y2=height)
-        .encode(x=depth_axis(last, width), x2="x2:Q", description="text:N")
+        .encode(x=depth_axis(last, width) if axis is None else axis, x2="x2:Q", description="text:N")
     )

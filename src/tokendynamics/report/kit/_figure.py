@@ -174,6 +174,45 @@ def fold(table: Table, key: Sequence[int]) -> Table:
     return Table(table.caption, table.columns, table.rows, lines)
 
 
+def gather(table: Table, key: Sequence[int]) -> Table:
+    """Put rows that say the same into one line wherever they stand; its first cell names them, the first few at least.
+
+    Args:
+        table: Its rows are kept, for the file; the first cell of each is a number that rises from row to row.
+        key: See `fold`.
+
+    >>> rows = tuple(cells([n, "a" if n in (1, 2, 5) else "b"]) for n in range(1, 7))
+    >>> [[cell.text for cell in row] for row in gather(Table("", ("System", "State"), rows), [1]).shown]
+    [['1–2, 5', 'a'], ['3–4, 6', 'b']]
+    """
+    alike: dict[tuple[str, ...], list[tuple[Cell, ...]]] = {}
+    for row in table.rows:
+        alike.setdefault(tuple(row[column].text for column in key), []).append(row)
+    lines = tuple(
+        (Cell(_named(rows), sort=rows[0][0].text), *(_range(column) for column in list(zip(*rows, strict=True))[1:]))
+        for rows in alike.values()
+    )
+    return Table(table.caption, table.columns, table.rows, lines)
+
+
+_MOST_RUNS = 6
+
+
+def _named(rows: list[tuple[Cell, ...]]) -> str:
+    """Name rows by the numbers in their first cells, runs of them as one."""
+    numbers = [cell.value for cell, *_ in rows]
+    runs: list[list[int]] = []
+    for number_of_row in numbers:
+        if not isinstance(number_of_row, int):
+            continue
+        if runs and runs[-1][-1] == number_of_row - 1:
+            runs[-1][1:] = [number_of_row]
+        else:
+            runs.append([number_of_row])
+    named = ", ".join("–".join(f"{end:,}" for end in run) for run in runs[:_MOST_RUNS])
+    return named if len(runs) <= _MOST_RUNS else f"{named}, … ({len(rows):,} in all)"
+
+
 def _line(run: list[tuple[Cell, ...]]) -> tuple[Cell, ...]:
     first = Cell(f"{run[0][0].text}–{run[-1][0].text}", sort=run[0][0].sort or run[0][0].text)
     return (first, *(_range(column) for column in list(zip(*run, strict=True))[1:]))

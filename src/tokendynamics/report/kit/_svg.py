@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 from xml.etree import ElementTree  # reads only what vl-convert has just written
 
 import altair as alt
 import vl_convert
+from altair.utils.schemapi import debug_mode
 from markupsafe import Markup
 
 from tokendynamics.report.kit._palette import BLUE, GRID, INK, PAPER, chart_config
@@ -24,14 +26,18 @@ _INHERITED = (
     "fill", "fill-opacity", "stroke", "stroke-opacity", "stroke-width", "stroke-dasharray", "font-size",
     "font-weight", "text-anchor",
 )  # fmt: skip
-_HOVER = re.compile("mark-rect role-mark hover")
+_HOVER = re.compile("mark-(?:rect|symbol) role-mark hover")
+_HIT = re.compile("mark-rect role-mark hit")
 ElementTree.register_namespace("", _SVG)
 
 
 WIDE, NARROW = 740, 258
 """Widths of a chart's plotting area in CSS pixels: for the page, which scales it down, and for a phone."""
 
-Drawing: TypeAlias = alt.Chart | alt.LayerChart | alt.FacetChart | alt.ConcatChart
+_LEAST = {"wide": WIDE + 55.0, "narrow": NARROW + 55.0}
+"""What is drawn is at least as wide as a chart with its axis, or a small one would be blown up to the page's width."""
+
+Drawing: TypeAlias = alt.Chart | alt.LayerChart | alt.FacetChart | alt.ConcatChart | alt.HConcatChart | alt.VConcatChart
 
 
 @dataclass(frozen=True)
@@ -61,10 +67,22 @@ def draw_for_screens(
         description: See `draw`.
         keys: See `draw`.
     """
-    wide = draw(make(WIDE), ident=ident, title=title, description=description, keys=keys, screen="wide")
-    return wide + draw(
-        make(NARROW), ident=f"{ident}-narrow", title=title, description=description, keys=keys, screen="narrow"
+    # Altair would hold every axis against its schema: half of the time, for charts that are the project's own.
+    with debug_mode(False):
+        wide, narrow = make(WIDE), make(NARROW)
+    drawn = draw(wide, ident=ident, title=title, description=description, keys=keys, screen="wide")
+    return drawn + draw(
+        narrow, ident=f"{ident}-narrow", title=title, description=description, keys=keys, screen="narrow"
     )
+
+
+def inline(rows: Sequence[Mapping[str, Any]]) -> alt.Data:
+    """Return rows as data of a chart, as text: altair walks through anything else value by value, several times.
+
+    Args:
+        rows: Plain values; None where there is none.
+    """
+    return alt.Data(values=json.dumps(rows), format={"type": "json"})
 
 
 def draw(
@@ -79,7 +97,8 @@ def draw(
     """Draw `chart` without a browser.
 
     Args:
-        chart: The chart; marks named ``hover…`` keep their description as a native tooltip.
+        chart: The chart; marks named ``hover…`` keep their description as a native tooltip, and those named ``hit…``
+            as the name of the table that holds what the pointer is over.
         ident: Prefix of every id inside.
         title: The question that the figure answers.
         description: What there is to see, in a sentence with numbers.
@@ -91,8 +110,10 @@ def draw(
     root = ElementTree.fromstring(vl_convert.vegalite_to_svg(specification))  # noqa: S314
     if screen in {"narrow", "notebook"}:
         _drop_hover(root)
+    _mark_hits(root)
     _slim(root, tooltips=False)
     _rename_ids(root, ident)
+    _widen(root, _LEAST.get(screen, 0.0))
     _add_keys(root, keys)
     _describe(root, ident, title, description)
     if screen == "notebook":
@@ -100,6 +121,21 @@ def draw(
     elif screen:
         root.set("class", screen)
     return Markup(ElementTree.tostring(root, encoding="unicode"))  # noqa: S704  # serialised, hence escaped
+
+
+def _mark_hits(root: ElementTree.Element) -> None:
+    """Turn the description of what takes the pointer into the name of the table that its numbers are read from."""
+    for group in root.iter():
+        if _HIT.search(group.get("class", "")):
+            for mark in group:
+                mark.set("data-table", mark.get("aria-label", ""))
+                mark.set("data-class", "hit")
+
+
+def _widen(root: ElementTree.Element, least: float) -> None:
+    if float(root.attrib["width"]) < least:
+        root.set("width", f"{least:g}")
+        root.set("viewBox", f"0 0 {least:g} {root.attrib['height']}")
 
 
 def _drop_hover(root: ElementTree.Element) -> None:
@@ -116,6 +152,7 @@ def _drop_hover(root: ElementTree.Element) -> None:
 
 def _slim(element: ElementTree.Element, tooltips: bool) -> None:
     tooltips = tooltips or _HOVER.search(element.get("class", "")) is not None
+    rectangles = "mark-rect" in element.get("class", "")
     for child in list(element):
         if _draws_nothing(child):
             element.remove(child)
@@ -131,7 +168,11 @@ def _slim(element: ElementTree.Element, tooltips: bool) -> None:
     for name in ("d", "transform", "x2", "y2", "fill-opacity"):
         if name in element.attrib:
             element.set(name, _LONG_NUMBER.sub(lambda found: f"{float(found[0]):.2f}", element.attrib[name]))
+    if "data-class" in element.attrib:
+        element.set("class", element.attrib.pop("data-class"))
     _as_circle(element)
+    if rectangles:
+        _join(element)
     _hoist(element)
     if text:
         ElementTree.SubElement(element, f"{{{_SVG}}}title").text = text
@@ -145,6 +186,21 @@ def _as_circle(element: ElementTree.Element) -> None:
         element.tag = f"{{{_SVG}}}circle"
         del element.attrib["d"]
         element.set("r", arcs[1])
+
+
+def _join(group: ElementTree.Element) -> None:
+    """Make one path of rectangles that follow each other and look alike: a matrix of 3600 entries stays small."""
+    former: ElementTree.Element | None = None
+    seen: dict[str, str] = {}
+    for mark in list(group):
+        look = {name: value for name, value in mark.attrib.items() if name != "d"}
+        if former is not None and look == seen and len(mark) == len(former) == 0 and "d" in mark.attrib:
+            former.set("d", former.get("d", "") + mark.attrib["d"])
+            group.remove(mark)
+            continue
+        former, seen = mark, look
+    if len(group) and "d" in group[0].attrib:
+        group.set("shape-rendering", "crispEdges")
 
 
 def _hoist(group: ElementTree.Element) -> None:

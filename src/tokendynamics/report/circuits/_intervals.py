@@ -1,0 +1,136 @@
+"""Estimates with their intervals, one a row under the heading of what they belong to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import altair as alt
+
+from tokendynamics.report.kit._palette import BLUE, INK, ORANGE
+from tokendynamics.report.kit._svg import WIDE, Drawing, inline
+
+_ROW, _LETTER, _LEAST = 21, 7.0, 140.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the drawing.
+
+    Attributes:
+        label: What is estimated, or a heading.
+        value: None for a heading.
+        low: Lower end of the interval; None where there is none.
+        high: Upper end.
+        written: What stands at the right.
+        colour: Of a bar.
+    """
+
+    label: str
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    written: str = ""
+    colour: str = BLUE
+
+
+def intervals_chart(
+    rows: Sequence[Row],
+    *,
+    domain: tuple[float, float],
+    width: float,
+    rule: tuple[float, str] | None = None,
+    bars: bool = False,
+    percent: bool = False,
+) -> Drawing:
+    """Draw rows of estimates on one axis; what lies beyond its ends stands there.
+
+    Args:
+        rows: In order from the top.
+        domain: Of the axis.
+        width: Of the whole drawing but for its margin; names and numbers take their part of it.
+        rule: A value marked across, and its name.
+        bars: Whether values are bars from zero instead of points.
+        percent: Whether the axis is in percent.
+    """
+    names = max((_LETTER * len(row.label) for row in rows), default=0.0) + 10
+    written = max((_LETTER * len(row.written) for row in rows), default=0.0) + 10
+    room = width + 50 - names
+    # Where the numbers would leave the marks no room they are left to the table.
+    inner = room - written if room - written >= _LEAST else room
+    height = _ROW * len(rows)
+    ticks = alt.Axis(title=None, grid=True, tickCount=8 if width >= WIDE else 4, format="%" if percent else "~g")
+    x = alt.X("x:Q", scale=alt.Scale(domain=list(domain), nice=False), axis=ticks)
+    y = _names(rows, names)
+    layers: list[alt.Chart] = []
+    if rule is not None:
+        layers += _rule(rule, x)
+    layers += _marks(rows, domain, x, y, bars)
+    said = [{"y": n + 0.5, "text": row.written} for n, row in enumerate(rows) if row.written]
+    if said and inner < room:
+        base = alt.Chart(inline(said)).mark_text(x=inner + 10, align="left", fontSize=12, color=INK, baseline="middle")
+        layers.append(base.encode(y=y, text="text:N"))
+    return alt.layer(*layers, width=inner, height=height)
+
+
+def _names(rows: Sequence[Row], extent: float) -> alt.Y:
+    """Return an axis with the name of each row, headings in bold, as wide as browsers' letters may be."""
+    places = [n + 0.5 for n in range(len(rows))]
+    labels = json.dumps({str(place): row.label for place, row in zip(places, rows, strict=True)})
+    headings = [place for place, row in zip(places, rows, strict=True) if row.value is None]
+    weight: Any = {"condition": {"test": f"indexof({headings}, datum.value) >= 0", "value": 600}, "value": 400}
+    axis = alt.Axis(
+        title=None, values=places, labelExpr=f"({labels})[datum.value]", labelFontWeight=weight, labelColor=INK,
+        labelLimit=400, labelOverlap=False, grid=False, labelPadding=8, minExtent=extent,
+    )  # fmt: skip
+    return alt.Y("y:Q", scale=alt.Scale(domain=[len(rows), 0], nice=False), axis=axis)
+
+
+def _rule(rule: tuple[float, str], x: alt.X) -> list[alt.Chart]:
+    base = alt.Chart(inline([{"x": rule[0]}]))
+    look: dict[str, Any] = {"align": "left", "dx": 5, "y": -8, "color": ORANGE, "fontSize": 11}
+    return [
+        base.mark_rule(color=ORANGE, strokeWidth=1.4, strokeDash=[5, 3]).encode(x=x),
+        base.mark_text(text=rule[1], **look).encode(x=x),
+    ]
+
+
+def _marks(rows: Sequence[Row], domain: tuple[float, float], x: alt.X, y: alt.Y, bars: bool) -> list[alt.Chart]:
+    def within(value: float) -> float:
+        return min(max(value, domain[0]), domain[1])
+
+    values = [
+        {"x": within(row.value), "zero": 0.0, "y": n + 0.5, "top": n + 0.05, "foot": n + 0.95, "colour": row.colour}
+        for n, row in enumerate(rows)
+        if row.value is not None
+    ]
+    spans = [
+        {"x": within(row.low), "x2": within(row.high), "y": n + 0.5, "top": n + 0.32, "foot": n + 0.68}
+        for n, row in enumerate(rows)
+        if row.low is not None and row.high is not None
+    ]
+    layers: list[alt.Chart] = []
+    fill = alt.Fill("colour:N", scale=None)
+    if bars:
+        base = alt.Chart(inline(values)).mark_rect(fillOpacity=0.55)
+        layers.append(base.encode(x=x, x2="zero:Q", y=_at(y, "top"), y2="foot:Q", fill=fill))
+    ink = INK if bars else BLUE
+    if spans:
+        base = alt.Chart(inline(spans))
+        layers.append(base.mark_rule(color=ink, strokeWidth=1.6 if bars else 2.4).encode(x=x, x2="x2:Q", y=y))
+        for end in ("x", "x2"):
+            cap = base.mark_rule(color=ink, strokeWidth=1.6)
+            layers.append(cap.encode(x=_at(x, end), y=_at(y, "top"), y2="foot:Q"))
+    if not bars:
+        points = alt.Chart(inline(values)).mark_point(shape="circle", size=55, opacity=1, strokeWidth=0)
+        layers.append(points.encode(x=x, y=y, fill=fill))
+    return layers
+
+
+def _at(axis: Any, field: str) -> Any:
+    """Return the same axis for another field."""
+    made = axis.copy()
+    made.shorthand = f"{field}:Q"
+    return made
