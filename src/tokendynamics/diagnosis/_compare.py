@@ -202,6 +202,7 @@ def _comparison(
         gaps=_all_gaps(found, names[1:]),
         partings=partings,
         weights=products,
+        halved=None,
         sentences=words,
         conventions=_conventions(found, weights=products is not None),
         manifest=record,

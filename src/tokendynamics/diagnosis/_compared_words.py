@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -88,7 +89,15 @@ def parting_finding(names: tuple[str, str], parting: Parting | None, why: str, d
         "gradual": f"They part little by little ({_ends(parting)}), and no layer stands out.",
     }
     text = texts.get(parting.kind) or _located(parting)
-    return Finding(f"{names[1]} against {names[0]}: {text[0].lower()}{text[1:]}", "updates", parting.plain())
+    return Finding(f"{names[1]} against {names[0]}: {text[0].lower()}{text[1:]}", "updates", _known_values(parting))
+
+
+def _known_values(parting: Parting) -> dict[str, Any]:
+    """Return the numbers of a sentence: what is none, or infinite, does not stand there."""
+    found = {name: each for name, each in parting.plain().items() if each is not None}
+    for each in (*(found.get(name, {}) for name in ("first", "start", "largest")), *found["resized"]):
+        each.pop("rounding", None)
+    return found
 
 
 def _ends(parting: Parting) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import xarray as xr
 
-from tokendynamics.diagnosis._stored import SUFFIXES, SUMMARY, TABLES, stored_fields
+from tokendynamics.diagnosis._stored import SUFFIXES, SUMMARY, TABLES, stored_fields, verdict_as_plain
 from tokendynamics.diagnosis._verdict import Verdict, mean_over_prompts, spread_over_prompts
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.numerics._extras import require
@@ -182,13 +182,7 @@ def summary(diagnosis: Diagnosis) -> dict[str, Any]:
     spread = spread_over_prompts(diagnosis.trace)
     return {
         "model": plain(diagnosis.model),
-        "verdict": {
-            "state": diagnosis.verdict.state,
-            "worst": asdict(diagnosis.verdict.worst),
-            "layers": list(diagnosis.verdict.layers),
-            "sentences": [plain(asdict(finding)) for finding in diagnosis.verdict.sentences],
-            "details": [plain(asdict(finding)) for finding in diagnosis.verdict.details],
-        },
+        "verdict": verdict_as_plain(diagnosis.verdict),
         "audit": None if diagnosis.audit is None else _layer_table(diagnosis.audit),
         "audit_refused": diagnosis.audit_refused,
         "trace_spread": {str(name): plain(variable.values) for name, variable in spread.items()},
