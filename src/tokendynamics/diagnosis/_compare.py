@@ -25,6 +25,8 @@ from tokendynamics.diagnosis._diagnose import describe
 from tokendynamics.diagnosis._differences import paired_differences, side_by_side
 from tokendynamics.diagnosis._finding import Finding
 from tokendynamics.diagnosis._first_difference import JUMP, ROUNDINGS, Parting, parting_of
+from tokendynamics.diagnosis._halved_parts import HalvedParts, halved_parts
+from tokendynamics.diagnosis._halved_words import halved_convention, halved_finding
 from tokendynamics.diagnosis._prompt_trace import SINK_RATIO
 from tokendynamics.diagnosis._result import Convention
 from tokendynamics.diagnosis._together import Together, run_together
@@ -51,6 +53,7 @@ def compare(
     baseline: Literal["untrained"] | None = None,
     seed: int = 0,
     weights: bool = True,
+    halved: bool = False,
     sinks: str | Sequence[int] = "detect",
     sink_ratio: float = SINK_RATIO,
     truncate: bool = False,
@@ -70,7 +73,9 @@ def compare(
         names: What to call the models, in order; None for their own names.
         baseline: "untrained" for one more model: the first one's architecture with its initial weights.
         seed: Of these weights.
-        weights: Whether the attention weights are compared too.
+        weights: Whether the weights are compared too.
+        halved: Whether each part of each layer is also run at a half, and what that does to the loss is compared:
+            twice as many passes as there are layers, and one more, of every model.
         sinks: Which tokens are left out; see `tokendynamics.trace`, also for `sink_ratio` and `truncate`.
         sink_ratio: Likewise.
         truncate: Likewise.
@@ -99,10 +104,11 @@ def compare(
         prompts = named_prompts(default_texts() if texts is None else texts)
         found = run_together(ckpts, prompts, sinks, sink_ratio, truncate, report)
         products, unlike = weight_differences(ckpts, report) if weights else (None, ("not asked for",) * len(ckpts[1:]))
+        parts = halved_parts(ckpts, found.given, found.tokens_shared, report) if halved else None
     made_by, parameters = command or _call(ckpts), _parameters(ckpts, found, truncate, baseline)
     drawn = seed if baseline else ckpts[0].random_seed
     record = manifest(made_by, parameters, seed=drawn, started=started, threads=in_force)
-    return _comparison(ckpts, called, found, products, unlike, record)
+    return _comparison(ckpts, called, found, products, unlike, parts, record)
 
 
 def _call(ckpts: Sequence[Checkpoint]) -> str:
@@ -179,6 +185,7 @@ def _comparison(
     found: Together,
     products: xr.Dataset | None,
     unlike: Sequence[str],
+    halved: HalvedParts | None,
     record: dict[str, Any],
 ) -> Comparison:
     coarsest = [max((ckpts[0], each), key=lambda ckpt: torch.finfo(ckpt.dtype).eps) for each in ckpts[1:]]
@@ -192,6 +199,10 @@ def _comparison(
         products = products.assign_coords(model=list(names), other=list(names[1:]))
     verdicts = tuple(judge(None, trace) for trace in found.traces)
     words = _sentences(names, found, verdicts, partings, differences, products, unlike, [_dtype(c) for c in coarsest])
+    if halved is not None:
+        pairs = enumerate(zip(names[1:], coarsest, strict=True))
+        own = [halved_finding((names[0], name), halved, at, torch.finfo(each.dtype).eps) for at, (name, each) in pairs]
+        words = (*words[:-1], *own, words[-1])
     return Comparison(
         models=names,
         descriptions=tuple(describe(ckpt) for ckpt in ckpts),
@@ -202,11 +213,15 @@ def _comparison(
         gaps=_all_gaps(found, names[1:]),
         partings=partings,
         weights=products,
-        halved=None,
+        halved=None if halved is None else _labelled(halved, names, found.traces[0].prompt.values.tolist()),
         sentences=words,
-        conventions=_conventions(found, weights=products is not None),
+        conventions=_conventions(found, weights=products is not None, halved=halved is not None),
         manifest=record,
     )
+
+
+def _labelled(halved: HalvedParts, names: Sequence[str], prompts: list[str]) -> xr.Dataset:
+    return halved.table.assign_coords(model=list(names), other=list(names[1:]), prompt=prompts)
 
 
 def _all_gaps(found: Together, others: Sequence[str]) -> xr.Dataset | None:
@@ -247,7 +262,7 @@ def _left_out(traces: Sequence[xr.Dataset]) -> int:
     return int(np.max((counts.sel(sinks="kept") - counts.sel(sinks="removed")).sum("prompt").values))
 
 
-def _conventions(found: Together, *, weights: bool) -> tuple[Convention, ...]:
+def _conventions(found: Together, *, weights: bool, halved: bool) -> tuple[Convention, ...]:
     attrs = found.traces[0].attrs
     chosen = [
         Convention("Sinks", attrs["sinks"], "each model would be measured on tokens of its own"),
@@ -271,4 +286,6 @@ def _conventions(found: Together, *, weights: bool) -> tuple[Convention, ...]:
                 "factors themselves differ where nothing of what the network computes does",
             )
         )
+    if halved:
+        chosen.append(Convention(*halved_convention()))
     return tuple(chosen)

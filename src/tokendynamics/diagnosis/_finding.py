@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import xarray as xr
 
-FigureName = Literal["shares", "agreement", "norms", "updates", "attention", "components", "weights", "paths"]
+FigureName = Literal["shares", "agreement", "norms", "updates", "attention", "components", "weights", "paths", "halved"]
 
 
 @dataclass(frozen=True)

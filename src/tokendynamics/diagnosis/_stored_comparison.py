@@ -59,7 +59,7 @@ _TABLE_DIMS: dict[str, Dims] = {
 """Variables that every reader of a comparison asks for; the rest stands and falls with them."""
 
 _TRACE_DIMS: Dims = DIMS["trace"] | {
-    **{name: _SITE for name in ("kappa_relative", "line_excess")},
+    **dict.fromkeys(("kappa_relative", "line_excess"), _SITE),
     **{f"{name}_interval": (*_SITE, "bound") for name in ("kappa_relative", "line_excess")},
     "shares": (*_SITE, "share"),
     "shares_interval": (*_SITE, "share", "bound"),

@@ -10,6 +10,7 @@ import xarray as xr
 from tokendynamics.diagnosis._compared_words import part_named
 from tokendynamics.diagnosis._comparison import Comparison
 from tokendynamics.report.comparison._curves import Curve, curves_figure
+from tokendynamics.report.comparison._halved import halved_section
 from tokendynamics.report.kit._figure import Figure, Section, Table, cells
 from tokendynamics.report.kit._page import render, write_page
 from tokendynamics.report.kit._text import duration, moment, number, written
@@ -28,13 +29,14 @@ def render_comparison(comparison: Comparison) -> str:
     """
     names = ", ".join(comparison.models)
     sections = (
-        _states(comparison), _shares(comparison), _parting(comparison), _weights(comparison), _texts(comparison)
+        _states(comparison), _shares(comparison), _parting(comparison), halved_section(comparison),
+        _weights(comparison), _texts(comparison),
     )  # fmt: skip
     return render(
         "comparison.html.jinja",
         title=f"{names}: what differs?",
         verdict_title="What differs",
-        sections=sections,
+        sections=tuple(each for each in sections if each is not None),
         conventions=comparison.conventions,
         manifest=comparison.manifest,
         files=comparison.files,
