@@ -106,16 +106,12 @@ def test_damage_is_seen_where_it_is(found: HalvedParts) -> None:
     assert same.text == "With one part at a half the loss of the same changes as that of whole does, to the last bit."
 
 
-def test_gradients_of_consensus_do_not_see_it(whole: Any, texts: dict[str, list[int]]) -> None:
-    """∂κ/∂α is largest for the same part with the damage and without."""
-    largest = []
-    for made in (whole, silenced_head(whole, 2, 3)[0], louder_attention(whole, 2, 3)[0]):
-        ckpt = td.load(made)
-        packs = ckpt.packs([torch.tensor(ids) for ids in list(texts.values())[:20]])
-        with ckpt.gated() as gated:
-            kappa = sensitivities(gated, packs, 4.0, silent, LAYERS).kappa
-        largest.append(divmod(int(np.abs(kappa).argmax()), 2))
-    assert largest == [(2, 0)] * 3
+def test_the_largest_gradient_of_consensus_is_elsewhere(whole: Any, texts: dict[str, list[int]]) -> None:
+    ckpt = td.load(silenced_head(whole, 2, 3)[0])
+    packs = ckpt.packs([torch.tensor(ids) for ids in list(texts.values())[:20]])
+    with ckpt.gated() as gated:
+        kappa = np.abs(sensitivities(gated, packs, 4.0, silent, LAYERS).kappa)
+    assert (kappa > 1.1 * kappa[1, 0]).any()
 
 
 def noise(seed: int, parts: int = 60, texts: int = 14) -> HalvedParts:

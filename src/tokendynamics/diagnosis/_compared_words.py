@@ -144,15 +144,15 @@ def _share(number: float) -> str:
     return f"{number:.2g}"
 
 
-def weights_finding(names: tuple[str, str], weights: xr.Dataset | None, why: str) -> Finding:
+def weights_finding(names: tuple[str, str], weights: xr.Dataset, why: str) -> Finding:
     """Say in which layers the attention's products differ.
 
     Args:
         names: Of the first network and the other one.
-        weights: From `weight_differences`, of the other one; None if they were not asked for.
+        weights: From `weight_differences`, of the other one.
         why: What was not compared, and why.
     """
-    if weights is None or bool(weights.ov_difference.isnull().all() and weights.qk_difference.isnull().all()):
+    if bool(weights.ov_difference.isnull().all() and weights.qk_difference.isnull().all()):
         text = f"The attention weights of {names[1]} and {names[0]} are not compared{': ' * bool(why)}{why}."
         return Finding(text, "weights", {"why": why})
     layers = weights.layer.values

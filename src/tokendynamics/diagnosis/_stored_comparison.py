@@ -46,8 +46,8 @@ _TABLE_DIMS: dict[str, Dims] = {
     },
     "gaps": {"update_difference": ("other", "prompt", "layer", "component")},
     "weights": {
-        **{f"{part}_norm": ("model", "layer") for part in ("qk", "ov")},
-        **{f"{part}_{kind}": ("other", "layer") for part in ("qk", "ov") for kind in ("difference", "angle")},
+        **{f"{part}_norm": ("model", "layer") for part in ("qk", "ov", "ff")},
+        **{f"{part}_{kind}": ("other", "layer") for part in ("qk", "ov", "ff") for kind in ("difference", "angle")},
     },
     "halved": {
         "loss": ("model", "prompt"),
@@ -58,7 +58,8 @@ _TABLE_DIMS: dict[str, Dims] = {
 }
 """Variables that every reader of a comparison asks for; the rest stands and falls with them."""
 
-_TRACE_DIMS: Dims = DIMS["trace"] | {
+_TRACE_DIMS: Dims = {
+    **DIMS["trace"],
     **dict.fromkeys(("kappa_relative", "line_excess"), _SITE),
     **{f"{name}_interval": (*_SITE, "bound") for name in ("kappa_relative", "line_excess")},
     "shares": (*_SITE, "share"),
@@ -121,11 +122,15 @@ def _by_name(values: Any, names: Sequence[str]) -> list[Any]:
 def _parting(values: Any) -> Parting | None:
     if values is None:
         return None
+    resized = (_difference(each) for each in values["resized"])
     return Parting(
-        one_of(Kind, values["kind"], "kind"),
-        *(_difference(values[name]) for name in ("first", "start", "largest")),
-        tuple(each for one in values["resized"] if (each := _difference(one)) is not None),
-        *(_number(values[name]) for name in ("early", "late")),
+        kind=one_of(Kind, values["kind"], "kind"),
+        first=_difference(values["first"]),
+        start=_difference(values["start"]),
+        largest=_difference(values["largest"]),
+        resized=tuple(each for each in resized if each is not None),
+        early=_number(values["early"]),
+        late=_number(values["late"]),
     )
 
 
