@@ -58,7 +58,9 @@ def test_differences_and_angles_are_those_of_their_definition() -> None:
         spans = [np.linalg.svd(each)[0][:, :8] for each in (one, two)]
         sines.append(1 - np.mean(np.linalg.svd(spans[0].T @ spans[1], compute_uv=False) ** 2))
     np.testing.assert_allclose(found.table.ff_norm[0, 1], total**0.5, rtol=1e-12)
-    np.testing.assert_allclose(found.table.ff_difference[0], [0, (gap / total) ** 0.5, 0], rtol=1e-9, atol=0)
+    np.testing.assert_allclose(
+        found.table.ff_difference[0], np.array([0.0, float(gap / total) ** 0.5, 0.0]), rtol=1e-9, atol=0
+    )
     angle = float(found.table.ff_angle[0, 1])
     assert angle == pytest.approx(np.degrees(np.arcsin(np.mean(sines) ** 0.5)), rel=0.05)
     assert 1 < angle < 89

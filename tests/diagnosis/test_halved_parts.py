@@ -120,7 +120,9 @@ def noise(seed: int, parts: int = 60, texts: int = 14) -> HalvedParts:
     from tokendynamics.diagnosis._halved_parts import _difference, _Losses
 
     plain = torch.full((texts,), 3.0).double()
-    row = _difference(_Losses(plain, torch.zeros_like(draws)), _Losses(plain, draws), parts // 2, True)
+    row = _difference(
+        _Losses(plain, torch.zeros_like(draws)), _Losses(plain, draws), parts // 2, torch.ones(texts, dtype=torch.bool)
+    )
     dims = {"difference": 3, "difference_interval": 4, "difference_surely": 4, "other_layer": 2}
     axes = ("other", "layer", "part", "bound")
     table: dict[str, Any] = {name: (axes[:count], row[name][None]) for name, count in dims.items()}
@@ -208,3 +210,23 @@ def test_parts_at_a_half_are_run_only_when_asked_for(whole: Any) -> None:
     assert comparison.halved is None
     assert not said(comparison)
     assert "halved" not in render_comparison(comparison)
+
+
+def test_copies_of_a_text_make_nothing_surer(whole: Any) -> None:
+    texts = {name: [5, 9, 33, 21, 60, 7] for name in "abc"}
+    found = td.compare(whole, llama_like(1, LAYERS), texts=texts, halved=True, weights=False, names=["a", "b"])
+    assert said(found)[0].endswith("nats (of too few texts for an interval).")
+    assert "κ' is not defined in both" in str(found)
+    assert "“b”, “c” repeat others and count for nothing new" in str(found)
+    two = texts | {"b": [40, 2, 17]}
+    found = td.compare(whole, llama_like(1, LAYERS), texts=two, halved=True, weights=False)
+    without = td.compare(
+        whole, llama_like(1, LAYERS), texts={name: two[name] for name in "ab"}, halved=True, weights=False
+    )
+    assert found.halved is not None
+    assert without.halved is not None
+    np.testing.assert_allclose(found.halved.difference, without.halved.difference, atol=1e-6)
+    np.testing.assert_allclose(
+        found.differences.update_quotient, without.differences.update_quotient, rtol=1e-4, equal_nan=True
+    )
+    assert bool(found.differences.kappa_relative_interval.isnull().all())

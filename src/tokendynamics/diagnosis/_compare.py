@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 import xarray as xr
 from torch import nn
@@ -97,7 +98,7 @@ def compare(
             found,
             weight_differences(ckpts, report) if weights else None,
             feed_forward_differences(ckpts, report) if weights else None,
-            halved_parts(ckpts, found.given, found.tokens_shared, report) if halved else None,
+            halved_parts(ckpts, found.given, found.tokens_shared, report, _different(found)) if halved else None,
             tuple(_coarser(ckpts[0].dtype, ckpt.dtype) for ckpt in ckpts[1:]),
         )
     made_by, parameters = command or _call(ckpts), _parameters(ckpts, found, truncate, baseline)
@@ -202,6 +203,10 @@ def _comparison(
         conventions=conventions_in(measured),
         manifest=record,
     )
+
+
+def _different(found: Together) -> np.ndarray:
+    return found.traces[0].repeats.values < 0
 
 
 def _coarser(one: torch.dtype, other: torch.dtype) -> torch.dtype:

@@ -85,7 +85,9 @@ def sentences_of(
             sentences.append(halved_finding(pair, measured.halved, place, torch.finfo(dtype).eps))
         sentences += _weights_findings(pair, measured, place)
     depths = [trace.sizes["layer"] - 1 for trace in found.traces]
-    sentences.append(tokens_finding(found.tokens_shared, _left_out(found.traces), depths))
+    trace = found.traces[0]
+    repeated = [str(name) for name, of in zip(trace.prompt.values, trace.repeats.values, strict=True) if of >= 0]
+    sentences.append(tokens_finding(found.tokens_shared, _left_out(found.traces), depths, repeated))
     return tuple(each for each in sentences if each is not None)
 
 

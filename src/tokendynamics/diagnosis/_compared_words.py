@@ -198,13 +198,14 @@ def updates_finding(names: tuple[str, str], difference: xr.Dataset) -> Finding |
     return Finding(text, "updates", {"layer": int(layer), "part": part, "quotient": size})
 
 
-def tokens_finding(tokens_shared: bool, left_out: int, depths: Sequence[int]) -> Finding:
+def tokens_finding(tokens_shared: bool, left_out: int, depths: Sequence[int], repeated: Sequence[str] = ()) -> Finding:
     """Say which tokens and which layers are held against each other.
 
     Args:
         tokens_shared: Whether every text is the same tokens in all.
         left_out: Tokens that are left out at some layer.
         depths: Of all networks.
+        repeated: Texts that repeat others.
     """
     if tokens_shared:
         text = "All models read the same tokens, and those that are massive in one of them are left out in all "
@@ -217,6 +218,10 @@ def tokens_finding(tokens_shared: bool, left_out: int, depths: Sequence[int]) ->
     if len(set(depths)) > 1:
         several = ", ".join(map(str, depths))
         text += f" Depths differ ({several} layers): layers are held against each other by relative depth."
+    if repeated:
+        shown = ", ".join(f"“{name}”" for name in repeated[:MOST_NAMED])
+        more = f" and {len(repeated) - MOST_NAMED} more" if len(repeated) > MOST_NAMED else ""
+        text += f" Of the texts, {shown}{more} repeat{'s' * (len(repeated) == 1)} others and count for nothing new."
     return Finding(text, "norms", {"tokens_shared": tokens_shared, "left_out": left_out, "depths": list(depths)})
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 import xarray as xr
-from jaxtyping import Float64
+from jaxtyping import Bool, Float64
 from torch import Tensor
 
 from tokendynamics.diagnosis._prompt_shares import BOUNDS, CONFIDENCE
@@ -51,7 +51,11 @@ class _Losses:
 
 
 def halved_parts(
-    ckpts: Sequence[Checkpoint], given: Sequence[Sequence[Prepared]], tokens_shared: bool, report: Progress
+    ckpts: Sequence[Checkpoint],
+    given: Sequence[Sequence[Prepared]],
+    tokens_shared: bool,
+    report: Progress,
+    different: Bool[np.ndarray, " prompt"] | None = None,
 ) -> HalvedParts:
     """Run every network once as it is and once for each part at a half, and compare the changes of the loss.
 
@@ -63,10 +67,12 @@ def halved_parts(
         given: The prompts of each.
         tokens_shared: Whether they are the same tokens in all; otherwise nats for a token are of different things.
         report: Told after each run.
+        different: Which of the prompts repeat no earlier one, and count in differences; None for all.
 
     Raises:
         CheckpointError: A network does not run.
     """
+    counted = torch.ones(len(given[0]), dtype=torch.bool) if different is None else torch.from_numpy(different)
     found, unknown = [], []
     for ckpt, own in zip(ckpts, given, strict=True):
         why = _why_without(ckpt)
@@ -78,7 +84,7 @@ def halved_parts(
     for number, losses in enumerate(found):
         changes[number, :, : losses.change.shape[1]] = losses.change.numpy()
     grid = ("other", "layer", "part")
-    rows = [_difference(found[0], each, depth, tokens_shared) for each in found[1:]]
+    rows = [_difference(found[0], each, depth, counted & tokens_shared) for each in found[1:]]
     variables = {
         "loss": (("model", "prompt"), np.stack([losses.plain.numpy() for losses in found])),
         "loss_change": (("model", "prompt", "layer", "part"), changes),
@@ -142,14 +148,17 @@ def _why_unpaired(first: _Losses, other: _Losses, tokens_shared: bool) -> str:
         return "their tokens differ, and so does what a nat for each token is of"
     if not bool((first.plain.isfinite() & other.plain.isfinite()).any()):
         return "no text has a second token to predict"
-    return "" if bool(_gaps(first, other).isfinite().any()) else "a loss with a part at a half is not finite"
+    everything = torch.ones(len(first.plain), dtype=torch.bool)
+    return (
+        "" if bool(_gaps(first, other, everything).isfinite().any()) else "a loss with a part at a half is not finite"
+    )
 
 
-def _gaps(first: _Losses, other: _Losses) -> Float64[Tensor, "prompt layer part"]:
-    """Return the other's changes less the first's of the prompts that have losses in both."""
+def _gaps(first: _Losses, other: _Losses, counted: Bool[Tensor, " prompt"]) -> Float64[Tensor, "some layer part"]:
+    """Return the other's changes less the first's of the prompts that count and have losses in both."""
     where = _nearest(first, other)
     gaps = other.change[:, [layer - 1 for layer in where]] - first.change
-    return gaps[first.plain.isfinite() & other.plain.isfinite()]
+    return gaps[counted & first.plain.isfinite() & other.plain.isfinite()]
 
 
 def _nearest(first: _Losses, other: _Losses) -> list[int]:
@@ -157,8 +166,8 @@ def _nearest(first: _Losses, other: _Losses) -> list[int]:
     return [max(1, layer) for layer in nearest_layers(layers, its_layers)[1:]]
 
 
-def _difference(first: _Losses, other: _Losses, depth: int, tokens_shared: bool) -> dict[str, np.ndarray]:
-    gaps = _gaps(first, other)[slice(None) if tokens_shared else slice(0, 0)]
+def _difference(first: _Losses, other: _Losses, depth: int, counted: Bool[Tensor, " prompt"]) -> dict[str, np.ndarray]:
+    gaps = _gaps(first, other, counted)
     count, layers = len(gaps), gaps.shape[1]
     value = gaps.mean(dim=0)
     left = (gaps.sum(dim=0) - gaps) / max(1, count - 1)

@@ -49,7 +49,7 @@ def halved_finding(names: tuple[str, str], found: HalvedParts, place: int, eps: 
     text = (
         f"With one part at a half the loss of {names[1]} changes {most} unlike that of {names[0]} for "
         f"{_part(own, at)}: by {_number(other)} nats instead of {_number(first)}, a difference of "
-        f"{_number(gaps[at])} ({interval}); {int(sure.sum())} of {int((~np.isnan(gaps)).sum())} parts differ surely."
+        f"{_number(gaps[at])} ({interval}); that is sure of {int(sure.sum())} of {int((~np.isnan(gaps)).sum())} parts."
     )
     values = _values(own, at) | {"parts": int(sure.sum()), "interval": [float(low[at]), float(high[at])]}
     return Finding(text, "halved", values)

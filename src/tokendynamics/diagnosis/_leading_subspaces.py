@@ -10,7 +10,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 LEADING = 8
-"""Directions of the leading subspaces that are compared."""
+"""Directions of the leading subspaces that are compared; half of all in a narrow network."""
 
 _STEPS = 4
 """Of the subspace iteration, each with the matrix and its transpose, on twice as many directions as are wanted."""
@@ -31,7 +31,7 @@ def leading_subspace(apply: Apply, transposed: Apply, rows: int) -> Float64[Tens
     >>> found.shape, bool(found[:8].norm(dim=0).min() > 0.99)
     (torch.Size([20, 8]), True)
     """
-    count = min(LEADING, rows)
+    count = max(1, min(LEADING, rows // 2))  # all directions together are the same in any two matrices
     generator = torch.Generator().manual_seed(0)
     basis = torch.randn(rows, min(2 * count, rows), generator=generator, dtype=torch.float64)
     for _ in range(_STEPS):
