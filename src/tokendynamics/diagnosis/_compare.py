@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 import xarray as xr
 from torch import nn
@@ -65,8 +64,8 @@ def compare(
         baseline: "untrained" for one more model: the first one's architecture with its initial weights.
         seed: Of these weights.
         weights: Whether the weights are compared too.
-        halved: Whether each part of each layer is also run at a half, and what that does to the loss is compared:
-            twice as many passes as there are layers, and one more, of every model.
+        halved: Whether each part of each layer is run at a half too, and what that does to the loss is compared: a
+            pass for each part more, of every model.
         sinks: Which tokens are left out; see `tokendynamics.trace`, also for `sink_ratio` and `truncate`.
         sink_ratio: Likewise.
         truncate: Likewise.
@@ -91,20 +90,23 @@ def compare(
     with limited_threads(threads) as in_force, reporting(progress) as report:
         ckpts = _loaded(models, dtypes, device, allow_pickle, report)
         ckpts += [untrained_twin(ckpts[0], seed)] if baseline else []
-        called = _names(ckpts, names)
-        prompts = named_prompts(default_texts() if texts is None else texts)
+        called, prompts = _names(ckpts, names), named_prompts(default_texts() if texts is None else texts)
         found = run_together(ckpts, prompts, sinks, sink_ratio, truncate, report)
-        measured = Measured(
-            found,
-            weight_differences(ckpts, report) if weights else None,
-            feed_forward_differences(ckpts, report) if weights else None,
-            halved_parts(ckpts, found.given, found.tokens_shared, report, _different(found)) if halved else None,
-            tuple(_coarser(ckpts[0].dtype, ckpt.dtype) for ckpt in ckpts[1:]),
-        )
-    made_by, parameters = command or _call(ckpts), _parameters(ckpts, found, truncate, baseline)
-    drawn = seed if baseline else ckpts[0].random_seed
-    record = manifest(made_by, parameters, seed=drawn, started=started, threads=in_force)
+        measured = _measured(ckpts, found, weights, halved, report)
+    parameters, drawn = _parameters(ckpts, found, truncate, baseline), seed if baseline else ckpts[0].random_seed
+    record = manifest(command or _call(ckpts), parameters, seed=drawn, started=started, threads=in_force)
     return _comparison(ckpts, called, measured, record)
+
+
+def _measured(ckpts: Sequence[Checkpoint], found: Together, weights: bool, halved: bool, report: Progress) -> Measured:
+    different = found.traces[0].repeats.values < 0
+    return Measured(
+        found,
+        weight_differences(ckpts, report) if weights else None,
+        feed_forward_differences(ckpts, report) if weights else None,
+        halved_parts(ckpts, found.given, found.tokens_shared, report, different) if halved else None,
+        tuple(_coarser(ckpts[0].dtype, ckpt.dtype) for ckpt in ckpts[1:]),
+    )
 
 
 def _call(ckpts: Sequence[Checkpoint]) -> str:
@@ -203,10 +205,6 @@ def _comparison(
         conventions=conventions_in(measured),
         manifest=record,
     )
-
-
-def _different(found: Together) -> np.ndarray:
-    return found.traces[0].repeats.values < 0
 
 
 def _coarser(one: torch.dtype, other: torch.dtype) -> torch.dtype:
