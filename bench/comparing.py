@@ -12,7 +12,7 @@ from bench.measure import Comparison, overhead, rounds_of
 from tokendynamics.diagnosis import compare, diagnose
 from tokendynamics.pretrained import load
 
-_SIZES = {"vocab_size": 1000, "hidden_size": 256, "num_hidden_layers": 8, "num_attention_heads": 8}
+_SIZES: dict[str, Any] = {"vocab_size": 1000, "hidden_size": 256, "num_hidden_layers": 8, "num_attention_heads": 8}
 _LENGTHS = range(20, 90, 10)
 """Lengths of 7 texts: from a sentence to a page."""
 
