@@ -11,13 +11,14 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from bench import auditing, circuits, levers, reading, reporting, simulating, spectra, tracing
+from bench import auditing, circuits, comparing, levers, reading, reporting, simulating, spectra, tracing
 from bench.measure import Comparison
 
 BENCHMARKS = {
     "spectra": spectra.run,
     "tracing": tracing.run,
     "levers": levers.run,
+    "comparing": comparing.run,
     "reading": reading.run,
     "auditing": auditing.run,
     "reporting": reporting.run,

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+import tokendynamics as td
 from command_line import call
+from tokendynamics.cli._compare import _several
 
 TINY = {
     "model_type": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 8, "n_positions": 64, "vocab_size": 300,
@@ -72,16 +74,55 @@ def test_one_model_in_two_formats(model: str, capsys: pytest.CaptureFixture[str]
     assert summary["weights"] is None
 
 
+def test_prompts_of_a_file_sinks_and_parts_at_a_half(model: str, tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_text("a cat sat on a mat\n\n0123456789\n  \nA cat sat on\ta mat\n")
+    arguments = ["--prompts", "texts.txt", "--sinks", "0", "--sink-ratio", "8", "--halved", "--out", "out"]
+    assert call(["compare", f"{model}:0", f"{model}:1", *arguments]) == 0
+    found = td.Comparison.open(tmp_path / "out")
+    assert found.traces[0].prompt.values.tolist() == ["texts.txt:1", "texts.txt:3", "texts.txt:5"]
+    assert found.traces[0].attrs["sinks"] == "positions [0] left out at every layer"
+    assert (found.traces[0].token_count.diff("sinks") == -1).all()
+    assert found.halved is not None
+    assert any("With one part at a half" in each.text or "halving" in each.text for each in found.sentences)
+
+
+def test_texts_that_repeat_each_other_are_noted(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    twice = ["--prompt", "a cat sat on a mat", "--prompt", "A cat sat on a mat", "--no-weights", "--out", "out"]
+    assert call(["compare", f"{model}:0", f"{model}:1", *twice]) == 0
+    assert "note: prompts “prompt 1” and “prompt 2” are the same text" in capsys.readouterr().err
+
+
+def test_an_adapter_goes_on_all_models_but_the_first() -> None:
+    lora = Path("lora")
+    alone = _several(("a",), ["float64"], lora, None)
+    assert [(each.name, each.dtype, each.adapter) for each in alone] == [("a", "float64", None), ("a", "float64", lora)]
+    three = _several(("a", "b", "c"), ["float32"], lora, None)
+    assert [each.adapter for each in three] == [None, lora, lora]
+    formats = _several(("a",), ["float32", "bfloat16"], None, "untrained")
+    assert [(each.dtype, each.adapter) for each in formats] == [("float32", None), ("bfloat16", None)]
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
         (["compare"], 2, "Missing argument 'MODELS...'"),
-        (["compare", "MODEL"], 2, "expected a second model, --baseline untrained, or several --dtypes"),
+        (["compare", "MODEL"], 2, "expected a second model, --baseline untrained, --adapter FOLDER"),
         (["compare", "MODEL", "MODEL", "--dtypes", "int4"], 2, "expected formats among float32"),
         (["compare", "MODEL", "MODEL", "--dtypes", "float32,float32,float32"], 2, "one for each of 2 models"),
         (["compare", "MODEL", "MODEL", "--baseline", "trained"], 2, "'trained' is not"),
         (["compare", "MODEL", "MODEL", "--name", "a"], 2, "names: expected 2 different names"),
         (["compare", "MODEL", "MODEL", "--prompt", ""], 2, "prompt"),
+        (["compare", "MODEL", "MODEL", "--prompts", "no.txt"], 2, "'no.txt' does not exist"),
+        (["compare", "MODEL", "MODEL", "--prompts", "blank.txt"], 2, "blank.txt has no line with a prompt"),
+        (["compare", "MODEL", "MODEL", "--prompts", "half.jsonl"], 2, "line 2 of half.jsonl"),
+        (["compare", "MODEL", "MODEL", "--prompts", "blank.txt", "--prompts", "blank.txt"], 2, "is given twice"),
+        (["compare", "MODEL", "MODEL", "--sinks", "first"], 2, "expected 'detect', 'none', or positions"),
+        (["compare", "MODEL", "MODEL", "--sinks", "99", "--prompt", "a cat"], 2, "sinks: expected positions"),
+        (["compare", "MODEL", "MODEL", "--sink-ratio", "1"], 2, "not a number above 1"),
+        (["compare", "MODEL", "--adapter", "no/lora"], 1, "no/lora"),
+        (["compare", "MODEL", "--adapter", "tiny", "--dtypes", "float32,float64"], 2, "one format beside --adapter"),
+        (["compare", "MODEL", "MODEL", "--half", "encoder"], 2, "half: expected None"),
+        (["compare", "MODEL", "MODEL", "--device-map", "a="], 2, "expected 'auto', or modules and devices"),
         (["compare", "MODEL", "no/such/folder"], 1, "no/such/folder"),
         (["compare", "MODEL", "MODEL", "--out", "tiny"], 2, ""),
     ],
@@ -90,6 +131,8 @@ def test_failures_are_one_line_with_their_code(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, words: str
 ) -> None:
     (tmp_path / "tiny" / "report.html").write_text("mine")
+    (tmp_path / "blank.txt").write_text("\n  \n\n")
+    (tmp_path / "half.jsonl").write_text('"a cat"\na dog\n')
     before = sorted(path.name for path in tmp_path.iterdir())
     assert call([model if word == "MODEL" else word for word in arguments]) == code
     printed = capsys.readouterr()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import tokendynamics as td
+from tokendynamics.cli._compare import compare_command, parse_dtypes
 from tokendynamics.cli._diagnose import diagnose_command
 from tokendynamics.cli._loading import LOADING
 
@@ -22,6 +23,11 @@ ABSENT: dict[str, dict[str, str]] = {
         "spec": "MODEL",
         "tokenizer": "an object of Python; a folder has its own",
         "inputs": "a function, for networks in memory",
+        "progress": "a bar where standard error is a terminal",
+    },
+    "compare": {
+        "texts": "--prompt, --text-file and --prompts",
+        "command": "the command line itself",
         "progress": "a bar where standard error is a terminal",
     },
 }
@@ -64,3 +70,25 @@ def test_every_option_says_what_it_is_for() -> None:
     for option in OPTIONS.values():
         if option.param_type_name == "option":
             assert len(getattr(option, "help", None) or "") > 15, option.name
+
+
+OF_COMPARE = {option.name: option for option in compare_command.params}
+FOR_ALL_MODELS = set(LOADING) - {"dtype"}
+"""How each model is read; formats are named for each, as --dtypes."""
+
+
+def test_compare_can_be_asked_what_python_can_and_reads_models_as_diagnose_does() -> None:
+    asked = parameters(td.compare).keys() - ABSENT["compare"].keys()
+    assert asked <= OF_COMPARE.keys()
+    assert OF_COMPARE.keys() - asked == FOR_ALL_MODELS - {"device", "allow_pickle"} | OF_THE_COMMAND - {"model"}
+    for name in FOR_ALL_MODELS - {"adapter"}:
+        assert OF_COMPARE[name].opts == OPTIONS[name].opts
+        assert getattr(OF_COMPARE[name], "help", "") == getattr(OPTIONS[name], "help", None)
+
+
+def test_what_is_left_out_means_the_same_in_a_comparison() -> None:
+    defaults = compare_command.make_context("compare", ["model", "other"]).params
+    for name, parameter in parameters(td.compare).items():
+        if name in OF_COMPARE and name not in ("models", "names", "dtypes"):
+            assert defaults[name] == parameter.default, name
+    assert (defaults["names"], parse_dtypes(defaults["dtypes"])) == ((), ["float32"])

@@ -191,6 +191,7 @@ FLOWS: dict[str, Call] = {
     "certify": _call(td.certify, trajectory=(RUN, "ours"), statements=(["asymptotic-4.1"], "any")),
     "Trajectory.open": _call(td.Trajectory.open, path=(Path("nothing"), "any")),
     "Diagnosis.open": _call(td.Diagnosis.open, folder=(Path("nothing"), "any")),
+    "Comparison.open": _call(td.Comparison.open, folder=(Path("nothing"), "any")),
 }
 
 _LAW: tuple[Any, Kind] = ([0.5, 0.5], "array")

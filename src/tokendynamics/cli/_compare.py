@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokendynamics.cli._diagnose import REPORT, named_prompts
-from tokendynamics.cli._options import Folder, check_writable, half_option, overwrite_option, whole
+from tokendynamics.cli._diagnose import REPORT
+from tokendynamics.cli._loading import LOADING, loading_options_without
+from tokendynamics.cli._options import Folder, check_writable, overwrite_option, sink_options, whole
+from tokendynamics.cli._prompts import named_prompts, prompt_options
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -29,7 +31,8 @@ Examples:
   tokendynamics compare smollm2 --baseline untrained       trained against its initial weights
   tokendynamics compare ./base ./tuned                     before and after fine-tuning
   tokendynamics compare smollm2 --dtypes float32,bfloat16  one model in two number formats
-  tokendynamics compare model-f16.gguf model-q4.gguf --text-file page.txt
+  tokendynamics compare model-f16.gguf model-q4.gguf --prompts population.txt
+  tokendynamics compare ./base --adapter ./lora --halved   what an adapter changes, and what losing a part costs
 """
 
 
@@ -52,14 +55,7 @@ def parse_dtypes(words: str) -> list[str]:
 
 @click.command("compare", epilog=_EPILOG)
 @click.argument("models", nargs=-1, required=True)
-@click.option("--prompt", "prompts", multiple=True, help="A text to follow through the models; may be repeated.")
-@click.option(
-    "--text-file",
-    "text_files",
-    multiple=True,
-    type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
-    help="A UTF-8 file that is one prompt ('-' reads standard input); may be repeated.",
-)
+@prompt_options
 @click.option("--baseline", type=click.Choice(["untrained"]), help="One more model: the first with initial weights.")
 @click.option("--seed", type=whole(0), default=0, show_default=True, help="Of the baseline's weights.")
 @click.option("--name", "names", multiple=True, help="What to call a model, in order; once for each.")
@@ -69,12 +65,18 @@ def parse_dtypes(words: str) -> list[str]:
     show_default=True,
     help="Precision of the forward passes: one for all, one for each, or several for one model.",
 )
-@click.option("--weights/--no-weights", default=True, help="Compare the attention weights too.  [default: weights]")
-@click.option("--device", default="cpu", show_default=True, help="Where the forward passes run, such as cuda:0.")
-@click.option("--threads", type=whole(1), help="CPU threads; two are often slower than one.")
-@half_option()
+@click.option("--weights/--no-weights", default=True, help="Compare the weights too.  [default: weights]")
+@click.option("--halved", is_flag=True, help="Also run every part at a half, and compare what that does to the loss.")
+@sink_options
 @click.option("--truncate", is_flag=True, help="Cut prompts longer than the context instead of refusing them.")
-@click.option("--allow-pickle", is_flag=True, help="Read pickled weights (weights only, but trust their source).")
+@click.option("--threads", type=whole(1), help="CPU threads; two are often slower than one.")
+@click.option(
+    "--adapter",
+    type=Folder(),
+    help="Folder of an adapter (LoRA and the like) for all MODELS but the first; one model is compared with itself "
+    "with it.",
+)
+@loading_options_without("dtype", "adapter")
 @click.option("--out", type=Folder(), help="Folder of the results.  [default: comparison-MODELS]")
 @click.option(
     "--format",
@@ -90,30 +92,26 @@ def compare_command(
     models: tuple[str, ...],
     prompts: tuple[str, ...],
     text_files: tuple[Path, ...],
-    baseline: str | None,
-    seed: int,
-    names: tuple[str, ...],
+    prompt_files: tuple[Path, ...],
     dtypes: str,
-    weights: bool,
-    device: str,
-    threads: int | None,
-    half: str | None,
-    truncate: bool,
-    allow_pickle: bool,
+    adapter: Path | None,
+    names: tuple[str, ...],
     out: Path | None,
     data_format: str,
     overwrite: bool,
     as_json: bool,
+    **chosen: Any,
 ) -> None:
     """Say what differs between MODELS, where it begins and which part does it, and write a report.
 
     The first model is what each of the others is held against. A model is a built-in name (smollm2, minilm), a folder
-    with config.json and safetensors, a .gguf file, a hub id, or random:NAME[:SEED] for untrained weights.
+    with config.json and safetensors, a .gguf file, a hub id, or random:NAME[:SEED] for untrained weights. How a model
+    is read (--half, --stream, --device and the like) counts for all.
     """
-    formats = parse_dtypes(dtypes)
-    texts = named_prompts(prompts, text_files)
+    loading = {name: chosen.pop(name) for name in LOADING if name in chosen}
+    several = _several(models, parse_dtypes(dtypes), adapter, chosen["baseline"])
+    texts = named_prompts(prompts, text_files, prompt_files)
     check_writable(out)
-    _check_count(models, formats, baseline)
 
     from tokendynamics.cli._output import Output
     from tokendynamics.diagnosis import compare
@@ -122,20 +120,11 @@ def compare_command(
     output = Output(as_json=as_json)
     folder = out or Path(f"comparison-{re.sub(r'[^A-Za-z0-9._-]+', '-', '-'.join(Path(each).name for each in models))}")
     check_free(folder, (REPORT, "comparison.json"), _writer(), overwrite=overwrite, argument="--out")
-    ckpts = _loaded(models, formats, device, half, allow_pickle, output)
+    ckpts = [_loaded(each, loading, output) for each in several]
+    output.note_repeated(texts or {})
     with output.progress() as progress:
-        found = compare(
-            *ckpts,
-            texts=texts,
-            names=names or None,
-            baseline=baseline,  # type: ignore[arg-type]
-            seed=seed,
-            weights=weights,
-            truncate=truncate,
-            threads=threads,
-            command=shlex.join(["tokendynamics", *sys.argv[1:]]),
-            progress=progress,
-        )
+        command = shlex.join(["tokendynamics", *sys.argv[1:]])
+        found = compare(*ckpts, texts=texts, names=names or None, **chosen, command=command, progress=progress)
     _show(output, _write(found, folder, data_format, overwrite), folder / REPORT, as_json)
 
 
@@ -145,30 +134,38 @@ def _writer() -> str:
     return WRITER
 
 
-def _check_count(models: tuple[str, ...], formats: list[str], baseline: str | None) -> None:
+@dataclass(frozen=True)
+class _Given:
+    """A model as it is asked for."""
+
+    name: str
+    dtype: str
+    adapter: Path | None
+
+
+def _several(models: tuple[str, ...], formats: list[str], adapter: Path | None, baseline: str | None) -> list[_Given]:
+    """Return what is to be loaded: one model once for each of its formats, or without its adapter and with it."""
     if len(models) > 1 and len(formats) not in (1, len(models)):
         message = f"expected one format, or one for each of {len(models)} models, got {len(formats)}"
         raise click.BadParameter(message, param_hint="--dtypes")
-    if len(models) == 1 and len(formats) == 1 and baseline is None:
-        raise click.UsageError("expected a second model, --baseline untrained, or several --dtypes")
+    if len(models) == 1 and len(formats) > 1 and adapter is not None:
+        message = f"expected one format beside --adapter, which is the one difference then, got {len(formats)}"
+        raise click.BadParameter(message, param_hint="--dtypes")
+    if len(models) == 1 and len(formats) == 1 and baseline is None and adapter is None:
+        raise click.UsageError("expected a second model, --baseline untrained, --adapter FOLDER, or several --dtypes")
+    count = max(len(models), len(formats), 1 if adapter is None else 2)
+    models = models * count if len(models) == 1 else models
+    formats = formats * count if len(formats) == 1 else formats
+    pairs = enumerate(zip(models, formats, strict=True))
+    return [_Given(name, dtype, adapter if place else None) for place, (name, dtype) in pairs]
 
 
-def _loaded(
-    models: tuple[str, ...], formats: list[str], device: str, half: str | None, allow_pickle: bool, output: Output
-) -> list[Checkpoint]:
+def _loaded(given: _Given, loading: dict[str, Any], output: Output) -> Checkpoint:
     from tokendynamics.pretrained import load
 
-    count = max(len(models), len(formats))
-    several = list(models) if len(models) > 1 else list(models) * count
-    dtypes = formats if len(formats) > 1 else formats * count
-    found = []
-    for model, dtype in zip(several, dtypes, strict=True):
-        output.say(f"Loading {model}")
-        with output.progress() as progress:
-            found.append(
-                load(model, half=half, dtype=dtype, device=device, allow_pickle=allow_pickle, progress=progress)
-            )
-    return found
+    output.say(f"Loading {given.name}")
+    with output.progress() as progress:
+        return load(given.name, adapter=given.adapter, dtype=given.dtype, **loading, progress=progress)
 
 
 def _write(found: Comparison, folder: Path, data_format: str, overwrite: bool) -> Comparison:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokendynamics.cli._loading import LOADING, loading_options
-from tokendynamics.cli._options import Above, Folder, Sinks, check_writable, overwrite_option, whole
+from tokendynamics.cli._options import Folder, check_writable, overwrite_option, sink_options, whole
 from tokendynamics.cli._prompts import named_prompts, prompt_options
 from tokendynamics.numerics._printable import shortened
 
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 REPORT = "report.html"
 _MOST_LAYERS = 10_000
 """No network has more; a typing error should not fill the memory."""
-
-_MOST_NOTES = 5
-"""Prompts that repeat each other may be many; the first few say what is wrong with the file."""
 
 _EPILOG = """
 \b
@@ -69,21 +66,7 @@ Examples:
     help="Turn parts down to see which of them makes the tokens agree: about 15 passes of each text, with gradients.",
 )
 @click.option("--layers", help="Layers to audit, such as 1-10,30 (the tokens are traced through all of them).")
-@click.option(
-    "--sinks",
-    type=Sinks(),
-    metavar="detect|none|POSITIONS",
-    default="detect",
-    show_default=True,
-    help="What is left out as a sink: tokens found by their norm, none, or positions such as 0,1.",
-)
-@click.option(
-    "--sink-ratio",
-    type=Above(1.0),
-    default=4.0,
-    show_default=True,
-    help="How many times the median norm of its prompt makes a token a sink.",
-)
+@sink_options
 @click.option("--truncate", is_flag=True, help="Cut prompts longer than the context instead of refusing them.")
 @click.option("--threads", type=whole(1), help="CPU threads; two are often slower than one.")
 @loading_options
@@ -124,7 +107,7 @@ def diagnose_command(
     from tokendynamics.cli._output import Output
 
     output = Output(as_json=as_json)
-    from tokendynamics.diagnosis import diagnose, repeated_texts
+    from tokendynamics.diagnosis import diagnose
     from tokendynamics.diagnosis._result import WRITER, data_file_names, tables_of
     from tokendynamics.pretrained import load
     from tokendynamics.provenance._whole import check_free
@@ -137,8 +120,7 @@ def diagnose_command(
         ckpt = load(model, **loading, progress=progress)
     folder = out or Path(f"diagnosis-{re.sub(r'[^A-Za-z0-9._-]+', '-', ckpt.name)}")
     check_free(folder, (*files, REPORT), WRITER, overwrite=overwrite, argument="--out")
-    for repeated in repeated_texts(texts or {})[:_MOST_NOTES]:
-        output.say(f"note: {repeated.text}")
+    output.note_repeated(texts or {})
     with output.progress() as progress:
         command = shlex.join(["tokendynamics", *sys.argv[1:]])
         found = diagnose(ckpt, texts, **chosen, command=command, progress=progress)

@@ -75,6 +75,15 @@ LOADING = ("adapter", "stream", "dtype", "device", "device_map", "half", "allow_
 
 def loading_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of `LOADING` to a command."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+    return loading_options_without()(command)
+
+
+def loading_options_without(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return what adds the options of `LOADING` to a command, but for some that mean something else there."""
+
+    def added(command: Callable[..., Any]) -> Callable[..., Any]:
+        for name, option in reversed(list(zip(LOADING, _OPTIONS, strict=True))):
+            command = command if name in names else option(command)
+        return command
+
+    return added

@@ -122,6 +122,29 @@ def overwrite_option(**settings: Any) -> Callable[[Callable[..., Any]], Callable
     return click.option("--overwrite", is_flag=True, help=help, **settings)
 
 
+def sink_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options --sinks and --sink-ratio to a command."""
+    for option in (
+        click.option(
+            "--sink-ratio",
+            type=Above(1.0),
+            default=4.0,
+            show_default=True,
+            help="How many times the median norm of its prompt makes a token a sink.",
+        ),
+        click.option(
+            "--sinks",
+            type=Sinks(),
+            metavar="detect|none|POSITIONS",
+            default="detect",
+            show_default=True,
+            help="What is left out as a sink: tokens found by their norm, none, or positions such as 0,1.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
 def half_option() -> Callable[[Any], Any]:
     """Return the option that names one half of a network of two."""
     return click.option(

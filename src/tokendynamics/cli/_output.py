@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,11 +13,15 @@ from rich.table import Table
 from rich.text import Text
 
 from tokendynamics.cli._terminal import Console, json_line
+from tokendynamics.diagnosis._repeated_texts import repeated_texts
 from tokendynamics.diagnosis._result import Diagnosis, summary, tried
 from tokendynamics.diagnosis._verdict import mean_over_prompts
 from tokendynamics.provenance._progress import Progress, bar
 
 _MOST_ROWS = 12
+
+_MOST_NOTES = 5
+"""Prompts that repeat each other may be many; the first few say what is wrong with the file."""
 
 
 class Output:
@@ -35,6 +39,11 @@ class Output:
     def say(self, message: str) -> None:
         """Write one line on standard error, at once."""
         self._messages.print(Text(message), soft_wrap=True)
+
+    def note_repeated(self, texts: Mapping[str, str]) -> None:
+        """Name the first prompts that repeat each other: they are no two observations."""
+        for repeated in repeated_texts(texts)[:_MOST_NOTES]:
+            self.say(f"note: {repeated.text}")
 
     @contextmanager
     def progress(self) -> Iterator[Progress]:

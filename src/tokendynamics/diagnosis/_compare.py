@@ -7,30 +7,22 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 import xarray as xr
 from torch import nn
 
-from tokendynamics.diagnosis._compared_words import (
-    WEIGHTS_DIFFER,
-    end_finding,
-    parting_finding,
-    tokens_finding,
-    updates_finding,
-    weights_finding,
-)
+from tokendynamics.diagnosis._compared_sentences import Measured, conventions_in, sentences_of
 from tokendynamics.diagnosis._comparison import Comparison
 from tokendynamics.diagnosis._diagnose import describe
 from tokendynamics.diagnosis._differences import paired_differences, side_by_side
-from tokendynamics.diagnosis._finding import Finding
-from tokendynamics.diagnosis._first_difference import JUMP, ROUNDINGS, Parting, parting_of
+from tokendynamics.diagnosis._feed_forward_differences import feed_forward_differences
+from tokendynamics.diagnosis._first_difference import parting_of
+from tokendynamics.diagnosis._halved_parts import halved_parts
 from tokendynamics.diagnosis._prompt_trace import SINK_RATIO
-from tokendynamics.diagnosis._result import Convention
 from tokendynamics.diagnosis._together import Together, run_together
 from tokendynamics.diagnosis._trace import named_prompts
-from tokendynamics.diagnosis._verdict import Verdict, judge
-from tokendynamics.diagnosis._weight_differences import LEADING, weight_differences
+from tokendynamics.diagnosis._verdict import judge
+from tokendynamics.diagnosis._weight_differences import weight_differences
 from tokendynamics.diagnosis.texts import default_texts
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected, shown
 from tokendynamics.numerics._resources import limited_threads
@@ -51,6 +43,7 @@ def compare(
     baseline: Literal["untrained"] | None = None,
     seed: int = 0,
     weights: bool = True,
+    halved: bool = False,
     sinks: str | Sequence[int] = "detect",
     sink_ratio: float = SINK_RATIO,
     truncate: bool = False,
@@ -70,7 +63,9 @@ def compare(
         names: What to call the models, in order; None for their own names.
         baseline: "untrained" for one more model: the first one's architecture with its initial weights.
         seed: Of these weights.
-        weights: Whether the attention weights are compared too.
+        weights: Whether the weights are compared too.
+        halved: Whether each part of each layer is run at a half too, and what that does to the loss is compared: a
+            pass for each part more, of every model.
         sinks: Which tokens are left out; see `tokendynamics.trace`, also for `sink_ratio` and `truncate`.
         sink_ratio: Likewise.
         truncate: Likewise.
@@ -95,14 +90,23 @@ def compare(
     with limited_threads(threads) as in_force, reporting(progress) as report:
         ckpts = _loaded(models, dtypes, device, allow_pickle, report)
         ckpts += [untrained_twin(ckpts[0], seed)] if baseline else []
-        called = _names(ckpts, names)
-        prompts = named_prompts(default_texts() if texts is None else texts)
+        called, prompts = _names(ckpts, names), named_prompts(default_texts() if texts is None else texts)
         found = run_together(ckpts, prompts, sinks, sink_ratio, truncate, report)
-        products, unlike = weight_differences(ckpts, report) if weights else (None, ("not asked for",) * len(ckpts[1:]))
-    made_by, parameters = command or _call(ckpts), _parameters(ckpts, found, truncate, baseline)
-    drawn = seed if baseline else ckpts[0].random_seed
-    record = manifest(made_by, parameters, seed=drawn, started=started, threads=in_force)
-    return _comparison(ckpts, called, found, products, unlike, record)
+        measured = _measured(ckpts, found, weights, halved, report)
+    parameters, drawn = _parameters(ckpts, found, truncate, baseline), seed if baseline else ckpts[0].random_seed
+    record = manifest(command or _call(ckpts), parameters, seed=drawn, started=started, threads=in_force)
+    return _comparison(ckpts, called, measured, record)
+
+
+def _measured(ckpts: Sequence[Checkpoint], found: Together, weights: bool, halved: bool, report: Progress) -> Measured:
+    different = found.traces[0].repeats.values < 0
+    return Measured(
+        found,
+        weight_differences(ckpts, report) if weights else None,
+        feed_forward_differences(ckpts, report) if weights else None,
+        halved_parts(ckpts, found.given, found.tokens_shared, report, different) if halved else None,
+        tuple(_coarser(ckpts[0].dtype, ckpt.dtype) for ckpt in ckpts[1:]),
+    )
 
 
 def _call(ckpts: Sequence[Checkpoint]) -> str:
@@ -174,38 +178,37 @@ def _dtype(ckpt: Checkpoint) -> str:
 
 
 def _comparison(
-    ckpts: Sequence[Checkpoint],
-    names: tuple[str, ...],
-    found: Together,
-    products: xr.Dataset | None,
-    unlike: Sequence[str],
-    record: dict[str, Any],
+    ckpts: Sequence[Checkpoint], names: tuple[str, ...], measured: Measured, record: dict[str, Any]
 ) -> Comparison:
-    coarsest = [max((ckpts[0], each), key=lambda ckpt: torch.finfo(ckpt.dtype).eps) for each in ckpts[1:]]
+    found = measured.together
     partings = tuple(
-        None if gaps is None else parting_of(gaps, torch.finfo(ckpt.dtype).eps)
-        for gaps, ckpt in zip(found.gaps, coarsest, strict=True)
+        None if gaps is None else parting_of(gaps, torch.finfo(dtype).eps)
+        for gaps, dtype in zip(found.gaps, measured.coarsest, strict=True)
     )
-    table = side_by_side(found.traces, names)
     differences = paired_differences(found.traces, found.estimates, names[1:])
-    if products is not None:
-        products = products.assign_coords(model=list(names), other=list(names[1:]))
     verdicts = tuple(judge(None, trace) for trace in found.traces)
-    words = _sentences(names, found, verdicts, partings, differences, products, unlike, [_dtype(c) for c in coarsest])
+    weights, halved = measured.weights, measured.halved
+    labels = {"model": list(names), "other": list(names[1:])}
+    prompts = found.traces[0].prompt.values.tolist()
     return Comparison(
         models=names,
         descriptions=tuple(describe(ckpt) for ckpt in ckpts),
         traces=tuple(found.traces),
         verdicts=verdicts,
-        table=table,
+        table=side_by_side(found.traces, names),
         differences=differences,
         gaps=_all_gaps(found, names[1:]),
         partings=partings,
-        weights=products,
-        sentences=words,
-        conventions=_conventions(found, weights=products is not None),
+        weights=None if weights is None else weights.assign_coords(labels),
+        halved=None if halved is None else halved.table.assign_coords(labels | {"prompt": prompts}),
+        sentences=sentences_of(names, measured, verdicts, partings, differences),
+        conventions=conventions_in(measured),
         manifest=record,
     )
+
+
+def _coarser(one: torch.dtype, other: torch.dtype) -> torch.dtype:
+    return max(one, other, key=lambda dtype: torch.finfo(dtype).eps)
 
 
 def _all_gaps(found: Together, others: Sequence[str]) -> xr.Dataset | None:
@@ -213,61 +216,3 @@ def _all_gaps(found: Together, others: Sequence[str]) -> xr.Dataset | None:
     if not paired:
         return None
     return xr.concat(list(paired.values()), dim="other", join="outer").assign_coords(other=list(paired))
-
-
-def _sentences(
-    names: tuple[str, ...],
-    found: Together,
-    verdicts: Sequence[Verdict],
-    partings: Sequence[Parting | None],
-    differences: xr.Dataset,
-    products: xr.Dataset | None,
-    unlike: Sequence[str],
-    dtypes: Sequence[str],
-) -> tuple[Finding, ...]:
-    ends = [float(trace.kappa_relative.sel(site="feed_forward")[-1]) for trace in found.traces]
-    sentences: list[Finding | None] = []
-    for place, other in enumerate(names[1:]):
-        pair, own = (names[0], other), differences.isel(other=place)
-        both = (verdicts[0], verdicts[place + 1])
-        sentences.append(end_finding(pair, both, (ends[0], ends[place + 1]), own))
-        sentences.append(parting_finding(pair, partings[place], found.unpaired[place], dtypes[place]))
-        sentences.append(updates_finding(pair, own))
-        weights = None if products is None else products.isel(other=place)
-        sentences.append(weights_finding(pair, weights, unlike[place]))
-    depths = [trace.sizes["layer"] - 1 for trace in found.traces]
-    sentences.append(tokens_finding(found.tokens_shared, _left_out(found.traces), depths))
-    return tuple(each for each in sentences if each is not None)
-
-
-def _left_out(traces: Sequence[xr.Dataset]) -> int:
-    """Return how many tokens are left out at the layer where most are, over all prompts."""
-    counts = traces[0].token_count
-    return int(np.max((counts.sel(sinks="kept") - counts.sel(sinks="removed")).sum("prompt").values))
-
-
-def _conventions(found: Together, *, weights: bool) -> tuple[Convention, ...]:
-    attrs = found.traces[0].attrs
-    chosen = [
-        Convention("Sinks", attrs["sinks"], "each model would be measured on tokens of its own"),
-        Convention(
-            "First difference",
-            f"the first part whose updates differ by more than {ROUNDINGS:g} roundings though its input does not, or "
-            f"by {JUMP:g} times what its input differs, beside the median of the other parts",
-            "every layer after the first difference differs too",
-        ),
-        Convention(
-            "Intervals", f"{attrs['intervals']}; the same prompt is left out of both models", "unpaired ones are longer"
-        ),
-        Convention("Precision", attrs["precision"], "half precision adds noise of about 1e-3 to each cosine"),
-    ]
-    if weights:
-        chosen.append(
-            Convention(
-                "Weights",
-                "QK and OV products of matched heads with the norm's gain folded in, relative Frobenius norm; they "
-                f"differ from {WEIGHTS_DIFFER:g}; angles between the {LEADING} leading directions",
-                "factors themselves differ where nothing of what the network computes does",
-            )
-        )
-    return tuple(chosen)

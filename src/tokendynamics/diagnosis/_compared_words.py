@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -88,7 +89,15 @@ def parting_finding(names: tuple[str, str], parting: Parting | None, why: str, d
         "gradual": f"They part little by little ({_ends(parting)}), and no layer stands out.",
     }
     text = texts.get(parting.kind) or _located(parting)
-    return Finding(f"{names[1]} against {names[0]}: {text[0].lower()}{text[1:]}", "updates", parting.plain())
+    return Finding(f"{names[1]} against {names[0]}: {text[0].lower()}{text[1:]}", "updates", _known_values(parting))
+
+
+def _known_values(parting: Parting) -> dict[str, Any]:
+    """Return the numbers of a sentence: what is none, or infinite, does not stand there."""
+    found = {name: each for name, each in parting.plain().items() if each is not None}
+    for each in (*(found.get(name, {}) for name in ("first", "start", "largest")), *found["resized"]):
+        each.pop("rounding", None)
+    return found
 
 
 def _ends(parting: Parting) -> str:
@@ -135,15 +144,15 @@ def _share(number: float) -> str:
     return f"{number:.2g}"
 
 
-def weights_finding(names: tuple[str, str], weights: xr.Dataset | None, why: str) -> Finding:
+def weights_finding(names: tuple[str, str], weights: xr.Dataset, why: str) -> Finding:
     """Say in which layers the attention's products differ.
 
     Args:
         names: Of the first network and the other one.
-        weights: From `weight_differences`, of the other one; None if they were not asked for.
+        weights: From `weight_differences`, of the other one.
         why: What was not compared, and why.
     """
-    if weights is None or bool(weights.ov_difference.isnull().all() and weights.qk_difference.isnull().all()):
+    if bool(weights.ov_difference.isnull().all() and weights.qk_difference.isnull().all()):
         text = f"The attention weights of {names[1]} and {names[0]} are not compared{': ' * bool(why)}{why}."
         return Finding(text, "weights", {"why": why})
     layers = weights.layer.values
@@ -189,13 +198,14 @@ def updates_finding(names: tuple[str, str], difference: xr.Dataset) -> Finding |
     return Finding(text, "updates", {"layer": int(layer), "part": part, "quotient": size})
 
 
-def tokens_finding(tokens_shared: bool, left_out: int, depths: Sequence[int]) -> Finding:
+def tokens_finding(tokens_shared: bool, left_out: int, depths: Sequence[int], repeated: Sequence[str] = ()) -> Finding:
     """Say which tokens and which layers are held against each other.
 
     Args:
         tokens_shared: Whether every text is the same tokens in all.
         left_out: Tokens that are left out at some layer.
         depths: Of all networks.
+        repeated: Texts that repeat others.
     """
     if tokens_shared:
         text = "All models read the same tokens, and those that are massive in one of them are left out in all "
@@ -208,6 +218,10 @@ def tokens_finding(tokens_shared: bool, left_out: int, depths: Sequence[int]) ->
     if len(set(depths)) > 1:
         several = ", ".join(map(str, depths))
         text += f" Depths differ ({several} layers): layers are held against each other by relative depth."
+    if repeated:
+        shown = ", ".join(f"“{name}”" for name in repeated[:MOST_NAMED])
+        more = f" and {len(repeated) - MOST_NAMED} more" if len(repeated) > MOST_NAMED else ""
+        text += f" Of the texts, {shown}{more} repeat{'s' * (len(repeated) == 1)} others and count for nothing new."
     return Finding(text, "norms", {"tokens_shared": tokens_shared, "left_out": left_out, "depths": list(depths)})
 
 

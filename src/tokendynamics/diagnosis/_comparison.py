@@ -9,10 +9,12 @@ from typing import Any, Literal
 
 import xarray as xr
 
+from tokendynamics.diagnosis._convention import Convention
 from tokendynamics.diagnosis._finding import Finding
 from tokendynamics.diagnosis._first_difference import Difference, Parting
-from tokendynamics.diagnosis._result import Convention, Format, _writable, _write_table
-from tokendynamics.diagnosis._stored import SUFFIXES
+from tokendynamics.diagnosis._result import Format, _writable, _write_table
+from tokendynamics.diagnosis._stored import SUFFIXES, verdict_as_plain
+from tokendynamics.diagnosis._stored_comparison import SUMMARY, TABLES, stored_comparison
 from tokendynamics.diagnosis._verdict import Verdict
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.numerics._extras import require
@@ -21,8 +23,6 @@ from tokendynamics.provenance._manifest import plain, write_json
 from tokendynamics.provenance._whole import check_free, whole_folder
 
 WRITER = "tokendynamics compare"
-SUMMARY = "comparison.json"
-_TABLES = ("table", "differences", "gaps", "weights")
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,8 @@ class Comparison:
         gaps: How far states and updates of each part differ, token by token, over (other, prompt, layer, component);
             None where no two networks have states that can be paired.
         partings: Of all but the first: where it parts from the first; None where `gaps` has nothing of it.
-        weights: How far their attention weights differ; None if that was not asked for.
+        weights: How far their weights differ; None if that was not asked for.
+        halved: What halving each part does to the loss; None if that was not asked for.
         sentences: What is found, the most important first.
         conventions: Every choice that the numbers hang on.
         manifest: Command, parameters, versions, hardware, seed, start and duration.
@@ -55,6 +56,7 @@ class Comparison:
     gaps: xr.Dataset | None
     partings: tuple[Parting | None, ...]
     weights: xr.Dataset | None
+    halved: xr.Dataset | None
     sentences: tuple[Finding, ...]
     conventions: tuple[Convention, ...]
     manifest: dict[str, Any]
@@ -93,6 +95,20 @@ class Comparison:
             write_data(self, made, format)
         return tuple(Path(folder) / name for name in names)
 
+    @classmethod
+    @typed_arguments
+    def open(cls, folder: str | Path) -> Comparison:
+        """Read what `save` or the command wrote, in either format; the sentences are those that were written.
+
+        Args:
+            folder: Where it was saved.
+
+        Raises:
+            ArgumentValueError: Nothing there, or no comparison, or a damaged one.
+            MemoryLimitError: A file declares more than the memory.
+        """
+        return cls(**stored_comparison(Path(folder)))
+
     @typed_arguments
     def report(self, path: str | Path, *, max_bytes: int | None = None) -> Path:
         """Write the report as one HTML file, whole or not at all.
@@ -126,7 +142,7 @@ def data_file_names(comparison: Comparison, format: Format = "zarr") -> tuple[st
 
 
 def _tables(comparison: Comparison) -> dict[str, xr.Dataset]:
-    named = {name: getattr(comparison, name) for name in _TABLES}
+    named = {name: getattr(comparison, name) for name in TABLES}
     named |= {f"trace-{number}": trace for number, trace in enumerate(comparison.traces, start=1)}
     return {name: table for name, table in named.items() if table is not None}
 
@@ -157,16 +173,17 @@ def summary(comparison: Comparison) -> dict[str, Any]:
         "descriptions": plain(comparison.descriptions),
         "sentences": [plain(asdict(finding)) for finding in comparison.sentences],
         "verdicts": {
-            name: {"state": each.state, "worst": asdict(each.worst), "layers": list(each.layers)}
-            for name, each in zip(comparison.models, comparison.verdicts, strict=True)
+            name: verdict_as_plain(each) for name, each in zip(comparison.models, comparison.verdicts, strict=True)
         },
         "partings": {
             name: None if each is None else plain(each.plain())
             for name, each in zip(others, comparison.partings, strict=True)
         },
+        "tables": [name for name in TABLES if getattr(comparison, name) is not None],
         "table": _values(comparison.table),
         "differences": _values(comparison.differences),
         "weights": None if comparison.weights is None else _values(comparison.weights),
+        "halved": None if comparison.halved is None else _values(comparison.halved),
         "prompts": dict(zip(trace.prompt.values.tolist(), trace.text.values.tolist(), strict=True)),
         "conventions": [asdict(convention) for convention in comparison.conventions],
         "manifest": plain(comparison.manifest),

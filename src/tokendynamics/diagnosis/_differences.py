@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 import xarray as xr
+from jaxtyping import Bool
 from torch import Tensor
 
 from tokendynamics.diagnosis._layer_states import layer_states
@@ -17,6 +18,8 @@ from tokendynamics.numerics._intervals import jackknife_interval
 
 MEASURES = ("shares", "kappa", "kappa_relative", "centred_cos2", "line_excess", "kappa_change_sum")
 """What is compared with intervals; of the trace, see there."""
+
+_LEAST_FOR_AN_INTERVAL = 3
 
 _DIMS = {"shares": ("layer", "site", "share"), "kappa_change_sum": ("component",)}
 
@@ -63,8 +66,10 @@ def paired_differences(
     Returns:
         Dataset over ``other`` and the layers of the first network: `MEASURES`, other less first, each with its interval
         under its name and ``_interval``; ``update_quotient`` (other, layer, component), the geometric mean over prompts
-        of the other's update ratio over the first's, with its interval.
+        of the other's update ratio over the first's, with its interval. A text that repeats another is no other text:
+        intervals are NaN below three different ones, `MEASURES` below two, and ``update_quotient`` leaves copies out.
     """
+    different = torch.from_numpy(traces[0].repeats.values < 0)
     depths = [trace.sizes["layer"] - 1 for trace in traces]
     rows = []
     for trace, own, depth in zip(traces[1:], estimates[1:], depths[1:], strict=True):
@@ -75,18 +80,23 @@ def paired_differences(
             (value, left), (first, first_left) = own[name], estimates[0][name]
             if "layer" in dims:
                 value, left = value[where], left[:, where]
-            row |= _with_interval(name, dims, value - first, left - first_left)
-        row |= _update_quotient(traces[0], trace, where)
+            gap, without = value - first, left - first_left
+            if different.sum() < _LEAST_FOR_AN_INTERVAL:
+                without = without[:0]
+            row |= _with_interval(name, dims, gap if different.sum() > 1 else torch.full_like(gap, torch.nan), without)
+        row |= _update_quotient(traces[0], trace, where, different)
         rows.append(xr.Dataset(row))
     coords = {"layer": np.arange(depths[0] + 1), "site": list(SITES), "component": list(COMPONENTS)}
     coords |= {"share": traces[0].share.values, "bound": list(BOUNDS), "other": list(others)}
     return xr.concat(rows, dim="other").assign_coords(coords)
 
 
-def _update_quotient(first: xr.Dataset, other: xr.Dataset, where: list[int]) -> dict[str, xr.Variable]:
+def _update_quotient(
+    first: xr.Dataset, other: xr.Dataset, where: list[int], different: Bool[Tensor, " prompt"]
+) -> dict[str, xr.Variable]:
     one = np.where(first.update_ratio.values > 0, first.update_ratio.values, np.nan)
     two = np.where(other.update_ratio.values > 0, other.update_ratio.values, np.nan)[:, where]
-    logs = torch.from_numpy(np.log(two / one))
+    logs = torch.from_numpy(np.log(two / one))[different]
     count = len(logs)
     left = (logs.sum(dim=0) - logs) / max(1, count - 1)
     found = _with_interval("update_quotient", ("layer", "component"), logs.mean(dim=0), left)

@@ -9,7 +9,9 @@ from typing import Any, Literal
 import numpy as np
 import xarray as xr
 
-FigureName = Literal["shares", "agreement", "norms", "updates", "attention", "components", "levers", "weights", "paths"]
+FigureName = Literal[
+    "shares", "agreement", "norms", "updates", "attention", "components", "levers", "weights", "paths", "halved"
+]  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import xarray as xr
 from tokendynamics.diagnosis._convention import Convention
 from tokendynamics.diagnosis._layer_states import State
 from tokendynamics.diagnosis._levers_found import Levers
-from tokendynamics.diagnosis._stored import SUFFIXES, SUMMARY, TABLES, stored_fields
+from tokendynamics.diagnosis._stored import SUFFIXES, SUMMARY, TABLES, stored_fields, verdict_as_plain
 from tokendynamics.diagnosis._verdict import Verdict, mean_over_prompts, spread_over_prompts
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.numerics._extras import require
@@ -184,13 +184,7 @@ def summary(diagnosis: Diagnosis) -> dict[str, Any]:
     spread = spread_over_prompts(diagnosis.trace)
     return {
         "model": plain(diagnosis.model),
-        "verdict": {
-            "state": diagnosis.verdict.state,
-            "worst": asdict(diagnosis.verdict.worst),
-            "layers": list(diagnosis.verdict.layers),
-            "sentences": [plain(asdict(finding)) for finding in diagnosis.verdict.sentences],
-            "details": [plain(asdict(finding)) for finding in diagnosis.verdict.details],
-        },
+        "verdict": verdict_as_plain(diagnosis.verdict),
         "audit": None if diagnosis.audit is None else _layer_table(diagnosis.audit),
         "audit_refused": diagnosis.audit_refused,
         "levers": None if diagnosis.levers is None else _answer(diagnosis.levers),

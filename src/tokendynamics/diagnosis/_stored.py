@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeAlias, get_args
 
 import xarray as xr
 
@@ -17,15 +19,21 @@ from tokendynamics.diagnosis._verdict import Verdict, Worst
 from tokendynamics.numerics._arguments import as_integer, as_text
 from tokendynamics.numerics._errors import ArgumentValueError, expected, shown
 from tokendynamics.pretrained._gates import PARTS
+from tokendynamics.provenance._manifest import plain
 from tokendynamics.provenance._reading import read_json
 from tokendynamics.provenance._stores import read_store
 
 SUFFIXES: dict[str, str] = {"zarr": ".zarr", "netcdf": ".nc"}
 TABLES = ("audit", "trace", "paths", "levers")
 SUMMARY = "diagnosis.json"
+OTHER_SUMMARY = "comparison.json"
+"""Of a folder that `Comparison.save` wrote."""
 
 _WANTED = "a saved diagnosis"
-_DIMS: dict[str, dict[str, tuple[str, ...]]] = {
+Dims: TypeAlias = Mapping[str, tuple[str, ...]]
+"""Axes of variables by their names."""
+
+DIMS: dict[str, Dims] = {
     "audit": {
         "regime": ("layer",),
         "A_defined": ("layer",),
@@ -76,31 +84,25 @@ def stored_fields(folder: Path) -> dict[str, Any]:
         MemoryLimitError: A file declares more than the memory.
     """
     if not (folder / SUMMARY).exists():
-        came = f"{folder} without {SUMMARY}" if folder.exists() else f"nothing at {folder}"
-        raise ArgumentValueError(expected("folder", _WANTED, came))
+        raise ArgumentValueError(nothing_saved(folder, _WANTED, SUMMARY, {OTHER_SUMMARY: "td.Comparison.open"}))
     summary = read_json(folder / SUMMARY, "folder")
     try:
         found = {
-            "model": _model(summary["model"]),
-            "verdict": _verdict(summary["verdict"]),
-            "conventions": _conventions(summary["conventions"]),
+            "model": checked_model(summary["model"]),
+            "verdict": verdict_of(summary["verdict"]),
+            "conventions": conventions_of(summary["conventions"]),
             "manifest": dict(summary["manifest"]),
             "audit_refused": as_text(summary.get("audit_refused", ""), "audit_refused"),
             "levers_refused": as_text(summary.get("levers_refused", ""), "levers_refused"),
         }
         absent = {name for name in ("audit", "levers") if summary.get(name) is None}
-        tables = {name: _table(folder, name) for name in TABLES if name not in absent}
+        tables = {name: table_of(folder, name, DIMS[name], _WANTED) for name in TABLES if name not in absent}
         _check_depth(found, tables)
         levers = _levers(summary["levers"], tables.pop("levers")) if "levers" in tables else None
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else error
         raise ArgumentValueError(expected("folder", _WANTED, f"{folder} ({reason})")) from error
     return found | {"audit": None, "levers": levers} | tables
-
-
-def _conventions(values: Any) -> tuple[Convention, ...]:
-    names = ("name", "choice", "otherwise")
-    return tuple(Convention(*(as_text(each[name], name) for name in names)) for each in values)
 
 
 def _levers(values: Any, table: xr.Dataset) -> Levers:
@@ -111,13 +113,35 @@ def _levers(values: Any, table: xr.Dataset) -> Levers:
         table,
         float(values["kappa"]),
         where,
-        _one_of(Answer, values["answer"], "levers"),
+        one_of(Answer, values["answer"], "levers"),
         as_text(values["text"], "text"),
-        _conventions(values["conventions"]),
+        conventions_of(values["conventions"]),
     )
 
 
-def _model(values: Any) -> dict[str, Any]:
+def nothing_saved(folder: Path, wanted: str, summary: str, others: Mapping[str, str]) -> ArgumentValueError:
+    """Return the error for a folder without a summary.
+
+    Args:
+        folder: The folder, which may not exist.
+        wanted: What it should be.
+        summary: The file that it does not have.
+        others: What reads a folder that has another summary, by the name of that.
+    """
+    if not folder.exists():
+        return ArgumentValueError(expected("folder", wanted, f"nothing at {folder}"))
+    advice = next((f"{reader} reads {name}" for name, reader in others.items() if (folder / name).exists()), "")
+    return ArgumentValueError(expected("folder", wanted, f"{folder} without {summary}", advice))
+
+
+def conventions_of(values: Any) -> tuple[Convention, ...]:
+    """Return stored conventions."""
+    names = ("name", "choice", "otherwise")
+    return tuple(Convention(*(as_text(each[name], name) for name in names)) for each in values)
+
+
+def checked_model(values: Any) -> dict[str, Any]:
+    """Return the stored facts about a network, checked as far as anyone asks for them."""
     as_text(values["name"], "name")
     for name, least in (("layers", 1), ("dim", 1), ("heads", 0), ("parameters", 1)):
         if as_integer(values[name], name) < least:
@@ -125,23 +149,37 @@ def _model(values: Any) -> dict[str, Any]:
     return dict(values)
 
 
-def _verdict(values: Any) -> Verdict:
-    worst = Worst(_one_of(State, values["worst"]["state"]), as_integer(values["worst"]["layer"], "layer"))
-    layers = tuple(_one_of(State, each) for each in values["layers"])
-    sentences, details = (_findings(values[name]) for name in ("sentences", "details"))
-    return Verdict(_one_of(State, values["state"]), worst, layers, sentences, details)
+def verdict_as_plain(verdict: Verdict) -> dict[str, Any]:
+    """Return a verdict as it is stored."""
+    return {
+        "state": verdict.state,
+        "worst": asdict(verdict.worst),
+        "layers": list(verdict.layers),
+        "sentences": [plain(asdict(finding)) for finding in verdict.sentences],
+        "details": [plain(asdict(finding)) for finding in verdict.details],
+    }
 
 
-def _findings(values: Any) -> tuple[Finding, ...]:
+def verdict_of(values: Any) -> Verdict:
+    """Return a stored verdict."""
+    worst = Worst(one_of(State, values["worst"]["state"]), as_integer(values["worst"]["layer"], "layer"))
+    layers = tuple(one_of(State, each) for each in values["layers"])
+    sentences, details = (findings_of(values[name]) for name in ("sentences", "details"))
+    return Verdict(one_of(State, values["state"]), worst, layers, sentences, details)
+
+
+def findings_of(values: Any) -> tuple[Finding, ...]:
+    """Return stored sentences."""
     return tuple(
-        Finding(as_text(each["text"], "text"), _one_of(FigureName, each["figure"]), _with_nan(dict(each["values"])))
+        Finding(as_text(each["text"], "text"), one_of(FigureName, each["figure"]), _with_nan(dict(each["values"])))
         for each in values
     )
 
 
-def _one_of(names: Any, word: Any, what: str = "verdict") -> Any:
+def one_of(names: Any, word: Any, argument: str = "verdict") -> Any:
+    """Return a stored word that is one of those of a literal type."""
     if word not in get_args(names):
-        raise ArgumentValueError(expected(what, f"one of {', '.join(get_args(names))}", shown(word)))
+        raise ArgumentValueError(expected(argument, f"one of {', '.join(get_args(names))}", shown(word)))
     return word
 
 
@@ -154,15 +192,27 @@ def _with_nan(value: Any) -> Any:
     return math.nan if value is None else value
 
 
-def _table(folder: Path, name: str) -> xr.Dataset:
+def table_of(folder: Path, name: str, dims: Dims, wanted: str) -> xr.Dataset:
+    """Read one stored dataset, in either format, and check what every reader asks of it.
+
+    Args:
+        folder: Where it is.
+        name: Of the dataset.
+        dims: Variables that it must have, with their axes.
+        wanted: What the folder should be.
+
+    Raises:
+        ArgumentValueError: It is not there, or another one.
+        MemoryLimitError: It declares more than the memory.
+    """
     present = [path for suffix in SUFFIXES.values() if (path := folder / f"{name}{suffix}").exists()]
     if not present:
-        raise ArgumentValueError(expected("folder", _WANTED, f"{folder} without {name}.zarr or {name}.nc"))
-    table = read_store(present[0], "folder", _WANTED)
-    for variable, dims in _DIMS[name].items():
+        raise ArgumentValueError(expected("folder", wanted, f"{folder} without {name}.zarr or {name}.nc"))
+    table = read_store(present[0], "folder", wanted)
+    for variable, axes in dims.items():
         came = table.variables[variable].dims if variable in table.variables else None
-        if came != dims:
-            raise ArgumentValueError(expected(f"{name} {variable}", f"axes {dims}", came))
+        if came != axes:
+            raise ArgumentValueError(expected(f"{name} {variable}", f"axes {axes}", came))
     for axis, labels in _LABELS.items():
         if axis in table.dims and tuple(table[axis].values) != labels:
             raise ArgumentValueError(expected(axis, ", ".join(labels), shown(list(table[axis].values))))

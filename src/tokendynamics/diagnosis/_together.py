@@ -40,6 +40,7 @@ class Together:
             have; None where `unpaired` says why.
         unpaired: Likewise: why the states have no pairs; empty where they do.
         tokens_shared: Whether every prompt is the same tokens in all.
+        given: The prompts as each network reads them.
     """
 
     traces: list[xr.Dataset] = field(default_factory=list)
@@ -47,6 +48,7 @@ class Together:
     gaps: list[xr.Dataset | None] = field(default_factory=list)
     unpaired: list[str] = field(default_factory=list)
     tokens_shared: bool = True
+    given: list[list[Prepared]] = field(default_factory=list)
 
 
 def run_together(
@@ -75,7 +77,7 @@ def run_together(
     """
     given = [_inputs_of(ckpt, prompts, truncate) for ckpt in ckpts]
     _check_memory(ckpts, given)
-    found = Together(tokens_shared=_same_tokens(given))
+    found = Together(tokens_shared=_same_tokens(given), given=given)
     found.unpaired = [_why_unpaired(ckpts[0], other, found.tokens_shared) for other in ckpts[1:]]
     rows: list[dict[int, PromptTrace]] = [{} for _ in ckpts]
     gaps: list[dict[int, np.ndarray]] = [{} for _ in ckpts[1:]]

@@ -11,15 +11,10 @@ import xarray as xr
 from jaxtyping import Float64
 from torch import Tensor
 
+from tokendynamics.diagnosis._leading_subspaces import degrees_of, leading_subspace, squared_sine
 from tokendynamics.numerics._errors import AttentionFactorsError
 from tokendynamics.pretrained import AttentionWeights, Checkpoint
 from tokendynamics.provenance._progress import Progress, tracked
-
-LEADING = 8
-"""Directions of the leading subspaces that are compared."""
-
-_STEPS = 4
-"""Of the subspace iteration, each with the matrix and its transpose, on twice as many directions as are wanted."""
 
 _SURELY = 0.5
 """Heads that differ by less, relative to the layer, are not matched with others: random ones differ by 1.4."""
@@ -118,7 +113,7 @@ def _differences(a: _Circuits, b: _Circuits) -> dict[str, float]:
         two = two[0][order], two[1][order]
         square = float(squares[name][range(len(order)), order].sum())
         found[f"{name}_difference"] = square**0.5 if square > _EXACT else _relative(one, two)
-        found[f"{name}_angle"] = _angle(_leading(one), _leading(two))
+        found[f"{name}_angle"] = degrees_of(squared_sine(_leading(one), _leading(two)))
     return found
 
 
@@ -166,21 +161,6 @@ def _inner(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor]) -> Float64[Tensor
 
 
 def _leading(factors: tuple[Tensor, Tensor]) -> Float64[Tensor, "dim direction"]:
-    """Return the leading left singular vectors of Σ_h left rightᵀ, by iteration from the same start each time."""
+    """Return the leading left singular vectors of Σ_h left rightᵀ."""
     left, right = (each.movedim(0, 1).flatten(1) for each in factors)
-    count = min(LEADING, left.shape[0])
-    generator = torch.Generator().manual_seed(0)
-    basis = torch.randn(left.shape[0], min(2 * count, left.shape[0]), generator=generator, dtype=left.dtype)
-    for _ in range(_STEPS):
-        basis = torch.linalg.qr(right @ (left.mT @ basis)).Q
-        basis = torch.linalg.qr(left @ (right.mT @ basis)).Q
-    rotation = torch.linalg.svd(basis.mT @ left @ right.mT, full_matrices=False)[0]
-    return basis @ rotation[:, :count]
-
-
-def _angle(one: Float64[Tensor, "dim direction"], two: Float64[Tensor, "dim direction"]) -> float:
-    """Return the angle between two subspaces in degrees."""
-    # The sine from what one leaves of the other: one minus a cosine would lose half of the digits.
-    beyond = two - one @ (one.mT @ two)
-    sine = float(torch.linalg.vector_norm(beyond)) / two.shape[-1] ** 0.5
-    return float(np.degrees(np.arcsin(min(1.0, sine))))
+    return leading_subspace(lambda y: left @ (right.mT @ y), lambda x: right @ (left.mT @ x), left.shape[0])

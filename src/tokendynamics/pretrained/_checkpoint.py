@@ -24,6 +24,12 @@ from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.pretrained._architecture import architecture_of, as_layer, as_layers, norm_of_block
 from tokendynamics.pretrained._encoding import Encoding, encode, encode_bytes, load_image_processor, load_tokenizer
 from tokendynamics.pretrained._factors import LayerTensors, attention_weights, verified_scale
+from tokendynamics.pretrained._feed_forward import (
+    FeedForwardWeights,
+    feed_forward_problem,
+    feed_forward_weights,
+    modules_needed,
+)
 from tokendynamics.pretrained._gates import GatedNetwork
 from tokendynamics.pretrained._language_head import with_language_head
 from tokendynamics.pretrained._network import Network, evaluating
@@ -136,6 +142,20 @@ class Checkpoint:
         """Read the attention of several layers (all by default), one at a time; see `attention`."""
         for layer in as_layers(layers, self.architecture.layers):
             yield self.attention(layer)
+
+    def feed_forward(self, layer: int) -> FeedForwardWeights | str:
+        """Read the matrices of one layer's feed-forward part, counted from 1; or return why there are none, in words.
+
+        Raises:
+            ArgumentValueError: There is no such layer.
+            CheckpointError: A tensor cannot be read, or holds a NaN or an infinity.
+        """
+        index = as_layer(layer, self.architecture.layers) - 1
+        layout, name = self.layout.layers[index], self.layout.blocks[index]
+        if why := feed_forward_problem(layout):
+            return why
+        block = self._network.block(name, modules_needed(self._network.block(name, ()), layout))
+        return feed_forward_weights(block, layout, self.architecture.dim) or "its weights are not in memory"
 
     @property
     def model(self) -> nn.Module:

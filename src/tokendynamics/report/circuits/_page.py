@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tokendynamics.diagnosis._result import Convention
+from tokendynamics.diagnosis._convention import Convention
 from tokendynamics.report.kit._figure import Section
 from tokendynamics.report.kit._page import render, write_page
 from tokendynamics.report.kit._text import duration, moment, written

@@ -14,7 +14,7 @@ from tokendynamics.circuits.constructions._comparison import Comparison
 from tokendynamics.circuits.evidence import Evidence
 from tokendynamics.circuits.landscape import LandscapeSurvey, StationaryPoint
 from tokendynamics.circuits.learning import LearningRecord
-from tokendynamics.diagnosis._result import Convention
+from tokendynamics.diagnosis._convention import Convention
 from tokendynamics.report.circuits._instruments import instruments_figure, instruments_table, thresholds_table
 from tokendynamics.report.circuits._landscape import (
     basins_figure,

@@ -10,6 +10,7 @@ import xarray as xr
 from tokendynamics.diagnosis._compared_words import part_named
 from tokendynamics.diagnosis._comparison import Comparison
 from tokendynamics.report.comparison._curves import Curve, curves_figure
+from tokendynamics.report.comparison._halved import halved_section
 from tokendynamics.report.kit._figure import Figure, Section, Table, cells
 from tokendynamics.report.kit._page import render, write_page
 from tokendynamics.report.kit._text import duration, moment, number, written
@@ -28,13 +29,14 @@ def render_comparison(comparison: Comparison) -> str:
     """
     names = ", ".join(comparison.models)
     sections = (
-        _states(comparison), _shares(comparison), _parting(comparison), _weights(comparison), _texts(comparison)
+        _states(comparison), _shares(comparison), _parting(comparison), halved_section(comparison),
+        _weights(comparison), _texts(comparison),
     )  # fmt: skip
     return render(
         "comparison.html.jinja",
         title=f"{names}: what differs?",
         verdict_title="What differs",
-        sections=sections,
+        sections=tuple(each for each in sections if each is not None),
         conventions=comparison.conventions,
         manifest=comparison.manifest,
         files=comparison.files,
@@ -171,7 +173,8 @@ def _parting(comparison: Comparison) -> Section:
     return Section("parting", "Where do they part?", found, figures=tuple(figures))
 
 
-_PRODUCTS = ("ov_difference", "ov_angle", "qk_difference", "qk_angle")
+_PRODUCTS = ("ov_difference", "ov_angle", "qk_difference", "qk_angle", "ff_difference", "ff_angle")
+_HEADINGS = ("OV", "OV angle", "QK", "QK angle", "feed-forward", "feed-forward angle")
 
 
 def _weights(comparison: Comparison) -> Section:
@@ -182,26 +185,26 @@ def _weights(comparison: Comparison) -> Section:
     layers = weights.layer.values
     places = [f"layer {layer}" for layer in layers]
     figures = []
-    for name, circuit in (("ov", "OV"), ("qk", "QK")):
+    for name, circuit in (("ov", "OV"), ("qk", "QK"), ("ff", "feed-forward part")):
         norms = [
             Curve(str(model), layers.tolist(), places, weights[f"{name}_norm"].sel(model=model).values)
             for model in weights.model.values
         ]
-        caption = f"√Σ_h ‖{circuit}‖² over the heads of each layer, the gain of the norm before it folded in."
+        what = "matrices of the feed-forward part" if name == "ff" else "heads"
+        caption = f"√Σ ‖·‖² over the {what} of each layer, the gain of the norm before it folded in."
+        question = f"How large is {'the ' * (name == 'ff')}{circuit}?"
         figures.append(
-            curves_figure(
-                f"{name}-norm", f"How large is {circuit}?", f"‖{circuit}‖", caption, norms, "Layer", logarithmic=True
-            )
+            curves_figure(f"{name}-norm", question, f"‖{circuit}‖", caption, norms, "Layer", logarithmic=True)
         )
     columns = ["Layer"]
-    columns += [f"{other}: {what}" for other in weights.other.values for what in ("OV", "OV angle", "QK", "QK angle")]
+    columns += [f"{other}: {what}" for other in weights.other.values for what in _HEADINGS]
     rows = []
     for place, layer in enumerate(layers):
         row: list[float | int | str | None] = [int(layer)]
         for other in range(weights.sizes["other"]):
             row += [float(weights[variable][other, place]) for variable in _PRODUCTS]
         rows.append(cells(row))
-    caption = "Differences of products, relative to their norm, and angles of leading subspaces in degrees"
+    caption = "Differences of products and matrices, relative to their norm, and angles of leading subspaces in degrees"
     table = Table(caption, tuple(columns), tuple(rows))
     return Section("weights", "How do their weights differ?", found, tables=(table,), figures=tuple(figures))
 

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from tokendynamics.diagnosis._result import Convention
+from tokendynamics.diagnosis._convention import Convention
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.provenance._whole import whole_file
 from tokendynamics.report.kit._figure import NO_MARKUP, Section

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tokendynamics.diagnosis._result import Convention
+from tokendynamics.diagnosis._convention import Convention
 from tokendynamics.dynamics import Trajectory
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.report.kit._figure import Section, Table, cells

@@ -1,0 +1,79 @@
+"""The section of a comparison's page on parts at a half: what each model's loss does, and how that differs."""
+
+from __future__ import annotations
+
+import numpy as np
+import xarray as xr
+
+from tokendynamics.diagnosis._comparison import Comparison
+from tokendynamics.report.comparison._curves import Curve, curves_figure
+from tokendynamics.report.kit._figure import Figure, Section
+
+_NOUNS = {"attention": "attention", "feed_forward": "feed-forward part"}
+
+
+def halved_section(comparison: Comparison) -> Section | None:
+    """Return the section; None where parts were not run at a half.
+
+    Args:
+        comparison: From `tokendynamics.compare`.
+    """
+    table = comparison.halved
+    if table is None:
+        return None
+    found = tuple(each.text for each in comparison.sentences if each.figure == "halved")
+    figures = [_changes(comparison, table, part) for part in _NOUNS]
+    figures += [_differences(comparison, table, part) for part in _NOUNS]
+    return Section("halved", "What is each part worth?", found, figures=tuple(each for each in figures if each))
+
+
+def _changes(comparison: Comparison, table: xr.Dataset, part: str) -> Figure | None:
+    """Return a curve for each model that has a loss."""
+    curves = []
+    depths = [int(facts["layers"]) for facts in comparison.descriptions]
+    alike = len(set(depths)) == 1
+    for name, depth in zip(comparison.models, depths, strict=True):
+        layers = np.arange(1, depth + 1)
+        values = table.loss_change.sel(model=name, part=part, layer=layers).mean("prompt").values
+        if not np.isnan(values).all():
+            curves.append(Curve(name, (layers / (1 if alike else depth)).tolist(), _places(layers), values))
+    if not curves:
+        return None
+    return curves_figure(
+        f"halved-{part.replace('_', '-')}",
+        f"What does it cost when the {_NOUNS[part]} adds half?",
+        "Change of the loss, nats",
+        f"Loss with the {_NOUNS[part]} of this layer alone times 0.5, less the loss of the whole network; mean over "
+        "texts of the mean over their tokens.",
+        curves,
+        "Layer" if alike else "Relative depth (1: last layer)",
+    )
+
+
+def _differences(comparison: Comparison, table: xr.Dataset, part: str) -> Figure | None:
+    """Return a curve for each model that has differences from the first, over the first's layers."""
+    layers = np.arange(1, int(comparison.descriptions[0]["layers"]) + 1)
+    own = table.sel(part=part, layer=layers)
+    curves = [
+        Curve(
+            name, layers.tolist(), _places(layers), own.difference.sel(other=name).values,
+            *(own.difference_interval.sel(other=name, bound=bound).values for bound in ("low", "high")),
+        )
+        for name in comparison.models[1:]
+    ]  # fmt: skip
+    if all(np.isnan(curve.values).all() for curve in curves):
+        return None
+    return curves_figure(
+        f"halved-difference-{part.replace('_', '-')}",
+        f"For which {_NOUNS[part]} does that cost differ?",
+        "Difference of the changes, nats",
+        f"Change of the loss of each model less that of {comparison.models[0]}, paired over texts, by the layers of "
+        f"{comparison.models[0]}. Band: 90 % interval of each by itself, where there are three texts.",
+        curves,
+        "Layer",
+        without_first=True,
+    )
+
+
+def _places(layers: np.ndarray) -> list[str]:
+    return [f"layer {layer}" for layer in layers]

@@ -1,0 +1,141 @@
+"""A saved comparison opens as it was, in both formats; what is none, or is damaged, is refused in one line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import tokendynamics as td
+from diagnosis.planted_damage import damaged, network
+from tokendynamics.diagnosis import Comparison
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.pretrained import Checkpoint
+from tokendynamics.report.comparison import render_comparison
+
+PROMPTS = {"one": [5, 9, 33, 21, 7, 50], "two": [12, 3, 44, 18, 40], "three": [20, 31, 8, 6]}
+
+
+@pytest.fixture(scope="module")
+def found() -> Comparison:
+    whole = network("gpt2")
+    silent = damaged(whole, "down_proj × 3", (2,))
+    for parameter in whole.h[1].mlp.c_proj.parameters():  # adds nothing: one rounding is infinitely much beside it
+        parameter.data.zero_()
+    return td.compare(whole, silent, td.load(whole), texts=PROMPTS, names=["a", "b", "c"])
+
+
+@pytest.fixture(scope="module")
+def saved(found: Comparison, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("saved") / "deep" / "comparison"
+    found.save(folder)
+    return folder
+
+
+@pytest.mark.parametrize("format", ["zarr", "netcdf"])
+def test_a_comparison_opens_as_it_was_saved(found: Comparison, saved: Path, tmp_path: Path, format: str) -> None:
+    folder = saved if format == "zarr" else tmp_path
+    if format == "netcdf":
+        found.save(folder, format="netcdf")
+    assert_same(td.Comparison.open(folder), found)
+
+
+def assert_same(back: Comparison, found: Comparison) -> None:
+    tables = [(getattr(back, name), getattr(found, name)) for name in ("table", "differences", "gaps", "weights")]
+    for one, other in [*tables, *zip(back.traces, found.traces, strict=True)]:
+        if other is None:
+            assert one is None
+            continue
+        xr.testing.assert_identical(one, other)
+        assert set(one.xindexes) == set(other.xindexes)
+        assert {key: each.dtype for key, each in one.variables.items()} == {
+            key: each.dtype for key, each in other.variables.items()
+        }
+    for name in ("verdicts", "sentences"):  # in which NaN is NaN
+        one, other = ([asdict(each) for each in getattr(of, name)] for of in (back, found))
+        np.testing.assert_equal(one, other)
+    for name in ("models", "partings", "descriptions", "conventions", "manifest"):
+        assert getattr(back, name) == getattr(found, name)
+    assert back.first_difference == found.first_difference
+
+
+def test_a_page_is_made_from_what_was_saved(found: Comparison, saved: Path) -> None:
+    assert render_comparison(td.Comparison.open(saved)) == render_comparison(found)
+
+
+def test_what_is_infinite_comes_back_infinite(found: Comparison, saved: Path) -> None:
+    for each in (found, Comparison.open(saved)):
+        assert each.partings[0] is not None
+        assert each.partings[0].largest is not None
+        assert each.partings[0].largest.rounding == np.inf
+
+
+def test_what_was_not_compared_is_none_again(tiny: Callable[..., Checkpoint], tmp_path: Path) -> None:
+    narrow = td.compare(tiny("gpt2"), network("gpt2"), texts=PROMPTS, weights=False)
+    narrow.save(tmp_path / "out")
+    assert_same(Comparison.open(tmp_path / "out"), narrow)
+    assert narrow.gaps is None
+    assert narrow.weights is None
+    assert narrow.partings == (None,)
+
+
+def _edit(folder: Path, **changes: Any) -> None:
+    path = folder / "comparison.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def _of_a_diagnosis(folder: Path) -> None:
+    (folder / "comparison.json").rename(folder / "diagnosis.json")
+
+
+def _shorter(path: Path) -> None:
+    table = xr.open_zarr(path).load()
+    shutil.rmtree(path)
+    table.isel(layer=slice(2)).drop_encoding().to_zarr(path, zarr_format=2)
+
+
+def _kind(folder: Path) -> None:
+    values = json.loads((folder / "comparison.json").read_text())["partings"]
+    _edit(folder, partings=values | {"b": values["b"] | {"kind": "<b>"}})
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "nothing": (shutil.rmtree, "expected a saved comparison, got nothing at"),
+    "a diagnosis": (_of_a_diagnosis, "td.Diagnosis.open reads diagnosis.json"),
+    "half a summary": (lambda f: (f / "comparison.json").write_text("{"), "expected JSON"),
+    "a list": (lambda f: (f / "comparison.json").write_text("[]"), "expected a saved comparison"),
+    "one model": (lambda f: _edit(f, models=["a"]), "at least two different names"),
+    "other models": (lambda f: _edit(f, models=["a", "b", "d"]), "no 'd'"),
+    "a model too many": (lambda f: _edit(f, models=["a", "b", "c", "d"]), "one for each of 4 models"),
+    "another order": (lambda f: _edit(f, models=["b", "a", "c"]), "no 'a'"),
+    "no tables": (lambda f: _edit(f, tables=[]), "tables: expected table and differences"),
+    "an unknown table": (lambda f: _edit(f, tables=["table", "differences", "../x"]), "no others than"),
+    "no trace": (lambda f: shutil.rmtree(f / "trace-2.zarr"), r"without trace-2\.zarr or trace-2\.nc"),
+    "no gaps": (lambda f: shutil.rmtree(f / "gaps.zarr"), r"without gaps\.zarr"),
+    "no variable": (lambda f: shutil.rmtree(f / "weights.zarr" / "ov_angle"), "ov_angle"),
+    "two comparisons": (lambda f: _shorter(f / "trace-3.zarr"), "trace-3: expected layers 0 to 3"),
+    "an unknown kind": (_kind, "kind: expected one of equal, rounding"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_folder_is_refused_in_one_line(saved: Path, tmp_path: Path, damage: str) -> None:
+    folder = tmp_path / "out"
+    shutil.copytree(saved, folder)
+    DAMAGES[damage][0](folder)
+    with pytest.raises(ArgumentValueError, match=DAMAGES[damage][1]) as told:
+        Comparison.open(folder)
+    assert str(told.value).startswith("folder: expected ")
+    assert "\n" not in str(told.value)
+
+
+def test_a_diagnosis_says_what_reads_a_comparison(saved: Path) -> None:
+    with pytest.raises(ArgumentValueError, match=r"without diagnosis\.json; td\.Comparison\.open reads comparison"):
+        td.Diagnosis.open(saved)
