@@ -15,6 +15,7 @@ from scipy.stats import spearmanr
 from diagnosis.function_preserving import network_of
 from tokendynamics.diagnosis import _hypotheses as measured
 from tokendynamics.diagnosis import audit, prediction_against_trace
+from tokendynamics.diagnosis._head_sums import HeadSums, centred
 from tokendynamics.diagnosis._prediction import rank_correlation
 from tokendynamics.diagnosis._weights_in_words import IN_WORDS, MET, theorems_in_words, weights_findings
 from tokendynamics.numerics import ArgumentValueError
@@ -306,8 +307,8 @@ def test_the_findings_are_one_without_what_was_seen_and_two_with_it() -> None:
 
 
 @pytest.mark.parametrize("rank", [DIM, DIM - 1, 2, 0])
-@pytest.mark.parametrize("centred", [False, True])
-def test_the_rank_is_that_of_the_singular_values(rank: int, centred: bool) -> None:
+@pytest.mark.parametrize("without_mean", [False, True])
+def test_the_rank_is_that_of_the_singular_values(rank: int, without_mean: bool) -> None:
     """Also where the mean is taken out, so that no rank is full, and where full rank is only just there."""
     left, _ = torch.linalg.qr(drawn(DIM, DIM, seed=11))
     for smallest in (1.0, 1e-7, 1e-11):
@@ -315,8 +316,8 @@ def test_the_rank_is_that_of_the_singular_values(rank: int, centred: bool) -> No
         sizes[-1] = smallest
         sizes[rank:] = 0.0
         ov = left @ torch.diag(sizes) @ drawn(DIM, DIM, seed=12)
-        sums = measured.HeadSums(DIM - centred, centred, (), (), (), ())
-        ov = measured.centred(ov, sums)
+        sums = HeadSums(DIM - without_mean, without_mean, (), (), (), ())
+        ov = centred(ov, sums)
         singular = np.linalg.svd(ov.numpy(), compute_uv=False)
         by_hand = int((singular > 1e-12 * max(singular[0], 1e-300)).sum())
         assert measured._rank(ov, sums) == by_hand

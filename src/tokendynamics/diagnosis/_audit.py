@@ -27,15 +27,8 @@ from torch import Tensor
 from tokendynamics.attention._circuits import FactoredMatrix, ov_circuit
 from tokendynamics.attention._positions import rotate
 from tokendynamics.diagnosis._folding import folding_in_words, gain_of, with_gain
-from tokendynamics.diagnosis._hypotheses import (
-    HYPOTHESES,
-    STATEMENTS,
-    centred,
-    kept_square,
-    numbers_from,
-    numbers_of,
-    sums_of,
-)
+from tokendynamics.diagnosis._head_sums import centred, kept_square, sums_of
+from tokendynamics.diagnosis._hypotheses import HYPOTHESES, STATEMENTS, numbers_from, numbers_of
 from tokendynamics.numerics._arguments import whole_numbers
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.numerics._resources import check_fits, give_back, limited_threads
@@ -89,11 +82,8 @@ def audit_layer(
     """
     weights = read()
     gain = gain_of(weights, fold_norms)
-    # Many problems of size 2·d_head: the barriers of several threads cost more than the arithmetic.
-    with limited_threads(1):
-        heads = [_head_numbers(weights, gain, head, offsets) for head in range(len(weights.groups))]
+    numbers = _of_heads(weights, gain, offsets)
     give_back()
-    numbers = {name: np.stack([head[name] for head in heads]) for name in heads[0]}
     # The matrices that theorems speak of are those of the audit, but for conventions of the papers' tables.
     same = value == "VO" and (gain is None) == (weights.norm_gain is None)
     if not same:
@@ -106,10 +96,7 @@ def audit_layer(
     qk_inertia = inertia(whole)
     V = _value_map(*value_parts, gain)
     del value_parts
-    if isinstance(V, Tensor):
-        spectrum = value_spectrum(V, wanted=spectra)
-    else:
-        spectrum = value_spectrum_of_factors(V.left, V.right, wanted=spectra)
+    spectrum = _spectrum_of(V, spectra)
     dense = V if isinstance(V, Tensor) else V.dense()
     if same:
         qk, ov = centred(whole, sums), centred(dense, sums)
@@ -124,6 +111,19 @@ def audit_layer(
     else:
         found = classify(qk_inertia, None, spectrum)
     return numbers | _regime_numbers(found)
+
+
+def _of_heads(weights: AttentionWeights, gain: Tensor | None, offsets: tuple[int, ...]) -> dict[str, Any]:
+    # Many problems of size 2·d_head: the barriers of several threads cost more than the arithmetic.
+    with limited_threads(1):
+        heads = [_head_numbers(weights, gain, head, offsets) for head in range(len(weights.groups))]
+    return {name: np.stack([head[name] for head in heads]) for name in heads[0]}
+
+
+def _spectrum_of(V: Tensor | FactoredMatrix, wanted: Wanted) -> ValueSpectrum:
+    if isinstance(V, Tensor):
+        return value_spectrum(V, wanted=wanted)
+    return value_spectrum_of_factors(V.left, V.right, wanted=wanted)
 
 
 def _head_numbers(
