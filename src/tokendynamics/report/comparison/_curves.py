@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import altair as alt
 import numpy as np
 
+from tokendynamics.report.kit._curves import ticks
 from tokendynamics.report.kit._figure import Figure, Table, cells
 from tokendynamics.report.kit._palette import BLUE, GREEN, INK, MUTED, NEGATIVE, ORANGE
-from tokendynamics.report.kit._svg import Key, draw_for_screens, inline
+from tokendynamics.report.kit._svg import WIDE, Drawing, Key, draw_for_screens, inline
 from tokendynamics.report.kit._text import number
 
 HEIGHT = 240
@@ -65,13 +66,18 @@ def curves_figure(
         without_first: Whether the curves are of all models but the first, so that each keeps its look.
     """
     looks = [LOOKS[(place + without_first) % len(LOOKS)] for place in range(len(curves))]
-    charts = [_chart(curve, look, axis, depth, logarithmic) for curve, look in zip(curves, looks, strict=True)]
+
+    def drawn(width: float) -> Drawing:
+        x = _depth_axis(curves, depth, width)
+        pairs = (_chart(curve, look, x, axis, logarithmic) for curve, look in zip(curves, looks, strict=True))
+        return alt.layer(*(each for pair in pairs for each in pair), width=width, height=HEIGHT)
+
     keys = [Key(curve.name, "line", colour, dash) for curve, (colour, dash) in zip(curves, looks, strict=True)]
     return Figure(
         ident=ident,
         question=question,
         svg=draw_for_screens(
-            lambda width: alt.layer(*(each for pair in charts for each in pair), width=width, height=HEIGHT),
+            drawn,
             ident=ident,
             title=question,
             description=f"{axis}. {_described(curves)} The table below holds every value.",
@@ -82,17 +88,27 @@ def curves_figure(
     )
 
 
-def _chart(curve: Curve, look: tuple[str, str], axis: str, depth: str, logarithmic: bool) -> list[alt.Chart]:
+def _depth_axis(curves: Sequence[Curve], title: str, width: float) -> alt.X:
+    """Layers are whole numbers; depths between 0 and 1 are those of networks that are not equally deep."""
+    places = [x for curve in curves for x in curve.x]
+    most = 15 if width >= WIDE else 8
+    if all(float(x).is_integer() for x in places) and max(places, default=0) > 1:
+        labelled = [tick for tick in ticks(int(max(places)), most) if tick >= min(places)]
+        return alt.X("x:Q", axis=alt.Axis(title=title, values=labelled, format="d"))
+    return alt.X("x:Q", axis=alt.Axis(title=title, tickCount=most // 2))
+
+
+def _chart(curve: Curve, look: tuple[str, str], x: alt.X, axis: str, logarithmic: bool) -> list[alt.Chart]:
     colour, dash = look
     rows = []
-    for index, (x, value) in enumerate(zip(curve.x, curve.values, strict=True)):
+    for index, (place, value) in enumerate(zip(curve.x, curve.values, strict=True)):
         drawn = math.isfinite(value) and not (logarithmic and value <= 0)
-        row: dict[str, float | None] = {"x": float(x), "value": float(value) if drawn else None}
+        row: dict[str, float | None] = {"x": float(place), "value": float(value) if drawn else None}
         if curve.low is not None and curve.high is not None:
             ends = float(curve.low[index]), float(curve.high[index])
             row |= dict(zip(("low", "high"), ends if all(map(math.isfinite, ends)) else (None, None), strict=True))
         rows.append(row)
-    base = alt.Chart(inline(rows)).encode(x=alt.X("x:Q", axis=alt.Axis(title=depth, tickCount=10)))
+    base = alt.Chart(inline(rows)).encode(x=x)
 
     def y(field: str) -> alt.Y:
         scale = alt.Scale(type="log") if logarithmic else alt.Scale(zero=False)
