@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
 
 from bench.measure import Comparison, overhead, rounds_of
-from tokendynamics.diagnosis import trace
+from tokendynamics.diagnosis import _prompt_trace, _trace, trace
 from tokendynamics.diagnosis.texts import five_texts
+from tokendynamics.observables._summary import Gram
 from tokendynamics.pretrained import Checkpoint, load
+from tokendynamics.pretrained._received import ReceivedAttention
+from tokendynamics.pretrained.discovery import _interface
 from tokendynamics.pretrained.discovery._packing import filled_up
 
 _SHORT = range(4, 64, 2)
@@ -38,6 +45,56 @@ def run() -> Iterator[Comparison]:
                 at_most=most,
                 error=_difference(ckpt, prompts),
             )
+
+        if lengths == _SHORT:
+            yield _of_the_verdict(ckpt, prompts)
+
+
+def _of_the_verdict(ckpt: Checkpoint, prompts: list[Tensor]) -> Comparison:
+    """The whole trace against what is left of it without the measures that the verdict is made of."""
+    pairs = []
+    for _ in range(6):
+        watch = _Stopwatch()
+        with ExitStack() as patched:
+            for place, name in _MEASURES:
+                patched.enter_context(patch.object(place, name, watch.around(getattr(place, name))))
+            start = time.perf_counter()
+            trace(ckpt, prompts)
+            whole = time.perf_counter() - start
+        pairs.append((whole, whole - watch.seconds))
+    return overhead(
+        f"trace, SmolLM2, {len(prompts)} prompts, with shares, κ, intervals, updates and attention received, against "
+        "the trace without them",
+        pairs[1:],
+        at_most=1.05,
+        error="none: the same run, less the time inside them",
+    )
+
+
+_MEASURES = (
+    (_trace, "share_variables"),
+    (_prompt_trace, "_update_ratio"),
+    (Gram, "sums_of_directions"),
+    (ReceivedAttention, "__call__"),
+    (_interface, "attention_weights"),
+)
+
+
+class _Stopwatch:
+    """Adds up the time inside functions."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*arguments: Any, **named: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return function(*arguments, **named)
+            finally:
+                self.seconds += time.perf_counter() - start
+
+        return timed
 
 
 _OTHERS = {"one by one": "plain forward passes one by one", "padded": "one padded pass"}

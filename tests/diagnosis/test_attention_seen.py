@@ -40,7 +40,7 @@ def test_patterns_and_outputs_are_those_of_the_networks_own_implementation(famil
     # The same sums of 48 features in float32, in another order on some machines; no weight is larger than 1.
     np.testing.assert_allclose(table.pattern.values[0], theirs, rtol=0, atol=48 * np.finfo(np.float32).eps)
     kept: list[AttentionCall] = []
-    live.watch_attention(inputs, kept.append)
+    live.watch_attention(inputs, lambda call: kept.append(call.kept()))
     last = live.layout.final_norm is None
     states = live.states(inputs)
     end = states.feed_forward[-1] if last else states.final_norm

@@ -321,10 +321,21 @@ def _update_ratio(
     before, after = feed_forward[:-1], feed_forward[1:]
     ratios = np.full((len(feed_forward), len(COMPONENTS)), np.nan)
     for number, (start, end) in enumerate(((before, attention), (attention, after))):
-        sizes = [torch.linalg.vector_norm(each, dim=-1, dtype=torch.float64) for each in (end - start, start)]
-        ratio = torch.where(counted[1:], sizes[0] / sizes[1], torch.nan)
+        update, before_it = (_sizes(each) for each in (end - start, start))
+        ratio = torch.where(counted[1:], update / before_it, torch.nan)
         ratios[1:, number] = ratio.nanmedian(dim=-1).values.numpy()
     return ratios
+
+
+_SQUARES_FROM, _SQUARES_TO = 1e-15, 1e18
+"""Norms whose squares, and those of their parts, float32 holds with all its digits."""
+
+
+def _sizes(states: Float[Tensor, "layer token dim"]) -> Float[Tensor, "layer token"]:
+    """Return norms; in the states' own format, which is faster, where their squares are surely in its range."""
+    own = torch.linalg.vector_norm(states if states.itemsize > 2 else states.float(), dim=-1).double()
+    safe = bool(((own > _SQUARES_FROM) & (own < _SQUARES_TO)).all())
+    return own if safe else torch.linalg.vector_norm(states, dim=-1, dtype=torch.float64)
 
 
 def _mean_pair_cosine(cosines: Float[Tensor, "state token token"]) -> Float[Tensor, " state"]:

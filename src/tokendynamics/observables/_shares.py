@@ -189,15 +189,15 @@ def centred_cosines(
     [-0.3333, 1.0]
     """
     offset = directions - center.unsqueeze(-2)
-    squared = offset.square().sum(dim=-1)
+    gram = offset @ offset.mT  # the rows are not made unit rows first: what has a token's width is what takes time
+    squared = gram.diagonal(dim1=-2, dim2=-1)
     counts = squared > 2 * resolution if keep is None else keep & (squared > 2 * resolution)
-    unit = torch.where(counts.unsqueeze(-1), offset / squared.sqrt().unsqueeze(-1), 0.0)
+    scale = torch.where(counts, squared.clamp(min=torch.finfo(gram.dtype).tiny).rsqrt(), 0.0)
+    cosines = gram * scale.unsqueeze(-1) * scale.unsqueeze(-2)
     count = counts.sum(dim=-1)
-    # Σ_ij (v_i·v_j)² is the same for the Gram matrix of tokens and of features; the smaller one is cheaper.
-    gram = unit @ unit.mT if unit.shape[-2] <= unit.shape[-1] else unit.mT @ unit
     pairs = torch.where(count > 1, count * (count - 1), torch.nan)
-    mean = (unit.sum(dim=-2).square().sum(dim=-1) - count) / pairs
-    return mean, (gram.square().sum(dim=(-2, -1)) - count) / pairs
+    mean = (cosines.sum(dim=(-2, -1)) - count) / pairs
+    return mean, (cosines.square().sum(dim=(-2, -1)) - count) / pairs
 
 
 def _mean_pair_product(directions: Float64[Tensor, "*site token dim"]) -> Float64[Tensor, "*site"]:

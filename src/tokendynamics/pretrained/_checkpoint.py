@@ -322,7 +322,8 @@ class Checkpoint:
 
         Args:
             ids: See `states`.
-            watch: Called with what each attention was given and gave.
+            watch: Called with what each attention was given and gave, which `AttentionCall.kept` copies: what runs next
+                may overwrite it.
 
         Raises:
             ArgumentTypeError, ArgumentValueError, CheckpointError: See `states`.

@@ -17,6 +17,15 @@ FEWEST = 8
 """Receivers below which their mean is noise: with fewer, random networks give some token a third of it."""
 
 
+@dataclass(frozen=True)
+class _Receivers:
+    """From which tokens a token receives, how many they are (NaN: too few), and what if they attended to all alike."""
+
+    far: Bool[Tensor, "prompt token token"]
+    count: Float[Tensor, "prompt token"]
+    uniform: Float[Tensor, "prompt token"]
+
+
 @dataclass
 class ReceivedAttention:
     """Takes every attention of a pass, in the order of the layers, and keeps what each token receives.
@@ -31,6 +40,7 @@ class ReceivedAttention:
     lengths: tuple[int, ...] | None
     received: list[Float[Tensor, "prompt token"]] = field(default_factory=list)
     uniform: list[Float[Tensor, "prompt token"]] = field(default_factory=list)
+    _last: tuple[Tensor | None, _Receivers] | None = None
 
     def __call__(self, call: AttentionCall) -> None:
         """Measure one attention."""
@@ -38,21 +48,37 @@ class ReceivedAttention:
         prompts, receivers, senders = weights.shape
         if receivers != senders:  # towards another sequence: nothing here receives it
             return
-        there = _there(self.lengths or (senders,) * prompts, senders).to(weights.device)
-        seen = _seen(call.mask, weights) & there.unsqueeze(-2) & there.unsqueeze(-1)
-        place = torch.arange(senders, device=weights.device)
-        far = seen & ((place[:, None] - place).abs() >= FAR)
-        many = far.sum(dim=-2)
-        count = torch.where(many >= FEWEST, many, torch.nan)
-        alike = seen.sum(dim=-1, keepdim=True).clamp(min=1).reciprocal()
-        self.received.append(((weights * far).sum(dim=-2) / count).cpu())
-        self.uniform.append(((alike * far).sum(dim=-2) / count).cpu())
+        if self._last is None or not _same(self._last[0], call.mask) or self._last[1].far.shape != weights.shape:
+            there = _there(self.lengths or (senders,) * prompts, senders).to(weights.device)
+            # Most layers share their mask, and what follows from it.
+            self._last = call.mask, _receivers(call.mask, weights, there)
+        found = self._last[1]
+        self.received.append(((weights * found.far).sum(dim=-2) / found.count).cpu())
+        self.uniform.append(found.uniform)
 
     def by_layer(self, layers: int) -> Float[Tensor, "kind layer prompt token"] | None:
         """Return received and uniform weight of every layer; None where not every layer's attention shows once."""
         if len(self.received) != layers or len({each.shape for each in self.received}) != 1:
             return None
         return torch.stack([torch.stack(self.received), torch.stack(self.uniform)])
+
+
+def _same(one: Tensor | None, other: Tensor | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return one is other or (one.shape == other.shape and torch.equal(one, other))
+
+
+def _receivers(
+    mask: Tensor | None, weights: Float[Tensor, "prompt token token"], there: Bool[Tensor, "prompt token"]
+) -> _Receivers:
+    seen = _seen(mask, weights) & there.unsqueeze(-2) & there.unsqueeze(-1)
+    place = torch.arange(weights.shape[-1], device=weights.device)
+    far = seen & ((place[:, None] - place).abs() >= FAR)
+    many = far.sum(dim=-2)
+    count = torch.where(many >= FEWEST, many, torch.nan)
+    alike = seen.sum(dim=-1, keepdim=True).clamp(min=1).reciprocal()
+    return _Receivers(far, count, ((alike * far).sum(dim=-2) / count).cpu())
 
 
 def _there(lengths: tuple[int, ...], longest: int) -> Bool[Tensor, "prompt token"]:

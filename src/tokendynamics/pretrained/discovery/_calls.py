@@ -89,7 +89,7 @@ class _Recorder:
 
     def _attention(self, call: AttentionCall) -> None:
         call = call if call.module is not None else replace(call, module=self.running[-1])
-        self.found.attentions.append((self._tick(), call))
+        self.found.attentions.append((self._tick(), call.kept()))
 
     def _before(self, module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
         x = given = state_of(positional, named)

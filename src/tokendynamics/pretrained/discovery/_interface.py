@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ _NAME = "tokendynamics"
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionCall:
-    """What one attention was given and gave.
+    """What one attention was given and gave: the tensors themselves, which what runs next may overwrite; see `kept`.
 
     Attributes:
         module: The attention module; None where it called torch's fused attention itself.
@@ -49,6 +49,11 @@ class AttentionCall:
     sinks: Float[Tensor, " head"] | None
     bias: Tensor | None
     window: int | None
+
+    def kept(self) -> AttentionCall:
+        """Return the same with tensors of its own."""
+        own = {name: getattr(self, name).clone() for name in ("query", "key", "value", "output")}
+        return replace(self, **own)
 
 
 _watcher: ContextVar[Callable[[AttentionCall], None] | None] = ContextVar("_watcher", default=None)
@@ -135,10 +140,10 @@ def _attend(
         scale, width = named.get("scaling"), query.shape[-1]
         call = AttentionCall(
             module=module,
-            query=query.detach().clone(),
-            key=key.detach().clone(),
-            value=value.detach().clone(),
-            output=output.detach().clone(),
+            query=query.detach(),
+            key=key.detach(),
+            value=value.detach(),
+            output=output.detach(),
             weights=weights.detach(),
             mask=attention_mask,
             scale=float(width**-0.5 if scale is None else scale),
@@ -181,13 +186,13 @@ def _fused_call(
         mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, torch.finfo(query.dtype).min)
     factor = float(query.shape[-1] ** -0.5 if scale is None else scale)
     with torch.no_grad():
-        _, weights = attend(query, key, value, mask=mask, scale=factor)
+        weights = attention_weights(query, key, mask=mask, scale=factor)
     return AttentionCall(
         module=None,
-        query=query.detach().clone(),
-        key=key.detach().clone(),
-        value=value.detach().clone(),
-        output=output.detach().transpose(1, 2).clone(),
+        query=query.detach(),
+        key=key.detach(),
+        value=value.detach(),
+        output=output.detach().transpose(1, 2),
         weights=weights,
         mask=mask,
         scale=factor,
@@ -245,16 +250,36 @@ def attend(
     >>> output[0, 0, 0].tolist()
     [0.5, 0.5]
     """
-    repeats = query.shape[1] // key.shape[1]
-    key, value = key.repeat_interleave(repeats, dim=1), value.repeat_interleave(repeats, dim=1)
-    logits = scale * (query @ key.mT)
+    weights = attention_weights(query, key, mask=mask, scale=scale, soft_cap=soft_cap, sinks=sinks, bias=bias)
+    value = value.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
+    return (weights @ value).transpose(1, 2), weights
+
+
+def attention_weights(
+    query: Float[Tensor, "batch head token d_head"],
+    key: Float[Tensor, "batch kv_head token d_head"],
+    *,
+    mask: Tensor | None,
+    scale: float,
+    soft_cap: float | None = None,
+    sinks: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> Float[Tensor, "batch head token token"]:
+    """Return the weights of `attend`.
+
+    >>> x = torch.eye(2, dtype=torch.float64).reshape(1, 1, 2, 2)
+    >>> attention_weights(x, x, mask=None, scale=0.0)[0, 0, 0].tolist()
+    [0.5, 0.5]
+    """
+    batch, heads, receivers, width = query.shape
+    grouped = query.reshape(batch, key.shape[1], -1, width)  # heads that share their keys one below the other
+    logits = (grouped @ key.mT).reshape(batch, heads, receivers, -1).mul_(scale)
     if soft_cap is not None:
         logits = soft_cap * torch.tanh(logits / soft_cap)
     for added in (bias, mask):
         if added is not None:
-            logits = logits + added.to(logits.dtype)
+            logits += added.to(logits.dtype)
     if sinks is not None:
         column = sinks.to(logits.dtype).reshape(1, -1, 1, 1).expand(*logits.shape[:3], 1)
         logits = torch.cat([logits, column], dim=-1)
-    weights = logits.softmax(dim=-1)[..., : key.shape[2]]
-    return (weights @ value).transpose(1, 2), weights
+    return logits.softmax(dim=-1)[..., : key.shape[2]]
