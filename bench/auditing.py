@@ -117,7 +117,7 @@ def write_checkpoint(folder: Path, dim: int, hidden: int, heads: int, vocabulary
             ends
             if number == LAYERS
             else {
-                f"model.layers.{number}.{name}.weight": (0.02 * torch.randn(shape, generator=generator)).to(dtype)
+                f"model.layers.{number}.{name}.weight": _drawn(name, shape, generator).to(dtype)
                 for name, shape in shapes.items()
             }
         )
@@ -126,6 +126,12 @@ def write_checkpoint(folder: Path, dim: int, hidden: int, heads: int, vocabulary
         save_file(tensors, folder / shard, metadata={"format": "pt"})
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
     return layer_bytes
+
+
+def _drawn(name: str, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    """Weights as a new network has them; gains are folded into what is audited, and near 1."""
+    drawn = 0.02 * torch.randn(shape, generator=generator)
+    return 1 + drawn if name.endswith("layernorm") else drawn
 
 
 def _peak(folder: Path) -> int:
