@@ -142,6 +142,20 @@ def test_a_text_repeats_another_only_if_all_its_tokens_do(change: Callable[[nn.M
     assert trace(checkpoint, texts).repeats.values.tolist() == [-1, -1, 0, -1, -1, 3]
 
 
+def test_copies_of_a_text_change_no_number_and_no_interval() -> None:
+    checkpoint = load(network_of("llama", layers=3))
+    texts = [[7, 8, 9, 10, 11], [20, 21, 30, 22], [5, 6, 40, 41, 42, 9], [33, 34, 50, 12]]
+    once = trace(checkpoint, texts)
+    again = trace(checkpoint, [texts[place] for place in (0, 0, 1, 2, 1, 3)])
+    assert again.repeats.values.tolist() == [-1, 0, -1, -1, 2, -1]
+    for name in once:
+        if "prompt" not in once[name].dims:
+            np.testing.assert_allclose(again[name].values, once[name].values, rtol=1e-6, atol=1e-9, err_msg=str(name))
+    own = again.kappa_of_prompt.values
+    np.testing.assert_allclose(own[[0, 2, 3, 5]], once.kappa_of_prompt.values, atol=1e-9)
+    np.testing.assert_array_equal(own[[1, 4]], own[[0, 2]])
+
+
 def test_one_word_repeated_agrees_before_the_first_layer(tiny: Callable[..., Checkpoint]) -> None:
     table = trace(tiny("llama"), {name: [number] * 6 for number, name in enumerate("abcd", start=5)})
     verdict = judge(None, table)

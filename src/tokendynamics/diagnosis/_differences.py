@@ -80,7 +80,7 @@ def paired_differences(
             (value, left), (first, first_left) = own[name], estimates[0][name]
             if "layer" in dims:
                 value, left = value[where], left[:, where]
-            gap, without = value - first, left - first_left
+            gap, without = value - first, (left - first_left)[different]
             if different.sum() < _LEAST_FOR_AN_INTERVAL:
                 without = without[:0]
             row |= _with_interval(name, dims, gap if different.sum() > 1 else torch.full_like(gap, torch.nan), without)

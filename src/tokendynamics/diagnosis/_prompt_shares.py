@@ -55,8 +55,12 @@ def share_variables(rows: Sequence[PromptTrace], estimates: Estimates | None = N
     Returns:
         (layer, site): ``kappa``, ``kappa_relative``, ``centred_cos2``, ``line_excess``; (layer, site, share):
         ``shares``; (layer, component): ``kappa_change``; (component): ``kappa_change_sum``; each with its interval, one
-        more dimension ``bound``, under its name and ``_interval``. (prompt, layer, site): ``kappa_of_prompt``.
+        more dimension ``bound``, under its name and ``_interval``. (prompt, layer, site): ``kappa_of_prompt``. Of a
+        text and its copies one counts.
     """
+    repeats = _repeats(rows)
+    rows = [row for row, first in zip(rows, repeats, strict=True) if first < 0]
+    of_all = [int((repeats[: place if first < 0 else first] < 0).sum()) for place, first in enumerate(repeats)]
     within = _stacked([row.observables["mean_pair_cosine"][:, :, _REMOVED] for row in rows])
     counts = _stacked([row.token_count[:, _REMOVED] for row in rows])
     means = _stacked([row.unit_sums[:, :, _REMOVED] for row in rows]) / counts[:, :, None, None]
@@ -66,18 +70,20 @@ def share_variables(rows: Sequence[PromptTrace], estimates: Estimates | None = N
     numbers, left = _numbers(whole), _numbers(shares_without_each(within, between, resolution))
     variables: dict[str, Any] = {}
     kept = {} if estimates is None else estimates
-    kept |= {name: (value, left[name]) for name, value in numbers.items()}
+    kept |= {name: (value, left[name][of_all]) for name, value in numbers.items()}
     for name, value in numbers.items():
         variables |= _with_interval(name, value, jackknife_interval(value, left[name], CONFIDENCE))
     of_prompt = _kappa_of(within, whole)
     mean, cos2 = _centred(rows, mean_of_others(means), resolution).unbind(dim=-1)
     variance = cos2 - mean.square()
     start = variance[:, 0, _FEED_FORWARD].nanmean()
-    variables |= _of_prompts("centred_cos2", cos2, kept)
-    variables |= _of_prompts("line_excess", _relative(variance, start), kept)
+    for name, values in (("centred_cos2", cos2), ("line_excess", _relative(variance, start))):
+        value, without = _over_prompts(values)
+        kept[name] = value, without[of_all]
+        variables |= _with_interval(name, value, jackknife_interval(value, without, CONFIDENCE))
     return variables | {
-        "kappa_of_prompt": (("prompt", "layer", "site"), of_prompt.numpy()),
-        "repeats": (("prompt",), _repeats(rows)),
+        "kappa_of_prompt": (("prompt", "layer", "site"), of_prompt[of_all].numpy()),
+        "repeats": (("prompt",), repeats),
     }
 
 
@@ -163,14 +169,12 @@ def _centred_of(row: PromptTrace, center: Float64[Tensor, "layer site dim"], res
     return row.places.grid(torch.cat(values).double())
 
 
-def _of_prompts(name: str, values: Float64[Tensor, "prompt layer site"], kept: Estimates) -> dict[str, Any]:
-    """Return the mean over prompts and its interval; the mean direction of the others is taken as known."""
+def _over_prompts(values: Float64[Tensor, "prompt layer site"]) -> tuple[Tensor, Tensor]:
+    """Return the mean, and the mean without each prompt; the mean direction of the others is taken as known."""
     known = ~values.isnan()
     count = known.sum(dim=0)
     left = (values.nansum(dim=0) - values.nan_to_num()) / (count - known.long()).clamp(min=1)
-    mean = values.nanmean(dim=0)
-    kept[name] = mean, left
-    return _with_interval(name, mean, jackknife_interval(mean, left, CONFIDENCE))
+    return values.nanmean(dim=0), left
 
 
 def _with_interval(name: str, value: Tensor, interval: Tensor) -> dict[str, Any]:

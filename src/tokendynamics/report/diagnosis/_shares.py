@@ -259,7 +259,7 @@ def _caption(found: dict[str, Estimates], prompts: int) -> str:
         "What two tokens of different prompts have in common, what two tokens of one prompt share beyond that, and "
         "what no other token shares; the three add up to 1. Massive tokens are left out."
     )
-    if min(float(np.nanmin(each.values)) for each in found.values()) < 0:
+    if any((each.values < 0).any() for each in found.values()):
         text += " A share is an estimate and may come out below 0: it then takes no room, and the table has the number."
     if any(np.isfinite(each.low).any() for each in found.values()):
         return f"{text} Over {plural(prompts, 'prompt')}; the intervals are in the table."
