@@ -97,7 +97,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a worst layer of another": (lambda f: _edit(f, verdict=_words(worst={"state": "spread"})), "no 'layer'"),
     "no levers": (lambda f: shutil.rmtree(f / "levers.zarr"), r"without levers\.zarr"),
     "levers of another": (lambda f: _answer(f, where=4), "a layer from 1 to 3"),
-    "an answer of another": (lambda f: _answer(f, answer="do nothing"), "one part does it, all layers do it"),
+    "an answer of another": (lambda f: _answer(f, answer="do nothing"), "levers: expected one"),
     "no trace": (lambda f: shutil.rmtree(f / "trace.zarr"), r"without trace\.zarr or trace\.nc"),
     "no variable": (lambda f: shutil.rmtree(f / "trace.zarr" / "norm_median"), "norm_median"),
     "a foreign codec": (lambda f: _pickled(f / "paths.zarr" / "norm" / ".zarray"), "a codec among"),

@@ -115,7 +115,7 @@ def test_figures_and_tables_are_there_without_scripts(browser: Any, address: str
     from selenium.webdriver.common.by import By
 
     drawings = browser.find_elements(By.CSS_SELECTOR, "figure svg")
-    assert len(drawings) == 2 * 18
+    assert len(drawings) == 2 * 20
     # Of each variant one panel, of each figure the drawing for wide screens.
     assert sum(drawing.is_displayed() for drawing in drawings) == 18 - 1 - 6
     assert not browser.find_element(By.CSS_SELECTOR, "button.save").is_displayed()
@@ -250,7 +250,7 @@ return [...document.querySelectorAll(".drawing svg")].filter((svg) => svg.checkV
 def test_every_figure_fits_a_phone_and_its_letters_can_be_read(opened: Any) -> None:
     with on_a_phone(opened):
         found = opened.execute_script(SIZES)
-    assert len(found) == 11
+    assert len(found) == 12
     for each in found:
         assert each["left"] >= 0, each
         assert each["right"] <= PHONE, each

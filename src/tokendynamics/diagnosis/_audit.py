@@ -28,7 +28,7 @@ from tokendynamics.attention._circuits import FactoredMatrix, ov_circuit
 from tokendynamics.attention._positions import rotate
 from tokendynamics.diagnosis._folding import folding_in_words, gain_of, with_gain
 from tokendynamics.diagnosis._head_sums import centred, kept_square, sums_of
-from tokendynamics.diagnosis._hypotheses import HYPOTHESES, STATEMENTS, numbers_from, numbers_of
+from tokendynamics.diagnosis._hypotheses import HYPOTHESES, STATEMENTS, numbers_from, numbers_of, qk_hypotheses
 from tokendynamics.numerics._arguments import whole_numbers
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.numerics._resources import check_fits, give_back, limited_threads
@@ -94,14 +94,16 @@ def audit_layer(
     whole, value_parts = _sum_of_circuits(weights, gain), _value_parts(weights, value)
     del weights
     qk_inertia = inertia(whole)
+    positive = None if sums.centred else int(qk_inertia.positive)
+    of_qk = qk_hypotheses(centred(whole, sums), sums, positive) if same else {}
     V = _value_map(*value_parts, gain)
     del value_parts
     spectrum = _spectrum_of(V, spectra)
     dense = V if isinstance(V, Tensor) else V.dense()
     if same:
-        qk, ov = centred(whole, sums), centred(dense, sums)
-        numbers |= numbers_from(sums, kept, qk, ov, causal=causal, positions=positions)
-        del qk, ov
+        qk = None if positions else centred(whole, sums)
+        numbers |= numbers_from(sums, kept, of_qk, centred(dense, sums), qk, causal=causal)
+        del qk
     if spectrum.invertible:
         whole = same_signs_as_contraction(whole, dense, spectrum.condition)
         del V, dense

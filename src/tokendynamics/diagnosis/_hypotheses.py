@@ -74,12 +74,13 @@ by 10, and the norm differs from the other by √dim at most."""
 _SMALLEST = 1e-30
 
 
-def qk_hypotheses(qk: Float64[Tensor, "dim dim"], sums: HeadSums) -> dict[str, float]:
+def qk_hypotheses(qk: Float64[Tensor, "dim dim"], sums: HeadSums, positive: int | None = None) -> dict[str, float]:
     """Return how far W is from each hypothesis on it, from 0, where it is met, to 1.
 
     Args:
         qk: From `qk_sum`.
         sums: From `sums_of`.
+        positive: Positive eigenvalues of W_sym where they are known; None to count them.
 
     Returns:
         ``heads_alike`` √(1 − ‖Σ W_h‖²/(H Σ ‖W_h‖²)), 0 where all heads weigh tokens alike; ``qk_identity`` min over
@@ -90,7 +91,7 @@ def qk_hypotheses(qk: Float64[Tensor, "dim dim"], sums: HeadSums) -> dict[str, f
         "heads_alike": _spread(float(qk.square().sum()), sums.qk_squares),
         "qk_identity": _from_identity(qk, sums),
         "qk_symmetric": _asymmetry(qk),
-        "qk_positive": 1 - int(_signs(qk).positive) / sums.directions,
+        "qk_positive": 1 - int(_signs(qk).positive if positive is None else positive) / sums.directions,
     }
 
 
@@ -196,30 +197,34 @@ def numbers_of(weights: AttentionWeights, *, causal: bool, positions: bool) -> d
     """
     sums = sums_of(weights)
     kept = kept_square(weights, sums)
-    return numbers_from(sums, kept, qk_sum(weights), ov_sum(weights), causal=causal, positions=positions)
+    qk: Tensor | None = qk_sum(weights)
+    of_qk = qk_hypotheses(qk, sums)
+    if positions:
+        qk = None  # fewer matrices at a time
+    return numbers_from(sums, kept, of_qk, ov_sum(weights), qk, causal=causal)
 
 
 def numbers_from(
     sums: HeadSums,
     kept: float,
-    qk: Float64[Tensor, "dim dim"],
+    of_qk: dict[str, float],
     ov: Float64[Tensor, "dim dim"],
+    qk: Float64[Tensor, "dim dim"] | None,
     *,
     causal: bool,
-    positions: bool,
 ) -> dict[str, np.ndarray]:
     """Return the audit's variables of one layer that compare it with the theorems.
 
     Args:
         sums: From `sums_of`.
         kept: From `kept_square`.
-        qk: From `qk_sum`.
+        of_qk: From `qk_hypotheses`.
         ov: From `ov_sum`.
-        causal: See `numbers_of`, also for the next.
-        positions: Likewise.
+        qk: From `qk_sum`; None under positions, where nothing is asked of A.
+        causal: See `numbers_of`.
     """
-    of_a = dict.fromkeys(ASKED_OF_A, nan) if positions else contraction_hypotheses(ov, qk, sums)
-    found = qk_hypotheses(qk, sums) | ov_hypotheses(ov, sums) | of_a
+    of_a = dict.fromkeys(ASKED_OF_A, nan) if qk is None else contraction_hypotheses(ov, qk, sums)
+    found = of_qk | ov_hypotheses(ov, sums) | of_a
     distances = statement_distances(found, causal=causal)
     applying = {name: round(each, 9) for name, each in distances.items() if not isnan(each)}
     return {

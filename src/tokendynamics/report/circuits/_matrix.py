@@ -13,7 +13,7 @@ import numpy as np
 
 from tokendynamics.report.kit._figure import Matrices, Table, cells
 from tokendynamics.report.kit._palette import AXIS, GRID, INK, MUTED, NEGATIVE, PAPER, POSITIVE
-from tokendynamics.report.kit._svg import WIDE, Drawing, draw_for_screens, inline
+from tokendynamics.report.kit._svg import WIDE, Drawing, Specification, draw_for_screens, inline, plain
 from tokendynamics.report.kit._text import number, plural, signed
 
 _TALLEST, _LARGEST_CELL, _NUMBERED_CELL, _DASHED_CELL = 600.0, 34.0, 26.0, 9.0
@@ -93,18 +93,15 @@ def centred_at_zero(values: np.ndarray) -> float:
     return largest or 1.0
 
 
-def _chart(panels: Sequence[Panel], ident: str, per_row: int, width: float) -> Drawing:
+def _chart(panels: Sequence[Panel], ident: str, per_row: int, width: float) -> Specification:
     room = width + _AROUND
     rows = _in_rows(panels, per_row if width >= WIDE else 1, room)
     cell = min(_cell_of([panels[place] for place in row], room) for row in rows)
     if width < WIDE:
         # A phone has a panel a row; narrow ones share it.
         rows = _in_rows(panels, per_row, room, cell)
-    drawn = [
-        alt.hconcat(*(_panel(panels[place], cell, f"{ident}-table-{place + 1}") for place in row), spacing=_GAP)
-        for row in rows
-    ]
-    return alt.vconcat(*drawn, spacing=22)
+    drawn = [[_panel(panels[place], cell, f"{ident}-table-{place + 1}") for place in row] for row in rows]
+    return {"vconcat": [{"hconcat": row, "spacing": _GAP} for row in drawn], "spacing": 22}
 
 
 def _in_rows(panels: Sequence[Panel], per_row: int, room: float, cell: float | None = None) -> list[list[int]]:
@@ -141,7 +138,7 @@ def _across(panel: Panel, cell: float) -> float:
     return max(cell, 18.0) if panel.values.shape[1] == 1 else cell
 
 
-def _panel(panel: Panel, cell: float, table: str) -> Drawing:
+def _panel(panel: Panel, cell: float, table: str) -> Specification:
     across, largest = _across(panel, cell), centred_at_zero(panel.values)
     x, y = _axes(panel, across, cell)
     (rows, columns), whole = (
@@ -166,7 +163,7 @@ def _panel(panel: Panel, cell: float, table: str) -> Drawing:
         text=panel.title, subtitle=_note(panel), subtitleColor=MUTED, subtitleFontSize=11, subtitlePadding=4, **title
     )
     drawn = alt.layer(*layers, width=columns * across, height=rows * cell, title=named)
-    return alt.vconcat(drawn, _legend(largest), spacing=6)
+    return {"vconcat": [plain(drawn), plain(_legend(largest))], "spacing": 6}
 
 
 def _axes(panel: Panel, across: float, cell: float) -> tuple[alt.X, alt.Y]:

@@ -12,7 +12,7 @@ from tokendynamics.circuits.evidence._instrument import row_centred
 from tokendynamics.report.circuits._matrix import Panel, Side, matrices
 from tokendynamics.report.kit._figure import Figure, Matrices, Table, cells
 from tokendynamics.report.kit._palette import BLUE, INK, ORANGE, PAPER
-from tokendynamics.report.kit._svg import Drawing, Key, draw_for_screens
+from tokendynamics.report.kit._svg import Drawing, Key, draw_for_screens, plain
 from tokendynamics.report.kit._text import number, plural
 
 _COLOURS = (
@@ -142,7 +142,7 @@ def answers_figure(comparison: Comparison) -> Figure:
         ident="answers",
         question=question,
         svg=draw_for_screens(
-            lambda width: alt.concat(*(_chart(answer, width) for answer in answers), columns=1, spacing=26),
+            lambda width: {"vconcat": [plain(_chart(answer, width)) for answer in answers], "spacing": 26},
             ident="answers",
             title=f"{question} Targets and outputs",
             description=f"{plural(len(answers), 'sequence')}; largest error from the second token on: {number(worst)}.",

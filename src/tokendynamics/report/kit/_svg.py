@@ -37,6 +37,10 @@ WIDE, NARROW = 740, 258
 _LEAST = {"wide": WIDE + 55.0, "narrow": NARROW + 55.0}
 """What is drawn is at least as wide as a chart with its axis, or a small one would be blown up to the page's width."""
 
+Specification: TypeAlias = dict[str, Any]
+"""What a drawing says, as plain values: drawings beside each other are put together of these, since altair copies every
+part of each again at every level."""
+
 Drawing: TypeAlias = alt.Chart | alt.LayerChart | alt.FacetChart | alt.ConcatChart | alt.HConcatChart | alt.VConcatChart
 
 
@@ -53,7 +57,12 @@ class Key:
 
 
 def draw_for_screens(
-    make: Callable[[float], Drawing], *, ident: str, title: str, description: str, keys: Sequence[Key] = ()
+    make: Callable[[float], Drawing | Specification],
+    *,
+    ident: str,
+    title: str,
+    description: str,
+    keys: Sequence[Key] = (),
 ) -> Markup:
     """Draw a chart for the page and again for a phone, of which the style sheet shows one.
 
@@ -85,8 +94,15 @@ def inline(rows: Sequence[Mapping[str, Any]]) -> alt.Data:
     return alt.Data(values=json.dumps(rows), format={"type": "json"})
 
 
+def plain(chart: Drawing) -> Specification:
+    """Return what a drawing says, to be a part of another."""
+    # The schema check is slow on inline rows and adds nothing here: vl-convert refuses what it cannot draw.
+    whole = chart.to_dict(validate=False)
+    return {name: value for name, value in whole.items() if name not in ("$schema", "config")}
+
+
 def draw(
-    chart: Drawing,
+    chart: Drawing | Specification,
     *,
     ident: str,
     title: str,
@@ -105,8 +121,8 @@ def draw(
         keys: The legend, set above the chart.
         screen: Which screens it is for; empty for all. On "narrow" and "notebook" nothing shows text for the pointer.
     """
-    # The schema check is slow on inline rows and adds nothing here: vl-convert refuses what it cannot draw.
-    specification = chart.to_dict(validate=False) | {"config": chart_config()}
+    said = chart if isinstance(chart, dict) else plain(chart)
+    specification = said | {"$schema": alt.SCHEMA_URL, "config": chart_config()}
     root = ElementTree.fromstring(vl_convert.vegalite_to_svg(specification))  # noqa: S314
     if screen in {"narrow", "notebook"}:
         _drop_hover(root)
