@@ -328,6 +328,14 @@ def test_the_jackknife_is_that_of_a_loop() -> None:
     assert (found.low, found.high) == pytest.approx((found.value - half, found.value + half), rel=1e-6)
 
 
+def test_the_jackknife_of_a_biased_number_stands_around_its_own_estimate() -> None:
+    """As every other interval of a diagnosis does: a variance over n and not n − 1 comes out too small."""
+    values = torch.tensor([0.3, 0.9, 0.4, 0.7], dtype=torch.float64)
+    found = jackknife_t(lambda prompts: float(values[prompts].var(correction=0)), 4)
+    assert found.value == pytest.approx(0.75 * float(values.var()), rel=1e-14)
+    assert (found.low + found.high) / 2 == pytest.approx(float(values.var()), rel=1e-13)  # what the jackknife corrects
+
+
 def _marks(network: Any) -> list[Any]:
     hooks = [(len(each._forward_hooks), len(each._forward_pre_hooks)) for each in network.modules()]
     flags = [(each.requires_grad, each.grad is None) for each in network.parameters()]

@@ -13,7 +13,7 @@ import click
 
 from tokendynamics.cli._diagnose import REPORT
 from tokendynamics.cli._loading import LOADING, loading_options_without
-from tokendynamics.cli._options import Folder, check_writable, overwrite_option, sink_options, whole
+from tokendynamics.cli._options import Folder, check_writable, result_options, sink_options, whole
 from tokendynamics.cli._prompts import named_prompts, prompt_options
 
 if TYPE_CHECKING:
@@ -77,17 +77,7 @@ def parse_dtypes(words: str) -> list[str]:
     "with it.",
 )
 @loading_options_without("dtype", "adapter")
-@click.option("--out", type=Folder(), help="Folder of the results.  [default: comparison-MODELS]")
-@click.option(
-    "--format",
-    "data_format",
-    type=click.Choice(["zarr", "netcdf"]),
-    default="zarr",
-    show_default=True,
-    help="Format of the data files.",
-)
-@overwrite_option()
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on standard output.")
+@result_options("comparison-MODELS")
 def compare_command(
     models: tuple[str, ...],
     prompts: tuple[str, ...],

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokendynamics.cli._loading import LOADING, loading_options
-from tokendynamics.cli._options import Folder, check_writable, overwrite_option, sink_options, whole
+from tokendynamics.cli._options import check_writable, result_options, sink_options, whole
 from tokendynamics.cli._prompts import named_prompts, prompt_options
 from tokendynamics.numerics._printable import shortened
 
@@ -70,17 +70,7 @@ Examples:
 @click.option("--truncate", is_flag=True, help="Cut prompts longer than the context instead of refusing them.")
 @click.option("--threads", type=whole(1), help="CPU threads; two are often slower than one.")
 @loading_options
-@click.option("--out", type=Folder(), help="Folder of the results.  [default: diagnosis-MODEL]")
-@click.option(
-    "--format",
-    "data_format",
-    type=click.Choice(["zarr", "netcdf"]),
-    default="zarr",
-    show_default=True,
-    help="Format of the data files.",
-)
-@overwrite_option()
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on standard output.")
+@result_options("diagnosis-MODEL")
 def diagnose_command(
     model: str,
     prompts: tuple[str, ...],

@@ -122,6 +122,34 @@ def overwrite_option(**settings: Any) -> Callable[[Callable[..., Any]], Callable
     return click.option("--overwrite", is_flag=True, help=help, **settings)
 
 
+def result_options(folder: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return what adds --out, --format, --overwrite and --json to a command that writes datasets and a page.
+
+    Args:
+        folder: What the results are called without --out, for the help.
+    """
+    options = (
+        click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on standard output."),
+        overwrite_option(),
+        click.option(
+            "--format",
+            "data_format",
+            type=click.Choice(["zarr", "netcdf"]),
+            default="zarr",
+            show_default=True,
+            help="Format of the data files.",
+        ),
+        click.option("--out", type=Folder(), help=f"Folder of the results.  [default: {folder}]"),
+    )
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in options:
+            command = option(command)
+        return command
+
+    return add
+
+
 def sink_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options --sinks and --sink-ratio to a command."""
     for option in (

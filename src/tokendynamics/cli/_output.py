@@ -14,7 +14,7 @@ from rich.text import Text
 
 from tokendynamics.cli._terminal import Console, json_line
 from tokendynamics.diagnosis._repeated_texts import repeated_texts
-from tokendynamics.diagnosis._result import Diagnosis, summary, tried
+from tokendynamics.diagnosis._result import Diagnosis, levers_in_words, summary
 from tokendynamics.diagnosis._verdict import mean_over_prompts
 from tokendynamics.provenance._progress import Progress, bar
 
@@ -76,7 +76,9 @@ class Output:
         for finding in found.verdict.details:
             self._results.print(Text("• ").append(finding.text), soft_wrap=False)
         self._results.print()
-        self._results.print(Text("What can you try? ", style="bold").append(Text(tried(found), style="not bold")))
+        self._results.print(
+            Text("What can you try? ", style="bold").append(Text(levers_in_words(found), style="not bold"))
+        )
         self._results.print()
         self._results.print(_layer_table(found))
         self._results.print(Text(f"\nReport: {report}\nData:   {', '.join(found.files) or 'beside it'}"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from tokendynamics.diagnosis._finding import Finding, between, plain, ranges, several
+from tokendynamics.diagnosis._finding import PART_NAMES, Finding, between, plain, ranges, several
 from tokendynamics.diagnosis._layer_states import CONSENSUS, State
 
 NEUTRAL = 0.005
@@ -115,7 +115,7 @@ def _updates(trace: xr.Dataset) -> Finding:
     """Name layers whose update is several times that of their neighbours."""
     ratio = trace.update_ratio.median("prompt")
     words, values = [], {}
-    for name, noun in (("attention", "attention"), ("feed_forward", "feed-forward part")):
+    for name, noun in PART_NAMES.items():
         sizes = ratio.sel(component=name).values[1:]
         for layer in jumps(sizes):
             beside = _of_neighbours(sizes, layer)

@@ -14,6 +14,10 @@ FigureName = Literal[
 ]  # fmt: skip
 
 
+PART_NAMES = {"attention": "attention", "feed_forward": "feed-forward part"}
+"""What the two parts of a layer are called in sentences, by their label in the data."""
+
+
 @dataclass(frozen=True)
 class Finding:
     """One plain sentence of the verdict.

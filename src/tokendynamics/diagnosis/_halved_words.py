@@ -7,12 +7,10 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from tokendynamics.diagnosis._finding import Finding
+from tokendynamics.diagnosis._finding import PART_NAMES, Finding
 from tokendynamics.diagnosis._first_difference import ROUNDINGS
 from tokendynamics.diagnosis._halved_parts import HalvedParts
 from tokendynamics.diagnosis._prompt_shares import CONFIDENCE
-
-_NOUNS = {"attention": "attention", "feed_forward": "feed-forward part"}
 
 
 def halved_finding(names: tuple[str, str], found: HalvedParts, place: int, eps: float) -> Finding:
@@ -78,7 +76,7 @@ def _nothing_sure(names: tuple[str, str], own: xr.Dataset, without: bool) -> Fin
 def _part(own: xr.Dataset, at: Any) -> str:
     layer, its_layer = int(own.layer[at[0]]), int(own.other_layer[at[0]])
     instead = f" (of layer {its_layer} in the other)" if its_layer != layer else ""
-    return f"the {_NOUNS[str(own.part.values[at[1]])]} of layer {layer}{instead}"
+    return f"the {PART_NAMES[str(own.part.values[at[1]])]} of layer {layer}{instead}"
 
 
 def _values(own: xr.Dataset, at: Any) -> dict[str, Any]:

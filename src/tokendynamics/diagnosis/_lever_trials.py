@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float64, Int
-from scipy.special import stdtrit
 from torch import Tensor
 
 from tokendynamics.diagnosis._sensitivities import kappa_of, lengths_of, losses_of, sums_of, tokens_that_count
 from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.numerics._intervals import jackknife_interval
 from tokendynamics.observables._shares import relative_kappa
 from tokendynamics.pretrained._gates import GatedNetwork
 from tokendynamics.pretrained._packs import Pack
@@ -160,10 +160,7 @@ class Trials:
 
 
 def jackknife_t(statistic: Callable[[Int[Tensor, " some"]], float], count: int) -> Estimate:
-    """Return a statistic of all prompts with its jackknife-t interval: one prompt is left out at a time.
-
-    With θ of all n prompts and θ_i of all but prompt i, the n pseudo-values nθ − (n − 1)θ_i have the standard deviation
-    s, and the interval is θ ± t_{n−1} s/√n.
+    """Return a statistic of all prompts with its interval from `jackknife_interval`: one prompt is left out at a time.
 
     Args:
         statistic: Of the prompts of these numbers.
@@ -177,16 +174,12 @@ def jackknife_t(statistic: Callable[[Int[Tensor, " some"]], float], count: int) 
     """
     everything = torch.arange(count)
     whole = statistic(everything)
-    left_out = torch.tensor([statistic(everything[everything != place]) for place in range(count)]).double()
-    return _around(whole, count * whole - (count - 1) * left_out)
+    left_out = [statistic(everything[everything != place]) for place in range(count)]
+    known, without = (torch.tensor(each, dtype=torch.float64) for each in (whole, left_out))
+    low, high = jackknife_interval(known, without, CONFIDENCE).tolist()
+    return Estimate(whole, low, high)
 
 
 def paired_t(differences: Float64[Tensor, " prompt"]) -> Estimate:
     """Return the mean of paired differences with Student's interval."""
-    return _around(float(differences.mean()), differences)
-
-
-def _around(value: float, draws: Tensor) -> Estimate:
-    count = len(draws)
-    half = float(stdtrit(count - 1, 0.5 + CONFIDENCE / 2)) * float(draws.std()) / math.sqrt(count)
-    return Estimate(value, value - half, value + half)
+    return jackknife_t(lambda prompts: float(differences[prompts].mean()), len(differences))

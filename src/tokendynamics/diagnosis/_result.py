@@ -197,7 +197,7 @@ def summary(diagnosis: Diagnosis) -> dict[str, Any]:
     }
 
 
-def tried(diagnosis: Diagnosis) -> str:
+def levers_in_words(diagnosis: Diagnosis) -> str:
     """Return what was found by turning parts down, in sentences, or why nothing was tried."""
     if diagnosis.levers is None:
         return f"Nothing was tried: {diagnosis.levers_refused or 'this diagnosis is of a time before it could be'}."

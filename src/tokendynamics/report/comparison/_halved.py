@@ -6,10 +6,9 @@ import numpy as np
 import xarray as xr
 
 from tokendynamics.diagnosis._comparison import Comparison
+from tokendynamics.diagnosis._finding import PART_NAMES
 from tokendynamics.report.comparison._curves import Curve, curves_figure
 from tokendynamics.report.kit._figure import Figure, Section
-
-_NOUNS = {"attention": "attention", "feed_forward": "feed-forward part"}
 
 
 def halved_section(comparison: Comparison) -> Section | None:
@@ -22,8 +21,8 @@ def halved_section(comparison: Comparison) -> Section | None:
     if table is None:
         return None
     found = tuple(each.text for each in comparison.sentences if each.figure == "halved")
-    figures = [_changes(comparison, table, part) for part in _NOUNS]
-    figures += [_differences(comparison, table, part) for part in _NOUNS]
+    figures = [_changes(comparison, table, part) for part in PART_NAMES]
+    figures += [_differences(comparison, table, part) for part in PART_NAMES]
     return Section("halved", "What is each part worth?", found, figures=tuple(each for each in figures if each))
 
 
@@ -41,10 +40,10 @@ def _changes(comparison: Comparison, table: xr.Dataset, part: str) -> Figure | N
         return None
     return curves_figure(
         f"halved-{part.replace('_', '-')}",
-        f"What does it cost when the {_NOUNS[part]} adds half?",
+        f"What does it cost when the {PART_NAMES[part]} adds half?",
         "Change of the loss, nats",
-        f"Loss with the {_NOUNS[part]} of this layer alone times 0.5, less the loss of the whole network; mean over "
-        "texts of the mean over their tokens.",
+        f"Loss with the {PART_NAMES[part]} of this layer alone times 0.5, less the loss of the whole network; mean "
+        "over texts of the mean over their tokens.",
         curves,
         "Layer" if alike else "Relative depth (1: last layer)",
     )
@@ -65,7 +64,7 @@ def _differences(comparison: Comparison, table: xr.Dataset, part: str) -> Figure
         return None
     return curves_figure(
         f"halved-difference-{part.replace('_', '-')}",
-        f"For which {_NOUNS[part]} does that cost differ?",
+        f"For which {PART_NAMES[part]} does that cost differ?",
         "Difference of the changes, nats",
         f"Change of the loss of each model less that of {comparison.models[0]}, paired over texts, by the layers of "
         f"{comparison.models[0]}. Band: 90 % interval of each by itself, where there are three texts.",

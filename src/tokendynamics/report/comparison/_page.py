@@ -9,6 +9,7 @@ import xarray as xr
 
 from tokendynamics.diagnosis._compared_words import part_named
 from tokendynamics.diagnosis._comparison import Comparison
+from tokendynamics.diagnosis._finding import PART_NAMES
 from tokendynamics.report.comparison._curves import Curve, curves_figure
 from tokendynamics.report.comparison._halved import halved_section
 from tokendynamics.report.kit._figure import Figure, Section, Table, cells
@@ -75,7 +76,7 @@ def _facts(comparison: Comparison) -> list[tuple[str, str]]:
 
 
 def _states(comparison: Comparison) -> Section:
-    columns = ("Model", "Parameters", "Layers", "Dim", "κ′ at the end", "End", "Worst", "First difference")
+    columns = ("Model", "Parameters", "Layers", "Dim", "κ' at the end", "End", "Worst", "First difference")
     partings = (None, *comparison.partings)
     rows = []
     for place, (name, facts) in enumerate(zip(comparison.models, comparison.descriptions, strict=True)):
@@ -97,7 +98,7 @@ def _axis(comparison: Comparison) -> tuple[str, list[np.ndarray]]:
 
 
 _CURVES = (
-    ("kappa_relative", None, "κ′: consensus beyond the embedding's", "Do the tokens of a text draw together?"),
+    ("kappa_relative", None, "κ': consensus beyond the embedding's", "Do the tokens of a text draw together?"),
     ("shares", "common", "Share common to all texts", "What do all texts share?"),
     ("shares", "prompt", "Share particular to the text", "What do the tokens of one text share?"),
     ("shares", "own", "Share of a token's own", "What do tokens keep?"),
@@ -129,7 +130,7 @@ def _curve(name: str, x: np.ndarray, trace: xr.Dataset, variable: str, share: st
 def _parting(comparison: Comparison) -> Section:
     depth, where = _axis(comparison)
     figures: list[Figure] = []
-    for component, noun in (("attention", "attention"), ("feed_forward", "feed-forward part")):
+    for component, noun in PART_NAMES.items():
         curves = [
             Curve(
                 name, x[1:].tolist(), [f"layer {layer}" for layer in range(1, len(x))],
@@ -142,7 +143,7 @@ def _parting(comparison: Comparison) -> Section:
         figures.append(curves_figure(ident, question, "Update ratio", caption, curves, depth, logarithmic=True))
     gaps = comparison.gaps
     if gaps is not None:
-        for component, noun in (("attention", "attention"), ("feed_forward", "feed-forward part")):
+        for component, noun in PART_NAMES.items():
             table = np.sqrt((gaps.update_difference.sel(component=component) ** 2).mean("prompt"))
             layers = gaps.layer.values[1:]
             curves = [

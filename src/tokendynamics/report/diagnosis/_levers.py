@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from tokendynamics.diagnosis._finding import PART_NAMES
 from tokendynamics.diagnosis._levers_found import Levers
-from tokendynamics.diagnosis._result import Diagnosis, tried
+from tokendynamics.diagnosis._result import Diagnosis, levers_in_words
 from tokendynamics.report.kit._curves import Curve, Rule, curve_keys, curves_chart
 from tokendynamics.report.kit._figure import Cell, Figure, Table, cells, nothing
 from tokendynamics.report.kit._palette import BLUE, ORANGE
@@ -16,7 +17,6 @@ from tokendynamics.report.kit._svg import draw_for_screens
 from tokendynamics.report.kit._text import UNDEFINED, number
 
 QUESTION = "What would happen to first order?"
-_NAMES = {"attention": "attention", "feed_forward": "feed-forward part"}
 _COLOURS = {"attention": BLUE, "feed_forward": ORANGE}
 _FIRST_ORDER = (
     "A gate α = 1 stands on what each part adds. Above zero, turning the part down lowers what is shown, were it only "
@@ -36,10 +36,15 @@ def levers_parts(diagnosis: Diagnosis) -> dict[str, Any]:
         diagnosis: From `tokendynamics.diagnose`.
     """
     found = diagnosis.levers
+    said = (levers_in_words(diagnosis),)
     if found is None:
-        return {"sentences": (tried(diagnosis),)}
+        return {"sentences": said}
     measured = {"tables": (_trials(found.table),), "notes": (_TRIED,)} if found.table.sizes["candidate"] else {}
-    return {"sentences": (tried(diagnosis),), "variants": (_of_kappa(found), _of_loss(found.table)), **measured}
+    return {
+        "sentences": (levers_in_words(diagnosis),),
+        "variants": (_of_kappa(found), _of_loss(found.table)),
+        **measured,
+    }
 
 
 def _of_kappa(found: Levers) -> Figure:
@@ -66,15 +71,15 @@ def _of_loss(table: xr.Dataset) -> Figure:
 
 def _figure(values: xr.DataArray, ident: str, axis: str, label: str, caption: str, undefined: str) -> Figure:
     layers = [int(layer) for layer in values.layer.values]
-    by_part = {name: [_known(each) for each in values.sel(part=name).values] for name in _NAMES}
+    by_part = {name: [_known(each) for each in values.sel(part=name).values] for name in PART_NAMES}
     if all(each is None for part in by_part.values() for each in part):
         return nothing(ident, QUESTION, undefined, label)
     curves = [
         Curve(
-            _NAMES[name], layers, by_part[name], _COLOURS[name], dash=() if name == "attention" else (5.0, 3.0),
+            PART_NAMES[name], layers, by_part[name], _COLOURS[name], dash=() if name == "attention" else (5.0, 3.0),
             mark="disc",
         )
-        for name in _NAMES
+        for name in PART_NAMES
     ]  # fmt: skip
     columns = [(layer - 0.5, layer + 0.5, _lines(layer, by_part, place)) for place, layer in enumerate(layers)]
     return Figure(
@@ -92,7 +97,7 @@ def _figure(values: xr.DataArray, ident: str, axis: str, label: str, caption: st
         caption=caption,
         table=Table(
             f"{axis} at α = 1, on the texts that find candidates",
-            ("Layer", *(name.capitalize() for name in _NAMES.values())),
+            ("Layer", *(name.capitalize() for name in PART_NAMES.values())),
             tuple(
                 cells([layer, *(UNDEFINED if part[place] is None else part[place] for part in by_part.values())])
                 for place, layer in enumerate(layers)
@@ -108,13 +113,13 @@ def _known(value: float) -> float | None:
 
 def _lines(layer: int, by_part: dict[str, list[float | None]], place: int) -> str:
     known = {name: values[place] for name, values in by_part.items()}
-    told = [f"{_NAMES[name]}: {UNDEFINED if value is None else number(value)}" for name, value in known.items()]
+    told = [f"{PART_NAMES[name]}: {UNDEFINED if value is None else number(value)}" for name, value in known.items()]
     return "\n".join([f"Layer {layer}", *told])
 
 
 def _description(axis: str, layers: list[int], by_part: dict[str, list[float | None]]) -> str:
     drawn = [
-        (value, _NAMES[name], layers[place])
+        (value, PART_NAMES[name], layers[place])
         for name, values in by_part.items()
         for place, value in enumerate(values)
         if value is not None
@@ -140,7 +145,7 @@ def _trial(row: xr.Dataset) -> tuple[Cell, ...]:
         *(float(row.kappa_change), *map(float, row.kappa_interval.values)),
         *(float(row.loss_change), *map(float, row.loss_interval.values)),
     )
-    part = f"{_NAMES[str(row.candidate_part.item())]}, layer {int(row.candidate_layer)}"
+    part = f"{PART_NAMES[str(row.candidate_part.item())]}, layer {int(row.candidate_layer)}"
     falls = "yes" if bool(row.verified) else "not sure"
     return (*cells([part, float(row.alpha)]), *(_change(value) for value in numbers), *cells([falls]))
 

@@ -6,6 +6,7 @@ import numpy as np
 import xarray as xr
 
 from tokendynamics.diagnosis._details import UPDATE_JUMP, jumps
+from tokendynamics.diagnosis._finding import PART_NAMES
 from tokendynamics.report.diagnosis._depth import Spread, spread
 from tokendynamics.report.kit._curves import Column, Curve, curve_keys, curves_chart
 from tokendynamics.report.kit._figure import Figure, Given, Table, cells, nothing
@@ -14,7 +15,6 @@ from tokendynamics.report.kit._svg import draw_for_screens
 from tokendynamics.report.kit._text import number
 
 QUESTION = "How large is each update?"
-_NAMES = {"attention": "attention", "feed_forward": "feed-forward part"}
 _COLOURS = {"attention": BLUE, "feed_forward": ORANGE}
 
 
@@ -25,7 +25,7 @@ def updates_figure(trace: xr.Dataset) -> Figure:
         trace: From `tokendynamics.trace`.
     """
     layers = [int(layer) for layer in trace.layer.values[1:]]
-    found = {name: _ratios(trace, name) for name in _NAMES}
+    found = {name: _ratios(trace, name) for name in PART_NAMES}
     medians = {name: [_median(row) for row in values] for name, values in found.items()}
     spreads = {name: [spread(row) for row in values] for name, values in found.items()}
     if all(value is None for each in medians.values() for value in each):
@@ -64,12 +64,12 @@ def _curves(
     layers: list[int], medians: dict[str, list[float | None]], spreads: dict[str, list[Spread]], prompts: int
 ) -> list[Curve]:
     curves = []
-    for name, label in _NAMES.items():
+    for name, label in PART_NAMES.items():
         low, high = [each.low for each in spreads[name]], [each.high for each in spreads[name]]
         dash = () if name == "attention" else (5.0, 3.0)
         several = {"low": low, "high": high, "band": f"range over prompts, {label}"} if prompts > 1 else {}
         curves.append(Curve(label, layers, medians[name], _COLOURS[name], dash=dash, mark="disc", **several))
-    for name, label in _NAMES.items():
+    for name, label in PART_NAMES.items():
         sizes = np.array([np.nan if value is None else value for value in medians[name]])
         standing = [medians[name][place] if place in jumps(sizes) else None for place in range(len(layers))]
         curves.append(Curve(f"{label}: several times its neighbours'", layers, standing, INK, width=0, mark="diamond"))
@@ -82,7 +82,7 @@ def _columns(
     columns = []
     for place, layer in enumerate(layers):
         lines = [f"Layer {layer}"]
-        for name, label in _NAMES.items():
+        for name, label in PART_NAMES.items():
             each = spreads[name][place]
             text = f"{label}: {number(medians[name][place])}"
             several = len(each.values) > 1 and each.low is not None
@@ -102,7 +102,7 @@ def _caption(prompts: int) -> str:
 
 def _description(layers: list[int], medians: dict[str, list[float | None]]) -> str:
     texts = []
-    for name, label in _NAMES.items():
+    for name, label in PART_NAMES.items():
         drawn = [(value, layer) for value, layer in zip(medians[name], layers, strict=True) if value is not None]
         if drawn:
             (low, at_low), (high, at_high) = min(drawn), max(drawn)
@@ -117,12 +117,12 @@ def _table(
     layers: list[int], medians: dict[str, list[float | None]], spreads: dict[str, list[Spread]], prompts: int
 ) -> Table:
     columns = ["Layer"]
-    for label in _NAMES.values():
+    for label in PART_NAMES.values():
         columns += [label.capitalize(), *(["lowest prompt", "highest prompt"] if prompts > 1 else [])]
     rows = []
     for place, layer in enumerate(layers):
         row: list[Given] = [layer]
-        for name in _NAMES:
+        for name in PART_NAMES:
             each = spreads[name][place]
             row += [medians[name][place], *([each.low, each.high] if prompts > 1 else [])]
         rows.append(cells(row))
