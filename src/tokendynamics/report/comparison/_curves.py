@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import altair as alt
 import numpy as np
 
-from tokendynamics.report.kit._curves import ticks
-from tokendynamics.report.kit._figure import Figure, Table, cells
+from tokendynamics.report.kit._curves import Curve, curve_keys, curves_chart, drawable, ticks
+from tokendynamics.report.kit._figure import Figure, Table, cells, nothing
 from tokendynamics.report.kit._palette import BLUE, GREEN, INK, MUTED, NEGATIVE, ORANGE
-from tokendynamics.report.kit._svg import WIDE, Drawing, Key, draw_for_screens, inline
+from tokendynamics.report.kit._svg import WIDE, draw_for_screens
 from tokendynamics.report.kit._text import number
 
 HEIGHT = 240
 
-LOOKS = ((BLUE, ""), (ORANGE, "5,3"), (GREEN, "2,2"), (NEGATIVE, "7,3,2,3"), (INK, "1.5,3"), (MUTED, "9,4"))
+LOOKS: tuple[tuple[str, tuple[float, ...]], ...] = (
+    (BLUE, ()), (ORANGE, (5, 3)), (GREEN, (2, 2)), (NEGATIVE, (7, 3, 2, 3)), (INK, (1.5, 3)), (MUTED, (9, 4)),
+)  # fmt: skip
 """Colour and dash of each model in turn."""
 
 
 @dataclass(frozen=True)
-class Curve:
-    """One model's numbers.
+class ModelCurve:
+    """One model's numbers over depth.
 
     Attributes:
         name: The model.
@@ -47,7 +49,7 @@ def curves_figure(
     question: str,
     axis: str,
     caption: str,
-    curves: Sequence[Curve],
+    curves: Sequence[ModelCurve],
     depth: str,
     *,
     logarithmic: bool = False,
@@ -66,29 +68,33 @@ def curves_figure(
         without_first: Whether the curves are of all models but the first, so that each keeps its look.
     """
     looks = [LOOKS[(place + without_first) % len(LOOKS)] for place in range(len(curves))]
-
-    def drawn(width: float) -> Drawing:
-        x = _depth_axis(curves, depth, width)
-        pairs = (_chart(curve, look, x, axis, logarithmic) for curve, look in zip(curves, looks, strict=True))
-        return alt.layer(*(each for pair in pairs for each in pair), width=width, height=HEIGHT)
-
-    keys = [Key(curve.name, "line", colour, dash) for curve, (colour, dash) in zip(curves, looks, strict=True)]
+    drawn = [_as_drawn(curve, *look) for curve, look in zip(curves, looks, strict=True)]
+    if not any(drawable(value) and (value > 0 or not logarithmic) for each in drawn for value in each.values):
+        why = "no number above zero" if logarithmic else "no number"
+        return replace(nothing(ident, question, f"Nothing is drawn: {why}. {caption}"), table=_table(axis, curves))
     return Figure(
         ident=ident,
         question=question,
         svg=draw_for_screens(
-            drawn,
+            lambda width: curves_chart(
+                drawn, x=_depth_axis(curves, depth, width), title=axis, width=width, height=HEIGHT, log=logarithmic
+            ),
             ident=ident,
             title=question,
             description=f"{axis}. {_described(curves)} The table below holds every value.",
-            keys=keys,
+            keys=curve_keys(drawn),
         ),
         caption=caption,
         table=_table(axis, curves),
     )
 
 
-def _depth_axis(curves: Sequence[Curve], title: str, width: float) -> alt.X:
+def _as_drawn(curve: ModelCurve, colour: str, dash: tuple[float, ...]) -> Curve:
+    values, low, high = (None if each is None else each.tolist() for each in (curve.values, curve.low, curve.high))
+    return Curve(curve.name, curve.x, values or [], colour, low=low, high=high, dash=dash, mark="disc")
+
+
+def _depth_axis(curves: Sequence[ModelCurve], title: str, width: float) -> alt.X:
     """Layers are whole numbers; depths between 0 and 1 are those of networks that are not equally deep."""
     places = [x for curve in curves for x in curve.x]
     most = 15 if width >= WIDE else 8
@@ -98,30 +104,7 @@ def _depth_axis(curves: Sequence[Curve], title: str, width: float) -> alt.X:
     return alt.X("x:Q", axis=alt.Axis(title=title, tickCount=most // 2))
 
 
-def _chart(curve: Curve, look: tuple[str, str], x: alt.X, axis: str, logarithmic: bool) -> list[alt.Chart]:
-    colour, dash = look
-    rows = []
-    for index, (place, value) in enumerate(zip(curve.x, curve.values, strict=True)):
-        drawn = math.isfinite(value) and not (logarithmic and value <= 0)
-        row: dict[str, float | None] = {"x": float(place), "value": float(value) if drawn else None}
-        if curve.low is not None and curve.high is not None:
-            ends = float(curve.low[index]), float(curve.high[index])
-            row |= dict(zip(("low", "high"), ends if all(map(math.isfinite, ends)) else (None, None), strict=True))
-        rows.append(row)
-    base = alt.Chart(inline(rows)).encode(x=x)
-
-    def y(field: str) -> alt.Y:
-        scale = alt.Scale(type="log") if logarithmic else alt.Scale(zero=False)
-        return alt.Y(f"{field}:Q", scale=scale, axis=alt.Axis(title=axis, tickCount=6))
-
-    line = base.mark_line(color=colour, strokeWidth=2.2, strokeDash=[float(each) for each in dash.split(",") if each])
-    charts = [line.encode(y=y("value")), base.mark_point(color=colour, filled=True, size=22).encode(y=y("value"))]
-    if curve.low is not None:
-        charts.insert(0, base.mark_area(color=colour, opacity=0.14).encode(y=y("low"), y2="high:Q"))
-    return charts
-
-
-def _described(curves: Sequence[Curve]) -> str:
+def _described(curves: Sequence[ModelCurve]) -> str:
     parts = []
     for curve in curves:
         known = [float(each) for each in curve.values if math.isfinite(each)]
@@ -133,7 +116,7 @@ def _described(curves: Sequence[Curve]) -> str:
     return " ".join(parts)
 
 
-def _table(axis: str, curves: Sequence[Curve]) -> Table:
+def _table(axis: str, curves: Sequence[ModelCurve]) -> Table:
     places = list(dict.fromkeys(place for curve in curves for place in curve.places))
     columns = ["Place"]
     for curve in curves:

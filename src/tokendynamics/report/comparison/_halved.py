@@ -7,7 +7,7 @@ import xarray as xr
 
 from tokendynamics.diagnosis._comparison import Comparison
 from tokendynamics.diagnosis._finding import PART_NAMES
-from tokendynamics.report.comparison._curves import Curve, curves_figure
+from tokendynamics.report.comparison._curves import ModelCurve, curves_figure
 from tokendynamics.report.kit._figure import Figure, Section
 
 
@@ -35,7 +35,7 @@ def _changes(comparison: Comparison, table: xr.Dataset, part: str) -> Figure | N
         layers = np.arange(1, depth + 1)
         values = table.loss_change.sel(model=name, part=part, layer=layers).mean("prompt").values
         if not np.isnan(values).all():
-            curves.append(Curve(name, (layers / (1 if alike else depth)).tolist(), _places(layers), values))
+            curves.append(ModelCurve(name, (layers / (1 if alike else depth)).tolist(), _places(layers), values))
     if not curves:
         return None
     return curves_figure(
@@ -54,7 +54,7 @@ def _differences(comparison: Comparison, table: xr.Dataset, part: str) -> Figure
     layers = np.arange(1, int(comparison.descriptions[0]["layers"]) + 1)
     own = table.sel(part=part, layer=layers)
     curves = [
-        Curve(
+        ModelCurve(
             name, layers.tolist(), _places(layers), own.difference.sel(other=name).values,
             *(own.difference_interval.sel(other=name, bound=bound).values for bound in ("low", "high")),
         )

@@ -10,7 +10,7 @@ import xarray as xr
 from tokendynamics.diagnosis._compared_words import part_named
 from tokendynamics.diagnosis._comparison import Comparison
 from tokendynamics.diagnosis._finding import PART_NAMES
-from tokendynamics.report.comparison._curves import Curve, curves_figure
+from tokendynamics.report.comparison._curves import ModelCurve, curves_figure
 from tokendynamics.report.comparison._halved import halved_section
 from tokendynamics.report.kit._figure import Figure, Section, Table, cells
 from tokendynamics.report.kit._page import render, write_page
@@ -120,11 +120,11 @@ def _shares(comparison: Comparison) -> Section:
     return Section("shares", "What do their tokens share?", figures=tuple(figures))
 
 
-def _curve(name: str, x: np.ndarray, trace: xr.Dataset, variable: str, share: str | None) -> Curve:
+def _curve(name: str, x: np.ndarray, trace: xr.Dataset, variable: str, share: str | None) -> ModelCurve:
     chosen = {"site": "feed_forward"} | ({} if share is None else {"share": share})
     values, interval = trace[variable].sel(chosen), trace[f"{variable}_interval"].sel(chosen)
     low, high = (interval.sel(bound=bound).values for bound in ("low", "high"))
-    return Curve(name, x.tolist(), [f"layer {layer}" for layer in range(len(x))], values.values, low, high)
+    return ModelCurve(name, x.tolist(), [f"layer {layer}" for layer in range(len(x))], values.values, low, high)
 
 
 def _parting(comparison: Comparison) -> Section:
@@ -132,7 +132,7 @@ def _parting(comparison: Comparison) -> Section:
     figures: list[Figure] = []
     for component, noun in PART_NAMES.items():
         curves = [
-            Curve(
+            ModelCurve(
                 name, x[1:].tolist(), [f"layer {layer}" for layer in range(1, len(x))],
                 trace.update_ratio.sel(component=component).median("prompt").values[1:],
             )
@@ -147,7 +147,7 @@ def _parting(comparison: Comparison) -> Section:
             table = np.sqrt((gaps.update_difference.sel(component=component) ** 2).mean("prompt"))
             layers = gaps.layer.values[1:]
             curves = [
-                Curve(
+                ModelCurve(
                     str(name), layers.tolist(), [f"layer {layer}" for layer in layers], table.sel(other=name).values[1:]
                 )
                 for name in gaps.other.values
@@ -188,7 +188,7 @@ def _weights(comparison: Comparison) -> Section:
     figures = []
     for name, circuit in (("ov", "OV"), ("qk", "QK"), ("ff", "feed-forward part")):
         norms = [
-            Curve(str(model), layers.tolist(), places, weights[f"{name}_norm"].sel(model=model).values)
+            ModelCurve(str(model), layers.tolist(), places, weights[f"{name}_norm"].sel(model=model).values)
             for model in weights.model.values
         ]
         what = "matrices of the feed-forward part" if name == "ff" else "heads"
