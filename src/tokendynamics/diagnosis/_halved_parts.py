@@ -16,9 +16,10 @@ from tokendynamics.diagnosis._sensitivities import losses_of
 from tokendynamics.diagnosis._together import nearest_layers
 from tokendynamics.numerics._intervals import jackknife_interval
 from tokendynamics.pretrained import Checkpoint
-from tokendynamics.pretrained._gates import PARTS, GatedNetwork
+from tokendynamics.pretrained._gates import GatedNetwork
 from tokendynamics.pretrained._inputs import Prepared
 from tokendynamics.pretrained._packs import Pack
+from tokendynamics.pretrained._variant import PARTS
 from tokendynamics.provenance._progress import Progress, tracked
 
 HALF = 0.5

@@ -20,8 +20,8 @@ from tokendynamics.numerics._arguments import as_count
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.pretrained import Checkpoint
-from tokendynamics.pretrained._gates import PARTS
 from tokendynamics.pretrained._inputs import Prepared, prepared
+from tokendynamics.pretrained._variant import PARTS
 from tokendynamics.provenance._progress import Progress, reporting, tracked
 
 ALPHAS = (0.5, 0.0)

@@ -18,7 +18,7 @@ from tokendynamics.diagnosis._prompt_trace import COMPONENTS, SINK_HANDLING, SIT
 from tokendynamics.diagnosis._verdict import Verdict, Worst
 from tokendynamics.numerics._arguments import as_integer, as_text
 from tokendynamics.numerics._errors import ArgumentValueError, expected, shown
-from tokendynamics.pretrained._gates import PARTS
+from tokendynamics.pretrained._variant import PARTS
 from tokendynamics.provenance._manifest import plain
 from tokendynamics.provenance._reading import read_json
 from tokendynamics.provenance._stores import read_store

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,7 +20,7 @@ from tokendynamics.numerics._errors import (
 )
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.pretrained._architecture import architecture_of, as_layer, as_layers, norm_of_block
-from tokendynamics.pretrained._encoding import Encoding, encode, encode_bytes, load_image_processor, load_tokenizer
+from tokendynamics.pretrained._encoding import Encoding, encode, encode_bytes
 from tokendynamics.pretrained._factors import LayerTensors, attention_weights, verified_scale
 from tokendynamics.pretrained._feed_forward import (
     FeedForwardWeights,
@@ -33,47 +31,17 @@ from tokendynamics.pretrained._feed_forward import (
 from tokendynamics.pretrained._gates import GatedNetwork
 from tokendynamics.pretrained._language_head import with_language_head
 from tokendynamics.pretrained._network import Network, evaluating
+from tokendynamics.pretrained._origin import Origin
 from tokendynamics.pretrained._other_libraries import refusing, silenced
 from tokendynamics.pretrained._packs import Pack, packs_of
 from tokendynamics.pretrained._states import PackStates, SiteStates, StateWatch, collect_states, run
 from tokendynamics.pretrained._streaming import StreamedNetwork
+from tokendynamics.pretrained._variant import Variant, VariantLike
+from tokendynamics.pretrained._varied_network import VariedNetwork
 from tokendynamics.pretrained._weights import AttentionWeights
 from tokendynamics.pretrained.discovery._discover import Discovery
 from tokendynamics.pretrained.discovery._interface import AttentionCall, showing, watching
 from tokendynamics.pretrained.discovery._packing import Packing, filler_of, packing_of
-
-
-@dataclass
-class Origin:
-    """Where a network comes from.
-
-    Attributes:
-        name: What to call it.
-        source: File or folder that was asked for.
-        folder: Folder with its tokenizer.
-        random_seed: Seed of untrained weights.
-        given_tokenizer: A tokenizer or image processor that came with the call.
-    """
-
-    name: str
-    source: Path | None = None
-    folder: Path | None = None
-    random_seed: int | None = None
-    given_tokenizer: Any | None = None
-
-    @cached_property
-    def tokenizer(self) -> Any | None:
-        """The one of the call, or else the folder's; None if there is neither."""
-        if self.given_tokenizer is not None:
-            return self.given_tokenizer
-        return None if self.folder is None else load_tokenizer(self.folder)
-
-    @cached_property
-    def image_processor(self) -> Any | None:
-        """The one of the call (in the place of a tokenizer), or else the folder's; None if there is neither."""
-        if self.given_tokenizer is not None:
-            return self.given_tokenizer
-        return None if self.folder is None else load_image_processor(self.folder)
 
 
 class Checkpoint:
@@ -268,13 +236,39 @@ class Checkpoint:
         Raises:
             CheckpointError: It is streamed, or the parts of a block were not found.
         """
+        self._check_in_memory()
+        causal = all(layer.attention is not None and layer.attention.causal for layer in self.layout.layers)
+        vocabulary = self.architecture.vocabulary if causal else None
+        return GatedNetwork(self.model, self.layout, self.name, vocabulary, self._with_head if causal else None)
+
+    def varied(self, variant: VariantLike) -> VariedNetwork:
+        """Return the network under a variant, for a ``with`` block: every pass inside it is one of the variant.
+
+        After the block the network is as it was to the last bit, also where the block ends in an exception. States and
+        attention of this checkpoint (`states`, `watch_attention`, `td.trace`) are those of the variant meanwhile;
+        weights (`attention`, `td.audit`) are not.
+
+        Args:
+            variant: See `Variant.of`.
+
+        Raises:
+            ArgumentTypeError, ArgumentValueError: No variant, or a part that there is not.
+            CheckpointError: It is streamed, or its layout does not say how the variant is made.
+
+        >>> from tokendynamics.pretrained import load
+        >>> checkpoint = load("random:distilgpt2:0")
+        >>> with checkpoint.varied({"feed_forward": 0, "layer 2 attention": 0.5}) as varied:
+        ...     varied.variant.words
+        'feed_forward × 0, layer 2 attention × 0.5'
+        """
+        self._check_in_memory()
+        return VariedNetwork(self.model, self.layout, Variant.of(variant), self.name)
+
+    def _check_in_memory(self) -> None:
         if self.streamed:
             advice = "load it where it fits, or with device_map"
             came = "one whose blocks are read while they run"
             raise CheckpointError(expected(self.name, "a network in memory as a whole", came, advice))
-        causal = all(layer.attention is not None and layer.attention.causal for layer in self.layout.layers)
-        vocabulary = self.architecture.vocabulary if causal else None
-        return GatedNetwork(self.model, self.layout, self.name, vocabulary, self._with_head if causal else None)
 
     @cached_property
     def _with_head(self) -> nn.Module | None:

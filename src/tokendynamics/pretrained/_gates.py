@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from tokendynamics.numerics._errors import CheckpointError, expected
@@ -21,10 +21,9 @@ from tokendynamics.pretrained._network import evaluating, without_cache
 from tokendynamics.pretrained._other_libraries import refusing, silenced
 from tokendynamics.pretrained._packs import Pack
 from tokendynamics.pretrained._states import moved
+from tokendynamics.pretrained._varied_network import existing_parts
 from tokendynamics.pretrained.discovery._calls import state_of
 from tokendynamics.pretrained.discovery._layout import Layout
-
-PARTS = ("attention", "feed_forward")
 
 
 @dataclass(frozen=True)
@@ -61,12 +60,13 @@ class GatedNetwork(ExitStack):
         self, network: nn.Module, layout: Layout, name: str, vocabulary: int | None, whole: nn.Module | None = None
     ) -> None:
         super().__init__()
-        self.exists = _existing(layout, name)
+        self.exists = existing_parts(layout, name)
         self.network, self.layout, self.name, self.vocabulary = network, layout, name, vocabulary
         self.running = network if whole is None else whole
         self._layer = -1
         self._gates: Tensor | None = None
         self._states: list[Tensor] = []
+        self._calls: dict[nn.Module, int] = {}
 
     def __enter__(self) -> GatedNetwork:
         super().__enter__()
@@ -89,9 +89,12 @@ class GatedNetwork(ExitStack):
             block, residual = self.network.get_submodule(name), layer.residual
             modules = () if residual is None else (residual.attention, residual.feed_forward)
             self.callback(block.register_forward_pre_hook(self._enter, with_kwargs=True).remove)
+            of_module: dict[nn.Module, list[int]] = {}  # BEiT gives both parts by one module, one after the other
             for part, module in enumerate(modules):
                 if module is not None:
-                    self.callback(block.get_submodule(module).register_forward_hook(self._gate(part)).remove)
+                    of_module.setdefault(block.get_submodule(module), []).append(part)
+            for module, parts in of_module.items():
+                self.callback(module.register_forward_hook(self._gate(parts)).remove)
             self.callback(block.register_forward_hook(self._leave).remove)
 
     @property
@@ -126,6 +129,7 @@ class GatedNetwork(ExitStack):
         del module
         if self._gates is None:  # a pass of somebody else's
             return
+        self._calls.clear()
         self._layer += 1  # a block that runs again is a layer of its own, and has gates of its own
         state = state_of(positional, named)
         if not self._states and state is not None:
@@ -136,26 +140,19 @@ class GatedNetwork(ExitStack):
         if self._gates is not None:
             self._states.append(output[0] if isinstance(output, tuple) else output)
 
-    def _gate(self, part: int) -> Callable[[nn.Module, Any, Any], Any]:
+    def _gate(self, parts: list[int]) -> Callable[[nn.Module, Any, Any], Any]:
         def hook(module: nn.Module, positional: Any, output: Any) -> Any:
-            del module, positional
+            del positional
             if self._gates is None:
                 return None
-            gate = self._gates[self._layer, part]
+            call = self._calls.get(module, 0)
+            self._calls[module] = call + 1
+            gate = self._gates[self._layer, parts[call % len(parts)]]
             if isinstance(output, tuple):
                 return (output[0] * gate.to(output[0]), *output[1:])
             return output * gate.to(output)
 
         return hook
-
-
-def _existing(layout: Layout, name: str) -> Bool[Tensor, "layer part"]:
-    for number, layer in enumerate(layout.layers, start=1):
-        if layer.residual is None:
-            where, wanted = f"{name}: layer {number}", "a block whose attention and feed-forward parts are found"
-            raise CheckpointError(expected(where, wanted, layer.problem, "the gates stand on these parts"))
-    found = [(True, layer.residual is not None and layer.residual.feed_forward is not None) for layer in layout.layers]
-    return torch.tensor(found)
 
 
 def _by_prompt(state: Tensor, prompts: int) -> Tensor:

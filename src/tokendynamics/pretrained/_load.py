@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from tokendynamics.numerics._arguments import as_device, as_path
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, CheckpointError, expected, shown
 from tokendynamics.numerics._signatures import typed_arguments
-from tokendynamics.pretrained._checkpoint import Checkpoint, Origin
+from tokendynamics.pretrained._checkpoint import Checkpoint
 from tokendynamics.pretrained._dispatch import as_device_map, placement_of, without_hooks
 from tokendynamics.pretrained._initialization import initial_laws
 from tokendynamics.pretrained._network import Network, dtype_of, empty_network, evaluating, half_of, shapes_of
+from tokendynamics.pretrained._origin import Origin
 from tokendynamics.pretrained._peft import with_adapter
 from tokendynamics.pretrained._stored_names import ignored, stored_names
 from tokendynamics.pretrained._weights import TensorStore, Weights

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from tokendynamics.numerics._errors import CheckpointError, expected
-from tokendynamics.pretrained._checkpoint import Checkpoint, Origin
+from tokendynamics.pretrained._checkpoint import Checkpoint
 from tokendynamics.pretrained._initialization import initial_laws
 from tokendynamics.pretrained._network import Network, empty_network, shapes_of
+from tokendynamics.pretrained._origin import Origin
 from tokendynamics.pretrained.discovery._of_configuration import discover_in
 from tokendynamics.pretrained.sources._untrained import DrawnTensors
 

@@ -17,11 +17,13 @@ from tokendynamics.pretrained.discovery._attention_layout import (
     live_reader,
     recomputed_error,
 )
+from tokendynamics.pretrained.discovery._block_norms import block_norms
 from tokendynamics.pretrained.discovery._calls import ModuleCall, Pass, as_features, record
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
 from tokendynamics.pretrained.discovery._layout import AttentionLayout, BlockLayout, Layout, Positions
 from tokendynamics.pretrained.discovery._norms import Norm, norm_of
 from tokendynamics.pretrained.discovery._packing import packing_of
+from tokendynamics.pretrained.discovery._positional import positional_parts
 from tokendynamics.pretrained.discovery._residual import Residual, residual_of
 from tokendynamics.pretrained.discovery._rotation import TooFewInputsError
 
@@ -96,14 +98,19 @@ def _discovered(
         attention, seen, projected, problem = _attention(number, block, found, tables)
         residual, other = _residual(quiet, first, block.start if projected is None else projected)
         problems = "; ".join(filter(None, (problem, other)))
-        layers.append((BlockLayout(attention=attention, residual=residual, problem=problems), seen))
+        inside = None if attention is None or projected is None else (attention.module, projected)
+        norms = block_norms(quiet, first.calls, inside, _shape(first, quiet))
+        layers.append((BlockLayout(attention=attention, residual=residual, norms=norms, problem=problems), seen))
     attentions = [layer.attention for layer, _ in layers]
     causal = all(attention is not None and attention.causal for attention in attentions)
+    names = tuple(block.name for block in blocks)
+    positions = _positions(attentions, network, inputs)
     layout = Layout(
-        blocks=tuple(block.name for block in blocks),
+        blocks=names,
         layers=tuple(layer for layer, _ in layers),
         final_norm=_final_norm(quiet_blocks[-1], first),
-        positions=_positions(attentions, network, inputs),
+        positions=positions,
+        positional=positional_parts(network, inputs, positions, names),
         packing=packing_of(network, inputs, causal=causal),
         found_on=found_on,
     )

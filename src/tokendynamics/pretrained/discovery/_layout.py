@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 from tokendynamics.pretrained.discovery._columns import Part, Storage
 from tokendynamics.pretrained.discovery._norms import Norm
 from tokendynamics.pretrained.discovery._packing import Packing
+from tokendynamics.pretrained.discovery._positional import PositionalPart
 from tokendynamics.pretrained.discovery._residual import Residual
 from tokendynamics.pretrained.discovery._rotation import Rotation
 
@@ -80,11 +81,13 @@ class BlockLayout:
     Attributes:
         attention: Its attention; None where it could not be read.
         residual: How it adds its parts; None where that was not found.
+        norms: Its norms of the residual stream, by the names of their modules within the block.
         problem: Why something is None; empty otherwise.
     """
 
     attention: AttentionLayout | None
     residual: Residual | None
+    norms: tuple[str, ...]
     problem: str = ""
 
 
@@ -97,6 +100,7 @@ class Layout:
         layers: The layout of each of them.
         final_norm: The norm after the last block, and what it is; None without.
         positions: What tells the network the order of its tokens.
+        positional: The modules and tensors that do; empty where there are none, or they were not found.
         packing: Which inputs may share a forward pass.
         found_on: "the network itself" or "a small copy".
     """
@@ -105,6 +109,7 @@ class Layout:
     layers: tuple[BlockLayout, ...]
     final_norm: tuple[str, Norm] | None
     positions: Positions
+    positional: tuple[PositionalPart, ...]
     packing: Packing
     found_on: str
 
@@ -122,6 +127,7 @@ class Layout:
             "blocks": list(self.blocks),
             "final_norm": None if self.final_norm is None else [self.final_norm[0], asdict(self.final_norm[1])],
             "positions": self.positions,
+            "positional": [asdict(part) for part in self.positional],
             "packing": self.packing,
             "found_on": self.found_on,
             "kinds": [_short(asdict(kind)) for kind in kinds],

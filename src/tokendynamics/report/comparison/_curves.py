@@ -69,7 +69,7 @@ def curves_figure(
     """
     looks = [LOOKS[(place + without_first) % len(LOOKS)] for place in range(len(curves))]
     drawn = [_as_drawn(curve, *look) for curve, look in zip(curves, looks, strict=True)]
-    if not any(drawable(value) and (value > 0 or not logarithmic) for each in drawn for value in each.values):
+    if not any(drawable(value) and (not logarithmic or (value or 0) > 0) for each in drawn for value in each.values):
         why = "no number above zero" if logarithmic else "no number"
         return replace(nothing(ident, question, f"Nothing is drawn: {why}. {caption}"), table=_table(axis, curves))
     return Figure(

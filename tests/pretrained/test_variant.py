@@ -1,0 +1,258 @@
+"""A network under a variant: what changes, by other routes, and that nothing is left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import tokendynamics as td
+from pretrained.families import FAMILIES, half_of_network, inputs_of, network_of
+from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, CheckpointError
+from tokendynamics.pretrained._variant import NAMED, Variant
+
+RESTORED = ("gpt2", "gpt_neox", "llama", "gemma3", "mixtral", "bert", "albert", "modernbert", "t5", "whisper", "vit")
+EVERYTHING = {"feed_forward": 0.0, "layer 2 attention": 0.5, "norms": 0, "positions": 0}
+
+
+def _loaded(family: str) -> tuple[td.Checkpoint, Any, dict[str, Tensor]]:
+    network, half = network_of(family)
+    own = half_of_network(network, half)
+    return td.load(network, half=half), own, inputs_of(own)
+
+
+def _output(network: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
+    with torch.no_grad():
+        return network(**inputs)[0]
+
+
+def _hooks(network: nn.Module) -> list[int]:
+    names = ("_forward_hooks", "_forward_pre_hooks", "_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs")
+    return [len(getattr(module, name)) for module in network.modules() for name in names]
+
+
+@pytest.mark.parametrize("family", RESTORED)
+@pytest.mark.parametrize("fails", [False, True], ids=["left", "failed"])
+def test_nothing_is_left_behind(family: str, fails: bool) -> None:
+    ckpt, network, inputs = _loaded(family)
+    network.train()
+    weights = {name: (tensor.data_ptr(), tensor.clone()) for name, tensor in network.state_dict().items()}
+    before, hooks, own = _hooks(network), [sorted(vars(module)) for module in network.modules()], network.training
+    network.eval()
+    plain = _output(network, inputs)
+    network.train()
+    try:
+        with ckpt.varied(EVERYTHING) as varied:
+            assert not network.training
+            assert not torch.equal(_output(varied.network, inputs), plain)
+            if fails:
+                raise RuntimeError("in the middle of it")
+    except RuntimeError:
+        pass
+    assert network.training == own
+    assert _hooks(network) == before
+    assert [sorted(vars(module)) for module in network.modules()] == hooks
+    for name, tensor in network.state_dict().items():
+        assert tensor.data_ptr() == weights[name][0]
+        assert torch.equal(tensor, weights[name][1])
+    network.eval()
+    assert torch.equal(_output(network, inputs), plain)
+
+
+def test_a_variant_that_cannot_be_made_leaves_nothing_behind() -> None:
+    ckpt, network, inputs = _loaded("llama")
+    plain, before = _output(network, inputs), _hooks(network)
+    with pytest.raises(ArgumentValueError, match="layers from 1 to 3"), ckpt.varied({"layer 9 attention": 0}):
+        pass
+    assert _hooks(network) == before
+    assert torch.equal(_output(network, inputs), plain)
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_without_its_parts_a_network_hands_on_its_embedding(family: str) -> None:
+    ckpt, _, inputs = _loaded(family)
+    with ckpt.varied({"attention": 0, "feed_forward": 0, "norms": 0}):
+        states = ckpt.states(inputs).feed_forward
+    torch.testing.assert_close(states, states[:1].expand_as(states), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_a_gate_weights_what_a_part_adds(family: str) -> None:
+    """The block's own sum with the part's output weighted by hand; behind a norm at the end, the norm of that."""
+    ckpt, network, inputs = _loaded(family)
+    layer = ckpt.layout.layers[1]
+    assert layer.residual is not None
+    name, residual = ckpt.layout.blocks[1], layer.residual
+    if residual.kind == "norm after" or ckpt.layout.blocks.count(name) > 1:
+        pytest.skip("its sums stand before a norm, or its block runs again: see the tests below")
+    if residual.attention == residual.feed_forward:
+        pytest.skip("both parts come from one module: see the test below")
+    kept: dict[str, Tensor] = {}
+    with _keeping(network, name, residual, kept), ckpt.varied({"layer 2 feed_forward": 0.25, "layer 2 attention": 3}):
+        _output(network, inputs)
+    parts = residual.attention_factor * kept["attention"] + residual.feed_forward_factor * kept["feed_forward"]
+    torch.testing.assert_close(kept["y"], kept["x"] + parts, rtol=1e-5, atol=1e-5 * float(kept["y"].abs().max()))
+
+
+def _keeping(network: nn.Module, name: str, residual: Any, kept: dict[str, Tensor]) -> Any:
+    """Keep a block's input and output, and 3 × its attention and ¼ of its feed-forward part; before other hooks."""
+    from contextlib import ExitStack
+
+    stack, block = ExitStack(), network.get_submodule(name)
+
+    def first(output: Any) -> Tensor:
+        return output[0] if isinstance(output, tuple) else output
+
+    def keep(key: str, factor: float = 1.0) -> Callable[..., None]:
+        return lambda module, given, output: kept.update({key: factor * first(output)})
+
+    def enter(module: nn.Module, given: Any, named: Any) -> None:
+        kept["x"] = given[0] if given else named["hidden_states"]
+
+    stack.callback(block.register_forward_pre_hook(enter, with_kwargs=True).remove)
+    stack.callback(block.register_forward_hook(keep("y")).remove)
+    stack.callback(block.get_submodule(residual.attention).register_forward_hook(keep("attention", 3.0)).remove)
+    stack.callback(block.get_submodule(residual.feed_forward).register_forward_hook(keep("feed_forward", 0.25)).remove)
+    return stack
+
+
+def test_both_parts_of_one_module_have_gates_of_their_own() -> None:
+    ckpt, network, inputs = _loaded("beit")
+    assert len({ckpt.layout.layers[1].residual.attention, ckpt.layout.layers[1].residual.feed_forward}) == 1  # type: ignore[union-attr]
+    block = network.get_submodule(ckpt.layout.blocks[1])
+    gates = torch.ones(3, 2, dtype=torch.float64)
+    gates[1] = torch.tensor([0.0, 0.5])
+    with ckpt.varied({"layer 2 attention": 0, "layer 2 feed_forward": 0.5}):
+        states = ckpt.states(inputs).feed_forward
+    with ckpt.gated() as gated:
+        again = gated.run(ckpt.packs([inputs])[0], gates).states
+    with torch.no_grad():
+        middle = block.mlp(block.layernorm_after(states[1][None]))
+        expected = states[1] + 0.5 * block.lambda_2 * middle[0]
+    torch.testing.assert_close(states[2], expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(again[2][0], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_the_gate_of_a_post_norm_block_stands_before_its_norm() -> None:
+    ckpt, network, inputs = _loaded("bert")
+    block = network.encoder.layer[1]
+    with ckpt.varied({"layer 2 attention": 0.5, "layer 2 feed_forward": 0}):
+        states = ckpt.states(inputs).feed_forward
+    x = states[1][None]
+    with torch.no_grad():
+        attended = block.attention.output.dense(block.attention.self(x)[0])
+        middle = block.attention.output.LayerNorm(x + 0.5 * attended)
+        expected = block.output.LayerNorm(middle)
+    torch.testing.assert_close(states[2][None], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_each_pass_of_a_shared_block_has_a_gate_of_its_own() -> None:
+    ckpt, network, inputs = _loaded("albert")
+    with ckpt.varied({"layer 2 attention": 0, "layer 2 feed_forward": 0}):
+        twice = [ckpt.states(inputs).feed_forward for _ in range(2)]
+    plain = ckpt.states(inputs).feed_forward
+    norms = network.encoder.albert_layer_groups[0].albert_layers[0]
+    with torch.no_grad():
+        nothing = norms.full_layer_layer_norm(norms.attention.LayerNorm(plain[1]))
+    torch.testing.assert_close(twice[0], twice[1], rtol=0, atol=0)
+    torch.testing.assert_close(twice[0][:2], plain[:2], rtol=0, atol=0)
+    torch.testing.assert_close(twice[0][2], nothing, rtol=1e-6, atol=1e-6)
+    assert float((twice[0][3] - nothing).abs().max()) > 0.1
+
+
+def test_without_norms_llama_is_its_matrices_alone() -> None:
+    ckpt, network, inputs = _loaded("llama")
+    one = {"input_ids": inputs["input_ids"][:, :1]}
+    with ckpt.varied({"norms": 0, "final_norm": 0}):
+        found = ckpt.states(one)
+    x = network.embed_tokens.weight[one["input_ids"][0]]
+    with torch.no_grad():
+        for block in network.layers:
+            value = block.self_attn.v_proj(x).unflatten(-1, (2, -1)).repeat_interleave(2, dim=-2).flatten(-2)
+            x = x + block.self_attn.o_proj(value)
+            gate, up = block.mlp.gate_proj(x), block.mlp.up_proj(x)
+            x = x + block.mlp.down_proj(nn.functional.silu(gate) * up)
+    torch.testing.assert_close(found.feed_forward[-1], x, rtol=1e-4, atol=1e-4 * float(x.abs().max()))
+    assert found.final_norm is not None
+    torch.testing.assert_close(found.final_norm, found.feed_forward[-1], rtol=0, atol=0)
+
+
+WITH_POSITIONS = sorted(set(FAMILIES) - {"beit"})
+
+
+@pytest.mark.parametrize("family", WITH_POSITIONS)
+def test_without_positions_the_last_token_does_not_know_the_order_of_the_others(family: str) -> None:
+    ckpt, _, inputs = _loaded(family)
+    other = _reordered(inputs)
+    one, two = (_first_block(ckpt, each) for each in (inputs, other))
+    size = float(one[0].abs().max())
+    if family not in ("whisper", "siglip-vision", "clip-vision"):  # convolutions, and pixels that make patches
+        assert float((one[0][_LAST] - two[0][_LAST]).abs().max()) > 1e-4 * size
+    torch.testing.assert_close(one[1][_LAST], two[1][_LAST], rtol=1e-5, atol=2e-5 * size)
+
+
+_LAST = -1
+
+
+def _reordered(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The same parts of an input in another order, but for its last: tokens, patches of 4 × 4, or steps of sound."""
+    ((name, value),) = inputs.items()
+    if name == "input_ids":
+        order = [*reversed(range(value.shape[1] - 1)), value.shape[1] - 1]
+        return {name: value[:, order]}
+    if name == "pixel_values":
+        patches = value.unfold(2, 4, 4).unfold(3, 4, 4).flatten(2, 3).clone()
+        patches = patches[:, :, [1, 0, *range(2, patches.shape[2])]]
+        rows = patches.unflatten(2, (3, 3)).permute(0, 1, 2, 4, 3, 5)
+        return {name: rows.reshape(value.shape)}
+    return inputs
+
+
+def _first_block(ckpt: td.Checkpoint, inputs: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """States after the first block, as the network is and without positions."""
+    plain = ckpt.states(inputs).feed_forward[1]
+    with ckpt.varied({"positions": 0}):
+        return plain, ckpt.states(inputs).feed_forward[1]
+
+
+def test_positions_that_were_not_found_are_not_taken_away() -> None:
+    for family, words in (("beit", "found nowhere"), ("gptj", "whose attention is not read")):
+        ckpt, network, _ = _loaded(family)
+        before = _hooks(network)
+        with pytest.raises(CheckpointError, match=words), ckpt.varied({"positions": 0}):
+            pass
+        assert _hooks(network) == before
+
+
+def test_variants_have_names_and_words() -> None:
+    assert Variant.of(None).words == Variant.of("full").words == "as it is"
+    assert Variant.of("attention-only").words == "feed_forward × 0, without norms"
+    variant = Variant.of({"layers 2-3 attention": 0.5, "final_norm": 0, "layer 3 attention": 2, "attention": 0.9})
+    assert variant.gates == {(2, "attention"): 0.5, (3, "attention"): 2.0}
+    assert Variant.of(variant.plain) == variant
+    assert all(Variant.of(Variant.of(name).plain) == Variant.of(name) for name in NAMED)
+    exists = torch.tensor([[True, True], [True, False], [True, True]])
+    assert variant.gates_of(exists, "it").tolist() == [[0.9, 1.0], [0.5, 1.0], [2.0, 1.0]]
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "words"),
+    [
+        ("no-attention", ArgumentValueError, "'full' or 'no-ffn'"),
+        ({"ffn": 0}, ArgumentValueError, "'layer 12 attention'"),
+        ({"layer 0 attention": 0}, ArgumentValueError, "from 1"),
+        ({"layers 3-2 attention": 0}, ArgumentValueError, "the lower first"),
+        ({"layers 1-99999999999 attention": 0}, ArgumentValueError, "10000"),
+        ({"norms": 0.5}, ArgumentValueError, r"0 \(without\) or 1 \(with\)"),
+        ({"attention": float("nan")}, ArgumentValueError, "a finite number"),
+        ({"attention": "0"}, ArgumentValueError, "a finite number"),
+        ({3: 0}, ArgumentValueError, "'layer 12 attention'"),
+        (3, ArgumentTypeError, "a name or a mapping"),
+    ],
+)
+def test_what_is_no_variant_is_refused(given: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        Variant.of(given)
