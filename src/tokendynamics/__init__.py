@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         diagnose,
         flow_of,
         levers,
+        passes,
         trace,
     )
     from tokendynamics.dynamics import Flow, Trajectory, events, simulate
@@ -43,6 +44,7 @@ _HOMES = {
         "diagnose",
         "flow_of",
         "levers",
+        "passes",
         "trace",
     ),
     "dynamics": ("Flow", "Trajectory", "events", "simulate"),
@@ -50,13 +52,23 @@ _HOMES = {
     "spaces": ("Ellipsoid", "Free", "Sphere"),
     "theorems": ("certify", "check"),
 }
-_PACKAGES = ("attention", "circuits", "observables", "plots", "spaces", "specification", "spectra", "theorems")
+_PACKAGES = (
+    "attention",
+    "circuits",
+    "observables",
+    "passes",
+    "plots",
+    "spaces",
+    "specification",
+    "spectra",
+    "theorems",
+)
 
 __all__ = [
     "AbsolutePositions", "Attention", "Checkpoint", "Comparison", "Diagnosis", "Ellipsoid", "Flow", "Free", "Levers",
     "Periodic", "RotaryPositions", "Sinusoidal", "Sphere", "Trajectory", "__version__", "attention", "attention_seen",
     "audit", "certify", "check", "circuits", "compare", "diagnose", "events", "flow_of", "levers", "load",
-    "observables", "plots", "simulate", "spaces", "specification", "spectra", "theorems", "trace",
+    "observables", "passes", "plots", "simulate", "spaces", "specification", "spectra", "theorems", "trace",
 ]  # fmt: skip
 
 

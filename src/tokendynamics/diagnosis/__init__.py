@@ -10,6 +10,7 @@ from tokendynamics.diagnosis._finding import Finding
 from tokendynamics.diagnosis._levers import levers
 from tokendynamics.diagnosis._levers_found import Levers
 from tokendynamics.diagnosis._network_flow import flow_of
+from tokendynamics.diagnosis._passes import passes
 from tokendynamics.diagnosis._prediction import PredictionAgainstTrace, prediction_against_trace
 from tokendynamics.diagnosis._repeated_texts import repeated_texts
 from tokendynamics.diagnosis._result import Diagnosis
@@ -19,6 +20,6 @@ from tokendynamics.diagnosis._verdict import Verdict, judge
 
 __all__ = [
     "Comparison", "Convention", "Diagnosis", "Finding", "Levers", "PredictionAgainstTrace", "Verdict", "attention_seen",
-    "audit", "compare", "diagnose", "flow_of", "judge", "levers", "prediction_against_trace", "repeated_texts",
-    "token_paths", "trace",
+    "audit", "compare", "diagnose", "flow_of", "judge", "levers", "passes", "prediction_against_trace",
+    "repeated_texts", "token_paths", "trace",
 ]  # fmt: skip

@@ -124,7 +124,8 @@ def _measured(
         yield from zip(states.places, measure_pack(states, tokens, sinks, ratio, slower), strict=True)
 
 
-def _in_words(item: Any) -> str:
+def in_words(item: Any) -> str:
+    """Return what a prompt is, for people."""
     if isinstance(item, str | Path):
         return item if isinstance(item, str) else item.name
     return "arguments by name" if isinstance(item, Mapping) else f"a {type(item).__name__}"
@@ -169,7 +170,7 @@ def _as_dataset(
         variables[name] = (("prompt", "layer", "token"), _received(rows, kind, longest))
     coords = {
         "prompt": list(prompts),
-        "text": ("prompt", [_in_words(item) for item in prompts.values()]),
+        "text": ("prompt", [in_words(item) for item in prompts.values()]),
         "layer": np.arange(len(rows[0].token_count)),
         "site": list(SITES),
         "sinks": list(SINK_HANDLING),

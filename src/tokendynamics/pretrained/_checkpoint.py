@@ -28,12 +28,15 @@ from tokendynamics.pretrained._feed_forward import (
     feed_forward_weights,
     modules_needed,
 )
+from tokendynamics.pretrained._forward_arguments import forward_arguments
+from tokendynamics.pretrained._fresh_weights import Drawing, FreshBlocks
 from tokendynamics.pretrained._gates import GatedNetwork
+from tokendynamics.pretrained._initialization import initial_laws
 from tokendynamics.pretrained._language_head import with_language_head
-from tokendynamics.pretrained._network import Network, evaluating
+from tokendynamics.pretrained._network import Network, copied_without_values, evaluating
 from tokendynamics.pretrained._origin import Origin
 from tokendynamics.pretrained._other_libraries import refusing, silenced
-from tokendynamics.pretrained._packs import Pack, packs_of
+from tokendynamics.pretrained._packs import Pack, one_pack_of, packs_of
 from tokendynamics.pretrained._states import PackStates, SiteStates, StateWatch, collect_states, run
 from tokendynamics.pretrained._streaming import StreamedNetwork
 from tokendynamics.pretrained._variant import Variant, VariantLike
@@ -226,7 +229,21 @@ class Checkpoint:
         if self.streamed:
             return packs_of(arguments, "none", 0, self.device)
         together = self.packing if packed and len(arguments) > 1 else "none"
-        return packs_of(arguments, together, filler_of(self.model), self.device)
+        return packs_of(arguments, together, filler_of(self), self.device)
+
+    def one_pack(self, several: Sequence[Tensor | Mapping[str, Any]]) -> Pack:
+        """Put several prompts into one forward pass, however large it is.
+
+        Raises:
+            ArgumentTypeError, ArgumentValueError: See `states`; or prompts that cannot share a pass.
+        """
+        arguments = [self._arguments(each) for each in several]
+        pack = one_pack_of(arguments, self.packing, filler_of(self))
+        if pack is None:
+            advice = "pass them one by one, or prompts of one length"
+            wanted, came = "prompts that can share a forward pass", f"{self.name}, which takes {self.packing}"
+            raise ArgumentValueError(expected("texts", wanted, came, advice))
+        return pack
 
     def gated(self) -> GatedNetwork:
         """Return the network with a gate on every part of every layer, for a ``with`` block.
@@ -241,7 +258,7 @@ class Checkpoint:
         vocabulary = self.architecture.vocabulary if causal else None
         return GatedNetwork(self.model, self.layout, self.name, vocabulary, self._with_head if causal else None)
 
-    def varied(self, variant: VariantLike) -> VariedNetwork:
+    def varied(self, variant: VariantLike, network: nn.Module | None = None) -> VariedNetwork:
         """Return the network under a variant, for a ``with`` block: every pass inside it is one of the variant.
 
         After the block the network is as it was to the last bit, also where the block ends in an exception. States and
@@ -250,6 +267,7 @@ class Checkpoint:
 
         Args:
             variant: See `Variant.of`.
+            network: Another one of the same layout, which is changed instead.
 
         Raises:
             ArgumentTypeError, ArgumentValueError: No variant, or a part that there is not.
@@ -261,8 +279,29 @@ class Checkpoint:
         ...     varied.variant.words
         'feed_forward × 0, layer 2 attention × 0.5'
         """
-        self._check_in_memory()
-        return VariedNetwork(self.model, self.layout, Variant.of(variant), self.name)
+        if network is None:
+            self._check_in_memory()
+            network = self.model
+        return VariedNetwork(network, self.layout, Variant.of(variant), self.name)
+
+    def fresh(self, how: Drawing, seed: int) -> FreshBlocks:
+        """Return the network with blocks whose weights are drawn anew for every pass, as transformers initialises them.
+
+        What stands outside the blocks (embeddings, the final norm) is the checkpoint's own.
+
+        Args:
+            how: "resample" draws every matrix, "law" what it gives.
+            seed: Of all draws.
+
+        Raises:
+            CheckpointError: A network of the user's own, whose initial law is not known; with "law" a weight that is
+                used more than once in a pass.
+        """
+        shell = self._network.shell(self.layout.blocks)
+        if not hasattr(shell, "_init_weights"):
+            raise CheckpointError(expected(self.name, "a network that transformers initialises", type(shell).__name__))
+        laws = initial_laws(copied_without_values(shell))
+        return FreshBlocks(shell, self.layout.blocks, laws, how, seed, self.name)
 
     def _check_in_memory(self) -> None:
         if self.streamed:
@@ -340,31 +379,4 @@ class Checkpoint:
         return CheckpointError(expected(self.name, "a network that runs", words))
 
     def _arguments(self, ids: Any) -> dict[str, Any]:
-        inputs = dict(ids) if isinstance(ids, Mapping) else {"input_ids": self._checked(ids)}
-        of_its_own = isinstance(ids, Mapping) and self.architecture.vocabulary is None and not self._network.main_input
-        if "input_ids" in inputs and not of_its_own:
-            inputs["input_ids"] = self._checked(inputs["input_ids"])
-        if self._network.main_input not in (None, *inputs):
-            wanted, came = f"{self._network.main_input} by name", ", ".join(map(str, inputs))
-            raise ArgumentValueError(expected("ids", wanted, came, "that is what this network reads"))
-        return inputs
-
-    def _checked(self, ids: Tensor) -> Tensor:
-        if not isinstance(ids, Tensor):
-            advice = "encode(text).ids are those of a text"
-            raise ArgumentTypeError(expected("ids", "a tensor of token ids", type(ids).__name__, advice))
-        ids = ids[None] if ids.ndim == 1 else ids
-        facts = self.architecture
-        if facts.vocabulary is None:
-            wanted = f"{self._network.main_input}, by name in a mapping"
-            raise ArgumentTypeError(expected("ids", wanted, "token ids", "this network reads no text"))
-        if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool or ids.is_meta or ids.is_sparse:
-            raise ArgumentTypeError(expected("ids", "whole numbers", f"dtype {ids.dtype}", "use encode()"))
-        most = ids.shape[-1] if facts.context is None else facts.context
-        if ids.ndim != 2 or ids.shape[0] != 1 or not 0 < ids.shape[1] <= most:
-            wanted = f"one prompt, shape (1, token) with 1 to {most} tokens (the model's context)"
-            raise ArgumentValueError(expected("ids", wanted, f"shape {tuple(ids.shape)}", "shorten the prompt"))
-        if int(ids.min()) < 0 or int(ids.max()) >= facts.vocabulary:
-            came = f"ids from {int(ids.min())} to {int(ids.max())}"
-            raise ArgumentValueError(expected("ids", f"ids from 0 to {facts.vocabulary - 1}", came))
-        return ids.long()
+        return forward_arguments(ids, self.architecture, self._network.main_input)

@@ -31,6 +31,16 @@ class InitialLaw:
     width: float = 0.0
     zero_row: int | None = None
 
+    @property
+    def varies(self) -> bool:
+        """Whether two draws differ."""
+        return self.std > 0 or self.width > 0
+
+    @property
+    def is_normal(self) -> bool:
+        """Whether all entries are independent N(0, std²)."""
+        return self.std > 0 and self.constant == 0 and self.cut == math.inf and self.zero_row is None
+
 
 def initial_laws(network: Any, prefix: str = "") -> Mapping[str, InitialLaw]:
     """Return the law of every parameter that the network's own initialization touches, by name.

@@ -221,6 +221,14 @@ def evaluating(network: nn.Module) -> Iterator[None]:
             module.training = True
 
 
+def copied_without_values(network: nn.Module, inside: tuple[str, ...] = ("",)) -> nn.Module:
+    """Return a copy whose parameters are empty, or those whose names begin so."""
+    named = network.named_parameters(remove_duplicate=False)
+    chosen = {id(each): each for name, each in named if name.startswith(inside)}
+    empty = {key: nn.Parameter(torch.empty_like(each, device="meta"), False) for key, each in chosen.items()}
+    return copy.deepcopy(network, empty)
+
+
 class Network:
     """The modules of a checkpoint: empty until they are read, or a live network as it stands.
 
@@ -284,6 +292,26 @@ class Network:
         if self._weights is None:
             raise ArgumentValueError(expected("spec", "stored weights", "a live network"))
         return self._network, self._weights
+
+    def shell(self, blocks: Sequence[str]) -> nn.Module:
+        """Return a copy that has everything but the weights of its blocks, which are empty.
+
+        Raises:
+            CheckpointError: A tensor cannot be read.
+        """
+        inside = tuple(f"{name}." for name in blocks)
+        if self._weights is None:
+            return copied_without_values(self._network, inside).eval()
+        shell: Any = copy.deepcopy(self._network).to(self.dtype)
+        for name in shapes_of(shell):
+            if not name.startswith(inside):
+                values = self._weights.read(name).to(device=self.device, dtype=self.dtype)
+                put(shell, name, nn.Parameter(values, requires_grad=False))
+        fill_buffers(shell, lambda name: self.device)
+        for name in self._weights.tables:
+            table = shell.get_buffer(name)
+            table.copy_(self._weights.read(name).to(table))
+        return shell.eval()
 
     def block(self, name: str, needed: Iterable[str]) -> nn.Module:
         """Return one block with the weights of the modules that are needed, at least in single precision.

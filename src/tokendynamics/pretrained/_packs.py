@@ -36,6 +36,17 @@ class Pack:
     lengths: tuple[int, ...] | None = None
 
 
+def one_pack_of(several: Sequence[dict[str, Any]], packing: Packing, filler: int) -> Pack | None:
+    """Put all inputs into one pass, whatever it costs; None where they cannot share one. See `packs_of`."""
+    if len(several) == 1:
+        return Pack((0,), several[0])
+    places = list(range(len(several)))
+    if packing.startswith("any lengths") and all(set(each) == {"input_ids"} for each in several):
+        return _filled(places, {place: each["input_ids"][0] for place, each in enumerate(several)}, packing, filler)
+    alike = len({_shape_of(each, place) for place, each in enumerate(several)}) == 1
+    return _side_by_side(places, several) if alike and packing != "none" else None
+
+
 def packs_of(several: Sequence[dict[str, Any]], packing: Packing, filler: int, device: torch.device) -> list[Pack]:
     """Sort inputs into passes.
 

@@ -16,6 +16,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
 _NAME = "tokendynamics"
+_LARGEST_LOG = 600.0
+"""Of a factor of logits: with more than this the largest logit alone counts, by any number that float64 tells apart."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +58,7 @@ class AttentionCall:
         return replace(self, **own)
 
 
+_log_factors: ContextVar[Callable[[], Tensor] | None] = ContextVar("_log_factors", default=None)
 _watcher: ContextVar[Callable[[AttentionCall], None] | None] = ContextVar("_watcher", default=None)
 
 
@@ -84,6 +87,22 @@ def showing(network: nn.Module) -> Iterator[None]:
     """
     with _shown([config for config in _configurations(network) if config._attn_implementation == "eager"]):
         yield
+
+
+@contextmanager
+def multiplied_logits(network: nn.Module, log_factors: Callable[[], Float[Tensor, " batch"]]) -> Iterator[None]:
+    """Multiply every attention's logits by exp(log_factors()) inside the block, however large that is.
+
+    Args:
+        network: One whose attentions use transformers' interface, without soft cap and sinks.
+        log_factors: Returns the logarithm of the factor of each input of the batch.
+    """
+    token = _log_factors.set(log_factors)
+    try:
+        with _shown(_configurations(network)):
+            yield
+    finally:
+        _log_factors.reset(token)
 
 
 @contextmanager
@@ -134,7 +153,11 @@ def _configurations(network: nn.Module) -> list[Any]:
 def _attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None, **named: Any
 ) -> tuple[Tensor, Tensor]:
-    output, weights = _plain(module)(module, query, key, value, attention_mask, **named)
+    log_factors = _log_factors.get()
+    if log_factors is None:
+        output, weights = _plain(module)(module, query, key, value, attention_mask, **named)
+    else:
+        output, weights = _attend_multiplied(query, key, value, attention_mask, log_factors(), named)
     watch = _watcher.get()
     if watch is not None:
         scale, width = named.get("scaling"), query.shape[-1]
@@ -228,6 +251,26 @@ def recomputed_plainly(
         sinks=named.get("s_aux"),
         bias=named.get("position_bias"),
     )
+
+
+def _attend_multiplied(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, log_factors: Tensor, named: dict[str, Any]
+) -> tuple[Tensor, Tensor]:
+    """Attend with multiplied logits: each row's largest is taken off first, so that a huge factor only makes it win."""
+    groups = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
+    scale = named.get("scaling")
+    logits = (query @ key.mT).double() * (query.shape[-1] ** -0.5 if scale is None else scale)
+    added = torch.zeros_like(logits)
+    for each in (mask, named.get("position_bias")):
+        if each is not None:
+            added = added + each.double()
+    hidden = added < torch.finfo(query.dtype).min / 2
+    below = logits - logits.masked_fill(hidden, -torch.inf).amax(dim=-1, keepdim=True)
+    factor = torch.exp(log_factors.double().clamp(max=_LARGEST_LOG)).reshape(-1, 1, 1, 1)
+    logits = torch.where(hidden, -torch.inf, below * factor + added)
+    weights = logits.softmax(dim=-1).to(value)
+    return (weights @ value).transpose(1, 2), weights
 
 
 def attend(

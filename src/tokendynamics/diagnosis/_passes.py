@@ -1,0 +1,257 @@
+"""Repeated passes: a network made deeper by running its blocks on their own output (`asymptotic` 7.5)."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from tokendynamics.diagnosis._pass_files import PassRun, read_run, write_run
+from tokendynamics.diagnosis._pass_measures import BY_PROMPT, OVER_PROMPTS, measures_of_prompt, measures_over_prompts
+from tokendynamics.diagnosis._trace import in_words, named_prompts
+from tokendynamics.numerics._arguments import as_choice, as_count, as_integer, as_number, as_path
+from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.numerics._resources import check_fits
+from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.pretrained._checkpoint import Checkpoint
+from tokendynamics.pretrained._inputs import prepared
+from tokendynamics.pretrained._packs import Pack
+from tokendynamics.pretrained._repeated_stack import RepeatedStack, Repetition
+from tokendynamics.pretrained._variant import Variant, VariantLike
+from tokendynamics.provenance._progress import Progress, reporting
+
+STATUSES = ("all passes done", "E below the bound", "not finite")
+_SAVED_EVERY = 20.0
+"""Seconds between two writings of a run that can go on."""
+
+
+@typed_arguments
+def passes(
+    ckpt: Checkpoint,
+    text: Any,
+    n: int,
+    *,
+    weights: str = "fixed",
+    feed_back: str = "after_norm",
+    positions: str = "once",
+    variant: VariantLike = None,
+    seed: int = 0,
+    pad_to: int | None = None,
+    reference: int = 0,
+    until: float | None = None,
+    truncate: bool = False,
+    store: str | Path | None = None,
+    progress: bool | Progress = False,
+) -> xr.Dataset:
+    """Run tokens n times through the blocks of a network, and measure them after each pass (`asymptotic` 7.5).
+
+    The paper does not say where the output re-enters, nor what becomes of positions: each choice is an argument, and
+    stands in the result. Memory does not grow with the passes, but for a hundred bytes each.
+
+    Args:
+        ckpt: From `tokendynamics.load`.
+        text: One prompt, several, or several by name, as `trace` takes them; κ and the shares need two.
+        n: How many passes.
+        weights: "fixed"; "resample": drawn anew for each pass as transformers initialises them; "law": what such
+            weights give, drawn from its law, many times faster.
+        feed_back: The next pass reads the last state "after_norm" or "before_norm", the final one.
+        positions: The table of positions is added "once", before "each" pass, or "never". Rotations and biases of the
+            logits act in every pass, or never.
+        variant: "no-ffn", "no-norm", "attention-only" or a mapping; see `Checkpoint.varied`.
+        seed: Of weights that are drawn.
+        pad_to: Tokens of every prompt, zero embeddings behind its own, which count from the first pass on.
+        reference: The token that E is measured against; −1 is the last.
+        until: E below which a prompt is done; the run ends when all are.
+        truncate: Whether a prompt longer than the context is cut; otherwise it is refused.
+        store: A file (.npz), written every 20 seconds and at the end; a run that is there goes on.
+        progress: True for a progress bar, or a function; see `trace`.
+
+    Returns:
+        Dataset with dims ``prompt`` and ``pass`` (0 the embedding): ``consensus`` (E, `asymptotic` (25)), its signed
+        twin, ``mean_pair_cosine``, ``log_norm``; over prompts the shares, ``kappa`` and ``centred_cos2``; ``status``.
+
+    Raises:
+        ArgumentTypeError, ArgumentValueError: A wrong argument, or a file of another run.
+        CheckpointError: A network that does not run on its own output, or has no known law.
+        MemoryLimitError: More passes than can be stored.
+
+    >>> from tokendynamics.pretrained import load
+    >>> found = passes(load("random:distilgpt2"), "a short text", 2, weights="law")
+    >>> found.sizes["pass"], str(found.status.values[0])
+    (3, 'all passes done')
+    """
+    how = _repetition(weights, feed_back, positions, variant, pad_to, seed)
+    count, bound = as_count(n, "n"), 0.0 if until is None else _bound(until)
+    prompts = named_prompts(text)
+    pack = _pack(ckpt, prompts, count, truncate)
+    return _run(ckpt, prompts, pack, how, _Asked(count, bound, reference, store), progress)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """How far to go, what to measure against, and where to keep it."""
+
+    count: int
+    bound: float
+    reference: int
+    store: str | Path | None
+
+
+def _repetition(
+    weights: str, feed_back: str, positions: str, variant: VariantLike, pad_to: int | None, seed: int
+) -> Repetition:
+    return Repetition(
+        weights=as_choice(weights, "weights", ("fixed", "resample", "law")),  # pyright: ignore
+        feed_back=as_choice(feed_back, "feed_back", ("after_norm", "before_norm")),  # pyright: ignore
+        positions=as_choice(positions, "positions", ("once", "each", "never")),  # pyright: ignore
+        variant=Variant.of(variant),
+        pad_to=None if pad_to is None else as_count(pad_to, "pad_to"),
+        seed=as_integer(seed, "seed", 0),
+    )
+
+
+def _pack(ckpt: Checkpoint, prompts: Mapping[str, Any], count: int, truncate: bool) -> Pack:
+    check_fits(8 * count * (len(BY_PROMPT) * len(prompts) + len(OVER_PROMPTS)), "n", "fewer passes")
+    given = [prepared(ckpt, item, truncate=truncate, argument=name) for name, item in prompts.items()]
+    return ckpt.one_pack([each.inputs for each in given])
+
+
+def _run(
+    ckpt: Checkpoint,
+    prompts: Mapping[str, Any],
+    pack: Pack,
+    how: Repetition,
+    asked: _Asked,
+    progress: bool | Progress,
+) -> xr.Dataset:
+    attrs = _conventions(ckpt, how, asked.reference)
+    target = None if asked.store is None else as_path(str(asked.store), "store")
+    identity = json.dumps(attrs | {"texts": [in_words(each) for each in prompts.values()], "ids": _ids_of(pack)})
+    with reporting(progress) as report, RepeatedStack(ckpt, pack, how) as stack:
+        _check_reference(asked.reference, min(stack.own_lengths))
+        run = _started(stack, target, identity, asked.reference)
+        run = _driven(stack, run, asked, target, report)
+        attrs |= {"scale": f"as they are: {stack.not_scaled}" if stack.not_scaled else "divided out, in log_norm"}
+        attrs |= {"drawn_whole": ", ".join(stack.drawn_whole) or "none"} if how.weights == "law" else {}
+    last = asked.count + 1  # a file may hold more
+    return _as_dataset(replace(run, rows=run.rows[:last], over=run.over[:last]), prompts, attrs, asked)
+
+
+def _bound(until: float) -> float:
+    value = as_number(until, "until")
+    if not 0 < value < 1:
+        raise ArgumentValueError(expected("until", "a value of E between 0 and 1", value))
+    return value
+
+
+def _check_reference(reference: int, tokens: int) -> None:
+    if not -tokens <= reference < tokens:
+        wanted = f"a token of every prompt, from {-tokens} to {tokens - 1}"
+        raise ArgumentValueError(expected("reference", wanted, reference))
+
+
+def _ids_of(pack: Pack) -> list[Any]:
+    ids = pack.arguments.get("input_ids")
+    return [] if ids is None else ids.tolist()
+
+
+def _started(stack: RepeatedStack, target: Path | None, identity: str, reference: int) -> PassRun:
+    if target is not None and target.exists():
+        run = read_run(target, identity)
+        stack.restore(run.states, run.log_scale, len(run.over) - 1)
+        return run
+    rows, over = _measured(stack, reference)
+    return PassRun(identity, [rows], [over], stack.states, stack.log_scale)
+
+
+def _measured(stack: RepeatedStack, reference: int) -> tuple[list[dict[str, float]], dict[str, float]]:
+    states = stack.prompts()
+    scales = stack.log_scale.tolist()
+    rows = [measures_of_prompt(each, scale, reference) for each, scale in zip(states, scales, strict=True)]
+    return rows, measures_over_prompts(states, stack.dtype)
+
+
+def _driven(stack: RepeatedStack, run: PassRun, asked: _Asked, target: Path | None, report: Progress) -> PassRun:
+    """Go on until all passes are done, every prompt is, or the run is stopped; what there is by then is written."""
+    written = monotonic()
+    try:
+        while len(run.over) <= asked.count and not _ended(run.rows[-1], asked.bound):
+            report(len(run.over) - 1, asked.count, "passing")
+            stack.advance()
+            rows, over = _measured(stack, asked.reference)
+            run.rows.append(rows)
+            run.over.append(over)
+            run = replace(run, states=stack.states, log_scale=stack.log_scale)
+            if target is not None and monotonic() - written > _SAVED_EVERY:
+                write_run(target, run)
+                written = monotonic()
+        report(asked.count, asked.count, "passing")
+    finally:
+        if target is not None:
+            write_run(target, run)
+    return run
+
+
+def _ended(rows: list[dict[str, float]], bound: float) -> bool:
+    """Say whether no prompt goes on: each is below the bound or has no directions any more."""
+    return all(math.isnan(row["log_norm"]) or row["consensus"] < bound for row in rows)
+
+
+def _conventions(ckpt: Checkpoint, how: Repetition, reference: int) -> dict[str, Any]:
+    inside = ckpt.layout.positions not in ("learned", "absolute")
+    acts = "in the attention of every pass" if inside else "in the embedding"
+    return {
+        "model": ckpt.name,
+        "weights": how.weights,
+        "feed_back": how.feed_back if ckpt.layout.final_norm is not None else "there is no final norm",
+        "positions": how.positions,
+        "positions_act": "nowhere" if how.positions == "never" else acts,
+        "variant": how.variant.words,
+        "padding": "none" if how.pad_to is None else f"zero embeddings behind the prompt, {how.pad_to} tokens in all",
+        "reference_token": reference,
+        "seed": how.seed if how.weights != "fixed" else "nothing is drawn",
+        "consensus": "E = 1 - mean |cos| over all tokens with the reference among them (asymptotic (25), from i = 1)",
+        "tokens": "all count, massive ones too",
+        "precision": f"passes in {str(ckpt.dtype).removeprefix('torch.')}, measures in float64",
+    }
+
+
+_WORDS: Mapping[str, str] = {
+    "consensus": "E = 1 - mean |cos| with the reference token (asymptotic (25)); 0 is consensus",
+    "consensus_signed": "1 - mean cos with the reference token; 0 to 2",
+    "mean_pair_cosine": "mean cosine over pairs of different tokens",
+    "log_norm": "logarithm of the median norm",
+    "share_common": "part of a token's direction that all prompts share",
+    "share_prompt": "part that its own prompt shares beyond that",
+    "share_own": "the rest",
+    "kappa": "consensus: prompt share / (1 - common share); NaN where all directions are one",
+    "centred_cos2": "mean cos^2 over pairs of tokens of a prompt, the mean direction of the other prompts taken off",
+}
+
+
+def _as_dataset(run: PassRun, prompts: Mapping[str, Any], attrs: Mapping[str, Any], asked: _Asked) -> xr.Dataset:
+    variables: dict[str, Any] = {}
+    for name in BY_PROMPT:
+        values = np.array([[row[name] for row in rows] for rows in run.rows]).T
+        variables[name] = (("prompt", "pass"), values, {"description": _WORDS[name]})
+    for name in OVER_PROMPTS:
+        values = np.array([each[name] for each in run.over])
+        variables[name] = (("pass",), values, {"description": _WORDS[name]})
+    done, low, lost = STATUSES
+    ends = [
+        lost if math.isnan(row["log_norm"]) else low if row["consensus"] < asked.bound else done for row in run.rows[-1]
+    ]
+    variables["status"] = (("prompt",), np.array(ends))
+    coords = {
+        "prompt": list(prompts),
+        "text": ("prompt", [in_words(item) for item in prompts.values()]),
+        "pass": np.arange(len(run.over)),
+    }
+    return xr.Dataset(variables, coords=coords, attrs={**attrs, "asked_for": asked.count})

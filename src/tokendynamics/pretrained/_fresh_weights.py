@@ -1,0 +1,198 @@
+"""Blocks whose weights are drawn anew for every pass: literally, or by the exact law of what they give.
+
+A matrix W of independent N(0, σ²) that is used once, on the rows X, need not be drawn: with Xᵀ = QR the product is
+XW = Rᵀ(QᵀW), and QᵀW, a matrix of min(rows, columns of X) rows, has again independent N(0, σ²) entries, because Q has
+orthonormal columns (`mathematics` 9).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, Literal, TypeAlias
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from tokendynamics.numerics._errors import CheckpointError, expected
+from tokendynamics.pretrained._initialization import InitialLaw
+from tokendynamics.pretrained._network import put
+
+Drawing: TypeAlias = Literal["resample", "law"]
+"""Whether every matrix is drawn, or what it gives is drawn from its law."""
+
+
+class FreshBlocks(ExitStack):
+    """Hooks that draw the weights of each block just before it runs, and let them go after it.
+
+    Attributes:
+        network: The shell.
+        drawn_whole: With "law": parameters that are drawn as they are all the same, since they are no matrices of a
+            linear map, or their law is not normal.
+
+    Args:
+        shell: A network whose parameters outside the blocks have their values, and those in blocks may have none.
+        blocks: Names of its blocks, in the order in which they run.
+        laws: Of every parameter by name.
+        how: See `Drawing`.
+        seed: Of all draws; each pass and block has its own generator.
+        name: What a message calls the network.
+
+    Raises:
+        CheckpointError: A parameter without a law; with "law" a weight that is used more than once in a pass.
+    """
+
+    def __init__(
+        self,
+        shell: nn.Module,
+        blocks: Sequence[str],
+        laws: Mapping[str, InitialLaw],
+        how: Drawing,
+        seed: int,
+        name: str,
+    ) -> None:
+        super().__init__()
+        self.network, self._blocks, self._laws, self._how = shell, tuple(blocks), laws, how
+        self._seed, self._name, self._pass = seed, name, 0
+        self._maps = {block: self._linear_maps(block) for block in self._blocks}
+        parameters = {block: [inner for inner, _ in self._of(block)] for block in self._blocks}
+        for block, names in parameters.items():
+            for inner in names:
+                if f"{block}.{inner}" not in laws:
+                    where = f"{block}.{inner}"
+                    raise CheckpointError(expected(where, "a tensor that transformers initialises", "one it does not"))
+        if how == "law":
+            self._check_used_once()
+        skipped = {block: set(self._maps[block]) for block in self._blocks}
+        self._whole = {
+            block: [each for each in parameters[block] if each not in skipped[block]] for block in parameters
+        }
+        matrices = ((block, each) for block in dict.fromkeys(self._blocks) for each in self._whole[block])
+        self.drawn_whole = tuple(
+            dict.fromkeys(each for block, each in matrices if how == "law" and self._laws[f"{block}.{each}"].varies)
+        )
+        self._generator = torch.Generator()
+        self._used: set[str] = set()
+
+    def __enter__(self) -> FreshBlocks:
+        super().__enter__()
+        for name in dict.fromkeys(self._blocks):
+            block = self.network.get_submodule(name)
+            self.callback(block.register_forward_pre_hook(partial(self._draw, name), prepend=True).remove)
+            self.callback(block.register_forward_hook(partial(self._free, name)).remove)
+            for inner in self._maps[name]:
+                module = block.get_submodule(inner.rpartition(".")[0])
+                vars(module)["forward"] = partial(self._by_law, module, f"{name}.{inner}")
+                self.callback(vars(module).pop, "forward")
+        return self
+
+    def begin(self, number: int) -> None:
+        """Say which pass comes next: the same numbers are drawn in it whatever came before."""
+        self._pass = number
+        self._used.clear()
+
+    def _of(self, block: str) -> list[tuple[str, Tensor]]:
+        return list(self.network.get_submodule(block).named_parameters(remove_duplicate=False))
+
+    def _linear_maps(self, block: str) -> list[str]:
+        """Return the weights, within a block, of linear maps with a normal law of mean 0; none where all are drawn."""
+        if self._how == "resample":
+            return []
+        found = []
+        for inner, module in self.network.get_submodule(block).named_modules():
+            law = self._laws.get(f"{block}.{inner}.weight")
+            if is_linear_map(module) and law is not None and law.is_normal:
+                found.append(f"{inner}.weight")
+        return found
+
+    def _check_used_once(self) -> None:
+        twice = next((block for block in self._blocks if self._blocks.count(block) > 1), None)
+        shared = [id(tensor) for block in dict.fromkeys(self._blocks) for _, tensor in self._of(block)]
+        if twice is not None or len(set(shared)) < len(shared):
+            came = f"{twice}, which runs {self._blocks.count(twice)} times" if twice else "parameters of two names"
+            wanted = "weights that are used once in a pass"
+            raise CheckpointError(expected(self._name, wanted, came, "weights='resample' draws them once a pass"))
+
+    def _draw(self, block: str, module: nn.Module, arguments: Any) -> None:
+        del arguments
+        # A block that runs again keeps its weights for the pass: the same generator draws the same.
+        place = self._blocks.index(block)
+        self._generator.manual_seed(_mixed(self._seed, self._pass, place))
+        for inner in self._whole[block]:
+            empty = module.get_parameter(inner)
+            values = drawn(self._laws[f"{block}.{inner}"], empty.shape, self._generator).to(empty.dtype)
+            put(module, inner, nn.Parameter(values, requires_grad=False))
+
+    def _free(self, block: str, module: nn.Module, arguments: Any, output: Any) -> None:
+        del arguments, output
+        for inner in self._whole[block]:
+            large = self._laws[f"{block}.{inner}"].varies
+            if large:  # constants stay where they are
+                empty = torch.empty_like(module.get_parameter(inner), device="meta")
+                put(module, inner, nn.Parameter(empty, requires_grad=False))
+
+    def _by_law(self, module: nn.Module, name: str, x: Float[Tensor, "*batch reads"]) -> Float[Tensor, "*batch gives"]:
+        if name in self._used:
+            wanted = "weights that are used once in a pass"
+            raise CheckpointError(expected(self._name, wanted, f"{name}, which is used again"))
+        self._used.add(name)
+        reads, gives = _reads(module) or (0, 0)
+        rows = x.reshape(-1, reads)
+        factor = rows if len(rows) >= reads else torch.linalg.qr(rows.mT, mode="r").R.mT
+        std = self._laws[name].std
+        values = factor @ torch.empty(factor.shape[-1], gives, dtype=x.dtype).normal_(generator=self._generator).mul_(
+            std
+        )
+        bias = module.bias
+        values = values + bias if isinstance(bias, Tensor) else values
+        return values.reshape(*x.shape[:-1], gives)
+
+
+def drawn(law: InitialLaw, shape: Sequence[int], generator: torch.Generator) -> Tensor:
+    """Return a tensor of a law, float32.
+
+    >>> drawn(InitialLaw(constant=1.0), (2,), torch.Generator()).tolist()
+    [1.0, 1.0]
+    """
+    values = torch.empty(*shape)
+    if law.width:
+        values.uniform_(-law.width, law.width, generator=generator)
+    elif law.std and law.cut < math.inf:
+        nn.init.trunc_normal_(values, 0.0, law.std, -law.cut * law.std, law.cut * law.std, generator=generator)
+    elif law.std:
+        values.normal_(0.0, law.std, generator=generator)
+    else:
+        values.zero_()
+    values += law.constant
+    if law.zero_row is not None:
+        values[law.zero_row] = 0.0
+    return values
+
+
+def is_linear_map(module: nn.Module) -> bool:
+    """Say whether a module is a matrix and a bias: torch's own or transformers' transposed one.
+
+    >>> is_linear_map(nn.Linear(2, 3)), is_linear_map(nn.LayerNorm(2))
+    (True, False)
+    """
+    return _reads(module) is not None
+
+
+def _reads(module: nn.Module) -> tuple[int, int] | None:
+    """Return how many features a linear map reads and gives; None for what is none."""
+    if isinstance(module, nn.Linear):
+        return module.in_features, module.out_features
+    if type(module).__name__ == "Conv1D" and isinstance(getattr(module, "nf", None), int):  # transformers' own
+        rows, columns = module.get_parameter("weight").shape
+        return rows, columns
+    return None
+
+
+def _mixed(*numbers: int) -> int:
+    """Return one seed of several numbers: sums of seeds of other passes would be the same."""
+    import numpy as np
+
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1))
