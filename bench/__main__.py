@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from bench import auditing, circuits, comparing, levers, reading, reporting, simulating, spectra, tracing
+from bench import auditing, circuits, comparing, levers, passing, reading, reporting, simulating, spectra, tracing
 from bench.measure import Comparison
 
 BENCHMARKS = {
@@ -20,6 +20,7 @@ BENCHMARKS = {
     "levers": levers.run,
     "comparing": comparing.run,
     "reading": reading.run,
+    "passing": passing.run,
     "auditing": auditing.run,
     "reporting": reporting.run,
     "simulating": simulating.run,

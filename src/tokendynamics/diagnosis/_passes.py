@@ -17,9 +17,11 @@ from tokendynamics.diagnosis._pass_files import PassRun, read_run, write_run
 from tokendynamics.diagnosis._pass_measures import BY_PROMPT, OVER_PROMPTS, measures_of_prompt, measures_over_prompts
 from tokendynamics.diagnosis._trace import in_words, named_prompts
 from tokendynamics.numerics._arguments import as_choice, as_count, as_integer, as_number, as_path
+from tokendynamics.numerics._decline import Estimate, decline_of
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.numerics._resources import check_fits
 from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.observables._shares import resolution_of
 from tokendynamics.pretrained._checkpoint import Checkpoint
 from tokendynamics.pretrained._inputs import prepared
 from tokendynamics.pretrained._packs import Pack
@@ -27,6 +29,10 @@ from tokendynamics.pretrained._repeated_stack import RepeatedStack, Repetition
 from tokendynamics.pretrained._variant import Variant, VariantLike
 from tokendynamics.provenance._progress import Progress, reporting
 
+COLLAPSED = 1e-3
+"""E below which tokens have collapsed: all within 2.6 degrees of the reference token."""
+
+ESTIMATES = ("value", "low", "high")
 STATUSES = ("all passes done", "E below the bound", "not finite")
 _SAVED_EVERY = 20.0
 """Seconds between two writings of a run that can go on."""
@@ -74,8 +80,9 @@ def passes(
         progress: True for a progress bar, or a function; see `trace`.
 
     Returns:
-        Dataset with dims ``prompt`` and ``pass`` (0 the embedding): ``consensus`` (E, `asymptotic` (25)), its signed
-        twin, ``mean_pair_cosine``, ``log_norm``; over prompts the shares, ``kappa`` and ``centred_cos2``; ``status``.
+        Dataset, dims ``prompt`` and ``pass`` (0 the embedding): ``consensus`` (E, `asymptotic` (25)), its signed
+        twin, ``mean_pair_cosine``, ``log_norm``; over prompts the shares, ``kappa`` and ``centred_cos2``; ``status``;
+        ``half_life`` of E, ``own_half_life``, ``collapse_pass``, ``collapse_depth`` with their 90 % intervals.
 
     Raises:
         ArgumentTypeError, ArgumentValueError: A wrong argument, or a file of another run.
@@ -142,6 +149,24 @@ def _run(
         attrs |= {"drawn_whole": ", ".join(stack.drawn_whole) or "none"} if how.weights == "law" else {}
     last = asked.count + 1  # a file may hold more
     return _as_dataset(replace(run, rows=run.rows[:last], over=run.over[:last]), prompts, attrs, asked)
+
+
+def _declines(variables: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the half-lives of E and of the own share, and the depth at which E is below the bound."""
+    floor = attrs["resolution"]
+    of_prompts = [decline_of(values, COLLAPSED, floor) for values in variables["consensus"][1].tolist()]
+    own = decline_of(variables["share_own"][1].tolist(), COLLAPSED, floor)
+    layers = attrs["layers"]
+
+    def row(estimate: Estimate, factor: float = 1.0) -> list[float]:
+        return [factor * getattr(estimate, name) for name in ESTIMATES]
+
+    return {
+        "half_life": (("prompt", "estimate"), np.array([row(each.half_life) for each in of_prompts])),
+        "collapse_pass": (("prompt", "estimate"), np.array([row(each.reached) for each in of_prompts])),
+        "collapse_depth": (("prompt", "estimate"), np.array([row(each.reached, layers) for each in of_prompts])),
+        "own_half_life": (("estimate",), np.array(row(own.half_life))),
+    }
 
 
 def _bound(until: float) -> float:
@@ -219,6 +244,10 @@ def _conventions(ckpt: Checkpoint, how: Repetition, reference: int) -> dict[str,
         "seed": how.seed if how.weights != "fixed" else "nothing is drawn",
         "consensus": "E = 1 - mean |cos| over all tokens with the reference among them (asymptotic (25), from i = 1)",
         "tokens": "all count, massive ones too",
+        "layers": ckpt.architecture.layers,
+        "resolution": 100 * resolution_of(ckpt.dtype),
+        "half_life": "in passes, 90 % interval; behind the first halving, above the resolution",
+        "collapse_pass": f"where E is below {COLLAPSED:g}: seen, or extrapolated from the last pass; depth: in layers",
         "precision": f"passes in {str(ckpt.dtype).removeprefix('torch.')}, measures in float64",
     }
 
@@ -248,10 +277,12 @@ def _as_dataset(run: PassRun, prompts: Mapping[str, Any], attrs: Mapping[str, An
     ends = [
         lost if math.isnan(row["log_norm"]) else low if row["consensus"] < asked.bound else done for row in run.rows[-1]
     ]
+    variables |= _declines(variables, attrs)
     variables["status"] = (("prompt",), np.array(ends))
     coords = {
         "prompt": list(prompts),
         "text": ("prompt", [in_words(item) for item in prompts.values()]),
         "pass": np.arange(len(run.over)),
+        "estimate": list(ESTIMATES),
     }
     return xr.Dataset(variables, coords=coords, attrs={**attrs, "asked_for": asked.count})
