@@ -11,7 +11,7 @@ from scipy.stats import ks_2samp
 from bench.measure import Comparison, overhead, rounds_of, speedup
 from tokendynamics.diagnosis import passes
 from tokendynamics.pretrained import Checkpoint, load
-from tokendynamics.pretrained._repeated_stack import RepeatedStack, Repetition
+from tokendynamics.pretrained._repeated_stack import PassOptions, RepeatedStack
 
 _TEXT = (
     "Describe a futuristic city where humans and robots live together. Talk about what the city looks like and what "
@@ -53,8 +53,8 @@ def _by_law(ckpt: Checkpoint) -> Comparison:
     """Time single passes: what is read once before the first one is in neither."""
     pack = ckpt.one_pack([ckpt.encode(_TEXT[:28]).ids])
     with (
-        RepeatedStack(ckpt, pack, Repetition(weights="law")) as law,
-        RepeatedStack(ckpt, pack, Repetition(weights="resample")) as drawn,
+        RepeatedStack(ckpt, pack, PassOptions(weights="law")) as law,
+        RepeatedStack(ckpt, pack, PassOptions(weights="resample")) as drawn,
     ):
         rounds = rounds_of({"ours": law.advance, "other": drawn.advance}, 3, clock=time.process_time)
     return speedup(

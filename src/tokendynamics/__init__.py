@@ -21,11 +21,14 @@ if TYPE_CHECKING:
         attention_seen,
         audit,
         compare,
+        decode,
         diagnose,
         flow_of,
         levers,
+        logit_lens,
         passes,
         trace,
+        what_if,
     )
     from tokendynamics.dynamics import Flow, Trajectory, events, simulate
     from tokendynamics.pretrained import Checkpoint, load
@@ -41,34 +44,28 @@ _HOMES = {
         "attention_seen",
         "audit",
         "compare",
+        "decode",
         "diagnose",
         "flow_of",
         "levers",
+        "logit_lens",
         "passes",
         "trace",
+        "what_if",
     ),
     "dynamics": ("Flow", "Trajectory", "events", "simulate"),
     "pretrained": ("Checkpoint", "load"),
     "spaces": ("Ellipsoid", "Free", "Sphere"),
     "theorems": ("certify", "check"),
 }
-_PACKAGES = (
-    "attention",
-    "circuits",
-    "observables",
-    "passes",
-    "plots",
-    "spaces",
-    "specification",
-    "spectra",
-    "theorems",
-)
+_PACKAGES = ("attention", "circuits", "observables", "plots", "spaces", "specification", "spectra", "theorems")
 
 __all__ = [
     "AbsolutePositions", "Attention", "Checkpoint", "Comparison", "Diagnosis", "Ellipsoid", "Flow", "Free", "Levers",
     "Periodic", "RotaryPositions", "Sinusoidal", "Sphere", "Trajectory", "__version__", "attention", "attention_seen",
-    "audit", "certify", "check", "circuits", "compare", "diagnose", "events", "flow_of", "levers", "load",
-    "observables", "passes", "plots", "simulate", "spaces", "specification", "spectra", "theorems", "trace",
+    "audit", "certify", "check", "circuits", "compare", "decode", "diagnose", "events", "flow_of", "levers", "load",
+    "logit_lens", "observables", "passes", "plots", "simulate", "spaces", "specification", "spectra", "theorems",
+    "trace", "what_if",
 ]  # fmt: skip
 
 

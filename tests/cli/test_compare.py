@@ -46,7 +46,7 @@ def test_a_comparison_leaves_report_data_and_summary(
     assert summary["models"] == ["a", "b<", "c"]
     assert summary["manifest"]["parameters"]["models"] == [f"{model}:{seed}" for seed in range(3)]
     page = (out / "report.html").read_text()
-    assert {"comparison.json", "report.html", "table.zarr", "differences.zarr", "weights.zarr"} <= {
+    assert {"comparison.json", "report.html", "table.zarr", "difference.zarr", "weights.zarr"} <= {
         path.name for path in out.iterdir()
     }
     listed = [html.unescape(each) for each in re.findall(r"<li>([^<]*)</li>", page)]

@@ -37,6 +37,7 @@ def test_the_first_damaged_layer_and_part_are_named(family: str, name: str, laye
     first = found.first_difference
     assert first is not None
     assert (first.layer, first.part, first.before) == (layer, DAMAGES[name][1], 0.0)
+    assert (found.first_layer, found.first_part) == (layer, first.part.replace("feed-forward part", "feed_forward"))
     assert f"the first difference is in the {first.part} of layer {layer}: " in str(found)
     assert "all states before it are equal to the last bit" in str(found)
 
@@ -45,7 +46,7 @@ def test_the_first_damaged_layer_and_part_are_named(family: str, name: str, laye
 def test_of_two_that_are_the_same_nothing_is_said_to_differ(family: str) -> None:
     whole = network(family)
     found = td.compare(whole, copy.deepcopy(whole), texts=PROMPTS)
-    assert found.first_difference is None
+    assert found.first_difference is found.first_layer is found.first_part is None
     assert found.partings[0] is not None
     assert found.partings[0].kind == "equal"
     assert "all states are equal, to the last bit" in str(found)
@@ -187,12 +188,12 @@ def test_three_models_are_each_held_against_the_first(several: Comparison) -> No
     firsts = [each.first for each in several.partings if each is not None]
     assert [(each.layer, each.part) for each in firsts if each] == [(2, "attention"), (3, "attention")]
     assert several.table.sizes["model"] == 3
-    assert several.differences.other.values.tolist() == ["loud", "silent"]
+    assert several.difference.other.values.tolist() == ["loud", "silent"]
     assert several.gaps is not None
     assert several.gaps.sizes["other"] == 2
     for name in ("kappa", "kappa_relative", "centred_cos2", "line_excess", "shares"):
         gap = several.table[name].isel(model=slice(1, None)).values - several.table[name].isel(model=0).values
-        np.testing.assert_allclose(several.differences[name], gap, atol=1e-12)
+        np.testing.assert_allclose(several.difference[name], gap, atol=1e-12)
 
 
 def consensus(states: list[np.ndarray]) -> float:
@@ -223,7 +224,7 @@ def test_intervals_leave_the_same_prompt_out_of_both() -> None:
             for out in range(count)
         ]
         half = student.ppf(0.95, count - 1) * np.std(pseudo, ddof=1) / np.sqrt(count)
-        own = found.differences.sel(site="feed_forward", layer=layer, other=found.models[1])
+        own = found.difference.sel(site="feed_forward", layer=layer, other=found.models[1])
         assert float(own.kappa) == pytest.approx(everything, abs=1e-5)
         np.testing.assert_allclose(own.kappa_interval, [np.mean(pseudo) - half, np.mean(pseudo) + half], atol=1e-4)
 
@@ -247,7 +248,7 @@ def test_depths_are_compared_by_relative_depth(tiny: Callable[..., Checkpoint]) 
     assert "Depths differ (3, 6 layers)" in str(found)
     assert "not compared: their depths differ (3 and 6)" in str(found)
     a, b = (each.kappa.sel(site="feed_forward").values for each in found.traces)
-    np.testing.assert_allclose(found.differences.kappa.sel(site="feed_forward")[0], b[::2] - a, atol=1e-12)
+    np.testing.assert_allclose(found.difference.kappa.sel(site="feed_forward")[0], b[::2] - a, atol=1e-12)
     assert found.table.relative_depth.sel(model="long", layer=3) == 0.5
     assert bool(found.table.kappa.sel(model="short", layer=6).isnull().all())
 
@@ -257,8 +258,8 @@ def test_widths_that_differ_leave_shares_and_ratios(tiny: Callable[..., Checkpoi
     assert found.partings == (None,)
     assert found.gaps is None
     assert "their widths differ (8 and 16)" in str(found)
-    assert bool(found.differences.kappa.sel(site="feed_forward").notnull().all())
-    assert bool(found.differences.update_quotient.sel(component="attention")[0, 1:].notnull().all())
+    assert bool(found.difference.kappa.sel(site="feed_forward").notnull().all())
+    assert bool(found.difference.update_quotient.sel(component="attention")[0, 1:].notnull().all())
 
 
 def test_tokenizers_that_differ_leave_each_model_its_own_tokens(tiny: Callable[..., Checkpoint]) -> None:
@@ -268,7 +269,7 @@ def test_tokenizers_that_differ_leave_each_model_its_own_tokens(tiny: Callable[.
     assert "cut the texts into different tokens" in str(found)
     assert "since their tokens differ" in str(found)
     assert found.first_difference is None
-    assert bool(found.differences.kappa_relative.sel(site="feed_forward")[0, 1:].notnull().all())
+    assert bool(found.difference.kappa_relative.sel(site="feed_forward")[0, 1:].notnull().all())
 
 
 def test_the_baseline_is_the_same_architecture_with_initial_weights(tiny: Callable[..., Checkpoint]) -> None:

@@ -227,6 +227,6 @@ def test_copies_of_a_text_make_nothing_surer(whole: Any) -> None:
     assert without.halved is not None
     np.testing.assert_allclose(found.halved.difference, without.halved.difference, atol=1e-6)
     np.testing.assert_allclose(
-        found.differences.update_quotient, without.differences.update_quotient, rtol=1e-4, equal_nan=True
+        found.difference.update_quotient, without.difference.update_quotient, rtol=1e-4, equal_nan=True
     )
-    assert bool(found.differences.kappa_relative_interval.isnull().all())
+    assert bool(found.difference.kappa_relative_interval.isnull().all())

@@ -48,7 +48,7 @@ def test_a_comparison_opens_as_it_was_saved(found: Comparison, saved: Path, tmp_
 
 
 def assert_same(back: Comparison, found: Comparison) -> None:
-    tables = [(getattr(back, name), getattr(found, name)) for name in ("table", "differences", "gaps", "weights")]
+    tables = [(getattr(back, name), getattr(found, name)) for name in ("table", "difference", "gaps", "weights")]
     for one, other in [*tables, *zip(back.traces, found.traces, strict=True)]:
         if other is None:
             assert one is None
@@ -115,8 +115,8 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "other models": (lambda f: _edit(f, models=["a", "b", "d"]), "no 'd'"),
     "a model too many": (lambda f: _edit(f, models=["a", "b", "c", "d"]), "one for each of 4 models"),
     "another order": (lambda f: _edit(f, models=["b", "a", "c"]), "no 'a'"),
-    "no tables": (lambda f: _edit(f, tables=[]), "tables: expected table and differences"),
-    "an unknown table": (lambda f: _edit(f, tables=["table", "differences", "../x"]), "no others than"),
+    "no tables": (lambda f: _edit(f, tables=[]), "tables: expected table and difference"),
+    "an unknown table": (lambda f: _edit(f, tables=["table", "difference", "../x"]), "no others than"),
     "no trace": (lambda f: shutil.rmtree(f / "trace-2.zarr"), r"without trace-2\.zarr or trace-2\.nc"),
     "no gaps": (lambda f: shutil.rmtree(f / "gaps.zarr"), r"without gaps\.zarr"),
     "no variable": (lambda f: shutil.rmtree(f / "weights.zarr" / "ov_angle"), "ov_angle"),

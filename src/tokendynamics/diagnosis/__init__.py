@@ -5,10 +5,12 @@ from tokendynamics.diagnosis._audit import audit
 from tokendynamics.diagnosis._compare import compare
 from tokendynamics.diagnosis._comparison import Comparison
 from tokendynamics.diagnosis._convention import Convention
+from tokendynamics.diagnosis._decode import decode
 from tokendynamics.diagnosis._diagnose import diagnose
 from tokendynamics.diagnosis._finding import Finding
 from tokendynamics.diagnosis._levers import levers
 from tokendynamics.diagnosis._levers_found import Levers
+from tokendynamics.diagnosis._logit_lens import logit_lens
 from tokendynamics.diagnosis._network_flow import flow_of
 from tokendynamics.diagnosis._passes import passes
 from tokendynamics.diagnosis._prediction import PredictionAgainstTrace, prediction_against_trace
@@ -17,9 +19,10 @@ from tokendynamics.diagnosis._result import Diagnosis
 from tokendynamics.diagnosis._token_paths import token_paths
 from tokendynamics.diagnosis._trace import trace
 from tokendynamics.diagnosis._verdict import Verdict, judge
+from tokendynamics.diagnosis._what_if import what_if
 
 __all__ = [
     "Comparison", "Convention", "Diagnosis", "Finding", "Levers", "PredictionAgainstTrace", "Verdict", "attention_seen",
-    "audit", "compare", "diagnose", "flow_of", "judge", "levers", "passes", "prediction_against_trace",
-    "repeated_texts", "token_paths", "trace",
+    "audit", "compare", "decode", "diagnose", "flow_of", "judge", "levers", "logit_lens", "passes",
+    "prediction_against_trace", "repeated_texts", "token_paths", "trace", "what_if",
 ]  # fmt: skip

@@ -196,7 +196,7 @@ def _comparison(
         traces=tuple(found.traces),
         verdicts=verdicts,
         table=side_by_side(found.traces, names),
-        differences=differences,
+        difference=differences,
         gaps=_all_gaps(found, names[1:]),
         partings=partings,
         weights=None if weights is None else weights.assign_coords(labels),

@@ -35,7 +35,7 @@ class Comparison:
         traces: Of each; see `trace`. Tokens that are massive in one are left out in all, where they are the same.
         verdicts: Of each.
         table: Their numbers side by side, with the dim ``model``.
-        differences: Of all but the first: other less first, paired over prompts, with intervals; the dim ``other``.
+        difference: Of all but the first: other less first, paired over prompts, with intervals; the dim ``other``.
         gaps: How far states and updates of each part differ, token by token, over (other, prompt, layer, component);
             None where no two networks have states that can be paired.
         partings: Of all but the first: where it parts from the first; None where `gaps` has nothing of it.
@@ -52,7 +52,7 @@ class Comparison:
     traces: tuple[xr.Dataset, ...]
     verdicts: tuple[Verdict, ...]
     table: xr.Dataset
-    differences: xr.Dataset
+    difference: xr.Dataset
     gaps: xr.Dataset | None
     partings: tuple[Parting | None, ...]
     weights: xr.Dataset | None
@@ -70,6 +70,18 @@ class Comparison:
         """The part at which the second network parts from the first; None where none stands out."""
         parting = self.partings[0]
         return None if parting is None else parting.first
+
+    @property
+    def first_layer(self) -> int | None:
+        """Its layer, counted from 1; 0 for the embedding, None where no part stands out."""
+        return None if self.first_difference is None else self.first_difference.layer
+
+    @property
+    def first_part(self) -> str | None:
+        """That part: "attention", "feed_forward", "norm" (the final one), "embedding", or "block" as a whole."""
+        names = {"feed-forward part": "feed_forward", "final norm": "norm"}
+        first = self.first_difference
+        return None if first is None else names.get(first.part, first.part)
 
     @typed_arguments
     def save(
@@ -181,7 +193,7 @@ def summary(comparison: Comparison) -> dict[str, Any]:
         },
         "tables": [name for name in TABLES if getattr(comparison, name) is not None],
         "table": _values(comparison.table),
-        "differences": _values(comparison.differences),
+        "difference": _values(comparison.difference),
         "weights": None if comparison.weights is None else _values(comparison.weights),
         "halved": None if comparison.halved is None else _values(comparison.halved),
         "prompts": dict(zip(trace.prompt.values.tolist(), trace.text.values.tolist(), strict=True)),

@@ -128,6 +128,19 @@ def _losses(ckpt: Checkpoint, given: Sequence[Prepared], report: Progress) -> _L
     return _Losses(plain, change)
 
 
+def losses_of_prompts(ckpt: Checkpoint, given: Sequence[Prepared]) -> tuple[Float64[Tensor, " prompt"], str]:
+    """Return the mean loss of the next token in each prompt, in nats; NaN, and why in words, where there is none."""
+    why = _why_without(ckpt)
+    if not why:
+        with ckpt.gated() as gated, torch.inference_mode():
+            ones = torch.ones(gated.exists.shape, dtype=torch.float64)
+            found = _read(gated, ckpt.packs([each.inputs for each in given]), ones)
+        if found is not None:
+            return found, ""
+    nothing = torch.full((len(given),), torch.nan, dtype=torch.float64)
+    return nothing, why or "no head that predicts the next token was found"
+
+
 def _read(gated: GatedNetwork, packs: Sequence[Pack], gates: Tensor) -> Float64[Tensor, " prompt"] | None:
     """Return the loss of every prompt in the order of the prompts; None without logits."""
     found = torch.full((sum(len(pack.places) for pack in packs),), torch.nan, dtype=torch.float64)

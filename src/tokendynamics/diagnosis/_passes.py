@@ -25,7 +25,7 @@ from tokendynamics.observables._shares import resolution_of
 from tokendynamics.pretrained._checkpoint import Checkpoint
 from tokendynamics.pretrained._inputs import prepared
 from tokendynamics.pretrained._packs import Pack
-from tokendynamics.pretrained._repeated_stack import RepeatedStack, Repetition
+from tokendynamics.pretrained._repeated_stack import PassOptions, RepeatedStack
 from tokendynamics.pretrained._variant import Variant, VariantLike
 from tokendynamics.provenance._progress import Progress, reporting
 
@@ -94,7 +94,7 @@ def passes(
     >>> found.sizes["pass"], str(found.status.values[0])
     (3, 'all passes done')
     """
-    how = _repetition(weights, feed_back, positions, variant, pad_to, seed)
+    how = pass_options(weights, feed_back, positions, variant, pad_to, seed)
     count, bound = as_count(n, "n"), 0.0 if until is None else _bound(until)
     prompts = named_prompts(text)
     pack = _pack(ckpt, prompts, count, truncate)
@@ -111,10 +111,15 @@ class _Asked:
     store: str | Path | None
 
 
-def _repetition(
+def pass_options(
     weights: str, feed_back: str, positions: str, variant: VariantLike, pad_to: int | None, seed: int
-) -> Repetition:
-    return Repetition(
+) -> PassOptions:
+    """Return how the blocks are repeated, every choice held against what there is.
+
+    Raises:
+        ArgumentTypeError, ArgumentValueError: A choice that there is not.
+    """
+    return PassOptions(
         weights=as_choice(weights, "weights", ("fixed", "resample", "law")),  # pyright: ignore
         feed_back=as_choice(feed_back, "feed_back", ("after_norm", "before_norm")),  # pyright: ignore
         positions=as_choice(positions, "positions", ("once", "each", "never")),  # pyright: ignore
@@ -134,7 +139,7 @@ def _run(
     ckpt: Checkpoint,
     prompts: Mapping[str, Any],
     pack: Pack,
-    how: Repetition,
+    how: PassOptions,
     asked: _Asked,
     progress: bool | Progress,
 ) -> xr.Dataset:
@@ -229,7 +234,7 @@ def _ended(rows: list[dict[str, float]], bound: float) -> bool:
     return all(math.isnan(row["log_norm"]) or row["consensus"] < bound for row in rows)
 
 
-def _conventions(ckpt: Checkpoint, how: Repetition, reference: int) -> dict[str, Any]:
+def _conventions(ckpt: Checkpoint, how: PassOptions, reference: int) -> dict[str, Any]:
     inside = ckpt.layout.positions not in ("learned", "absolute")
     acts = "in the attention of every pass" if inside else "in the embedding"
     return {

@@ -28,10 +28,10 @@ from tokendynamics.numerics._errors import ArgumentValueError, expected, shown
 from tokendynamics.provenance._reading import read_json
 
 SUMMARY = OTHER_SUMMARY
-TABLES = ("table", "differences", "gaps", "weights", "halved")
+TABLES = ("table", "difference", "gaps", "weights", "halved")
 
 _WANTED = "a saved comparison"
-_ALWAYS = ("table", "differences")
+_ALWAYS = ("table", "difference")
 _SITE = ("layer", "site")
 _TABLE_DIMS: dict[str, Dims] = {
     "table": {
@@ -39,7 +39,7 @@ _TABLE_DIMS: dict[str, Dims] = {
         "shares": ("model", *_SITE, "share"),
         "state": ("model", "layer"),
     },
-    "differences": {
+    "difference": {
         "kappa_relative": ("other", *_SITE),
         "kappa_relative_interval": ("other", *_SITE, "bound"),
         "update_quotient": ("other", "layer", "component"),
@@ -154,7 +154,7 @@ def _tables(folder: Path, listed: Any, models: tuple[str, ...]) -> dict[str, Any
         raise ArgumentValueError(expected("tables", wanted, shown(listed)))
     found: dict[str, Any] = dict.fromkeys(TABLES)
     found |= {name: table_of(folder, name, _TABLE_DIMS[name], _WANTED) for name in listed}
-    for name, axis, wanted in (("table", "model", models), ("differences", "other", models[1:])):
+    for name, axis, wanted in (("table", "model", models), ("difference", "other", models[1:])):
         if tuple(found[name][axis].values) != wanted:
             raise ArgumentValueError(expected(f"{name} {axis}", shown(wanted), shown(tuple(found[name][axis].values))))
     traces = [table_of(folder, f"trace-{number}", _TRACE_DIMS, _WANTED) for number in range(1, len(models) + 1)]

@@ -33,15 +33,16 @@ from tokendynamics.observables._quadratic import (
     quadratic_form_rate_bound,
 )
 from tokendynamics.observables._rank import effective_rank, rank_one_distance, stable_rank
+from tokendynamics.observables._repetition import Repetition, repetition
 from tokendynamics.observables._shares import Shares, relative_kappa, shares
 from tokendynamics.observables._summary import summarize
 
 __all__ = [
-    "Hemisphere", "Shares", "agreement_with_first", "clusters", "consensus", "coordinate_along", "diameter",
-    "direction_deficit", "effective_rank", "first_token_function", "hemisphere", "hemisphere_function",
-    "interaction_energy", "interaction_sums", "log_interaction", "log_interaction_energy",
-    "log_interaction_gradient", "log_interaction_sums", "log_potential", "mean_pair_cosine", "norms",
-    "pair_quadratic_form", "pair_quadratic_form_rate", "pairwise_distances", "potential", "quadratic_form",
-    "quadratic_form_rate", "quadratic_form_rate_bound", "rank_one_distance", "relative_kappa", "riemannian_metric",
-    "shares", "stable_rank", "summarize", "wendel_probability",
+    "Hemisphere", "Repetition", "Shares", "agreement_with_first", "clusters", "consensus", "coordinate_along",
+    "diameter", "direction_deficit", "effective_rank", "first_token_function", "hemisphere", "hemisphere_function",
+    "interaction_energy", "interaction_sums", "log_interaction", "log_interaction_energy", "log_interaction_gradient",
+    "log_interaction_sums", "log_potential", "mean_pair_cosine", "norms", "pair_quadratic_form",
+    "pair_quadratic_form_rate", "pairwise_distances", "potential", "quadratic_form", "quadratic_form_rate",
+    "quadratic_form_rate_bound", "rank_one_distance", "relative_kappa", "repetition", "riemannian_metric", "shares",
+    "stable_rank", "summarize", "wendel_probability",
 ]  # fmt: skip

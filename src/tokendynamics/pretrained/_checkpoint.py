@@ -20,7 +20,8 @@ from tokendynamics.numerics._errors import (
 )
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.pretrained._architecture import architecture_of, as_layer, as_layers, norm_of_block
-from tokendynamics.pretrained._encoding import Encoding, encode, encode_bytes
+from tokendynamics.pretrained._changed_passes import ChangedPasses
+from tokendynamics.pretrained._encoding import Encoding, encoded, no_tokenizer
 from tokendynamics.pretrained._factors import LayerTensors, attention_weights, verified_scale
 from tokendynamics.pretrained._feed_forward import (
     FeedForwardWeights,
@@ -29,25 +30,20 @@ from tokendynamics.pretrained._feed_forward import (
     modules_needed,
 )
 from tokendynamics.pretrained._forward_arguments import forward_arguments
-from tokendynamics.pretrained._fresh_weights import Drawing, FreshBlocks
-from tokendynamics.pretrained._gates import GatedNetwork
-from tokendynamics.pretrained._initialization import initial_laws
-from tokendynamics.pretrained._language_head import with_language_head
-from tokendynamics.pretrained._network import Network, copied_without_values, evaluating
+from tokendynamics.pretrained._network import Network, evaluating
 from tokendynamics.pretrained._origin import Origin
 from tokendynamics.pretrained._other_libraries import refusing, silenced
 from tokendynamics.pretrained._packs import Pack, one_pack_of, packs_of
 from tokendynamics.pretrained._states import PackStates, SiteStates, StateWatch, collect_states, run
 from tokendynamics.pretrained._streaming import StreamedNetwork
-from tokendynamics.pretrained._variant import Variant, VariantLike
-from tokendynamics.pretrained._varied_network import VariedNetwork
+from tokendynamics.pretrained._variant import Variant
 from tokendynamics.pretrained._weights import AttentionWeights
 from tokendynamics.pretrained.discovery._discover import Discovery
 from tokendynamics.pretrained.discovery._interface import AttentionCall, showing, watching
 from tokendynamics.pretrained.discovery._packing import Packing, filler_of, packing_of
 
 
-class Checkpoint:
+class Checkpoint(ChangedPasses):
     """One network; made by `load`.
 
     Attributes:
@@ -59,6 +55,7 @@ class Checkpoint:
         dtype: Number format of `model`.
         device: Where `model` (but for a `device_map`) and the results of `attention` live.
         random_seed: Seed of untrained weights, None for stored ones.
+        variant: Under which its passes run; see `under`.
 
     >>> from tokendynamics.pretrained import load
     >>> checkpoint = load("random:distilgpt2:7")
@@ -79,6 +76,7 @@ class Checkpoint:
         self._network = network
         self._seen = discovery.seen
         self._scales: dict[int, float] = {}
+        self.variant = Variant()
 
     def __repr__(self) -> str:
         facts = self.architecture
@@ -129,15 +127,6 @@ class Checkpoint:
         return feed_forward_weights(block, layout, self.architecture.dim) or "its weights are not in memory"
 
     @property
-    def model(self) -> nn.Module:
-        """The network, ready to run: of a stored one the base model without an output head, in eval mode.
-
-        Raises:
-            CheckpointError: A tensor cannot be read, or holds a NaN or an infinity.
-        """
-        return self._network.model
-
-    @property
     def tokenizer(self) -> Any | None:
         """The checkpoint's own tokenizer, None if it has none."""
         return self._origin.tokenizer
@@ -173,13 +162,9 @@ class Checkpoint:
         if facts.vocabulary is None:
             advice = "pass them to states() by name"
             raise ArgumentTypeError(expected(argument, f"{self._network.main_input}, no text", "a text", advice))
-        if self.tokenizer is not None:
-            return encode(text, self.tokenizer, facts.context, truncate=truncate, argument=argument)
-        if self.random_seed is None:
-            advice = "add tokenizer.json to the folder or tokenizer= to td.load, or pass token ids as the prompt"
-            advice += ": td.trace and td.diagnose take them too"
-            raise CheckpointError(expected(self.name, "a tokenizer beside the trained weights", "none", advice))
-        return encode_bytes(text, facts.vocabulary, facts.context, truncate=truncate, argument=argument)
+        if self.tokenizer is None and self.random_seed is None:
+            raise CheckpointError(no_tokenizer(self.name))
+        return encoded(text, self.tokenizer, facts.vocabulary, facts.context, truncate=truncate, argument=argument)
 
     def states(self, ids: Int[Tensor, "*batch token"] | Mapping[str, Any]) -> SiteStates:
         """Run one prompt through the network and keep every token's state after each part of each block.
@@ -219,7 +204,7 @@ class Checkpoint:
         network = self.model
         with evaluating(network):
             for pack in packs:
-                with refusing(self._not_run):
+                with refusing(self._not_run), self.as_varied():
                     found = collect_states(network, self.layout, pack)
                 yield found
 
@@ -245,77 +230,6 @@ class Checkpoint:
             raise ArgumentValueError(expected("texts", wanted, came, advice))
         return pack
 
-    def gated(self) -> GatedNetwork:
-        """Return the network with a gate on every part of every layer, for a ``with`` block.
-
-        Its passes give logits where it is causal and its language head is there.
-
-        Raises:
-            CheckpointError: It is streamed, or the parts of a block were not found.
-        """
-        self._check_in_memory()
-        causal = all(layer.attention is not None and layer.attention.causal for layer in self.layout.layers)
-        vocabulary = self.architecture.vocabulary if causal else None
-        return GatedNetwork(self.model, self.layout, self.name, vocabulary, self._with_head if causal else None)
-
-    def varied(self, variant: VariantLike, network: nn.Module | None = None) -> VariedNetwork:
-        """Return the network under a variant, for a ``with`` block: every pass inside it is one of the variant.
-
-        After the block the network is as it was to the last bit, also where the block ends in an exception. States and
-        attention of this checkpoint (`states`, `watch_attention`, `td.trace`) are those of the variant meanwhile;
-        weights (`attention`, `td.audit`) are not.
-
-        Args:
-            variant: See `Variant.of`.
-            network: Another one of the same layout, which is changed instead.
-
-        Raises:
-            ArgumentTypeError, ArgumentValueError: No variant, or a part that there is not.
-            CheckpointError: It is streamed, or its layout does not say how the variant is made.
-
-        >>> from tokendynamics.pretrained import load
-        >>> checkpoint = load("random:distilgpt2:0")
-        >>> with checkpoint.varied({"feed_forward": 0, "layer 2 attention": 0.5}) as varied:
-        ...     varied.variant.words
-        'feed_forward × 0, layer 2 attention × 0.5'
-        """
-        if network is None:
-            self._check_in_memory()
-            network = self.model
-        return VariedNetwork(network, self.layout, Variant.of(variant), self.name)
-
-    def fresh(self, how: Drawing, seed: int) -> FreshBlocks:
-        """Return the network with blocks whose weights are drawn anew for every pass, as transformers initialises them.
-
-        What stands outside the blocks (embeddings, the final norm) is the checkpoint's own.
-
-        Args:
-            how: "resample" draws every matrix, "law" what it gives.
-            seed: Of all draws.
-
-        Raises:
-            CheckpointError: A network of the user's own, whose initial law is not known; with "law" a weight that is
-                used more than once in a pass.
-        """
-        shell = self._network.shell(self.layout.blocks)
-        if not hasattr(shell, "_init_weights"):
-            raise CheckpointError(expected(self.name, "a network that transformers initialises", type(shell).__name__))
-        laws = initial_laws(copied_without_values(shell))
-        return FreshBlocks(shell, self.layout.blocks, laws, how, seed, self.name)
-
-    def _check_in_memory(self) -> None:
-        if self.streamed:
-            advice = "load it where it fits, or with device_map"
-            came = "one whose blocks are read while they run"
-            raise CheckpointError(expected(self.name, "a network in memory as a whole", came, advice))
-
-    @cached_property
-    def _with_head(self) -> nn.Module | None:
-        """The network with its language head on; a live one itself, None where a stored one has none."""
-        if self._network.live:
-            return self.model
-        return with_language_head(self.model, self._network.stored[1].read_beside)
-
     @property
     def packing(self) -> Packing:
         """Which inputs may share a forward pass; tried again on a live network, which may have changed.
@@ -326,9 +240,8 @@ class Checkpoint:
             return "none"
         if self._network.inputs is None:
             return self.layout.packing
-        causal = all(layer.attention is not None and layer.attention.causal for layer in self.layout.layers)
         with refusing(self._not_run), evaluating(self.model), silenced():
-            return packing_of(self.model, self._network.inputs, causal=causal)
+            return packing_of(self.model, self._network.inputs, causal=self.layout.causal)
 
     def _streamed_states(self, packs: list[Pack]) -> list[PackStates]:
         streaming = self._streaming
@@ -337,11 +250,6 @@ class Checkpoint:
             watches = [stack.enter_context(StateWatch(streaming.network, self.layout)) for _ in packs]
             works = [partial(watch.run, pack=pack) for watch, pack in zip(watches, packs, strict=True)]
             return streaming.run(works)
-
-    @property
-    def streamed(self) -> bool:
-        """Whether a forward pass reads each block just before it runs."""
-        return self._network.streamed
 
     @cached_property
     def _streaming(self) -> StreamedNetwork:
@@ -372,7 +280,7 @@ class Checkpoint:
                 self._streaming.run([work])
             return
         network = self.model
-        with refusing(self._not_run), evaluating(network):
+        with refusing(self._not_run), evaluating(network), self.as_varied():
             work(network)
 
     def _not_run(self, words: str) -> CheckpointError:

@@ -86,6 +86,22 @@ def pieces_of(ids: list[int], tokenizer: Any) -> list[str]:
     return [_readable(piece, tokenizer) for piece in tokenizer.convert_ids_to_tokens(ids)]
 
 
+def encoded(
+    text: str, tokenizer: Any | None, vocabulary: int, context: int | None, *, truncate: bool, argument: str
+) -> Encoding:
+    """Encode a prompt by a tokenizer, or as bytes where there is none; see `encode` and `encode_bytes`."""
+    if tokenizer is not None:
+        return encode(text, tokenizer, context, truncate=truncate, argument=argument)
+    return encode_bytes(text, vocabulary, context, truncate=truncate, argument=argument)
+
+
+def no_tokenizer(name: str) -> str:
+    """Return the message for a trained network that comes without one."""
+    advice = "add tokenizer.json to the folder or tokenizer= to td.load, or pass token ids as the prompt"
+    advice += ": td.trace and td.diagnose take them too"
+    return expected(name, "a tokenizer beside the trained weights", "none", advice)
+
+
 def encode_bytes(
     text: str, vocabulary: int, context: int | None, *, truncate: bool, argument: str = "prompt"
 ) -> Encoding:

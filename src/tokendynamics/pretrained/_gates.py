@@ -7,7 +7,7 @@ blocks), the gate stands before it: y = norm(x + α c).
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,15 +51,23 @@ class GatedNetwork(ExitStack):
         name: What a message calls it.
         vocabulary: Token ids of it; None for a network that reads something else.
         whole: The network with its language head on, which runs instead; None without.
+        varied: Entered before the gates: a variant that they weight.
 
     Raises:
         CheckpointError: Of some block the parts were not found.
     """
 
     def __init__(
-        self, network: nn.Module, layout: Layout, name: str, vocabulary: int | None, whole: nn.Module | None = None
+        self,
+        network: nn.Module,
+        layout: Layout,
+        name: str,
+        vocabulary: int | None,
+        whole: nn.Module | None = None,
+        varied: AbstractContextManager[object] | None = None,
     ) -> None:
         super().__init__()
+        self._varied = nullcontext() if varied is None else varied
         self.exists = existing_parts(layout, name)
         self.network, self.layout, self.name, self.vocabulary = network, layout, name, vocabulary
         self.running = network if whole is None else whole
@@ -78,7 +86,7 @@ class GatedNetwork(ExitStack):
         return self
 
     def _prepare(self) -> None:
-        for manager in (evaluating(self.running), without_cache(self.running), silenced()):
+        for manager in (evaluating(self.running), without_cache(self.running), silenced(), self._varied):
             self.enter_context(manager)
         for parameter in self.running.parameters():
             if parameter.requires_grad:

@@ -10,6 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
+from tokendynamics.numerics._errors import CheckpointError, expected
+from tokendynamics.pretrained._network import copied_without_values
 from tokendynamics.pretrained._other_libraries import silenced
 
 
@@ -66,6 +68,21 @@ def initial_laws(network: Any, prefix: str = "") -> Mapping[str, InitialLaw]:
     with _noting(note), silenced():
         _initialize(network, network._init_weights)
     return laws
+
+
+def laws_of(network: Any, name: str) -> Mapping[str, InitialLaw]:
+    """Return the laws of a network that has values, which stay as they are.
+
+    Args:
+        network: Of transformers.
+        name: What a message calls it.
+
+    Raises:
+        CheckpointError: A network of the user's own.
+    """
+    if not hasattr(network, "_init_weights"):
+        raise CheckpointError(expected(name, "a network that transformers initialises", type(network).__name__))
+    return initial_laws(copied_without_values(network))
 
 
 def _initialize(module: Any, initialize: Callable[[Any], None]) -> None:

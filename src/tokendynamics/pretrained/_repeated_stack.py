@@ -26,7 +26,7 @@ PositionsAdded: TypeAlias = Literal["once", "each", "never"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Repetition:
+class PassOptions:
     """How the blocks are repeated; every choice that the papers leave open.
 
     Attributes:
@@ -54,15 +54,16 @@ class RepeatedStack(ExitStack):
     Attributes:
         own_lengths: Tokens of each prompt.
         lengths: Those that count from the first pass on: with zero embeddings behind.
+        normed: The states after the last pass and the final norm, from the first pass on.
         not_scaled: Why states are not divided by their scale, in words; empty where they are.
 
     Args:
         ckpt: From `load`.
         pack: Its prompts.
-        how: See `Repetition`.
+        how: See `PassOptions`.
     """
 
-    def __init__(self, ckpt: Checkpoint, pack: Pack, how: Repetition) -> None:
+    def __init__(self, ckpt: Checkpoint, pack: Pack, how: PassOptions) -> None:
         super().__init__()
         self._ckpt, self._how = ckpt, how
         ids = pack.arguments.get("input_ids")
@@ -73,6 +74,7 @@ class RepeatedStack(ExitStack):
         self._fresh: FreshBlocks | None = None
         self._scaled: ScaledBlocks | None = None
         self._number = 0
+        self.normed: Tensor | None = None
 
     def __enter__(self) -> RepeatedStack:
         super().__enter__()
@@ -149,6 +151,7 @@ class RepeatedStack(ExitStack):
         if self._how.positions == "each" and self._number > 1:
             states = self._with_positions(states)
         passed = self._stack.run(states)
+        self.normed = passed.normed
         normed = self._how.feed_back == "after_norm"
         self._states = passed.normed if normed else passed.states
         if self._scaled is not None and normed and self._ckpt.layout.final_norm and self._how.variant.final_norm:

@@ -113,6 +113,11 @@ class Layout:
     packing: Packing
     found_on: str
 
+    @property
+    def causal(self) -> bool:
+        """Whether every layer's attention is known to see no later token."""
+        return all(layer.attention is not None and layer.attention.causal for layer in self.layers)
+
     def with_blocks(self, blocks: tuple[str, ...], kinds: tuple[int, ...]) -> Layout:
         """Return the layout of a larger network, whose blocks are of the kinds of these ones."""
         return replace(self, blocks=blocks, layers=tuple(self.layers[kind] for kind in kinds))

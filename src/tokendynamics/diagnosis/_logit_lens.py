@@ -1,0 +1,68 @@
+"""What each layer would say: its states read by the final norm and the language head."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+import xarray as xr
+
+from tokendynamics.diagnosis._decode import likeliest, one_prompt, words_of
+from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.pretrained._checkpoint import Checkpoint
+from tokendynamics.pretrained._packs import Pack
+
+
+@typed_arguments
+def logit_lens(ckpt: Checkpoint, text: Any, *, truncate: bool = False) -> xr.Dataset:
+    """Read the states after each layer with the final norm and the language head (the logit lens).
+
+    Args:
+        ckpt: From `tokendynamics.load`, with its language head.
+        text: One prompt: a text or token ids.
+        truncate: Whether a prompt longer than the context is cut; otherwise it is refused.
+
+    Returns:
+        Dataset with dims ``layer`` (0 … L, 0 the input of the first block) and ``token``: ``token_id`` and
+        ``token_text``, the likeliest next token; ``prediction_entropy`` of the whole distribution, in nats; ``agrees``,
+        whether it is that of the last layer; ``divergence``, of the last layer's distribution from this one's
+        (Kullback–Leibler, nats). By layer: ``agreement``, the share of tokens that agree. ``read_text``: the prompt's
+        own tokens.
+
+    Raises:
+        ArgumentTypeError, ArgumentValueError: Several prompts, or one longer than the positions.
+        CheckpointError: No language head.
+    """
+    pack = one_prompt(ckpt, text, truncate)
+    (states,) = ckpt.states_in_packs([pack.arguments])
+    ids, entropies, log_ps = [], [], []
+    with ckpt.decoder(pack) as decoder:
+        for layer in states.feed_forward:
+            logits = decoder.logits(decoder.normed(layer))[0]
+            best, entropy = likeliest(logits)
+            ids.append(best)
+            entropies.append(entropy)
+            log_ps.append(logits.float().log_softmax(dim=-1).cpu())
+    return _as_dataset(ckpt, pack, torch.stack(ids), torch.stack(entropies), log_ps)
+
+
+def _as_dataset(
+    ckpt: Checkpoint, pack: Pack, ids: torch.Tensor, entropies: torch.Tensor, log_ps: list[torch.Tensor]
+) -> xr.Dataset:
+    last = log_ps[-1]
+    divergence = torch.stack([(last.exp() * (last - each)).sum(dim=-1) for each in log_ps])
+    agrees = (ids == ids[-1]).numpy()
+    grid = ("layer", "token")
+    variables = {
+        "token_id": (grid, ids.numpy()),
+        "token_text": (grid, np.array([words_of(ckpt, row) for row in ids.tolist()])),
+        "prediction_entropy": (grid, entropies.numpy()),
+        "agrees": (grid, agrees),
+        "divergence": (grid, divergence.double().numpy()),
+        "agreement": (("layer",), agrees.mean(axis=1)),
+        "read_text": (("token",), np.array(words_of(ckpt, pack.arguments["input_ids"][0].tolist()))),
+    }
+    coords = {"layer": np.arange(len(ids)), "token": np.arange(ids.shape[1])}
+    attrs = {"model": ckpt.name, "read_by": "the final norm and the language head of the network"}
+    return xr.Dataset(variables, coords=coords, attrs=attrs)

@@ -1,0 +1,166 @@
+"""What of a checkpoint's passes can be changed while a block lasts: parts, norms, positions, weights, their end."""
+
+from __future__ import annotations
+
+import copy
+from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
+from typing import TypeVar
+
+from torch import nn
+
+from tokendynamics.numerics._errors import CheckpointError, expected
+from tokendynamics.pretrained._architecture import Architecture
+from tokendynamics.pretrained._decoder import Decoder, no_head
+from tokendynamics.pretrained._fresh_weights import Drawing, FreshBlocks
+from tokendynamics.pretrained._gates import GatedNetwork
+from tokendynamics.pretrained._initialization import laws_of
+from tokendynamics.pretrained._language_head import with_language_head
+from tokendynamics.pretrained._network import Network
+from tokendynamics.pretrained._origin import Origin
+from tokendynamics.pretrained._packs import Pack
+from tokendynamics.pretrained._variant import Variant, VariantLike
+from tokendynamics.pretrained._varied_network import VariedNetwork
+from tokendynamics.pretrained.discovery._layout import Layout
+
+AnyCheckpoint = TypeVar("AnyCheckpoint", bound="ChangedPasses")
+
+
+class ChangedPasses:
+    """The part of a checkpoint that changes its passes; everything is as it was after each ``with`` block.
+
+    Attributes:
+        name: What to call it.
+        architecture: Its facts.
+        layout: Where its parts are.
+        variant: Under which its passes run; see `under`.
+    """
+
+    name: str
+    architecture: Architecture
+    layout: Layout
+    variant: Variant
+    _network: Network
+    _origin: Origin
+
+    @property
+    def model(self) -> nn.Module:
+        """The network, ready to run: of a stored one the base model without an output head, in eval mode.
+
+        Raises:
+            CheckpointError: A tensor cannot be read, or holds a NaN or an infinity.
+        """
+        return self._network.model
+
+    @property
+    def streamed(self) -> bool:
+        """Whether a forward pass reads each block just before it runs."""
+        return self._network.streamed
+
+    def gated(self) -> GatedNetwork:
+        """Return the network with a gate on every part of every layer, for a ``with`` block.
+
+        Its passes give logits where it is causal and its language head is there.
+
+        Raises:
+            CheckpointError: It is streamed, or the parts of a block were not found.
+        """
+        self._check_in_memory()
+        vocabulary = self.architecture.vocabulary if self.layout.causal else None
+        vocabulary, whole = (self.architecture.vocabulary, self._with_head) if self.layout.causal else (None, None)
+        return GatedNetwork(self.model, self.layout, self.name, vocabulary, whole, self.as_varied())
+
+    def varied(self, variant: VariantLike, network: nn.Module | None = None) -> VariedNetwork:
+        """Return the network under a variant, for a ``with`` block: every pass inside it is one of the variant.
+
+        After the block the network is as it was to the last bit, also where the block ends in an exception. States and
+        attention of this checkpoint (`states`, `watch_attention`, `td.trace`) are those of the variant meanwhile;
+        weights (`attention`, `td.audit`) are not.
+
+        Args:
+            variant: See `Variant.of`.
+            network: Another one of the same layout, which is changed instead.
+
+        Raises:
+            ArgumentTypeError, ArgumentValueError: No variant, or a part that there is not.
+            CheckpointError: It is streamed, or its layout does not say how the variant is made.
+
+        >>> from tokendynamics.pretrained import load
+        >>> checkpoint = load("random:distilgpt2:0")
+        >>> with checkpoint.varied({"feed_forward": 0, "layer 2 attention": 0.5}) as varied:
+        ...     varied.variant.words
+        'feed_forward × 0, layer 2 attention × 0.5'
+        """
+        if network is None:
+            self._check_in_memory()
+            network = self.model
+        return VariedNetwork(network, self.layout, Variant.of(variant), self.name)
+
+    def under(self: AnyCheckpoint, variant: VariantLike) -> AnyCheckpoint:
+        """Return the same checkpoint with every pass under a variant: one more model to trace or to compare.
+
+        Its weights (`attention`, `feed_forward`, `td.audit`) are the network's own.
+
+        Args:
+            variant: See `Variant.of`; it takes the place of this checkpoint's own.
+
+        Raises:
+            ArgumentTypeError, ArgumentValueError, CheckpointError: See `varied`.
+
+        >>> from tokendynamics.pretrained import load
+        >>> load("random:distilgpt2").under({"layer 3 attention": 0}).name
+        'random:distilgpt2, layer 3 attention × 0'
+        """
+        other = copy.copy(self)
+        other.variant = Variant.of(variant)
+        with self.varied(other.variant):
+            other.name = f"{self._origin.name}, {other.variant.words}"
+        return other
+
+    def as_varied(self) -> AbstractContextManager[object]:
+        """Return what puts this checkpoint's own variant in force, for a ``with`` block."""
+        return nullcontext() if self.variant == Variant() else self.varied(self.variant)
+
+    def decoder(self, pack: Pack) -> Decoder:
+        """Return what reads states as the network's language head reads its last ones, for a ``with`` block.
+
+        Args:
+            pack: Token ids of as many tokens as the states will have.
+
+        Raises:
+            CheckpointError: It is streamed, no causal one, or has no language head.
+        """
+        self._check_in_memory()
+        whole, vocabulary = self._with_head if self.layout.causal else None, self.architecture.vocabulary
+        if whole is None or vocabulary is None:
+            raise CheckpointError(no_head(self.name))
+        return Decoder(whole, self.model, self.layout, pack, vocabulary, self.name)
+
+    def fresh(self, how: Drawing, seed: int) -> FreshBlocks:
+        """Return the network with blocks whose weights are drawn anew for every pass, as transformers initialises them.
+
+        What stands outside the blocks (embeddings, the final norm) is the checkpoint's own.
+
+        Args:
+            how: "resample" draws every matrix, "law" what it gives.
+            seed: Of all draws.
+
+        Raises:
+            CheckpointError: A network of the user's own, whose initial law is not known; with "law" a weight that is
+                used more than once in a pass.
+        """
+        shell = self._network.shell(self.layout.blocks)
+        return FreshBlocks(shell, self.layout.blocks, laws_of(shell, self.name), how, seed, self.name)
+
+    def _check_in_memory(self) -> None:
+        if self.streamed:
+            advice = "load it where it fits, or with device_map"
+            came = "one whose blocks are read while they run"
+            raise CheckpointError(expected(self.name, "a network in memory as a whole", came, advice))
+
+    @cached_property
+    def _with_head(self) -> nn.Module | None:
+        """The network with its language head on; a live one itself, None where a stored one has none."""
+        if self._network.live:
+            return self.model
+        return with_language_head(self.model, self._network.stored[1].read_beside)

@@ -1,0 +1,121 @@
+"""What a change does: against a copy of the network whose weights are changed, and against passes of its own."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import tokendynamics as td
+from diagnosis.test_decode import _with_head
+from pretrained.families import network_of
+from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, CheckpointError
+
+
+def _texts(count: int = 6) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    return {f"text {n}": torch.randint(3, 60, (8 + n,), generator=generator) for n in range(count)}
+
+
+def test_a_gate_is_a_change_of_the_output_projection() -> None:
+    network = _with_head("llama")
+    changed = copy.deepcopy(network)
+    changed.model.layers[1].self_attn.o_proj.weight.data *= 0.25
+    changed.model.layers[2].mlp.down_proj.weight.data *= 0.0
+    found = td.what_if(td.load(network), _texts(), {"layer 2 attention": 0.25, "layer 3 feed_forward": 0})
+    other = td.compare(network, changed, texts=_texts())
+    for name in ("kappa", "kappa_relative", "centred_cos2", "shares"):
+        for end in ("", "_interval"):
+            mine, theirs = found[f"{name}_difference{end}"], other.difference[f"{name}{end}"].isel(other=0)
+            np.testing.assert_allclose(mine.transpose(*theirs.dims).values, theirs.values, atol=1e-5)
+    np.testing.assert_allclose(
+        found.kappa_relative.sel(model="changed"), other.table.kappa_relative.isel(model=1), atol=1e-5
+    )
+    ranks = [
+        td.trace(td.load(each), _texts()).effective_rank_unit_rows.sel(sinks="removed") for each in (network, changed)
+    ]
+    np.testing.assert_allclose(found.effective_rank_difference, (ranks[1] - ranks[0]).mean("prompt"), atol=1e-3)
+    losses = [[_loss(each, ids) for ids in _texts().values()] for each in (network, changed)]
+    np.testing.assert_allclose(found.loss.values, np.mean(losses, axis=1), rtol=1e-5)
+    gaps = np.subtract(losses[1], losses[0])
+    assert float(found.loss_difference) == pytest.approx(gaps.mean(), abs=1e-5)
+    half = 2.0150483733330233 * gaps.std(ddof=1) / np.sqrt(len(gaps))  # Student's t, 5 degrees of freedom, 90 %
+    np.testing.assert_allclose(found.loss_difference_interval, [gaps.mean() - half, gaps.mean() + half], atol=1e-5)
+    assert found.attrs["changes"] == "layer 2 attention × 0.25, layer 3 feed_forward × 0"
+
+
+def _loss(network: Any, ids: torch.Tensor) -> float:
+    with torch.no_grad():
+        logits = network(input_ids=ids[None]).logits[0]
+    return float(nn.functional.cross_entropy(logits[:-1], ids[1:]))
+
+
+def test_a_checkpoint_under_a_variant_is_one_more_model() -> None:
+    network = _with_head("gpt2")
+    ckpt = td.load(network)
+    ids = torch.arange(3, 14)
+    plain = ckpt.states(ids).feed_forward
+    under = ckpt.under("no-ffn")
+    assert under.name == "GPT2LMHeadModel, feed_forward × 0"
+    with ckpt.varied("no-ffn"):
+        expected = ckpt.states(ids).feed_forward
+    assert torch.equal(under.states(ids).feed_forward, expected)
+    assert torch.equal(ckpt.states(ids).feed_forward, plain)
+    assert not torch.equal(expected, plain)
+    seen: list[Any] = []
+    under.watch_attention(ids, lambda call: seen.append(call.kept()))
+    ckpt.watch_attention(ids, lambda call: seen.append(call.kept()))
+    assert torch.equal(seen[0].query, seen[3].query)
+    assert not torch.allclose(seen[1].query, seen[4].query, atol=1e-3)
+    assert torch.equal(under.attention(1).query, ckpt.attention(1).query)
+    assert under.under(None).name == "GPT2LMHeadModel, as it is"
+    assert torch.equal(under.under(None).states(ids).feed_forward, plain)
+    page = td.compare(ckpt, under, texts=_texts())
+    assert page.first_layer == 1
+    assert page.first_part == "feed_forward"
+
+
+def test_gates_weight_a_variant_and_not_the_network() -> None:
+    ckpt = td.load(_with_head("llama"))
+    ids = torch.arange(3, 14)
+    pack = ckpt.packs([ids])[0]
+    gates = torch.ones(3, 2, dtype=torch.float64)
+    gates[1, 0] = 0.5
+    with ckpt.under({"layer 2 attention": 0.5, "layer 1 feed_forward": 0}).gated() as gated:
+        one = gated.run(pack, gates)
+    with ckpt.varied({"layer 2 attention": 0.25, "layer 1 feed_forward": 0}):
+        expected = ckpt.states(ids).feed_forward
+    torch.testing.assert_close(torch.stack(one.states)[:, 0], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_without_a_head_there_is_no_loss_and_the_result_says_why() -> None:
+    found = td.what_if(td.load(network_of("gpt2")[0]), _texts(), "no-norm")
+    assert np.isnan(found.loss.values).all()
+    assert found.attrs["no_loss"] == "no head that predicts the next token was found"
+    assert np.isfinite(found.kappa_relative_difference.sel(site="feed_forward")).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({}, ArgumentValueError, "at least one"),
+        ("full", ArgumentValueError, "at least one"),
+        ({"layer 4 attention": 0}, ArgumentValueError, "layers from 1 to 3"),
+        ({"mlp": 0}, ArgumentValueError, "changes: expected"),
+        (0.5, ArgumentTypeError, "changes: expected"),
+    ],
+)
+@pytest.mark.usefixtures("unchecked")
+def test_what_is_no_change_is_refused(changes: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        td.what_if(td.load(_with_head("llama")), _texts(3), changes)
+
+
+def test_a_variant_that_the_layout_cannot_express_is_refused() -> None:
+    network, _ = network_of("gptj")
+    with pytest.raises(CheckpointError, match="positions that can be taken away"):
+        td.what_if(td.load(network), _texts(3), {"positions": 0})
