@@ -29,7 +29,7 @@ def run() -> Iterator[Comparison]:
     rounds = rounds_of(works, 7, clock=time.process_time)
     traces = compare(*models, texts=texts, sinks=(), weights=False).traces
     alone = [diagnose(model, texts, sinks=(), layers=[1]).trace for model in models]
-    worst = max(float(abs(a.kappa - b.kappa).max()) for a, b in zip(traces, alone, strict=True))
+    worst = max(float(abs(a.consensus_within - b.consensus_within).max()) for a, b in zip(traces, alone, strict=True))
     yield overhead(
         f"compare of two networks of 8 layers with their weights, {len(texts)} texts, against two diagnoses",
         [(each["ours"], each["two"]) for each in rounds],

@@ -191,7 +191,7 @@ def test_three_models_are_each_held_against_the_first(several: Comparison) -> No
     assert several.difference.other.values.tolist() == ["loud", "silent"]
     assert several.gaps is not None
     assert several.gaps.sizes["other"] == 2
-    for name in ("kappa", "kappa_relative", "centred_cos2", "line_excess", "shares"):
+    for name in ("consensus_within", "consensus_relative", "centred_cos2", "line_excess", "shares"):
         gap = several.table[name].isel(model=slice(1, None)).values - several.table[name].isel(model=0).values
         np.testing.assert_allclose(several.difference[name], gap, atol=1e-12)
 
@@ -225,8 +225,9 @@ def test_intervals_leave_the_same_prompt_out_of_both() -> None:
         ]
         half = student.ppf(0.95, count - 1) * np.std(pseudo, ddof=1) / np.sqrt(count)
         own = found.difference.sel(site="feed_forward", layer=layer, other=found.models[1])
-        assert float(own.kappa) == pytest.approx(everything, abs=1e-5)
-        np.testing.assert_allclose(own.kappa_interval, [np.mean(pseudo) - half, np.mean(pseudo) + half], atol=1e-4)
+        assert float(own.consensus_within) == pytest.approx(everything, abs=1e-5)
+        ends = [np.mean(pseudo) - half, np.mean(pseudo) + half]
+        np.testing.assert_allclose(own.consensus_within_interval, ends, atol=1e-4)
 
 
 def test_a_token_that_is_massive_in_one_is_left_out_in_all() -> None:
@@ -247,10 +248,10 @@ def test_depths_are_compared_by_relative_depth(tiny: Callable[..., Checkpoint]) 
     found = td.compare(short, long, texts=PROMPTS, names=["short", "long"])
     assert "Depths differ (3, 6 layers)" in str(found)
     assert "not compared: their depths differ (3 and 6)" in str(found)
-    a, b = (each.kappa.sel(site="feed_forward").values for each in found.traces)
-    np.testing.assert_allclose(found.difference.kappa.sel(site="feed_forward")[0], b[::2] - a, atol=1e-12)
+    a, b = (each.consensus_within.sel(site="feed_forward").values for each in found.traces)
+    np.testing.assert_allclose(found.difference.consensus_within.sel(site="feed_forward")[0], b[::2] - a, atol=1e-12)
     assert found.table.relative_depth.sel(model="long", layer=3) == 0.5
-    assert bool(found.table.kappa.sel(model="short", layer=6).isnull().all())
+    assert bool(found.table.consensus_within.sel(model="short", layer=6).isnull().all())
 
 
 def test_widths_that_differ_leave_shares_and_ratios(tiny: Callable[..., Checkpoint]) -> None:
@@ -258,7 +259,7 @@ def test_widths_that_differ_leave_shares_and_ratios(tiny: Callable[..., Checkpoi
     assert found.partings == (None,)
     assert found.gaps is None
     assert "their widths differ (8 and 16)" in str(found)
-    assert bool(found.difference.kappa.sel(site="feed_forward").notnull().all())
+    assert bool(found.difference.consensus_within.sel(site="feed_forward").notnull().all())
     assert bool(found.difference.update_quotient.sel(component="attention")[0, 1:].notnull().all())
 
 
@@ -269,7 +270,7 @@ def test_tokenizers_that_differ_leave_each_model_its_own_tokens(tiny: Callable[.
     assert "cut the texts into different tokens" in str(found)
     assert "since their tokens differ" in str(found)
     assert found.first_difference is None
-    assert bool(found.difference.kappa_relative.sel(site="feed_forward")[0, 1:].notnull().all())
+    assert bool(found.difference.consensus_relative.sel(site="feed_forward")[0, 1:].notnull().all())
 
 
 def test_the_baseline_is_the_same_architecture_with_initial_weights(tiny: Callable[..., Checkpoint]) -> None:

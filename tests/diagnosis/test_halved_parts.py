@@ -229,4 +229,4 @@ def test_copies_of_a_text_make_nothing_surer(whole: Any) -> None:
     np.testing.assert_allclose(
         found.difference.update_quotient, without.difference.update_quotient, rtol=1e-4, equal_nan=True
     )
-    assert bool(found.difference.kappa_relative_interval.isnull().all())
+    assert bool(found.difference.consensus_relative_interval.isnull().all())

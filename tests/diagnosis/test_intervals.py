@@ -71,5 +71,6 @@ def test_the_interval_of_a_trace_is_that_of_what_its_texts_leave_behind(tiny: Ca
     whole = relative(shares_of_sums(within, between, 0.0).kappa)
     each = relative(shares_without_each(within, between, 0.0).kappa)
     table = trace(ckpt, prompts, sinks=(), packed=False).sel(site="feed_forward").isel(layer=-1)
-    assert float(table.kappa_relative) == pytest.approx(float(whole), abs=1e-10)
-    assert table.kappa_relative_interval.values == pytest.approx(jackknife_interval(whole, each, 0.9).numpy(), abs=1e-9)
+    assert float(table.consensus_relative) == pytest.approx(float(whole), abs=1e-10)
+    expected = jackknife_interval(whole, each, 0.9).numpy()
+    assert table.consensus_relative_interval.values == pytest.approx(expected, abs=1e-9)

@@ -72,4 +72,4 @@ def test_what_changes_the_function_changes_numbers() -> None:
     changed = copy.deepcopy(network)
     changed.model.layers[2].self_attn.o_proj.weight.data *= 2
     theirs = diagnose(changed, prompts(), levers=False)
-    assert float(np.abs(theirs.trace.kappa - mine.trace.kappa).max()) > 1e-3
+    assert float(np.abs(theirs.trace.consensus_within - mine.trace.consensus_within).max()) > 1e-3

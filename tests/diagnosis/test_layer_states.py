@@ -68,8 +68,8 @@ def a_trace(
         {
             "shares": over(common, "share"),
             "shares_interval": around(common, "share"),
-            "kappa_relative": over(kappa),
-            "kappa_relative_interval": around(kappa),
+            "consensus_relative": over(kappa),
+            "consensus_relative_interval": around(kappa),
             "line_excess": over(excess),
             "line_excess_interval": around(excess),
             "repeats": ("prompt", list(repeats)),
@@ -108,11 +108,11 @@ def test_one_text_or_the_same_one_again_determines_nothing() -> None:
 def test_the_states_within_the_intervals() -> None:
     near = a_trace([0.1, 0.1], [0.0, CONSENSUS + 0.02], [0.0, 0.0], width=0.01)
     assert states_within(near, -1) == ("consensus",)
-    assert states_within(near.assign(kappa_relative_interval=near.kappa_relative_interval - 0.02), -1) == (
+    assert states_within(near.assign(consensus_relative_interval=near.consensus_relative_interval - 0.02), -1) == (
         "drawing together",
         "consensus",
     )
-    assert states_within(near.assign(kappa_relative_interval=near.kappa_relative_interval * np.nan), -1) == ()
+    assert states_within(near.assign(consensus_relative_interval=near.consensus_relative_interval * np.nan), -1) == ()
 
 
 def test_the_thresholds_in_the_document_are_those_of_the_code() -> None:

@@ -212,7 +212,7 @@ def test_a_collapse_that_one_layer_makes_is_traced_to_it() -> None:
     assert bool(first.verified)
     assert found.kappa + float(first.kappa_change) < 0.06
     assert float(first.kappa_interval.sel(bound="high")) < 0
-    assert int(found.table.kappa_sensitivity.sel(part="attention").values.argmax()) == 3
+    assert int(found.table.consensus_sensitivity.sel(component="attention").values.argmax()) == 3
 
 
 def test_a_collapse_that_all_layers_make_has_no_single_lever() -> None:
@@ -463,7 +463,7 @@ def test_a_base_model_without_its_head_has_no_cost(tmp_path: Any) -> None:
     _network("gpt_neox", head=False, dtype=torch.float32).save_pretrained(tmp_path)
     found = td.levers(load(tmp_path), _ids(5), candidates=1)
     assert bool(found.table.loss_change.isnull().all())
-    assert bool(np.isfinite(found.table.kappa_sensitivity).all())
+    assert bool(np.isfinite(found.table.consensus_sensitivity).all())
 
 
 def test_half_precision_works(tmp_path: Any) -> None:
@@ -483,8 +483,12 @@ def test_other_networks_have_levers_too(family: str) -> None:
     else:
         prompts = _ids(5)
     found = td.levers(load(network, half=half), prompts, candidates=1)
-    there = found.table.kappa_sensitivity.sel(part="attention" if family == "mamba" else ["attention", "feed_forward"])
+    there = found.table.consensus_sensitivity.sel(
+        component="attention" if family == "mamba" else ["attention", "feed_forward"]
+    )
     assert bool(np.isfinite(there).all())
+    assert found["loss_sensitivity"].equals(found.loss_sensitivity)
+    assert found.consensus_sensitivity.dims == ("layer", "component")
 
 
 TEXTS = (

@@ -291,12 +291,12 @@ def test_several_prompts_go_as_each_does_alone_and_are_held_against_each_other()
     for name, ids in prompts.items():
         alone = td.passes(ckpt, ids, 4)
         np.testing.assert_allclose(found.consensus.sel(prompt=name), alone.consensus[0], rtol=1e-3, atol=1e-6)
-        assert np.isnan(alone.kappa.values).all()
+        assert np.isnan(alone.consensus_within.values).all()
     embedded = [ckpt.states(ids).feed_forward[0] for ids in prompts.values()]
     expected = shares(embedded)
     for name in ("common", "prompt", "own"):
         assert float(found[f"share_{name}"][0]) == pytest.approx(float(getattr(expected, name)), abs=1e-9)
-    assert float(found.kappa[0]) == pytest.approx(float(expected.kappa), abs=1e-9)
+    assert float(found.consensus_within[0]) == pytest.approx(float(expected.kappa), abs=1e-9)
     total = found.share_common + found.share_prompt + found.share_own
     np.testing.assert_allclose(total.values, 1.0, atol=1e-12)
 

@@ -126,23 +126,26 @@ def test_shares_of_a_trace_are_those_of_the_states_that_count(tiny: Callable[...
     site = table.sel(site="feed_forward")
     for name in ("common", "prompt", "own"):
         np.testing.assert_allclose(site.shares.sel(share=name), getattr(found, name).numpy(), atol=1e-12)
-    np.testing.assert_allclose(site.kappa, found.kappa.numpy(), atol=1e-12)
+    np.testing.assert_allclose(site.consensus_within, found.kappa.numpy(), atol=1e-12)
     relative = (found.kappa - found.kappa[0]) / (1 - found.kappa[0])
-    np.testing.assert_allclose(site.kappa_relative, relative.numpy(), atol=1e-12)
-    np.testing.assert_allclose(site.kappa_of_prompt.mean("prompt"), site.kappa, atol=1e-12)
+    np.testing.assert_allclose(site.consensus_relative, relative.numpy(), atol=1e-12)
+    np.testing.assert_allclose(site.kappa_of_prompt.mean("prompt"), site.consensus_within, atol=1e-12)
+    for name, values in (("common", found.common), ("prompt", found.prompt), ("own", found.own)):
+        np.testing.assert_allclose(site[f"share_{name}"], values.numpy(), atol=1e-12)
+        np.testing.assert_array_equal(site[f"share_{name}_interval"], site.shares_interval.sel(share=name))
     without = [observables.shares(states[:out] + states[out + 1 :]).kappa for out in range(3)]
     pseudo = np.stack([3 * found.kappa.numpy() - 2 * each.numpy() for each in without])
     half = 2.919986 * pseudo.std(axis=0, ddof=1) / np.sqrt(3)
-    np.testing.assert_allclose(site.kappa_interval.sel(bound="low"), pseudo.mean(axis=0) - half, rtol=1e-6)
-    np.testing.assert_allclose(site.kappa_interval.sel(bound="high"), pseudo.mean(axis=0) + half, rtol=1e-6)
+    np.testing.assert_allclose(site.consensus_within_interval.sel(bound="low"), pseudo.mean(axis=0) - half, rtol=1e-6)
+    np.testing.assert_allclose(site.consensus_within_interval.sel(bound="high"), pseudo.mean(axis=0) + half, rtol=1e-6)
     alone = trace(ckpt, "one prompt")
     assert np.isnan(alone.shares.sel(share=["common", "prompt"])).all()
-    assert np.isnan(alone.kappa).all()
+    assert np.isnan(alone.consensus_within).all()
 
 
 def test_what_each_part_does_to_kappa_adds_up(tiny: Callable[..., Checkpoint]) -> None:
     table = trace(tiny("llama"), TEXTS)
-    whole = table.kappa.sel(site="final_norm")[-1] - table.kappa.sel(site="feed_forward")[0]
+    whole = table.consensus_within.sel(site="final_norm")[-1] - table.consensus_within.sel(site="feed_forward")[0]
     assert float(table.kappa_change.sum()) == pytest.approx(float(whole), abs=1e-12)
     assert float(table.kappa_change_sum.sum()) == pytest.approx(float(whole), abs=1e-12)
 
@@ -199,6 +202,10 @@ def test_attention_received_is_that_of_the_patterns(tiny: Callable[..., Checkpoi
             assert float(row.attention_received) == pytest.approx(pattern[receivers, token].mean(), abs=1e-6)
             uniform = np.mean([1 / (i + 1) for i in receivers])
             assert float(row.attention_uniform) == pytest.approx(uniform, abs=1e-6)
+        known = [pattern[token + 4 :, token].mean() for token in range(tokens) if tokens - token - 4 >= 8]
+        assert float(table.attention_sink_mass.sel(prompt=name, layer=2)) == pytest.approx(max(known), abs=1e-6)
+        assert int(table.attention_sink_position.sel(prompt=name, layer=2)) == int(np.argmax(known))
+        assert int(table.attention_sink_position.sel(prompt=name, layer=0)) == -1
 
 
 def test_observables_of_ones_own_see_the_tokens_that_count(tiny: Callable[..., Checkpoint]) -> None:
@@ -208,7 +215,7 @@ def test_observables_of_ones_own_see_the_tokens_that_count(tiny: Callable[..., C
     row = table.sel(prompt="two", layer=2, site="attention")
     assert float(row.mine.sel(sinks="removed")) == pytest.approx(float(state[1:].abs().max()), rel=1e-6)
     assert float(row.tokens.sel(sinks="kept")) == len(state)
-    for wrong in ({"kappa": len}, {"shares_interval": len}, {"clusters": len}, {"mine": lambda x: x}):
+    for wrong in ({"consensus_within": len}, {"shares_interval": len}, {"clusters": len}, {"mine": lambda x: x}):
         with pytest.raises(TokenDynamicsError, match="observables"):
             trace(ckpt, TEXTS, observables=wrong)
 

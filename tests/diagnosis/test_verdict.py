@@ -39,8 +39,8 @@ def with_end(table: xr.Dataset, width: float = 0.02, **values: float) -> xr.Data
     """The trace with measures that go evenly to `values` at the end, each with an interval of that half width."""
     layers = table.sizes["layer"]
     table = table.copy(deep=True)
-    for name, end in {"kappa_relative": 0.0, "line_excess": 0.0, "common": 0.1, **values}.items():
-        ramp = np.linspace(0, end, layers)[:, None] + np.where(np.isnan(table.kappa.values), np.nan, 0)
+    for name, end in {"consensus_relative": 0.0, "line_excess": 0.0, "common": 0.1, **values}.items():
+        ramp = np.linspace(0, end, layers)[:, None] + np.where(np.isnan(table.consensus_within.values), np.nan, 0)
         if name == "common":
             table.shares.loc[{"share": "common"}] = ramp
             table.shares_interval.loc[{"share": "common"}] = ramp[..., None] + np.array([-width, width])
@@ -53,13 +53,13 @@ def with_end(table: xr.Dataset, width: float = 0.02, **values: float) -> xr.Data
 @pytest.mark.parametrize(
     ("end", "state", "words"),
     [
-        ({"kappa_relative": 0.01}, "spread", "The tokens stay spread"),
+        ({"consensus_relative": 0.01}, "spread", "The tokens stay spread"),
         (
-            {"kappa_relative": 0.3},
+            {"consensus_relative": 0.3},
             "drawing together",
             "The tokens of a text draw together, and do not meet (κ' 0.30 (0.28",
         ),
-        ({"kappa_relative": 0.9}, "consensus", "The tokens of each text end in consensus"),
+        ({"consensus_relative": 0.9}, "consensus", "The tokens of each text end in consensus"),
         ({"line_excess": 0.9}, "rank collapse", "The tokens of each text end in rank collapse"),
         ({"common": 0.97}, "anisotropic", "All texts share one direction (common share 0.97 (0.95 to 0.99)"),
     ],
@@ -73,46 +73,46 @@ def test_the_first_sentence_is_the_state(measured: xr.Dataset, end: dict[str, fl
 
 
 def test_words_of_collapse_stand_where_a_collapse_is_measured_and_nowhere_else(measured: xr.Dataset) -> None:
-    for end in ({"kappa_relative": 0.01}, {"kappa_relative": 0.3}, {"common": 0.97}):
+    for end in ({"consensus_relative": 0.01}, {"consensus_relative": 0.3}, {"common": 0.97}):
         words = str(judge(None, with_end(measured, **end)))
         assert "consensus" not in words
         assert "rank collapse" not in words
 
 
 def test_what_is_undone_by_the_end_is_named_where_it_was(measured: xr.Dataset) -> None:
-    table = with_end(measured, kappa_relative=0.1)
-    table.kappa_relative.loc[{"layer": 2, "site": ["attention", "feed_forward"]}] = 0.9
+    table = with_end(measured, consensus_relative=0.1)
+    table.consensus_relative.loc[{"layer": 2, "site": ["attention", "feed_forward"]}] = 0.9
     verdict = judge(None, table)
     assert (verdict.state, verdict.worst.state, verdict.worst.layer) == ("drawing together", "consensus", 2)
     where = verdict.sentences[1].text
     assert where.startswith("On the way it is worse: consensus after layer 2 of 3 (κ' 0.90, 0.10 at the end)")
     assert "the attention of layer 2 makes +0.87 of +0.90" in where
-    table.kappa_relative.loc[{"layer": 3, "site": ["attention", "feed_forward"]}] = 0.95
+    table.consensus_relative.loc[{"layer": 3, "site": ["attention", "feed_forward"]}] = 0.95
     assert judge(None, table).sentences[1].text.startswith("It is strongest at the end (κ' 0.95)")
 
 
 def test_a_rise_that_all_layers_make_is_credited_to_none(measured: xr.Dataset) -> None:
-    table = with_end(measured, kappa_relative=0.6)
+    table = with_end(measured, consensus_relative=0.6)
     steps = np.concatenate([[0], np.linspace(0, 0.6, 7)[1:]])
-    table.kappa_relative.loc[{"site": "attention"}] = [np.nan, *steps[1::2]]
-    table.kappa_relative.loc[{"site": "feed_forward"}] = steps[::2]
+    table.consensus_relative.loc[{"site": "attention"}] = [np.nan, *steps[1::2]]
+    table.consensus_relative.loc[{"site": "feed_forward"}] = steps[::2]
     assert "the most is +0.10 by the" in judge(None, table).sentences[1].text
-    table.kappa_relative.loc[{"layer": 1, "site": "attention"}] = 0.2
-    table.kappa_relative.loc[{"layer": 1, "site": "feed_forward"}] = 0.5
+    table.consensus_relative.loc[{"layer": 1, "site": "attention"}] = 0.2
+    table.consensus_relative.loc[{"layer": 1, "site": "feed_forward"}] = 0.5
     assert "the feed-forward part of layer 1 makes +0.30" in judge(None, table).sentences[1].text
 
 
 def test_how_sure_it_is_follows_the_intervals_and_names_the_texts(measured: xr.Dataset) -> None:
-    sure = judge(None, with_end(measured, kappa_relative=0.3)).sentences[2].text
+    sure = judge(None, with_end(measured, consensus_relative=0.3)).sentences[2].text
     assert sure.startswith("That is of 4 texts (“one”, “two”, “three”, “four”); the state is the same at every end")
-    wide = judge(None, with_end(measured, kappa_relative=0.7, width=0.1)).sentences[2].text
+    wide = judge(None, with_end(measured, consensus_relative=0.7, width=0.1)).sentences[2].text
     assert "it may also be consensus" in wide
-    few = judge(None, with_end(measured, kappa_relative=0.3, width=np.nan)).sentences[2].text
+    few = judge(None, with_end(measured, consensus_relative=0.3, width=np.nan)).sentences[2].text
     assert few.endswith("too few for an interval.")
 
 
 def test_texts_that_repeat_others_are_named(measured: xr.Dataset) -> None:
-    table = with_end(measured, kappa_relative=0.3)
+    table = with_end(measured, consensus_relative=0.3)
     assert "repeat" not in judge(None, table).sentences[2].text
     table["repeats"] = ("prompt", [-1, -1, -1, 0])
     assert "of which “four” repeat others" in judge(None, table).sentences[2].text
@@ -182,7 +182,7 @@ def test_a_part_is_credited_only_where_its_interval_leaves_out_nought(measured: 
 
 
 def test_a_single_text_that_collapses_is_named(measured: xr.Dataset) -> None:
-    table = with_end(measured, kappa_relative=0.25)
+    table = with_end(measured, consensus_relative=0.25)
     table.kappa_of_prompt.loc[{"layer": 3, "site": "feed_forward"}] = [0.0, 0.0, 0.97, 0.0]
     assert any("1 text of 4 the tokens do meet: “three”" in each.text for each in judge(None, table).details)
     table.kappa_of_prompt.loc[{"layer": 3, "site": "feed_forward"}] = [0.0, 0.0, 0.5, 0.0]
@@ -249,7 +249,7 @@ def test_smollm2_draws_together_and_its_first_token_is_both_massive_and_an_atten
     assert (verdict.state, verdict.worst.state) == ("drawing together", "drawing together")
     end = table.sel(site="feed_forward").isel(layer=[0, -1])
     # Published for these five texts: κ 0.04 → 0.34 and centred cos² 0.09 → 0.23.
-    assert end.kappa.values == pytest.approx([0.04, 0.34], abs=0.03)
+    assert end.consensus_within.values == pytest.approx([0.04, 0.34], abs=0.03)
     assert end.centred_cos2.values == pytest.approx([0.09, 0.23], abs=0.03)
     details = {each.figure: each for each in verdict.details}
     assert details["norms"].values["position"] == 0
@@ -268,5 +268,5 @@ def test_minilm_draws_together() -> None:
     table = trace(load("minilm"), dict(list(default_texts().items())[:5]))
     assert judge(None, table).state == "drawing together"
     end = table.sel(site="feed_forward").isel(layer=[0, -1])
-    assert end.kappa.values == pytest.approx([0.04, 0.32], abs=0.03)
+    assert end.consensus_within.values == pytest.approx([0.04, 0.32], abs=0.03)
     assert end.centred_cos2.values == pytest.approx([0.03, 0.19], abs=0.03)

@@ -28,12 +28,12 @@ def test_a_gate_is_a_change_of_the_output_projection() -> None:
     changed.model.layers[2].mlp.down_proj.weight.data *= 0.0
     found = td.what_if(td.load(network), _texts(), {"layer 2 attention": 0.25, "layer 3 feed_forward": 0})
     other = td.compare(network, changed, texts=_texts())
-    for name in ("kappa", "kappa_relative", "centred_cos2", "shares"):
+    for name in ("consensus_within", "consensus_relative", "centred_cos2", "shares"):
         for end in ("", "_interval"):
             mine, theirs = found[f"{name}_difference{end}"], other.difference[f"{name}{end}"].isel(other=0)
             np.testing.assert_allclose(mine.transpose(*theirs.dims).values, theirs.values, atol=1e-5)
     np.testing.assert_allclose(
-        found.kappa_relative.sel(model="changed"), other.table.kappa_relative.isel(model=1), atol=1e-5
+        found.consensus_relative.sel(model="changed"), other.table.consensus_relative.isel(model=1), atol=1e-5
     )
     ranks = [
         td.trace(td.load(each), _texts()).effective_rank_unit_rows.sel(sinks="removed") for each in (network, changed)
@@ -96,7 +96,7 @@ def test_without_a_head_there_is_no_loss_and_the_result_says_why() -> None:
     found = td.what_if(td.load(network_of("gpt2")[0]), _texts(), "no-norm")
     assert np.isnan(found.loss.values).all()
     assert found.attrs["no_loss"] == "no head that predicts the next token was found"
-    assert np.isfinite(found.kappa_relative_difference.sel(site="feed_forward")).all()
+    assert np.isfinite(found.consensus_relative_difference.sel(site="feed_forward")).all()
 
 
 @pytest.mark.parametrize(

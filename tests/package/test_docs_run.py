@@ -16,7 +16,7 @@ BLOCKS = {
 
 
 def test_there_are_blocks_to_run() -> None:
-    assert {"checkpoints.md", "diagnose.md", "simulate.md"} <= BLOCKS.keys()
+    assert {"checkpoints.md", "depth.md", "diagnose.md", "simulate.md"} <= BLOCKS.keys()
 
 
 SLOW = ("diagnose.md",)

@@ -90,9 +90,9 @@ def synthetic(
 
 def _levers(rng: np.random.Generator, layers: int) -> Levers:
     """Two candidates, of which one lowers κ and the other is not told apart from nothing."""
-    grid = ("layer", "part")
+    grid = ("layer", "component")
     variables = {
-        "kappa_sensitivity": (grid, rng.normal(0, 0.1, (layers, 2))),
+        "consensus_sensitivity": (grid, rng.normal(0, 0.1, (layers, 2))),
         "loss_sensitivity": (grid, rng.normal(-0.2, 0.1, (layers, 2))),
         "candidate_layer": ("candidate", [2, 1]),
         "candidate_part": ("candidate", ["feed_forward", "attention"]),
@@ -103,7 +103,7 @@ def _levers(rng: np.random.Generator, layers: int) -> Levers:
         "loss_interval": (("candidate", "bound"), [[0.01, 0.115], [np.nan, np.nan]]),
         "verified": ("candidate", [True, False]),
     }
-    coords = {"layer": np.arange(1, layers + 1), "part": ["attention", "feed_forward"], "bound": ["low", "high"]}
+    coords = {"layer": np.arange(1, layers + 1), "component": ["attention", "feed_forward"], "bound": ["low", "high"]}
     text = f"Nothing needs doing about consensus. Measured on {HOSTILE}."
     made = Convention("gate", f"α {HOSTILE}", "other parts could stand out")
     return Levers(xr.Dataset(variables, coords=coords), 0.3, layers, "nothing needs doing", text, (made,))
@@ -175,8 +175,8 @@ def _shares(rng: np.random.Generator, layers: int, prompts: int, final_norm: boo
     shares = np.stack([common, prompt, 1 - common - prompt], axis=-1)
     values: dict[str, tuple[tuple[str, ...], np.ndarray]] = {
         "shares": ((*site, "share"), np.where(exists[..., None], shares, np.nan)),
-        "kappa": (site, np.where(exists, kappa, np.nan)),
-        "kappa_relative": (site, np.where(exists, kappa - kappa[0, 1], np.nan)),
+        "consensus_within": (site, np.where(exists, kappa, np.nan)),
+        "consensus_relative": (site, np.where(exists, kappa - kappa[0, 1], np.nan)),
         "centred_cos2": (site, np.where(exists, rng.uniform(0.03, 0.3, exists.shape), np.nan)),
         "line_excess": (site, np.where(exists, rng.uniform(0, 0.1, exists.shape), np.nan)),
         "kappa_change": (part, np.where(exists.any(), change, np.nan)),

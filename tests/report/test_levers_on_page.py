@@ -38,7 +38,7 @@ def test_the_trials_stand_in_a_table_with_their_intervals(found: Diagnosis) -> N
 
 def test_the_largest_derivative_is_named_where_it_is(found: Diagnosis) -> None:
     values = np.array([[0.1, 0.2], [0.05, -0.4], [0.7, 0.0]])
-    kappa, _ = levers_parts(_with_table(found, kappa_sensitivity=(("layer", "part"), values)))["variants"]
+    kappa, _ = levers_parts(_with_table(found, consensus_sensitivity=(("layer", "component"), values)))["variants"]
     assert "∂κ/∂α is largest for the attention of layer 3 (0.7)" in kappa.svg
     assert "smallest for the feed-forward part of layer 2 (−0.4)" in kappa.svg
     assert [[cell.value for cell in row] for row in kappa.table.rows] == [[1, 0.1, 0.2], [2, 0.05, -0.4], [3, 0.7, 0.0]]
@@ -46,12 +46,12 @@ def test_the_largest_derivative_is_named_where_it_is(found: Diagnosis) -> None:
 
 def test_a_part_that_is_not_there_is_undefined_in_the_table(found: Diagnosis) -> None:
     values = np.array([[0.1, np.nan], [0.05, -0.4], [0.7, 0.0]])
-    kappa, _ = levers_parts(_with_table(found, kappa_sensitivity=(("layer", "part"), values)))["variants"]
+    kappa, _ = levers_parts(_with_table(found, consensus_sensitivity=(("layer", "component"), values)))["variants"]
     assert [cell.text for cell in kappa.table.rows[0]] == ["1", "0.1", "undefined"]
 
 
 def test_a_network_without_loss_shows_none(found: Diagnosis) -> None:
-    nowhere = (("layer", "part"), np.full((3, 2), np.nan))
+    nowhere = (("layer", "component"), np.full((3, 2), np.nan))
     _, loss = levers_parts(_with_table(found, loss_sensitivity=nowhere))["variants"]
     assert not loss.svg
     assert "no head that predicts the next token was found" in loss.caption

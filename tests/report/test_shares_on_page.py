@@ -80,7 +80,7 @@ def test_a_negative_share_takes_no_room_in_the_drawing() -> None:
 def test_kappa_and_its_thresholds_are_those_of_the_trace(page: str, diagnosis: Diagnosis) -> None:
     for row in saved(page, "shares-consensus")[1:]:
         at = diagnosis.trace.sel(layer=int(row[0]), site=AFTER[row[1]])
-        wanted = [at.kappa_relative.item(), *at.kappa_relative_interval.values]
+        wanted = [at.consensus_relative.item(), *at.consensus_relative_interval.values]
         wanted += [at.centred_cos2.item(), *at.centred_cos2_interval.values]
         assert [float(cell) for cell in row[2:]] == wanted
     part = figure_of(page, "shares-consensus")

@@ -72,7 +72,7 @@ def sentences_of(
         differences: From `paired_differences`.
     """
     found = measured.together
-    ends = [float(trace.kappa_relative.sel(site="feed_forward")[-1]) for trace in found.traces]
+    ends = [float(trace.consensus_relative.sel(site="feed_forward")[-1]) for trace in found.traces]
     sentences: list[Finding | None] = []
     for place, other in enumerate(names[1:]):
         pair, own, dtype = (names[0], other), differences.isel(other=place), measured.coarsest[place]

@@ -35,7 +35,7 @@ def end_finding(
         difference: From `paired_differences`, of the other one.
     """
     site = difference.sel(site="feed_forward").isel(layer=-1)
-    gap, interval = float(site.kappa_relative), site.kappa_relative_interval.values
+    gap, interval = float(site.consensus_relative), site.consensus_relative_interval.values
     states = verdicts[0].state, verdicts[1].state
     if states[0] == states[1]:
         text = f"{names[1]} against {names[0]}: the end state is the same ({states[0]})"
@@ -44,7 +44,7 @@ def end_finding(
             f"{name} ends in “{state}” ({_known(end)})" for name, state, end in zip(names, states, ends, strict=True)
         ]
         text = f"{names[1]} against {names[0]}: the end states differ: {each[0]}, {each[1]}"
-    values = {"states": list(states), "kappa_relative_difference": gap, "interval": interval.tolist()}
+    values = {"states": list(states), "consensus_relative_difference": gap, "interval": interval.tolist()}
     return Finding(f"{text}; {_gap(gap, interval)}.", "shares", values)
 
 

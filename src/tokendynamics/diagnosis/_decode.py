@@ -125,7 +125,7 @@ def _at_positions(
                 stack.advance()
             if number in steps:
                 with ckpt.decoder(pack) as decoder:
-                    normed = stack.normed if number else decoder.normed(stack.states)
+                    normed = decoder.normed(stack.states) if stack.normed is None else stack.normed
                     found[number] = likeliest(decoder.logits(normed)[0])
         report(last + 1, last + 1, "decoding")
     return {step: found[step] for step in steps}
@@ -142,7 +142,7 @@ def _generated(
             for _ in range(step):
                 repeated.advance()
             decoder = stack.enter_context(ckpt.decoder(longer))
-            normed = repeated.normed if step else decoder.normed(repeated.states)
+            normed = decoder.normed(repeated.states) if repeated.normed is None else repeated.normed
             best, entropy = likeliest(decoder.logits(normed)[0, -1:])
         own.append((best, entropy))
         ids = torch.cat([ids, best[None].to(ids)], dim=1)

@@ -101,7 +101,7 @@ def _single_texts(trace: xr.Dataset) -> Finding | None:
     site = trace.sel(site="feed_forward").isel(layer=-1)
     kappa = site.kappa_of_prompt.values
     alone = [str(name) for name, value in zip(trace.prompt.values, kappa, strict=True) if value >= ALONE]
-    if not alone or float(site.kappa_relative) >= CONSENSUS:
+    if not alone or float(site.consensus_relative) >= CONSENSUS:
         return None
     named = ", ".join(f"“{name}”" for name in alone)
     text = (

@@ -16,7 +16,7 @@ from tokendynamics.diagnosis._prompt_trace import COMPONENTS, SITES
 from tokendynamics.diagnosis._together import nearest_layers
 from tokendynamics.numerics._intervals import jackknife_interval
 
-MEASURES = ("shares", "kappa", "kappa_relative", "centred_cos2", "line_excess", "kappa_change_sum")
+MEASURES = ("shares", "consensus_within", "consensus_relative", "centred_cos2", "line_excess", "kappa_change_sum")
 """What is compared with intervals; of the trace, see there."""
 
 _LEAST_FOR_AN_INTERVAL = 3

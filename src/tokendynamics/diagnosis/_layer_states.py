@@ -35,25 +35,25 @@ _SEVERITY: dict[str, int] = {
 COLLAPSES = ("consensus", "rank collapse")
 
 
-def state_of(common: float, kappa_relative: float, line_excess: float) -> State:
+def state_of(common: float, consensus_relative: float, line_excess: float) -> State:
     """Return the state that three measures of one layer make (`mathematics` 10).
 
     Args:
         common: Share common to all prompts; NaN for one prompt.
-        kappa_relative: κ'; NaN where it is not defined.
+        consensus_relative: κ'; NaN where it is not defined.
         line_excess: Variance of the centred cosine over pairs of tokens, relative to the embedding.
 
     >>> state_of(0.1, 0.9, 0.0), state_of(0.1, 0.01, 0.9), state_of(0.99, 0.01, 0.0), state_of(0.5, 0.3, 0.05)
     ('consensus', 'rank collapse', 'anisotropic', 'drawing together')
     """
-    if np.isnan(kappa_relative):
+    if np.isnan(consensus_relative):
         # Directions that are all one leave nothing that a prompt could share beyond them.
         return "anisotropic" if common >= ANISOTROPIC else "undetermined"
-    if kappa_relative >= CONSENSUS:
+    if consensus_relative >= CONSENSUS:
         return "consensus"
     if line_excess >= LINE_EXCESS:
         return "rank collapse"
-    if kappa_relative >= SPREAD:
+    if consensus_relative >= SPREAD:
         return "drawing together"
     return "anisotropic" if common >= ANISOTROPIC else "spread"
 
@@ -95,7 +95,7 @@ def states_within(trace: xr.Dataset, layer: int) -> tuple[State, ...]:
     site = trace.sel(site="feed_forward").isel(layer=layer)
     ends = [
         site.shares_interval.sel(share="common").values,
-        site.kappa_relative_interval.values,
+        site.consensus_relative_interval.values,
         site.line_excess_interval.values,
     ]
     if any(np.isnan(each).any() for each in ends):
@@ -111,4 +111,4 @@ def measures(trace: xr.Dataset) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         trace: From `tokendynamics.trace`.
     """
     site = trace.sel(site="feed_forward")
-    return site.shares.sel(share="common").values, site.kappa_relative.values, site.line_excess.values
+    return site.shares.sel(share="common").values, site.consensus_relative.values, site.line_excess.values

@@ -91,7 +91,7 @@ def levers(
     >>> from tokendynamics.pretrained import load
     >>> texts = ["one fish", "two red birds", "it rains again", "who goes there", "a long way home"]
     >>> found = levers(load("random:distilgpt2"), texts, candidates=1)
-    >>> found.where, found.table.kappa_sensitivity.shape, round(found.kappa, 1)
+    >>> found.where, found.table.consensus_sensitivity.shape, round(found.kappa, 1)
     (6, (6, 2), 0.4)
     """
     as_count(candidates, "candidates")
@@ -252,8 +252,8 @@ def _as_dataset(
 
     layers = len(first.kappa)
     variables: dict[str, Any] = {
-        "kappa_sensitivity": (("layer", "part"), first.kappa),
-        "loss_sensitivity": (("layer", "part"), first.loss),
+        "consensus_sensitivity": (("layer", "component"), first.kappa),
+        "loss_sensitivity": (("layer", "component"), first.loss),
         "consensus": ("depth", first.consensus),
         "candidate_layer": ("candidate", np.array([each.layer for each in tried], dtype=np.int64)),
         "candidate_part": ("candidate", np.array([PARTS[each.part] for each in tried], dtype=np.str_)),
@@ -268,7 +268,7 @@ def _as_dataset(
     }
     coords = {
         "layer": np.arange(1, layers + 1),
-        "part": list(PARTS),
+        "component": list(PARTS),
         "depth": np.arange(layers + 1),
         "bound": ["low", "high"],
     }

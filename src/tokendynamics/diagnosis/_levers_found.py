@@ -17,7 +17,7 @@ class Levers:
     """Which part of a network makes its tokens agree, and what turning it down does; made by `levers`.
 
     Attributes:
-        table: Dims ``layer`` (from 1), ``part`` ("attention", "feed_forward"): ``kappa_sensitivity`` ∂κ/∂α and
+        table: Dims ``layer`` (from 1), ``component`` ("attention", "feed_forward"): ``consensus_sensitivity`` ∂κ/∂α and
             ``loss_sensitivity`` ∂loss/∂α (nats) at α = 1, on the texts that find. Dim ``depth`` (0 … L): ``consensus``,
             κ there on the same texts. Dims ``candidate``, ``bound`` ("low", "high"): ``candidate_layer``,
             ``candidate_part``, ``alpha``, and measured on the other texts ``kappa_change``, ``kappa_interval``,
@@ -39,3 +39,17 @@ class Levers:
 
     def __str__(self) -> str:
         return self.text
+
+    @property
+    def consensus_sensitivity(self) -> xr.DataArray:
+        """∂κ/∂α by (layer, component), of `table`."""
+        return self.table.consensus_sensitivity
+
+    @property
+    def loss_sensitivity(self) -> xr.DataArray:
+        """∂loss/∂α by (layer, component), of `table`, in nats."""
+        return self.table.loss_sensitivity
+
+    def __getitem__(self, name: str) -> xr.DataArray:
+        """Return a variable of `table`."""
+        return self.table[name]

@@ -19,7 +19,7 @@ from tokendynamics.observables._shares import (
 )
 
 BY_PROMPT = ("consensus", "consensus_signed", "mean_pair_cosine", "log_norm")
-OVER_PROMPTS = ("share_common", "share_prompt", "share_own", "kappa", "centred_cos2")
+OVER_PROMPTS = ("share_common", "share_prompt", "share_own", "consensus_within", "centred_cos2")
 
 
 def measures_of_prompt(states: Float[Tensor, "token dim"], log_scale: float, reference: int) -> dict[str, float]:

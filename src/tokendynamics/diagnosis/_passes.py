@@ -81,7 +81,7 @@ def passes(
 
     Returns:
         Dataset, dims ``prompt`` and ``pass`` (0 the embedding): ``consensus`` (E, `asymptotic` (25)), its signed
-        twin, ``mean_pair_cosine``, ``log_norm``; over prompts the shares, ``kappa`` and ``centred_cos2``; ``status``;
+        twin, ``mean_pair_cosine``, ``log_norm``; over prompts the shares, κ and ``centred_cos2``; ``status``;
         ``half_life`` of E, ``own_half_life``, ``collapse_pass``, ``collapse_depth`` with their 90 % intervals.
 
     Raises:
@@ -265,7 +265,7 @@ _WORDS: Mapping[str, str] = {
     "share_common": "part of a token's direction that all prompts share",
     "share_prompt": "part that its own prompt shares beyond that",
     "share_own": "the rest",
-    "kappa": "consensus: prompt share / (1 - common share); NaN where all directions are one",
+    "consensus_within": "consensus: prompt share / (1 - common share); NaN where all directions are one",
     "centred_cos2": "mean cos^2 over pairs of tokens of a prompt, the mean direction of the other prompts taken off",
 }
 

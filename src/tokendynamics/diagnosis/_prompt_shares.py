@@ -53,7 +53,8 @@ def share_variables(rows: Sequence[PromptTrace], estimates: Estimates | None = N
         estimates: Filled with what the intervals are made of, for differences of two networks; None to let it go.
 
     Returns:
-        (layer, site): ``kappa``, ``kappa_relative``, ``centred_cos2``, ``line_excess``; (layer, site, share):
+        (layer, site): ``consensus_within``, ``consensus_relative``, ``centred_cos2``,
+        ``line_excess``; (layer, site, share):
         ``shares``; (layer, component): ``kappa_change``; (component): ``kappa_change_sum``; each with its interval, one
         more dimension ``bound``, under its name and ``_interval``. (prompt, layer, site): ``kappa_of_prompt``. Of a
         text and its copies one counts.
@@ -116,8 +117,8 @@ def _numbers(found: Shares) -> dict[str, Float64[Tensor, ...]]:
     change = _change_by_part(kappa)
     return {
         "shares": torch.stack([found.common, found.prompt, found.own], dim=-1),
-        "kappa": kappa,
-        "kappa_relative": _relative(kappa, _at_embedding(found)),
+        "consensus_within": kappa,
+        "consensus_relative": _relative(kappa, _at_embedding(found)),
         "kappa_change": change,
         "kappa_change_sum": torch.cat([change[..., 1:, :2].sum(dim=-2), change[..., -1, 2:]], dim=-1),
     }

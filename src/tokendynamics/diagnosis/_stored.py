@@ -56,8 +56,8 @@ DIMS: dict[str, Dims] = {
         "token_text": ("token",),
     },
     "levers": {
-        "kappa_sensitivity": ("layer", "part"),
-        "loss_sensitivity": ("layer", "part"),
+        "consensus_sensitivity": ("layer", "component"),
+        "loss_sensitivity": ("layer", "component"),
         "candidate_layer": ("candidate",),
         "candidate_part": ("candidate",),
         "alpha": ("candidate",),
@@ -214,6 +214,8 @@ def table_of(folder: Path, name: str, dims: Dims, wanted: str) -> xr.Dataset:
         if came != axes:
             raise ArgumentValueError(expected(f"{name} {variable}", f"axes {axes}", came))
     for axis, labels in _LABELS.items():
+        if axis == "component" and name == "levers":  # the final norm adds nothing to the residual stream
+            labels = PARTS
         if axis in table.dims and tuple(table[axis].values) != labels:
             raise ArgumentValueError(expected(axis, ", ".join(labels), shown(list(table[axis].values))))
     # Each format and version gives text back in a type of its own.

@@ -35,13 +35,13 @@ _ALWAYS = ("table", "difference")
 _SITE = ("layer", "site")
 _TABLE_DIMS: dict[str, Dims] = {
     "table": {
-        "kappa_relative": ("model", *_SITE),
+        "consensus_relative": ("model", *_SITE),
         "shares": ("model", *_SITE, "share"),
         "state": ("model", "layer"),
     },
     "difference": {
-        "kappa_relative": ("other", *_SITE),
-        "kappa_relative_interval": ("other", *_SITE, "bound"),
+        "consensus_relative": ("other", *_SITE),
+        "consensus_relative_interval": ("other", *_SITE, "bound"),
         "update_quotient": ("other", "layer", "component"),
     },
     "gaps": {"update_difference": ("other", "prompt", "layer", "component")},
@@ -60,8 +60,8 @@ _TABLE_DIMS: dict[str, Dims] = {
 
 _TRACE_DIMS: Dims = {
     **DIMS["trace"],
-    **dict.fromkeys(("kappa_relative", "line_excess"), _SITE),
-    **{f"{name}_interval": (*_SITE, "bound") for name in ("kappa_relative", "line_excess")},
+    **dict.fromkeys(("consensus_relative", "line_excess"), _SITE),
+    **{f"{name}_interval": (*_SITE, "bound") for name in ("consensus_relative", "line_excess")},
     "shares": (*_SITE, "share"),
     "shares_interval": (*_SITE, "share", "bound"),
     "update_ratio": ("prompt", "layer", "component"),

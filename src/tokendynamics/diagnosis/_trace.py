@@ -68,7 +68,8 @@ def trace(
         layer L), ``sinks`` ("kept", "removed"), ``component``, ``share``, ``token``, and ``bound`` of intervals. What
         each variable is stands in its attribute ``description``; NaN means that it is not defined there. Of every
         prompt: agreement, ranks, norms, update ratios, attention received. Over all prompts, of the tokens that count
-        (`mathematics` 10): the ``shares``, ``kappa``, ``kappa_relative``, ``centred_cos2`` and ``line_excess``, each
+        (`mathematics` 10): the ``shares`` (also as ``share_common`` and so on), ``consensus_within`` (κ),
+        ``consensus_relative`` (κ'), ``centred_cos2`` and ``line_excess``, each
         with its 90 % interval under the name and ``_interval``, which needs three prompts.
 
     Raises:
@@ -180,6 +181,12 @@ def _as_dataset(
     }
     table = xr.Dataset(variables, coords=coords, attrs=attrs)
     moved = np.abs(table.component_change).sum("layer", skipna=False)
+    for name in SHARES:
+        for end in ("", "_interval"):
+            table[f"share_{name}{end}"] = table[f"shares{end}"].sel(share=name, drop=True)
+    received = table.attention_received
+    table["attention_sink_mass"] = received.max("token")
+    table["attention_sink_position"] = received.fillna(-1).argmax("token").where(received.notnull().any("token"), -1)
     table["component_share"] = moved / moved.sum("component", skipna=False).where(lambda total: total > 0)
     return described(table)
 

@@ -34,12 +34,17 @@ DESCRIPTIONS: dict[str, str] = {
     # (prompt, layer, token)
     "attention_received": "mean weight, over heads and over the tokens at least four away that see it, that goes to a "
     "token; NaN where fewer than eight do, at layer 0, and where the attention does not show",
+    "attention_sink_mass": "the largest attention_received of any token; NaN where none is known",
+    "attention_sink_position": "the position of that token; -1 where none is known",
     "attention_uniform": "what attention_received would be if each attended alike to all that it sees",
     # over prompts (mathematics 10), of the tokens that count
     "shares": "parts of a token's direction: common to all prompts, its own prompt's beyond that, and its own; sum 1; "
     "NaN for one prompt",
-    "kappa": "consensus: prompt share / (1 - common share); NaN where all directions are one",
-    "kappa_relative": "(kappa - kappa_0) / (1 - kappa_0), kappa_0 that of the embedding; NaN where kappa_0 is nearly 1",
+    "share_common": "common share alone: the anisotropy",
+    "share_prompt": "prompt share alone",
+    "share_own": "own share alone",
+    "consensus_within": "κ, consensus: prompt share / (1 - common share); NaN where all directions are one",
+    "consensus_relative": "κ' = (κ - κ_0) / (1 - κ_0), κ_0 that of the embedding; NaN where κ_0 is nearly 1",
     "kappa_of_prompt": "consensus of each prompt alone; their mean is kappa",
     "centred_cos2": "mean cos^2 over pairs of different tokens of a prompt, the mean direction of the other prompts "
     "taken from each first",

@@ -99,9 +99,9 @@ def spread_over_prompts(trace: xr.Dataset) -> xr.Dataset:
 
 def _what(trace: xr.Dataset, state: State) -> Finding:
     site = trace.sel(site="feed_forward").isel(layer=-1)
-    kappa, excess = float(site.kappa_relative), float(site.line_excess)
+    kappa, excess = float(site.consensus_relative), float(site.line_excess)
     common = float(site.shares.sel(share="common"))
-    known = f"κ' {plain(kappa)}{between(site.kappa_relative_interval)}"
+    known = f"κ' {plain(kappa)}{between(site.consensus_relative_interval)}"
     texts = {
         "spread": f"The tokens stay spread: at the end those of one text share next to nothing that the embedding "
         f"did not give them ({known}).",
@@ -116,7 +116,8 @@ def _what(trace: xr.Dataset, state: State) -> Finding:
         f"the tokens of one text share {_nothing(kappa)}.",
         "undetermined": _undetermined(trace),
     }
-    values = {"kappa_relative": kappa, "line_excess": excess, "common": common, "kappa": float(site.kappa)}
+    within = float(site.consensus_within)
+    values = {"consensus_relative": kappa, "line_excess": excess, "common": common, "consensus_within": within}
     return Finding(texts[state], "shares", values)
 
 
@@ -133,7 +134,7 @@ def _undetermined(trace: xr.Dataset) -> str:
         why = "all texts are the same, and one text cannot tell what its tokens share from what all texts share"
     elif np.isnan(cosine).any():
         why = "fewer than two tokens count in every text"
-    elif np.isnan(float(site.kappa[0])) or np.isnan(float(site.kappa_relative[0])):
+    elif np.isnan(float(site.consensus_within[0])) or np.isnan(float(site.consensus_relative[0])):
         why = "the tokens of each text agree before the first layer already"
     else:
         why = "the measures do not exist there"
@@ -173,7 +174,7 @@ def _measure_of(trace: xr.Dataset, state: State) -> tuple[str, np.ndarray]:
 def _steps(trace: xr.Dataset, state: State) -> np.ndarray:
     """Return what attention and feed-forward part of each layer do to that measure, in the order in which they run."""
     variable = {"anisotropic": trace.shares.sel(share="common"), "rank collapse": trace.line_excess}.get(
-        state, trace.kappa_relative
+        state, trace.consensus_relative
     )
     after = variable.sel(site=["attention", "feed_forward"]).transpose("layer", "site").values
     return np.diff(np.concatenate([after[:1, 1], after[1:].ravel()]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -54,10 +54,11 @@ def what_if(
 
     Returns:
         Dataset. With the dim ``model`` ("as it is", "changed"), each number of the trace over all texts and its
-        interval (``kappa``, ``kappa_relative``, ``shares``, ``centred_cos2``, ``line_excess``), ``state`` of each
-        layer, ``update_ratio``, ``effective_rank`` (of unit rows, mean over texts) and ``loss`` (nats for each token;
-        NaN with the attribute ``no_loss`` saying why). Under ``…_difference`` and ``…_difference_interval``, changed
-        less as it is, paired over texts, with 90 % intervals; ``update_quotient`` is the changed update over the other.
+        interval (``consensus_within``, ``consensus_relative``, ``shares``, ``centred_cos2``, ``line_excess``),
+        ``state`` of each layer, ``update_ratio``, ``effective_rank`` (of unit rows, mean over texts) and ``loss``
+        (nats for each token; NaN with the attribute ``no_loss`` saying why). Under ``…_difference`` and
+        ``…_difference_interval``, changed less as it is, paired over texts, with 90 % intervals; ``update_quotient``
+        is the changed update over the other.
 
     Raises:
         ArgumentTypeError, ArgumentValueError: See `tokendynamics.trace`; changes that there are not, or none.
@@ -65,7 +66,7 @@ def what_if(
 
     >>> from tokendynamics.pretrained import load
     >>> found = what_if(load("random:distilgpt2"), ["one text", "another"], {"attention": 0})
-    >>> float(abs(found.kappa_relative.sel(model="changed", site="feed_forward")).max().round(3)) < 0.2
+    >>> float(abs(found.consensus_relative.sel(model="changed", site="feed_forward")).max().round(3)) < 0.2
     True
     """
     variant = Variant.of(changes, "changes")
@@ -100,7 +101,7 @@ def _as_dataset(found: Together, losses: list[Tensor]) -> xr.Dataset:
     return xr.merge([table, paired.rename(names), xr.Dataset(own, coords=coords)], compat="override", join="outer")
 
 
-def _both(name: str, dims: tuple[str, ...], values: Sequence[Tensor]) -> Mapping[str, Any]:
+def _both(name: str, dims: tuple[str, ...], values: Sequence[Tensor]) -> dict[str, Any]:
     """Return the mean over texts in both, and the mean difference with its interval."""
     gap = values[1] - values[0]
     count = len(gap)

@@ -108,8 +108,8 @@ class ChangedPasses:
             ArgumentTypeError, ArgumentValueError, CheckpointError: See `varied`.
 
         >>> from tokendynamics.pretrained import load
-        >>> load("random:distilgpt2").under({"layer 3 attention": 0}).name
-        'random:distilgpt2, layer 3 attention × 0'
+        >>> load("random:distilgpt2:7").under({"layer 3 attention": 0}).name
+        'random:distilgpt2:7, layer 3 attention × 0'
         """
         other = copy.copy(self)
         other.variant = Variant.of(variant)

@@ -82,7 +82,7 @@ def _states(comparison: Comparison) -> Section:
     for place, (name, facts) in enumerate(zip(comparison.models, comparison.descriptions, strict=True)):
         trace, verdict, parting = comparison.traces[place], comparison.verdicts[place], partings[place]
         first = "—" if place == 0 else "not known" if parting is None else part_named(parting.first)
-        end = float(trace.kappa_relative.sel(site="feed_forward")[-1])
+        end = float(trace.consensus_relative.sel(site="feed_forward")[-1])
         worst = f"{verdict.worst.state}, layer {verdict.worst.layer}"
         sizes = (int(facts["parameters"]), int(facts["layers"]), int(facts["dim"]))
         rows.append(cells([name, *sizes, end, verdict.state, worst, first]))
@@ -98,7 +98,7 @@ def _axis(comparison: Comparison) -> tuple[str, list[np.ndarray]]:
 
 
 _CURVES = (
-    ("kappa_relative", None, "κ': consensus beyond the embedding's", "Do the tokens of a text draw together?"),
+    ("consensus_relative", None, "κ': consensus beyond the embedding's", "Do the tokens of a text draw together?"),
     ("shares", "common", "Share common to all texts", "What do all texts share?"),
     ("shares", "prompt", "Share particular to the text", "What do the tokens of one text share?"),
     ("shares", "own", "Share of a token's own", "What do tokens keep?"),

@@ -49,7 +49,7 @@ def levers_parts(diagnosis: Diagnosis) -> dict[str, Any]:
 
 def _of_kappa(found: Levers) -> Figure:
     return _figure(
-        found.table.kappa_sensitivity,
+        found.table.consensus_sensitivity,
         "levers-kappa",
         "∂κ/∂α",
         "Consensus κ",
@@ -71,7 +71,7 @@ def _of_loss(table: xr.Dataset) -> Figure:
 
 def _figure(values: xr.DataArray, ident: str, axis: str, label: str, caption: str, undefined: str) -> Figure:
     layers = [int(layer) for layer in values.layer.values]
-    by_part = {name: [_known(each) for each in values.sel(part=name).values] for name in PART_NAMES}
+    by_part = {name: [_known(each) for each in values.sel(component=name).values] for name in PART_NAMES}
     if all(each is None for part in by_part.values() for each in part):
         return nothing(ident, QUESTION, undefined, label)
     curves = [

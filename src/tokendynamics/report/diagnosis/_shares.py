@@ -32,7 +32,7 @@ HEIGHT = 300
 _COLOURS = {"common": COMMON, "prompt": OF_PROMPT, "own": OWN}
 _NAMES = {"common": "common to all prompts", "prompt": "shared within its prompt", "own": "its own"}
 _KEYS = [Key(_NAMES[name], "box", colour) for name, colour in _COLOURS.items()]
-_MEASURES = {"kappa_relative": "κ'", "centred_cos2": "centred cos²"}
+_MEASURES = {"consensus_relative": "κ'", "centred_cos2": "centred cos²"}
 
 _RULES = (
     Rule(SPREAD, f"spread below {SPREAD:g}", "right", below=True),
@@ -169,17 +169,17 @@ def consensus_curves(where: list[Step], found: dict[str, Estimates], of: str = "
 
     Args:
         where: From `steps`.
-        found: Estimates of "kappa_relative" and "centred_cos2".
+        found: Estimates of "consensus_relative" and "centred_cos2".
         of: Added to the names of the curves.
     """
     looks: dict[str, tuple[str, tuple[float, ...], Mark]] = {
-        "centred_cos2": (ORANGE, (5, 3), ""), "kappa_relative": (BLUE, (), "disc")
+        "centred_cos2": (ORANGE, (5, 3), ""), "consensus_relative": (BLUE, (), "disc")
     }  # fmt: skip
-    x, known = [step.x for step in where], f"90 % interval of {_MEASURES['kappa_relative']}"
+    x, known = [step.x for step in where], f"90 % interval of {_MEASURES['consensus_relative']}"
     return [
         Curve(
             f"{_MEASURES[name]}{of}", x, _plain(found[name].values), colour, _plain(found[name].low),
-            _plain(found[name].high), known if name == "kappa_relative" else "", dash, 2.2, mark,
+            _plain(found[name].high), known if name == "consensus_relative" else "", dash, 2.2, mark,
         )
         for name, (colour, dash, mark) in looks.items()
     ]  # fmt: skip
