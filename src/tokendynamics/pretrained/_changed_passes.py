@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
+from pathlib import Path
 from typing import TypeVar
 
 from torch import nn
 
+from tokendynamics.numerics._arguments import as_path
 from tokendynamics.numerics._errors import CheckpointError, expected
 from tokendynamics.pretrained._architecture import Architecture
 from tokendynamics.pretrained._decoder import Decoder, no_head
@@ -19,6 +21,7 @@ from tokendynamics.pretrained._language_head import with_language_head
 from tokendynamics.pretrained._network import Network
 from tokendynamics.pretrained._origin import Origin
 from tokendynamics.pretrained._packs import Pack
+from tokendynamics.pretrained._saved_variant import gates_in_weights, write_checkpoint
 from tokendynamics.pretrained._variant import Variant, VariantLike
 from tokendynamics.pretrained._varied_network import VariedNetwork
 from tokendynamics.pretrained.discovery._layout import Layout
@@ -116,6 +119,29 @@ class ChangedPasses:
         with self.varied(other.variant):
             other.name = f"{self._origin.name}, {other.variant.words}"
         return other
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the network as an ordinary checkpoint that `from_pretrained` loads, its variant's gates in the weights.
+
+        A gate is on what writes its part to the residual stream: the output projection, or the norm behind it. What is
+        written is the network with its language head where there is one, and its tokenizer.
+
+        Args:
+            folder: Made; it must not be there yet, or be empty.
+
+        Returns:
+            The folder.
+
+        Raises:
+            ArgumentValueError: A variant without norms or positions, which no weight says; something in the way.
+            CheckpointError: What writes a part was not found, or the network is not transformers' own.
+        """
+        self._check_in_memory()
+        place, dim = as_path(str(folder), "folder"), self.architecture.dim
+        whole = self._with_head or self.model
+        with gates_in_weights(self.model, self.layout, self.variant, dim, self.name):
+            write_checkpoint(whole, self._origin.tokenizer, place, self.name)
+        return place
 
     def as_varied(self) -> AbstractContextManager[object]:
         """Return what puts this checkpoint's own variant in force, for a ``with`` block."""

@@ -1,0 +1,55 @@
+"""What `asymptotic` 7.5 sees, on a network of GPT-2's size and on SmolLM2."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tokendynamics as td
+
+TEXT = (
+    "Describe a futuristic city where humans and robots live together. Talk about what the city looks like and what "
+    "daily life is like there."
+)
+BOUND = 1e-3
+
+
+@pytest.mark.slow
+def test_tokens_of_a_random_network_collapse_and_positions_at_every_pass_hold_them_up() -> None:
+    """28 tokens of random GPT-2 with fixed weights: with feed-forward parts and without, against the other choices."""
+    ckpt = td.load("random:gpt2")
+    ids = ckpt.encode(TEXT).ids[0, :28]
+    whole = td.passes(ckpt, ids, 100, until=BOUND)
+    bare = td.passes(ckpt, ids, 100, until=BOUND, variant="no-ffn")
+    for found in (whole, bare):
+        assert found.status.values.tolist() == ["E below the bound"]
+        assert found.sizes["pass"] <= 101
+    assert bare.sizes["pass"] < whole.sizes["pass"]
+    each = td.passes(ckpt, ids, 100, positions="each").consensus.values[0]
+    assert each[60:].min() > 10 * BOUND
+    assert each[-20:].std() < 0.1 * each[-20:].mean()
+    before = td.passes(ckpt, ids, whole.sizes["pass"] - 1, feed_back="before_norm").consensus.values[0]
+    assert before[-1] > 20 * BOUND
+
+
+@pytest.mark.pretrained
+def test_smollm2_collapses_within_ten_passes_and_repeats_itself() -> None:
+    ckpt = td.load("smollm2")
+    found = td.passes(ckpt, TEXT, 10)
+    energy = found.consensus.values[0]
+    assert energy[:10].min() < BOUND
+    assert energy[-1] < BOUND
+    assert np.all(np.diff(energy[2:]) < 0)
+    said = td.decode(ckpt, TEXT, (1, 10))
+    assert float(said.distinct_1[0]) > 0.5
+    assert float(said.distinct_1[1]) < 0.2
+
+
+@pytest.mark.slow
+def test_log_norm_of_smollm2_without_norms_grows_linearly_for_hundreds_of_layers() -> None:
+    ckpt = td.load("random:smollm2-135m")
+    found = td.passes(ckpt, TEXT[:40], 20, variant="attention-only", feed_back="before_norm")
+    norms = found.log_norm.values[0]
+    assert np.isfinite(norms).all()
+    rise = np.diff(norms)
+    assert rise[5:].min() > 0.5 * rise[5:].mean() > 0
