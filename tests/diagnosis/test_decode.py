@@ -76,6 +76,9 @@ def test_a_variant_is_read_as_it_is() -> None:
         expected = _logits(network).argmax(dim=-1)
     assert found.token_id.values[0].tolist() == expected.tolist()
     assert found.token_id.values[0].tolist() != _logits(network).argmax(dim=-1).tolist()
+    under = ckpt.under({"final_norm": 0, "layer 2 attention": 0})
+    assert td.decode(under, IDS, (1,)).token_id.values[0].tolist() == expected.tolist()
+    assert td.logit_lens(under, IDS).token_id.values[-1].tolist() == expected.tolist()
 
 
 def test_generated_tokens_are_those_of_greedy_generation() -> None:

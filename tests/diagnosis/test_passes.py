@@ -169,6 +169,15 @@ def test_a_variant_is_one_in_every_pass() -> None:
     assert found.attrs["variant"] == "feed_forward × 0"
 
 
+@pytest.mark.parametrize("weights", ["fixed", "law"])
+def test_a_checkpoint_under_a_variant_passes_under_it(weights: str) -> None:
+    ckpt, _ = _loaded("llama")
+    found = td.passes(ckpt.under("no-ffn"), IDS, 2, weights=weights)
+    _same(found, td.passes(ckpt, IDS, 2, weights=weights, variant="no-ffn"))
+    _same(td.passes(ckpt.under("no-ffn"), IDS, 2, variant="full"), td.passes(ckpt, IDS, 2))
+    assert found.attrs["variant"] == "feed_forward × 0"
+
+
 @pytest.mark.parametrize("weights", ["fixed", "resample", "law"])
 def test_nothing_is_left_of_a_run(weights: str) -> None:
     ckpt, network = _loaded("gpt2")

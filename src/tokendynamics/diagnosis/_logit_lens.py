@@ -37,7 +37,7 @@ def logit_lens(ckpt: Checkpoint, text: Any, *, truncate: bool = False) -> xr.Dat
     pack = one_prompt(ckpt, text, truncate)
     (states,) = ckpt.states_in_packs([pack.arguments])
     ids, entropies, log_ps = [], [], []
-    with ckpt.decoder(pack) as decoder:
+    with ckpt.as_varied(), ckpt.decoder(pack) as decoder:
         for layer in states.feed_forward:
             logits = decoder.logits(decoder.normed(layer))[0]
             best, entropy = likeliest(logits)

@@ -70,7 +70,7 @@ def passes(
         feed_back: The next pass reads the last state "after_norm" or "before_norm", the final one.
         positions: The table of positions is added "once", before "each" pass, or "never". Rotations and biases of the
             logits act in every pass, or never.
-        variant: "no-ffn", "no-norm", "attention-only" or a mapping; see `Checkpoint.varied`.
+        variant: "no-ffn", "no-norm", "attention-only" or a mapping; None for the checkpoint's own; see `under`.
         seed: Of weights that are drawn.
         pad_to: Tokens of every prompt, zero embeddings behind its own, which count from the first pass on.
         reference: The token that E is measured against; −1 is the last.
@@ -94,7 +94,7 @@ def passes(
     >>> found.sizes["pass"], str(found.status.values[0])
     (3, 'all passes done')
     """
-    how = pass_options(weights, feed_back, positions, variant, pad_to, seed)
+    how = pass_options(weights, feed_back, positions, ckpt.variant if variant is None else variant, pad_to, seed)
     count, bound = as_count(n, "n"), 0.0 if until is None else _bound(until)
     prompts = named_prompts(text)
     pack = _pack(ckpt, prompts, count, truncate)
