@@ -27,6 +27,8 @@ if TYPE_CHECKING:
         levers,
         logit_lens,
         passes,
+        token_clusters,
+        token_paths,
         trace,
         what_if,
     )
@@ -50,6 +52,8 @@ _HOMES = {
         "levers",
         "logit_lens",
         "passes",
+        "token_clusters",
+        "token_paths",
         "trace",
         "what_if",
     ),
@@ -65,7 +69,7 @@ __all__ = [
     "Periodic", "RotaryPositions", "Sinusoidal", "Sphere", "Trajectory", "__version__", "attention", "attention_seen",
     "audit", "certify", "check", "circuits", "compare", "decode", "diagnose", "events", "flow_of", "levers", "load",
     "logit_lens", "observables", "passes", "plots", "simulate", "spaces", "specification", "spectra", "theorems",
-    "trace", "what_if",
+    "token_clusters", "token_paths", "trace", "what_if",
 ]  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from tokendynamics.diagnosis._passes import passes
 from tokendynamics.diagnosis._prediction import PredictionAgainstTrace, prediction_against_trace
 from tokendynamics.diagnosis._repeated_texts import repeated_texts
 from tokendynamics.diagnosis._result import Diagnosis
+from tokendynamics.diagnosis._token_clusters import token_clusters
 from tokendynamics.diagnosis._token_paths import token_paths
 from tokendynamics.diagnosis._trace import trace
 from tokendynamics.diagnosis._verdict import Verdict, judge
@@ -24,5 +25,5 @@ from tokendynamics.diagnosis._what_if import what_if
 __all__ = [
     "Comparison", "Convention", "Diagnosis", "Finding", "Levers", "PredictionAgainstTrace", "Verdict", "attention_seen",
     "audit", "compare", "decode", "diagnose", "flow_of", "judge", "levers", "logit_lens", "passes",
-    "prediction_against_trace", "repeated_texts", "token_paths", "trace", "what_if",
+    "prediction_against_trace", "repeated_texts", "token_clusters", "token_paths", "trace", "what_if",
 ]  # fmt: skip

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from tokendynamics.observables._agreement import agreement_with_first, consensus, first_token_function, mean_pair_cosine
 from tokendynamics.observables._clusters import clusters
+from tokendynamics.observables._direction_clusters import DirectionClusters, direction_clusters
 from tokendynamics.observables._distances import diameter, norms, pairwise_distances
 from tokendynamics.observables._energies import interaction_energy, log_interaction_energy, log_potential, potential
 from tokendynamics.observables._half_space import Hemisphere, hemisphere
@@ -38,11 +39,11 @@ from tokendynamics.observables._shares import Shares, relative_kappa, shares
 from tokendynamics.observables._summary import summarize
 
 __all__ = [
-    "Hemisphere", "Repetition", "Shares", "agreement_with_first", "clusters", "consensus", "coordinate_along",
-    "diameter", "direction_deficit", "effective_rank", "first_token_function", "hemisphere", "hemisphere_function",
-    "interaction_energy", "interaction_sums", "log_interaction", "log_interaction_energy", "log_interaction_gradient",
-    "log_interaction_sums", "log_potential", "mean_pair_cosine", "norms", "pair_quadratic_form",
-    "pair_quadratic_form_rate", "pairwise_distances", "potential", "quadratic_form", "quadratic_form_rate",
-    "quadratic_form_rate_bound", "rank_one_distance", "relative_kappa", "repetition", "riemannian_metric", "shares",
-    "stable_rank", "summarize", "wendel_probability",
+    "DirectionClusters", "Hemisphere", "Repetition", "Shares", "agreement_with_first", "clusters", "consensus",
+    "coordinate_along", "diameter", "direction_clusters", "direction_deficit", "effective_rank",
+    "first_token_function", "hemisphere", "hemisphere_function", "interaction_energy", "interaction_sums",
+    "log_interaction", "log_interaction_energy", "log_interaction_gradient", "log_interaction_sums", "log_potential",
+    "mean_pair_cosine", "norms", "pair_quadratic_form", "pair_quadratic_form_rate", "pairwise_distances", "potential",
+    "quadratic_form", "quadratic_form_rate", "quadratic_form_rate_bound", "rank_one_distance", "relative_kappa",
+    "repetition", "riemannian_metric", "shares", "stable_rank", "summarize", "wendel_probability",
 ]  # fmt: skip

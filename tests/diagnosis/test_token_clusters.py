@@ -1,0 +1,55 @@
+"""Tokens in groups, layer by layer: those of the states themselves, and of a network under a variant."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tokendynamics as td
+from diagnosis.test_decode import _with_head
+from tokendynamics.numerics._errors import ArgumentValueError
+from tokendynamics.observables import direction_clusters
+
+IDS = torch.tensor([7, 21, 3, 40, 55, 12, 9, 33, 4])
+
+
+def test_groups_are_those_of_the_states_that_count() -> None:
+    ckpt = td.load(_with_head("llama"))
+    found = td.token_clusters(ckpt, IDS, sinks=(0,))
+    states = ckpt.states(IDS).feed_forward.double()
+    assert found.layer.values.tolist() == [1, 2, 3]
+    for row, layer in enumerate((1, 2, 3)):
+        own = direction_clusters(states[layer, 1:])
+        assert found.member.values[row].tolist() == [-1, *own.member.tolist()]
+        assert int(found["count"][row]) == own.count
+        assert float(found.silhouette[row]) == pytest.approx(own.silhouette)
+        np.testing.assert_allclose(found.token_silhouette.values[row, 1:], own.silhouettes)
+        assert np.isnan(found.token_silhouette.values[row, 0])
+
+
+def test_a_variant_has_groups_of_its_own() -> None:
+    ckpt = td.load(_with_head("llama"))
+    found = td.token_clusters(ckpt.under("attention-only"), IDS, (3,), sinks=())
+    with ckpt.varied("attention-only"):
+        expected = direction_clusters(ckpt.states(IDS).feed_forward[3].double())
+    assert found.silhouette.values.tolist() == pytest.approx([expected.silhouette])
+    assert abs(float(td.token_clusters(ckpt, IDS, (3,), sinks=()).silhouette[0]) - expected.silhouette) > 1e-3
+    assert "without norms" in found.attrs["model"]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"layers": (4,)}, "a layer from 1 to 3"),
+        ({"text": IDS[:2]}, "at least three tokens"),
+        ({"sinks": tuple(range(7))}, "at least three tokens"),
+        ({"most": 1}, "most"),
+    ],
+)
+def test_wrong_input(given: dict[str, Any], words: str) -> None:
+    arguments: dict[str, Any] = {"text": IDS} | given
+    with pytest.raises(ArgumentValueError, match=words):
+        td.token_clusters(td.load(_with_head("llama")), arguments.pop("text"), **arguments)
