@@ -40,6 +40,16 @@ def test_a_variant_has_groups_of_its_own() -> None:
     assert "without norms" in found.attrs["model"]
 
 
+def test_states_that_overflow_have_no_groups() -> None:
+    network = _with_head("llama")
+    for block in network.model.layers[1:]:
+        block.mlp.down_proj.weight.data *= 1e25
+    found = td.token_clusters(td.load(network).under("no-norm"), IDS, sinks=())
+    assert (found["count"].values > 0).tolist() == [True, True, False]
+    assert np.isnan(found.silhouette.values).tolist() == [False, False, True]
+    assert (found.member.values[2] == -1).all()
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [

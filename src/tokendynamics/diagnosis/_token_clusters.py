@@ -44,9 +44,10 @@ def token_clusters(
         truncate: Likewise.
 
     Returns:
-        Dataset with dims ``layer`` and ``token``: ``member``, the number of a token's group, the largest first, −1 for a
-        sink; ``token_silhouette``. By layer: ``count`` of groups, 1 where none is clear, and ``silhouette`` of the best
-        division. See `tokendynamics.observables.direction_clusters`.
+        Dataset with dims ``layer`` and ``token``: ``member``, the number of a token's group, the largest first, −1 for
+        a sink; ``token_silhouette``. By layer: ``count`` of groups, 1 where none is clear and 0 where states are not
+        finite (a variant without norms may overflow), and ``silhouette`` of the best division. See
+        `tokendynamics.observables.direction_clusters`.
 
     Raises:
         ArgumentValueError: A prompt that is empty, too long or of fewer than three tokens that count; no such layer.
@@ -65,6 +66,9 @@ def token_clusters(
     count, best = np.ones(shape[0], dtype=int), np.full(shape[0], np.nan)
     for row, layer in enumerate(chosen):
         kept = ~left_out[layer]
+        if not bool(torch.isfinite(states[layer]).all()):
+            count[row] = 0
+            continue
         if int(kept.sum()) < _FEWEST:
             raise ArgumentValueError(expected("text", "at least three tokens that count", int(kept.sum())))
         found = direction_clusters(states[layer, kept], most)

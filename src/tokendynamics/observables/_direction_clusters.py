@@ -38,8 +38,9 @@ class DirectionClusters:
 def direction_clusters(x: ArrayLike, most: int = 8) -> DirectionClusters:
     """Group tokens by their directions, into as many groups as the mean silhouette is largest for.
 
-    Average linkage on the distances 1 − cos (SciPy); the silhouette of a token is (b − a)/max(a, b), a its mean distance
-    to the others of its group and b to those of the nearest other group, 0 for a group of one (P. Rousseeuw, 1987).
+    Average linkage on the distances 1 − cos (SciPy); the silhouette of a token is (b − a)/max(a, b), a its mean
+    distance to the others of its group and b to those of the nearest other group, 0 for a group of one
+    (P. Rousseeuw, 1987).
     Where the best division has a silhouette below `CLEAR`, there is one group.
 
     Args:
