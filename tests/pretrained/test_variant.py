@@ -229,6 +229,7 @@ def test_positions_that_were_not_found_are_not_taken_away() -> None:
 
 def test_variants_have_names_and_words() -> None:
     assert Variant.of(None).words == Variant.of("full").words == "as it is"
+    assert Variant.of({"norms": 1, "final_norm": 1.0, "positions": True, "attention": 1}) == Variant()
     assert Variant.of("attention-only").words == "feed_forward × 0, without norms"
     variant = Variant.of({"layers 2-3 attention": 0.5, "final_norm": 0, "layer 3 attention": 2, "attention": 0.9})
     assert variant.gates == {(2, "attention"): 0.5, (3, "attention"): 2.0}
@@ -246,6 +247,7 @@ def test_variants_have_names_and_words() -> None:
         ({"layer 0 attention": 0}, ArgumentValueError, "from 1"),
         ({"layers 3-2 attention": 0}, ArgumentValueError, "the lower first"),
         ({"layers 1-99999999999 attention": 0}, ArgumentValueError, "10000"),
+        ({"norms": 1.5}, ArgumentValueError, "with"),
         ({"norms": 0.5}, ArgumentValueError, r"0 \(without\) or 1 \(with\)"),
         ({"attention": float("nan")}, ArgumentValueError, "a finite number"),
         ({"attention": "0"}, ArgumentValueError, "a finite number"),
