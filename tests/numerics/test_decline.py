@@ -67,3 +67,9 @@ def test_intervals_hold_the_half_life_as_often_as_they_say(correlation: float) -
         found = decline_of(values.tolist(), bound=1e-30, floor=1e-300)
         held += found.half_life.low <= math.log(2) / 0.1 <= found.half_life.high
     assert 0.80 <= held / 300 <= 0.95
+
+
+def test_a_halving_at_the_very_end_leaves_all_steps_but_the_first() -> None:
+    found = decline_of([1.0, 0.9, 0.8, 0.7, 0.6, 0.4], bound=1e-3, floor=1e-12)
+    assert (found.first, found.last) == (1, 5)
+    assert found.half_life.value == pytest.approx(-4 * math.log(2) / math.log(0.4 / 0.9))

@@ -136,6 +136,14 @@ def test_both_parts_of_one_module_have_gates_of_their_own() -> None:
     torch.testing.assert_close(again[2][0], expected, rtol=1e-5, atol=1e-5)
 
 
+def test_what_is_left_out_may_be_infinite() -> None:
+    ckpt, network, inputs = _loaded("llama")
+    network.layers[1].mlp.down_proj.weight.data *= float("inf")
+    assert not bool(torch.isfinite(ckpt.states(inputs).feed_forward[2]).all())
+    with ckpt.varied({"layer 2 feed_forward": 0}):
+        assert bool(torch.isfinite(ckpt.states(inputs).feed_forward).all())
+
+
 def test_the_gate_of_a_post_norm_block_stands_before_its_norm() -> None:
     ckpt, network, inputs = _loaded("bert")
     block = network.encoder.layer[1]
