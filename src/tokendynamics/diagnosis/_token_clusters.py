@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 import xarray as xr
+from jaxtyping import Bool, Float64
+from torch import Tensor
 
 from tokendynamics.diagnosis._prompt_trace import SINK_RATIO, find_sinks, tokens_left_out
 from tokendynamics.numerics._errors import ArgumentValueError, expected
@@ -61,25 +63,29 @@ def token_clusters(
     chosen = as_layers(range(max(1, depth - _LAST + 1), depth + 1) if layers is None else layers, depth)
     states = ckpt.states(given.inputs).feed_forward.cpu().double()
     left_out = tokens_left_out(find_sinks(torch.linalg.vector_norm(states, dim=-1), sink_ratio), sinks)
-    shape = (len(chosen), states.shape[1])
+    variables = _grouped(states[chosen], ~left_out[chosen], most)
+    tokens = given.tokens or [str(place) for place in range(states.shape[1])]
+    attrs = {"model": ckpt.name, "prompt": given.text, "clear_from": CLEAR, "linkage": "average, on 1 - cos"}
+    return xr.Dataset(variables, coords={"layer": chosen, "token_text": ("token", tokens)}, attrs=attrs)
+
+
+def _grouped(
+    states: Float64[Tensor, "layer token dim"], kept: Bool[Tensor, "layer token"], most: int
+) -> dict[str, Any]:
+    shape = states.shape[:2]
     member, own = np.full(shape, -1), np.full(shape, np.nan)
-    count, best = np.ones(shape[0], dtype=int), np.full(shape[0], np.nan)
-    for row, layer in enumerate(chosen):
-        kept = ~left_out[layer]
-        if not bool(torch.isfinite(states[layer]).all()):
-            count[row] = 0
+    count, best = np.zeros(shape[0], dtype=int), np.full(shape[0], np.nan)
+    for row, (layer, some) in enumerate(zip(states, kept, strict=True)):
+        if not bool(torch.isfinite(layer).all()):
             continue
-        if int(kept.sum()) < _FEWEST:
-            raise ArgumentValueError(expected("text", "at least three tokens that count", int(kept.sum())))
-        found = direction_clusters(states[layer, kept], most)
-        member[row, kept.numpy()], own[row, kept.numpy()] = found.member, found.silhouettes
+        if int(some.sum()) < _FEWEST:
+            raise ArgumentValueError(expected("text", "at least three tokens that count", int(some.sum())))
+        found = direction_clusters(layer[some], most)
+        member[row, some.numpy()], own[row, some.numpy()] = found.member, found.silhouettes
         count[row], best[row] = found.count, found.silhouette
-    variables = {
+    return {
         "member": (("layer", "token"), member),
         "token_silhouette": (("layer", "token"), own),
         "count": (("layer",), count),
         "silhouette": (("layer",), best),
     }
-    tokens = given.tokens or [str(place) for place in range(shape[1])]
-    attrs = {"model": ckpt.name, "prompt": given.text, "clear_from": CLEAR, "linkage": "average, on 1 - cos"}
-    return xr.Dataset(variables, coords={"layer": chosen, "token_text": ("token", tokens)}, attrs=attrs)

@@ -52,7 +52,7 @@ def direction_clusters(x: ArrayLike, most: int = 8) -> DirectionClusters:
 
     >>> found = direction_clusters([[1.0, 0.0], [1.0, 0.1], [0.0, 2.0], [0.1, 2.0], [0.05, 1.0]])
     >>> found.count, found.member.tolist(), round(found.silhouette, 2)
-    (2, [1, 1, 0, 0, 0], 0.99)
+    (2, [1, 1, 0, 0, 0], 1.0)
     """
     from scipy.cluster.hierarchy import fcluster, linkage
     from scipy.spatial.distance import squareform

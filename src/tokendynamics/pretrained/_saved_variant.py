@@ -126,6 +126,6 @@ def write_checkpoint(network: Any, tokenizer: Any | None, folder: Path, name: st
         place = Path(made) / folder.name
         with refusing(lambda words: CheckpointError(expected(name, "a network that can be saved", words))):
             network.save_pretrained(place)
-            if hasattr(tokenizer, "save_pretrained"):
+            if tokenizer is not None and hasattr(tokenizer, "save_pretrained"):
                 tokenizer.save_pretrained(place)
         place.replace(folder)
