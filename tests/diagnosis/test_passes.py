@@ -494,3 +494,26 @@ def test_the_half_life_is_that_of_what_is_seen() -> None:
     assert found.collapse_depth.sel(prompt="a").values.tolist() == [2 * collapsed] * 3
     short = td.passes(ckpt, IDS, 6, variant="no-ffn")
     assert float(short.collapse_pass.sel(estimate="value")[0]) > 6
+
+
+def test_a_run_of_another_network_or_other_inputs_is_not_gone_on_with(tmp_path: Path) -> None:
+    """Neither shows in the arguments: a live network that was changed in place, and an input by name."""
+    ckpt, network = _loaded("vit")
+    inputs, file = inputs_of(network), tmp_path / "run.npz"
+    td.passes(ckpt, {"image": inputs}, 1, store=file)
+    assert td.passes(ckpt, {"image": inputs}, 2, store=file).sizes["pass"] == 3
+    with pytest.raises(ArgumentValueError, match="another one"):
+        td.passes(ckpt, {"image": {name: -value for name, value in inputs.items()}}, 2, store=file)
+    network.get_submodule(ckpt.layout.blocks[1]).layernorm_before.weight.data *= 1.5
+    with pytest.raises(ArgumentValueError, match="another one"):
+        td.passes(ckpt, {"image": inputs}, 2, store=file)
+
+
+@pytest.mark.parametrize("weights", ["fixed", "resample", "law"])
+def test_half_precision_passes(weights: str, tmp_path: Path) -> None:
+    network, _ = network_of("gpt2")
+    ckpt = td.load(network.to(torch.bfloat16))
+    found = td.passes(ckpt, IDS, 2, weights=weights, store=tmp_path / "run.npz")
+    assert np.isfinite(found.consensus.values).all()
+    assert "bfloat16" in found.attrs["precision"]
+    _same(td.passes(ckpt, IDS, 2, weights=weights, store=tmp_path / "run.npz"), found)

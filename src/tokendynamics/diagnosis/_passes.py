@@ -145,9 +145,10 @@ def _run(
 ) -> xr.Dataset:
     attrs = _conventions(ckpt, how, asked.reference)
     target = None if asked.store is None else as_path(str(asked.store), "store")
-    identity = json.dumps(attrs | {"texts": [in_words(each) for each in prompts.values()], "ids": _ids_of(pack)})
+    texts = {name: in_words(each) for name, each in prompts.items()}
     with reporting(progress) as report, RepeatedStack(ckpt, pack, how) as stack:
         _check_reference(asked.reference, min(stack.own_lengths))
+        identity = json.dumps(attrs | {"texts": texts, "fingerprint": stack.fingerprint()})
         run = _started(stack, target, identity, asked.reference)
         run = _driven(stack, run, asked, target, report)
         attrs |= {"scale": f"as they are: {stack.not_scaled}" if stack.not_scaled else "divided out, in log_norm"}
@@ -187,11 +188,6 @@ def _check_reference(reference: int, tokens: int) -> None:
         raise ArgumentValueError(expected("reference", wanted, reference))
 
 
-def _ids_of(pack: Pack) -> list[Any]:
-    ids = pack.arguments.get("input_ids")
-    return [] if ids is None else ids.tolist()
-
-
 def _started(stack: RepeatedStack, target: Path | None, identity: str, reference: int) -> PassRun:
     if target is not None and target.exists():
         run = read_run(target, identity)
@@ -216,9 +212,8 @@ def _driven(stack: RepeatedStack, run: PassRun, asked: _Asked, target: Path | No
             report(len(run.over) - 1, asked.count, "passing")
             stack.advance()
             rows, over = _measured(stack, asked.reference)
-            run.rows.append(rows)
-            run.over.append(over)
-            run = replace(run, states=stack.states, log_scale=stack.log_scale)
+            # At once: a run that is stopped in between must not have measures of states that it does not have.
+            run = PassRun(run.identity, [*run.rows, rows], [*run.over, over], stack.states, stack.log_scale)
             if target is not None and monotonic() - written > _SAVED_EVERY:
                 write_run(target, run)
                 written = monotonic()

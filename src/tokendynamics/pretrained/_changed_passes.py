@@ -69,7 +69,6 @@ class ChangedPasses:
             CheckpointError: It is streamed, or the parts of a block were not found.
         """
         self._check_in_memory()
-        vocabulary = self.architecture.vocabulary if self.layout.causal else None
         vocabulary, whole = (self.architecture.vocabulary, self._with_head) if self.layout.causal else (None, None)
         return GatedNetwork(self.model, self.layout, self.name, vocabulary, whole, self.as_varied())
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from tokendynamics.numerics._errors import CheckpointError, expected
 from tokendynamics.pretrained._initialization import InitialLaw
-from tokendynamics.pretrained._network import put
+from tokendynamics.pretrained._network import at_least_single, put
 
 Drawing: TypeAlias = Literal["resample", "law"]
 """Whether every matrix is drawn, or what it gives is drawn from its law."""
@@ -74,7 +74,8 @@ class FreshBlocks(ExitStack):
         self.drawn_whole = tuple(
             dict.fromkeys(each for block, each in matrices if how == "law" and self._laws[f"{block}.{each}"].varies)
         )
-        self._generator = torch.Generator()
+        self._generator = torch.Generator()  # on the processor: the same draws on every device
+        self._device = next((each.device for each in shell.parameters() if not each.is_meta), torch.device("cpu"))
         self._used: set[str] = set()
 
     def __enter__(self) -> FreshBlocks:
@@ -123,7 +124,8 @@ class FreshBlocks(ExitStack):
         self._generator.manual_seed(_mixed(self._seed, self._pass, place))
         for inner in self._whole[block]:
             empty = module.get_parameter(inner)
-            values = drawn(self._laws[f"{block}.{inner}"], empty.shape, self._generator).to(empty.dtype)
+            values = drawn(self._laws[f"{block}.{inner}"], empty.shape, self._generator)
+            values = values.to(device=self._device, dtype=empty.dtype)
             put(module, inner, nn.Parameter(values, requires_grad=False))
 
     def _free(self, block: str, module: nn.Module, arguments: Any, output: Any) -> None:
@@ -141,11 +143,11 @@ class FreshBlocks(ExitStack):
         self._used.add(name)
         reads, gives = _reads(module) or (0, 0)
         rows = x.reshape(-1, reads)
-        factor = rows if len(rows) >= reads else torch.linalg.qr(rows.mT, mode="r").R.mT
+        single = at_least_single(rows)
+        factor = rows if len(rows) >= reads else torch.linalg.qr(single.mT, mode="r").R.mT.to(rows)
         std = self._laws[name].std
-        values = factor @ torch.empty(factor.shape[-1], gives, dtype=x.dtype).normal_(generator=self._generator).mul_(
-            std
-        )
+        normal = torch.empty(factor.shape[-1], gives).normal_(generator=self._generator)
+        values = factor @ normal.mul_(std).to(x)
         bias = module.bias
         values = values + bias if isinstance(bias, Tensor) else values
         return values.reshape(*x.shape[:-1], gives)

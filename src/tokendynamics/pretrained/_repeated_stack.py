@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,10 @@ from tokendynamics.pretrained.discovery._packing import filled_up, filler_of
 Weights: TypeAlias = Literal["fixed", "resample", "law"]
 FeedBack: TypeAlias = Literal["after_norm", "before_norm"]
 PositionsAdded: TypeAlias = Literal["once", "each", "never"]
+
+
+_SAMPLED = 64
+"""Entries of each weight that tell one network from another where a run goes on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +130,14 @@ class RepeatedStack(ExitStack):
         """Logarithm of what the states of each prompt are divided by."""
         return torch.zeros(len(self.lengths), dtype=torch.float64) if self._scaled is None else self._scaled.log_scale
 
+    def fingerprint(self) -> str:
+        """Return a digest of the tokens as they are embedded and of some entries of every weight."""
+        digest = hashlib.sha256(_bytes_of(self._states))
+        for parameter in self._varied.network.parameters():
+            if not parameter.is_meta:
+                digest.update(_bytes_of(parameter.detach().flatten()[:: max(1, parameter.numel() // _SAMPLED)]))
+        return digest.hexdigest()
+
     def restore(
         self, states: Float[Tensor, "prompt token dim"], log_scale: Float64[Tensor, " prompt"], number: int
     ) -> None:
@@ -174,6 +187,10 @@ class RepeatedStack(ExitStack):
             ):
                 found.append(stack.embedded())
         return found[0] - found[1]
+
+
+def _bytes_of(values: Tensor) -> bytes:
+    return values.cpu().contiguous().float().numpy().tobytes()
 
 
 def _padded(ckpt: Checkpoint, pack: Pack, lengths: Sequence[int], tokens: int) -> Pack:

@@ -90,7 +90,7 @@ class ScaledBlocks(ExitStack):
     def _rescale(self, module: nn.Module, given: Any, output: Any) -> Any:
         del module, given
         states = output[0] if isinstance(output, tuple) else output
-        largest = states.abs().amax(dim=tuple(range(1, states.ndim))).double()
+        largest = states.abs().amax(dim=tuple(range(1, states.ndim))).double().cpu()
         beyond = (largest > _LARGEST) | (largest < 1 / _LARGEST)
         known = beyond & torch.isfinite(largest) & (largest > 0)
         exponent = torch.where(known, torch.log2(largest.clamp_min(1e-300)).round(), 0.0)

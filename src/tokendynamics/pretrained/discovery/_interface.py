@@ -267,7 +267,7 @@ def _attend_multiplied(
             added = added + each.double()
     hidden = added < torch.finfo(query.dtype).min / 2
     below = logits - logits.masked_fill(hidden, -torch.inf).amax(dim=-1, keepdim=True)
-    factor = torch.exp(log_factors.double().clamp(max=_LARGEST_LOG)).reshape(-1, 1, 1, 1)
+    factor = torch.exp(log_factors.to(logits).clamp(max=_LARGEST_LOG)).reshape(-1, 1, 1, 1)
     logits = torch.where(hidden, -torch.inf, below * factor + added)
     weights = logits.softmax(dim=-1).to(value)
     return (weights @ value).transpose(1, 2), weights
