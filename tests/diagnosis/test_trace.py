@@ -150,8 +150,15 @@ def test_what_each_part_does_to_kappa_adds_up(tiny: Callable[..., Checkpoint]) -
     assert float(table.kappa_change_sum.sum()) == pytest.approx(float(whole), abs=1e-12)
 
 
-def test_centred_measures_of_a_trace_are_over_pairs_without_the_others_mean(tiny: Callable[..., Checkpoint]) -> None:
-    ckpt, texts = tiny("gpt2"), {name: TEXTS[name] for name in ("one", "two")}
+@pytest.mark.parametrize(
+    ("length", "rounding"),
+    [(8, 1e-12), (20, 16 * np.finfo(np.float32).eps)],
+    ids=["from cosines, in float64", "long ones: from differences, in the states' float32"],
+)
+def test_centred_measures_of_a_trace_are_over_pairs_without_the_others_mean(
+    tiny: Callable[..., Checkpoint], length: int, rounding: float
+) -> None:
+    ckpt, texts = tiny("gpt2", n_embd=16), {name: (3 * TEXTS[name])[:length] for name in ("one", "two")}
     table = trace(ckpt, texts, sinks=(0,), packed=False).sel(site="feed_forward", layer=[0, 2])
     moments = []
     for layer in (0, 2):
@@ -166,9 +173,8 @@ def test_centred_measures_of_a_trace_are_over_pairs_without_the_others_mean(tiny
             each.append((np.mean(np.square(cosines)), np.var(cosines)))
         moments.append(np.mean(each, axis=0))
     (start, var_0), (end, var_2) = moments
-    # Directions are centred in the states' float32: 16 roundings.
-    np.testing.assert_allclose(table.centred_cos2, [start, end], atol=16 * np.finfo(np.float32).eps)
-    np.testing.assert_allclose(table.line_excess[-1], (var_2 - var_0) / (1 - var_0), atol=16 * np.finfo(np.float32).eps)
+    np.testing.assert_allclose(table.centred_cos2, [start, end], atol=rounding)
+    np.testing.assert_allclose(table.line_excess[-1], (var_2 - var_0) / (1 - var_0), atol=rounding)
 
 
 def test_update_ratios_are_those_of_the_residual_stream(tiny: Callable[..., Checkpoint]) -> None:

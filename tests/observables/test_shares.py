@@ -15,6 +15,7 @@ from tokendynamics.numerics._intervals import jackknife_interval
 from tokendynamics.observables import relative_kappa, shares
 from tokendynamics.observables._shares import (
     centred_cosines,
+    centred_cosines_of_gram,
     gram_of_means,
     mean_of_others,
     resolution_of,
@@ -130,6 +131,19 @@ def test_centred_cos2_is_the_mean_over_pairs_on_both_sides_of_square(seed: int, 
     else:
         assert float(mean) == pytest.approx(np.mean(cosines), abs=1e-10)
         assert float(found) == pytest.approx(np.mean(np.square(cosines)), abs=1e-10)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10_000), st.integers(2, 7), st.integers(2, 5))
+def test_cosines_at_hand_give_what_the_differences_give(seed: int, count: int, dim: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(2, count, dim, generator=generator, dtype=torch.float64)
+    unit, center = x / x.norm(dim=-1, keepdim=True), torch.rand(2, dim, generator=generator, dtype=torch.float64) / dim
+    keep = torch.rand(2, count, generator=generator) < 0.8
+    along = (unit @ center.unsqueeze(-1)).squeeze(-1)
+    found = centred_cosines_of_gram(unit @ unit.mT, along, center, 1e-9, keep)
+    for one, other in zip(found, centred_cosines(unit, center, 1e-9, keep), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-9, rtol=0, equal_nan=True)
 
 
 def test_tokens_that_are_the_common_direction_itself_have_no_centred_direction() -> None:

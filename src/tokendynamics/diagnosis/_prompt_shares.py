@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
 from tokendynamics.diagnosis._prompt_trace import COMPONENTS, SINK_HANDLING, SITES, PromptTrace
@@ -17,6 +17,7 @@ from tokendynamics.observables._shares import (
     ROUNDINGS,
     Shares,
     centred_cosines,
+    centred_cosines_of_gram,
     gram_of_means,
     mean_of_others,
     relative_kappa,
@@ -64,7 +65,7 @@ def share_variables(rows: Sequence[PromptTrace], estimates: Estimates | None = N
     of_all = [int((repeats[: place if first < 0 else first] < 0).sum()) for place, first in enumerate(repeats)]
     within = _stacked([row.observables["mean_pair_cosine"][:, :, _REMOVED] for row in rows])
     counts = _stacked([row.token_count[:, _REMOVED] for row in rows])
-    means = _stacked([row.unit_sums[:, :, _REMOVED] for row in rows]) / counts[:, :, None, None]
+    means = _stacked([row.unit_sums for row in rows]) / counts[:, :, None, None]
     resolution = resolution_of(rows[0].states[0].dtype)
     between = gram_of_means(means)
     whole = shares_of_sums(within, between, resolution)
@@ -158,16 +159,35 @@ def _centred(
 
 def _centred_of(row: PromptTrace, center: Float64[Tensor, "layer site dim"], resolution: float) -> np.ndarray:
     by_state = center[row.places.layers, row.places.sites]
-    values, start = [], 0
-    for part in row.states:
-        for piece in part.split(max(1, _PIECE_BYTES // (part.element_size() * part[0].numel()))):
-            states = piece if piece.dtype == torch.float64 else piece.float()
-            own = slice(start, start + len(piece))
-            unit = states / torch.linalg.vector_norm(states, dim=-1, keepdim=True)
-            found = centred_cosines(unit, by_state[own].to(unit), resolution, row.counted[own])
-            values.append(torch.stack(found, dim=-1))
-            start = own.stop
-    return row.places.grid(torch.cat(values).double())
+    pieces = [piece for part in row.states for piece in part.split(max(1, _PIECE_BYTES // (8 * part[0].numel())))]
+    counts = [len(piece) for piece in pieces]
+    if row.cosines is None:
+        sizes, centers, counted = (each.split(counts) for each in (row.sizes, by_state, row.counted))
+        found = [
+            torch.stack(_by_differences(*some, resolution), dim=-1).double()
+            for some in zip(pieces, sizes, centers, counted, strict=True)
+        ]
+        return row.places.grid(torch.cat(found))
+    along = torch.cat(
+        [
+            torch.linalg.vecdot(piece.double(), own.unsqueeze(-2))
+            for piece, own in zip(pieces, by_state.split(counts), strict=True)
+        ]
+    )
+    means = centred_cosines_of_gram(row.cosines, along / row.sizes, by_state, resolution, row.counted)
+    return row.places.grid(torch.stack(means, dim=-1))
+
+
+def _by_differences(
+    states: Float[Tensor, "state token dim"],
+    sizes: Float64[Tensor, "state token"],
+    center: Float64[Tensor, "state dim"],
+    counted: Bool[Tensor, "state token"],
+    resolution: float,
+) -> tuple[Tensor, Tensor]:
+    exact = states if states.dtype == torch.float64 else states.float()
+    unit = exact / sizes.to(exact).unsqueeze(-1)
+    return centred_cosines(unit, center.to(unit), resolution, counted)
 
 
 def _over_prompts(values: Float64[Tensor, "prompt layer site"]) -> tuple[Tensor, Tensor]:

@@ -79,10 +79,13 @@ class PromptTrace:
         component_change: Shape (layer, component).
         token_count: Shape (layer, sinks).
         tokens: Their text.
-        unit_sums: Sums of the unit rows, shape (layer, site, sinks, dim).
+        unit_sums: Sums of the unit rows of the tokens that count under "removed", shape (layer, site, dim).
         update_ratio: Median over the tokens that count of |update|/|residual before it|, shape (layer, component).
         states: The states themselves, in parts of shape (some sites, token, dim): what other prompts' mean directions
             are compared with.
+        sizes: Their norms, shape (state, token).
+        cosines: Their cosines, shape (state, token, token), where they take less room than the states and have digits
+            to spare for the states' own format; None elsewhere.
         counted: The tokens that count under "removed", shape (state, token).
         places: Layer and site of each state.
         received: See `PackStates`, shape (kind, layer, token).
@@ -96,6 +99,8 @@ class PromptTrace:
     unit_sums: np.ndarray
     update_ratio: np.ndarray
     states: tuple[Float[Tensor, "_ token dim"], ...]
+    sizes: Float[Tensor, "state token"]
+    cosines: Float[Tensor, "state token token"] | None
     counted: Bool[Tensor, "state token"]
     places: Sites
     received: Float[Tensor, "kind layer token"] | None
@@ -132,35 +137,51 @@ def measure_pack(
         _tokens_that_count(sizes[:, number, :length], places, sinks, ratio, chosen)
         for number, (length, chosen) in enumerate(zip(states.lengths, left_out or [None] * prompts, strict=True))
     ]
-    keep = torch.zeros(2, len(sizes), prompts, longest, dtype=torch.bool)
-    for number, (length, (_, removed)) in enumerate(zip(states.lengths, found, strict=True)):
-        keep[0, :, number, :length] = True
-        keep[1, :, number, :length] = ~removed[places.layers]
+    keep = _masks(sizes.shape, states.lengths, [removed[places.layers] for _, removed in found])
     refuse_zero_tokens(keep[0] & (sizes == 0), "states")
     mask = keep.flatten(1, 2)
     values = summarize_gram(gram, mask) | {name: _one_by_one(gram, mask, each) for name, each in slower.items()}
     values = {name: numbers.unflatten(-1, (-1, prompts)) for name, numbers in values.items()}
-    sums, cosines = gram.sums_of_directions(mask).unflatten(1, (-1, prompts)), gram.cosines.unflatten(0, (-1, prompts))
+    sums, cosines = (each.unflatten(0, (-1, prompts)) for each in (gram.sums_of_directions(mask[1]), gram.cosines))
     traces = []
     for number, (length, (sinks_found, removed)) in enumerate(zip(states.lengths, found, strict=True)):
-        own = cosines[:, number, :length, :length]
+        own, own_sizes = cosines[:, number, :length, :length], sizes[:, number, :length]
+        attention, feed_forward = (part[:, number, :length] for part in parts[:2])
         counts = np.full(len(removed), length), (~removed).sum(dim=-1).numpy()
         traces.append(
             PromptTrace(
                 observables={name: places.grid(numbers[..., number].mT) for name, numbers in values.items()},
-                per_layer=_sink_numbers(sinks_found, sizes[places.of("feed_forward"), number, :length]),
+                per_layer=_sink_numbers(sinks_found, own_sizes[places.of("feed_forward")]),
                 component_change=_component_change(own, ~removed.any(dim=0), places),
                 token_count=np.stack(counts, axis=-1),
                 tokens=tokens[number],
-                unit_sums=places.grid(sums[:, :, number].transpose(0, 1)),
-                update_ratio=_update_ratio(parts[0][:, number, :length], parts[1][:, number, :length], ~removed),
+                unit_sums=places.grid(sums[:, number]),
+                update_ratio=_update_ratio(attention, feed_forward, own_sizes, ~removed, places),
                 states=tuple(part[:, number, :length] for part in parts),
+                sizes=own_sizes,
+                cosines=own if _worth_keeping(own, parts[0]) else None,
                 counted=keep[1, :, number, :length],
                 places=places,
                 received=None if states.received is None else states.received[:, :, number, :length],
             )
         )
     return traces
+
+
+def _masks(
+    shape: tuple[int, ...], lengths: Sequence[int], removed: Sequence[Bool[Tensor, "state _"]]
+) -> Bool[Tensor, "sinks state prompt token"]:
+    """Return the tokens that count with sinks kept and removed; those behind a prompt's own count in neither."""
+    keep = torch.zeros(2, *shape, dtype=torch.bool)
+    for number, (length, gone) in enumerate(zip(lengths, removed, strict=True)):
+        keep[0, :, number, :length] = True
+        keep[1, :, number, :length] = ~gone
+    return keep
+
+
+def _worth_keeping(cosines: Float[Tensor, "state token token"], states: Float[Tensor, "... dim"]) -> bool:
+    smaller = cosines.itemsize * cosines.shape[-1] <= states.itemsize * states.shape[-1]
+    return smaller and states.dtype != cosines.dtype
 
 
 def _tokens_that_count(
@@ -315,14 +336,16 @@ def _component_change(
 def _update_ratio(
     attention: Float[Tensor, "block token dim"],
     feed_forward: Float[Tensor, "layer token dim"],
+    sizes: Float[Tensor, "state token"],
     counted: Bool[Tensor, "layer token"],
+    places: Sites,
 ) -> np.ndarray:
     """Measure how far each part moves a token of the states' own size, (layer, component); NaN for what is no part."""
     before, after = feed_forward[:-1], feed_forward[1:]
+    sizes_before = sizes[places.of("feed_forward")][:-1], sizes[places.of("attention")]
     ratios = np.full((len(feed_forward), len(COMPONENTS)), np.nan)
     for number, (start, end) in enumerate(((before, attention), (attention, after))):
-        update, before_it = (_sizes(each) for each in (end - start, start))
-        ratio = torch.where(counted[1:], update / before_it, torch.nan)
+        ratio = torch.where(counted[1:], _sizes(end - start) / sizes_before[number], torch.nan)
         ratios[1:, number] = ratio.nanmedian(dim=-1).values.numpy()
     return ratios
 

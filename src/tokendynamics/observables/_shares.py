@@ -189,7 +189,41 @@ def centred_cosines(
     [-0.3333, 1.0]
     """
     offset = directions - center.unsqueeze(-2)
-    gram = offset @ offset.mT  # the rows are not made unit rows first: what has a token's width is what takes time
+    # The rows are not made unit rows first: what has a token's width is what takes time.
+    return _of_centred_gram(offset @ offset.mT, resolution, keep)
+
+
+def centred_cosines_of_gram(
+    cosines: Float64[Tensor, "*site token token"],
+    along: Float64[Tensor, "*site token"],
+    center: Float64[Tensor, "*site dim"],
+    resolution: float,
+    keep: Bool[Tensor, "*site token"] | None = None,
+) -> tuple[Float64[Tensor, "*site"], Float64[Tensor, "*site"]]:
+    """Return `centred_cosines` from cosines at hand: (u_i − c)·(u_j − c) = u_i·u_j − u_i·c − u_j·c + c·c.
+
+    Known to rounding of the cosines: a token nearer to the center than 1e-6 is not told from it.
+
+    Args:
+        cosines: Products of the unit rows.
+        along: Products of the unit rows with the center.
+        center: See `centred_cosines`, also for the next.
+        resolution: Likewise.
+        keep: Likewise.
+
+    >>> cosines = torch.tensor([[1.0, -1.0, 1.0], [-1.0, 1.0, -1.0], [1.0, -1.0, 1.0]], dtype=torch.float64)
+    >>> along, center = torch.zeros(3, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
+    >>> [round(float(mean), 4) for mean in centred_cosines_of_gram(cosines, along, center, 0.0)]
+    [-0.3333, 1.0]
+    """
+    of_center = torch.linalg.vecdot(center, center)[..., None, None]
+    gram = cosines - along.unsqueeze(-1) - along.unsqueeze(-2) + of_center
+    return _of_centred_gram(gram, resolution, keep)
+
+
+def _of_centred_gram(
+    gram: Float[Tensor, "*site token token"], resolution: float, keep: Bool[Tensor, "*site token"] | None
+) -> tuple[Float[Tensor, "*site"], Float[Tensor, "*site"]]:
     squared = gram.diagonal(dim1=-2, dim2=-1)
     counts = squared > 2 * resolution if keep is None else keep & (squared > 2 * resolution)
     scale = torch.where(counts, squared.clamp(min=torch.finfo(gram.dtype).tiny).rsqrt(), 0.0)

@@ -39,15 +39,12 @@ class Gram:
         """Width of the states."""
         return self.parts[0].shape[-1]
 
-    def sums_of_directions(self, keep: Bool[Tensor, "mask site token"]) -> Float64[Tensor, "mask site dim"]:
-        """Return ``Σ_i x_i/|x_i|`` over the tokens that count under each mask."""
-        weights = (keep / torch.where(self.size == 0, 1.0, self.size)).transpose(0, 1)
-        lengths_of_pieces = [len(piece) for piece in _pieces(self.parts)]
-        sums = [
-            weight @ piece.double()
-            for weight, piece in zip(weights.split(lengths_of_pieces), _pieces(self.parts), strict=True)
-        ]
-        return torch.cat(sums).transpose(0, 1)
+    def sums_of_directions(self, keep: Bool[Tensor, "site token"]) -> Float64[Tensor, "site dim"]:
+        """Return ``Σ_i x_i/|x_i|`` over the tokens that count."""
+        weights = (keep / torch.where(self.size == 0, 1.0, self.size)).unsqueeze(-2)
+        pieces = list(_pieces(self.parts))
+        of_pieces = weights.split([len(piece) for piece in pieces])
+        return torch.cat([weight @ piece.double() for weight, piece in zip(of_pieces, pieces, strict=True)]).squeeze(-2)
 
     def split(self, sites: int) -> Iterator[Gram]:
         """Yield the same in pieces of at most `sites` sites."""
