@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from bench.measure import Comparison, overhead, rounds_of
 from tokendynamics.diagnosis import compare, diagnose
-from tokendynamics.pretrained import load
+from tokendynamics.diagnosis._halved_parts import halved_parts
+from tokendynamics.pretrained import Checkpoint, load
+from tokendynamics.pretrained._inputs import prepared
+from tokendynamics.provenance._progress import silent
 
 _SIZES: dict[str, Any] = {"vocab_size": 1000, "hidden_size": 256, "num_hidden_layers": 8, "num_attention_heads": 8}
 _LENGTHS = range(20, 90, 10)
@@ -36,10 +40,43 @@ def run() -> Iterator[Comparison]:
         at_most=1.1,
         error=f"κ differs by {worst:.0e}",
     )
+    yield _of_halved_parts(texts)
 
 
-def _network(seed: int) -> Any:
-    from transformers import AutoModel, LlamaConfig
+def _of_halved_parts(texts: Sequence[list[int]]) -> Comparison:
+    """Every part of both networks at a half, against as many plain passes with logits as that takes, one by one."""
+    models = [load(_network(seed, head=True)) for seed in (0, 1)]
+    given = [[prepared(model, text, argument="text") for text in texts] for model in models]
+    works = {
+        "ours": lambda: halved_parts(models, given, True, silent),
+        "passes": lambda: [_plain_passes(model, texts) for model in models],
+    }
+    rounds = rounds_of(works, 3, clock=time.process_time)
+    found = halved_parts(models, given, True, silent).table.loss.values[:, 0]
+    alone = [float(_loss(model, texts[0])) for model in models]
+    return overhead(
+        f"compare --halved of two networks of 8 layers, {len(texts)} texts, against its 17 passes of each with logits",
+        [(each["ours"], each["passes"]) for each in rounds],
+        at_most=1.2,
+        error=f"the loss differs by {max(abs(found - alone)):.0e}",
+    )
+
+
+def _plain_passes(model: Checkpoint, texts: Sequence[list[int]]) -> None:
+    for _ in range(1 + 2 * model.architecture.layers):
+        for text in texts:
+            _loss(model, text)
+
+
+def _loss(model: Checkpoint, text: list[int]) -> Tensor:
+    ids = torch.tensor([text])
+    with torch.inference_mode():
+        return model.model(input_ids=ids, labels=ids).loss
+
+
+def _network(seed: int, *, head: bool = False) -> Any:
+    from transformers import AutoModel, AutoModelForCausalLM, LlamaConfig
 
     torch.manual_seed(seed)
-    return AutoModel.from_config(LlamaConfig(**_SIZES, intermediate_size=688)).eval()
+    kind = AutoModelForCausalLM if head else AutoModel
+    return kind.from_config(LlamaConfig(**_SIZES, intermediate_size=688)).eval()
