@@ -245,6 +245,29 @@ def test_the_effect_that_is_reported_is_measured_on_texts_that_did_not_choose_it
     assert found.table.kappa_change.values == pytest.approx(changes, rel=1e-4)
 
 
+def test_what_the_answer_names_is_measured_at_every_depth_by_what_if() -> None:
+    ckpt, prompts = _averaging([0.02, 2.5]), _prompts(7)
+    found = td.levers(ckpt, prompts, candidates=1, sinks=())
+    assert found.best is not None
+    assert found.effect is not None
+    assert found.changes == {"layer 2 attention": float(found.table.alpha[found.best])}
+    changed = ckpt.under(found.changes)
+    measured = {f"prompt {number}": prompts[number - 1] for number in (1, 3, 5, 7)}
+    both = [td.trace(each, measured, sinks=()).sel(site="feed_forward") for each in (ckpt, changed)]
+    own = found.effect.sel(site="feed_forward")
+    for name in ("consensus_within", "centred_cos2"):
+        np.testing.assert_allclose(own[name], [each[name] for each in both], atol=1e-12)
+    gap = float(both[1].consensus_within[-1] - both[0].consensus_within[-1])
+    assert float(found.table.kappa_change[found.best]) == pytest.approx(gap, rel=1e-6)
+    assert float(own.consensus_within_difference[-1]) == pytest.approx(gap, rel=1e-9)
+
+
+def test_what_the_answer_does_not_name_is_not_measured_again() -> None:
+    found = td.levers(_averaging([0.01] * 5), _prompts())
+    assert "share little" in found.text
+    assert (found.best, found.effect, found.changes) == (None, None, {})
+
+
 def test_a_network_with_a_head_has_a_cost() -> None:
     network = _network("gpt2")
     found = td.levers(load(network), _ids(8), candidates=2)

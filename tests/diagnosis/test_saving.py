@@ -27,15 +27,20 @@ from tokendynamics.report import render_report
 def found(tmp_path_factory: pytest.TempPathFactory) -> Diagnosis:
     texts = ["a cat sat", "xy", "one two three", "it rains", "no more"]
     config = write_config(tmp_path_factory.mktemp("tiny") / "llama", "llama")
-    return diagnose(f"random:{config}:0", texts, command="a test")
+    made = diagnose(f"random:{config}:0", texts, command="a test")
+    assert made.levers is not None
+    assert made.levers.table.sizes["candidate"]
+    levers = replace(made.levers, best=0)  # as if the answer named it
+    return replace(
+        made, levers=replace(levers, effect=td.what_if(td.load(f"random:{config}:0"), texts, levers.changes))
+    )
 
 
 @pytest.mark.parametrize(("format", "engine"), [("zarr", "zarr"), ("netcdf", "h5netcdf")])
 def test_datasets_read_back_as_they_were(found: Diagnosis, tmp_path: Path, format: str, engine: str) -> None:
     paths = found.save(tmp_path / "deep" / "folder", format=format)  # type: ignore[arg-type]
     assert {path.name for path in paths} == set(saving.data_file_names(format))  # type: ignore[arg-type]
-    assert found.levers is not None
-    for path, table in zip(paths, (found.audit, found.trace, found.paths, found.levers.table), strict=False):
+    for path, table in zip(paths, saving.tables_of(found).values(), strict=False):
         back = xr.open_dataset(path, engine=engine).load()
         xr.testing.assert_equal(back, table)
         assert back.attrs == table.attrs
@@ -61,7 +66,8 @@ def assert_same(back: Diagnosis, found: Diagnosis) -> None:
     for name in ("model", "conventions", "manifest", "audit_refused", "levers_refused"):
         assert getattr(back, name) == getattr(found, name)
     if found.levers is not None and back.levers is not None:
-        assert replace(back.levers, table=found.levers.table) == found.levers
+        same = {"table": found.levers.table, "effect": found.levers.effect}
+        assert replace(back.levers, **same) == found.levers
     assert render_report(back) == render_report(found)
 
 
@@ -97,6 +103,8 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a worst layer of another": (lambda f: _edit(f, verdict=_words(worst={"state": "spread"})), "no 'layer'"),
     "no levers": (lambda f: shutil.rmtree(f / "levers.zarr"), r"without levers\.zarr"),
     "levers of another": (lambda f: _answer(f, where=4), "a layer from 1 to 3"),
+    "no effect of the best": (lambda f: shutil.rmtree(f / "what_if.zarr"), r"without what_if\.zarr"),
+    "a best that is no candidate": (lambda f: _answer(f, best=99), "best: expected 0 to"),
     "an answer of another": (lambda f: _answer(f, answer="do nothing"), "levers: expected one"),
     "no trace": (lambda f: shutil.rmtree(f / "trace.zarr"), r"without trace\.zarr or trace\.nc"),
     "no variable": (lambda f: shutil.rmtree(f / "trace.zarr" / "norm_median"), "norm_median"),

@@ -119,3 +119,50 @@ def test_a_variant_that_the_layout_cannot_express_is_refused() -> None:
     network, _ = network_of("gptj")
     with pytest.raises(CheckpointError, match="positions that can be taken away"):
         td.what_if(td.load(network), _texts(3), {"positions": 0})
+
+
+class _AttentionAlone(nn.Module):
+    """Adds the mean of the tokens; no feed-forward part."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.attention = nn.Linear(dim, dim, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.attention(x.mean(dim=1, keepdim=True).expand_as(x))
+
+
+class _OneStep(_AttentionAlone):
+    """The sum goes through one more function: what the parts add does not show."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * torch.tanh(super().forward(x))
+
+
+class _Two(nn.Module):
+    def __init__(self, kind: type[_AttentionAlone]) -> None:
+        super().__init__()
+        self.table = nn.Embedding(60, 16)
+        self.blocks = nn.ModuleList([kind(16), kind(16)])
+
+    def forward(self, idx: torch.Tensor) -> torch.Tensor:
+        x = self.table(idx)
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+@pytest.mark.parametrize("changes", ["no-ffn", {"feed_forward": 0.5}, {"layer 2 feed_forward": 0}])
+def test_a_network_without_a_feed_forward_part_to_hold_is_refused_by_name(changes: Any) -> None:
+    torch.manual_seed(0)
+    draw = torch.Generator().manual_seed(1)
+    texts = [{"idx": torch.randint(0, 60, (1, 9), generator=draw)} for _ in range(3)]
+    alone, folded = (
+        td.load(_Two(kind), inputs=lambda count: {"idx": torch.randint(0, 60, (count, 7))})
+        for kind in (_AttentionAlone, _OneStep)
+    )
+    with pytest.raises(CheckpointError, match="_Two: layer 1: expected a block whose attention and feed-forward parts"):
+        td.what_if(folded, texts, changes)
+    with pytest.raises(ArgumentValueError, match=r"feed_forward, which no layer has|feed_forward of layer 2: none"):
+        td.what_if(alone, texts, changes)
+    assert np.isfinite(td.what_if(alone, texts, {"attention": 0.5}).consensus_within_difference[-1, 1])

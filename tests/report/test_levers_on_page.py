@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import xarray as xr
 
 from report.conftest import HOSTILE, synthetic
 from tokendynamics.diagnosis import Diagnosis, Levers
+from tokendynamics.report import render_report
 from tokendynamics.report.diagnosis._levers import levers_parts
 
 
@@ -58,6 +60,35 @@ def test_a_network_without_loss_shows_none(found: Diagnosis) -> None:
     _, loss = levers_parts(found)["variants"]
     assert loss.svg
     assert "no head" not in loss.caption
+
+
+def test_what_the_named_lever_changes_stands_beside_the_network_as_it_is(found: Diagnosis) -> None:
+    assert isinstance(found.levers, Levers)
+    grid, layers, sites = ("layer", "site"), [0, 1, 2, 3], ["attention", "feed_forward", "final_norm"]
+    deep = np.arange(4.0)[:, None] * np.ones(3)
+    variables: dict[str, Any] = {}
+    for name in ("consensus_within", "consensus_relative", "centred_cos2", "effective_rank"):
+        variables[name] = (("model", *grid), np.stack([deep, deep + 0.25]))
+        variables[f"{name}_difference"] = (grid, deep + 0.5)
+        variables[f"{name}_difference_interval"] = ((*grid, "bound"), np.stack([deep, deep + 1], axis=-1))
+    of_shares = np.array([0.1, 0.2, 0.7]) * np.ones((4, 3, 3))
+    variables["shares"] = (("model", *grid, "share"), np.stack([of_shares, 0.5 * of_shares]))
+    variables["shares_difference"] = ((*grid, "share"), -0.5 * of_shares)
+    variables["shares_difference_interval"] = ((*grid, "share", "bound"), np.zeros((4, 3, 3, 2)))
+    variables["loss"], variables["loss_difference"] = ("model", [2.0, 2.5]), ((), 0.5)
+    variables["loss_difference_interval"] = ("bound", [np.nan, np.nan])
+    coords = {
+        "layer": layers, "site": sites, "share": ["common", "prompt", "own"], "model": ["as it is", "changed"]
+    }  # fmt: skip
+    effect = xr.Dataset(variables, coords=coords, attrs={"changes": f"layer 2 feed_forward × 0.5 {HOSTILE}"})
+    of_two = replace(found, levers=replace(found.levers, where=2, best=0, effect=effect))
+    _, table = levers_parts(of_two)["tables"]
+    rows = {row[0].text: [cell.text for cell in row[1:]] for row in table.rows}
+    assert "behind layer 2" in table.caption
+    assert rows["κ"] == ["2", "2.25", "+2.500", "+2.000", "+3.000"]
+    assert rows["share of the token"] == ["0.7", "0.35", "−0.350", "+0.000", "+0.000"]
+    assert rows["loss (nats)"] == ["2", "2.5", "+0.500", "undefined", "undefined"]
+    assert HOSTILE not in render_report(of_two)
 
 
 def test_without_a_candidate_no_table_of_trials_is_shown(found: Diagnosis) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from tokendynamics.diagnosis._levers_found import Answer, Levers
 from tokendynamics.diagnosis._prompt_trace import SINK_RATIO
 from tokendynamics.diagnosis._sensitivities import HIGHEST, LOWEST, Sensitivities, sensitivities
 from tokendynamics.diagnosis._trace import named_prompts
+from tokendynamics.diagnosis._what_if import what_if
 from tokendynamics.numerics._arguments import as_count
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.numerics._signatures import typed_arguments
@@ -97,7 +98,8 @@ def levers(
     as_count(candidates, "candidates")
     if not 1 < sink_ratio < float("inf"):
         raise ArgumentValueError(expected("sink_ratio", "a number above 1", sink_ratio))
-    given = _different(ckpt, named_prompts(texts), truncate)
+    prompts = named_prompts(texts)
+    given = _different(ckpt, prompts, truncate)
     finding, measuring = list(given)[1::2], list(given)[0::2]
     with reporting(progress) as report, ckpt.gated() as gated:
         find, measure = (
@@ -107,11 +109,29 @@ def levers(
         trials = Trials(gated, measure, first.where, sink_ratio, sinks)
         chosen = [(*each, alpha) for each in _candidates(first, candidates) for alpha in ALPHAS]
         tried = [trials.of(*each) for each in tracked(chosen, report, "trying candidates")]
+    found = _answered(ckpt, first, trials, tried, finding, measuring)
+    counting = {"sinks": sinks, "sink_ratio": sink_ratio, "truncate": truncate}
+    return _with_effect(found, ckpt, {name: prompts[name] for name in measuring}, **counting)
+
+
+def _answered(
+    ckpt: Checkpoint,
+    first: Sensitivities,
+    trials: Trials,
+    tried: Sequence[Trial],
+    finding: Sequence[str],
+    measuring: Sequence[str],
+) -> Levers:
     kappa, relative = trials.kappa, trials.relative_kappa
     answer, best = _answer(kappa, relative, tried)
     text = _Words(first.where, kappa, relative, tried, measuring, finding).of(answer, best)
-    table = _as_dataset(ckpt, first, tried, finding, measuring)
-    return Levers(table, kappa.value, first.where, answer, text, _conventions(first, finding, measuring))
+    table, said = _as_dataset(ckpt, first, tried, finding, measuring), _conventions(first, finding, measuring)
+    named = best is not None and (answer != "nothing needs doing" or relative.value >= LITTLE)
+    return Levers(table, kappa.value, first.where, answer, text, said, tried.index(best) if named else None)
+
+
+def _with_effect(found: Levers, ckpt: Checkpoint, prompts: Mapping[str, Any], **counting: Any) -> Levers:
+    return replace(found, effect=what_if(ckpt, prompts, found.changes, **counting)) if found.changes else found
 
 
 def _different(ckpt: Checkpoint, prompts: Mapping[str, Any], truncate: bool) -> dict[str, Prepared]:
@@ -303,6 +323,12 @@ def _conventions(first: Sensitivities, finding: Sequence[str], measuring: Sequen
             "intervals",
             f"{CONFIDENCE:.0%} over texts: Student's of paired differences for the loss, jackknife-t for κ; each alone",
             "corrected for the number of candidates they would be wider",
+        ),
+        Convention(
+            "every measure",
+            "of the network as it is and with the gate that the answer names, by what_if: a token that either leaves "
+            "out counts in neither, 90% intervals",
+            "where the gate changes which tokens count, κ here is not quite the one of the trials",
         ),
         Convention(
             "verdict",

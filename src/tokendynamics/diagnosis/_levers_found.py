@@ -28,6 +28,9 @@ class Levers:
         answer: One of three.
         text: The answer in two or three sentences, with its numbers and their intervals.
         conventions: Every choice the numbers hang on.
+        best: Which of the candidates the answer names; None where it names none.
+        effect: What that one does to every measure at every depth, from `tokendynamics.what_if` on the texts that
+            measure; None where there is none.
     """
 
     table: xr.Dataset
@@ -36,6 +39,19 @@ class Levers:
     answer: Answer
     text: str
     conventions: tuple[Convention, ...]
+    best: int | None = None
+    effect: xr.Dataset | None = None
+
+    @property
+    def changes(self) -> dict[str, float]:
+        """What the answer names, as `tokendynamics.what_if` and `Checkpoint.under` take it; empty where it is nothing.
+
+        With ``ckpt.under(found.changes).save(folder)`` it becomes a checkpoint.
+        """
+        if self.best is None:
+            return {}
+        row = self.table.isel(candidate=self.best)
+        return {f"layer {int(row.candidate_layer)} {row.candidate_part.item()}": float(row.alpha)}
 
     def __str__(self) -> str:
         return self.text

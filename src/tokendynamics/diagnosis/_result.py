@@ -132,7 +132,7 @@ def data_file_names(format: Format = "zarr", *, tables: Collection[str] = TABLES
         tables: Which there are; see `tables_of`.
 
     >>> data_file_names("netcdf")
-    ('audit.nc', 'trace.nc', 'paths.nc', 'levers.nc', 'diagnosis.json')
+    ('audit.nc', 'trace.nc', 'paths.nc', 'levers.nc', 'what_if.nc', 'diagnosis.json')
 
     Raises:
         ArgumentValueError: An unknown format, or one that cannot be written here.
@@ -146,8 +146,9 @@ def data_file_names(format: Format = "zarr", *, tables: Collection[str] = TABLES
 
 def tables_of(diagnosis: Diagnosis) -> dict[str, xr.Dataset]:
     """Return the datasets that a diagnosis has, by the name of their file."""
-    levers = None if diagnosis.levers is None else diagnosis.levers.table
-    found = {"audit": diagnosis.audit, "trace": diagnosis.trace, "paths": diagnosis.paths, "levers": levers}
+    levers, effect = (None, None) if (each := diagnosis.levers) is None else (each.table, each.effect)
+    found = {"audit": diagnosis.audit, "trace": diagnosis.trace, "paths": diagnosis.paths}
+    found |= {"levers": levers, "what_if": effect}
     return {name: table for name, table in found.items() if table is not None}
 
 
@@ -211,6 +212,7 @@ def _answer(levers: Levers) -> dict[str, Any]:
         "text": levers.text,
         "kappa": levers.kappa,
         "where": levers.where,
+        "best": levers.best,
         "conventions": [asdict(each) for each in levers.conventions],
     }
 

@@ -24,7 +24,7 @@ from tokendynamics.provenance._reading import read_json
 from tokendynamics.provenance._stores import read_store
 
 SUFFIXES: dict[str, str] = {"zarr": ".zarr", "netcdf": ".nc"}
-TABLES = ("audit", "trace", "paths", "levers")
+TABLES = ("audit", "trace", "paths", "levers", "what_if")
 SUMMARY = "diagnosis.json"
 OTHER_SUMMARY = "comparison.json"
 """Of a folder that `Comparison.save` wrote."""
@@ -67,6 +67,14 @@ DIMS: dict[str, Dims] = {
         "loss_interval": ("candidate", "bound"),
         "verified": ("candidate",),
     },
+    "what_if": {
+        "consensus_within": ("model", "layer", "site"),
+        "consensus_within_difference": ("layer", "site"),
+        "consensus_within_difference_interval": ("layer", "site", "bound"),
+        "effective_rank": ("model", "layer", "site"),
+        "loss": ("model",),
+        "loss_difference": (),
+    },
 }
 """Variables that every reader of a diagnosis asks for; the rest stands and falls with them."""
 
@@ -96,17 +104,21 @@ def stored_fields(folder: Path) -> dict[str, Any]:
             "levers_refused": as_text(summary.get("levers_refused", ""), "levers_refused"),
         }
         absent = {name for name in ("audit", "levers") if summary.get(name) is None}
+        absent |= {"what_if"} if (summary.get("levers") or {}).get("best") is None else set()
         tables = {name: table_of(folder, name, DIMS[name], _WANTED) for name in TABLES if name not in absent}
         _check_depth(found, tables)
-        levers = _levers(summary["levers"], tables.pop("levers")) if "levers" in tables else None
+        levers = None
+        if "levers" in tables:
+            levers = _levers(summary["levers"], tables.pop("levers"), tables.pop("what_if", None))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else error
         raise ArgumentValueError(expected("folder", _WANTED, f"{folder} ({reason})")) from error
     return found | {"audit": None, "levers": levers} | tables
 
 
-def _levers(values: Any, table: xr.Dataset) -> Levers:
+def _levers(values: Any, table: xr.Dataset, effect: xr.Dataset | None) -> Levers:
     where = as_integer(values["where"], "where")
+    best = None if effect is None else as_integer(values["best"], "best", 0, table.sizes["candidate"] - 1)
     if where not in table.layer.values:
         raise ArgumentValueError(expected("levers", f"a layer from 1 to {table.sizes['layer']}", where))
     return Levers(
@@ -116,6 +128,8 @@ def _levers(values: Any, table: xr.Dataset) -> Levers:
         one_of(Answer, values["answer"], "levers"),
         as_text(values["text"], "text"),
         conventions_of(values["conventions"]),
+        best,
+        effect,
     )
 
 

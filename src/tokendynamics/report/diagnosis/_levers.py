@@ -39,7 +39,10 @@ def levers_parts(diagnosis: Diagnosis) -> dict[str, Any]:
     said = (levers_in_words(diagnosis),)
     if found is None:
         return {"sentences": said}
-    measured = {"tables": (_trials(found.table),), "notes": (_TRIED,)} if found.table.sizes["candidate"] else {}
+    measured = {}
+    if found.table.sizes["candidate"]:
+        effect = () if found.effect is None else (_effect(found.effect, found.where),)
+        measured = {"tables": (_trials(found.table), *effect), "notes": (_TRIED,)}
     return {
         "sentences": (levers_in_words(diagnosis),),
         "variants": (_of_kappa(found), _of_loss(found.table)),
@@ -148,6 +151,35 @@ def _trial(row: xr.Dataset) -> tuple[Cell, ...]:
     part = f"{PART_NAMES[str(row.candidate_part.item())]}, layer {int(row.candidate_layer)}"
     falls = "yes" if bool(row.verified) else "not sure"
     return (*cells([part, float(row.alpha)]), *(_change(value) for value in numbers), *cells([falls]))
+
+
+_MEASURES = (
+    ("κ", "consensus_within", None),
+    ("κ′", "consensus_relative", None),
+    ("share common to all texts", "shares", "common"),
+    ("share of the text", "shares", "prompt"),
+    ("share of the token", "shares", "own"),
+    ("centred cos²", "centred_cos2", None),
+    ("effective rank", "effective_rank", None),
+    ("loss (nats)", "loss", None),
+)
+"""Words, variable of `what_if`, and share."""
+
+
+def _effect(effect: xr.Dataset, where: int) -> Table:
+    """Return what the gate that the answer names does to every measure behind the layer where κ is read."""
+    end = effect.sel(layer=where, site="feed_forward")
+    rows = []
+    for words, name, share in _MEASURES:
+        own = [end[name + suffix] for suffix in ("", "_difference", "_difference_interval")]
+        both, change, bounds = (each if share is None else each.sel(share=share) for each in own)
+        changes = (_change(float(value)) for value in (change.item(), *bounds.values))
+        rows.append((*cells([words, *map(float, both.values)]), *changes))
+    return Table(
+        f"{effect.attrs['changes']}: what it changes behind layer {where}, with 90 % intervals over texts",
+        ("Measure", "As it is", "Changed", "Change", "from", "to"),
+        tuple(rows),
+    )
 
 
 def _change(value: float) -> Cell:
