@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -260,6 +262,17 @@ def test_what_the_answer_names_is_measured_at_every_depth_by_what_if() -> None:
     gap = float(both[1].consensus_within[-1] - both[0].consensus_within[-1])
     assert float(found.table.kappa_change[found.best]) == pytest.approx(gap, rel=1e-6)
     assert float(own.consensus_within_difference[-1]) == pytest.approx(gap, rel=1e-9)
+
+
+def test_levers_are_read_as_their_dataset() -> None:
+    found = td.levers(load(_network("gpt2")), _ids(5), candidates=1)
+    row = found.sel(layer=2, component="attention")
+    assert float(row.loss_sensitivity) == float(found["loss_sensitivity"][1, 0])
+    assert float(row.loss_sensitivity) == float(found.table.loss_sensitivity[1, 0])
+    assert found.sizes["layer"] == len(found.layer)
+    assert copy.deepcopy(found).text == pickle.loads(pickle.dumps(found)).text == found.text  # noqa: S301  # our own
+    with pytest.raises(AttributeError, match="no_such"):
+        _ = found.no_such
 
 
 def test_what_the_answer_does_not_name_is_not_measured_again() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import xarray as xr
 
@@ -69,3 +69,9 @@ class Levers:
     def __getitem__(self, name: str) -> xr.DataArray:
         """Return a variable of `table`."""
         return self.table[name]
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what `table` has, so that ``levers(…).sel(layer=3)`` works as on any dataset."""
+        if name.startswith("__"):  # copies and pickles ask before there is a table
+            raise AttributeError(name)
+        return getattr(self.table, name)
