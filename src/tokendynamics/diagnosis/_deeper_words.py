@@ -46,9 +46,9 @@ def sentences_of(table: xr.Dataset, refused: Mapping[str, str], undecoded: str) 
     found = [begun]
     for name in map(str, table.variant.values):
         row = table.sel(variant=name)
-        found.append(f"{name}: {_of_consensus(row, attrs['resolution'])}{_of_kappa(row)}{_of_the_end(row)}")
-        if not undecoded:
-            found.append(f"{name}: {_of_the_text(row)}")
+        said = [_of_consensus(row, attrs["resolution"]), _of_kappa(row), _of_the_end(row)]
+        said += [] if undecoded else [_of_the_text(row)]
+        found.append(f"{name}: {' '.join(each for each in said if each)}")
     found += [f"{name} was not run: {why}." for name, why in refused.items()]
     if undecoded:
         found.append(f"No text was decoded: {undecoded}.")
@@ -131,7 +131,7 @@ def _of_kappa(row: xr.Dataset) -> str:
     last = known_until(values)
     if last < 1:
         return ""
-    return f" κ is {_two(values[0])} at the embedding and {_two(values[last])} after pass {last:,}."
+    return f"κ is {_two(values[0])} at the embedding and {_two(values[last])} after pass {last:,}."
 
 
 def _of_the_end(row: xr.Dataset) -> str:
@@ -141,7 +141,7 @@ def _of_the_end(row: xr.Dataset) -> str:
     if not lost:
         return ""
     return (
-        f" States are not finite any more in {len(lost)} of {several(total, 'prompt')}, first after pass "
+        f"States are not finite any more in {len(lost)} of {several(total, 'prompt')}, first after pass "
         f"{min(lost):,}; medians end there."
     )
 
@@ -163,15 +163,15 @@ def _of_the_text(row: xr.Dataset) -> str:
     steps = row.decoded_pass.values[np.isfinite(shares)]
     shares = shares[np.isfinite(shares)]
     if not len(shares):
-        return "nothing can be decoded."
+        return "Nothing can be decoded."
     first, last = float(shares[0]), float(shares[-1])
     said = f"of its tokens {_two(first)} are different after pass {steps[0]}"
     if len(shares) == 1:
-        return f"the decoded text is {'' if first < REPETITIVE else 'not '}repetitive: {said}."
+        return f"The decoded text is {'' if first < REPETITIVE else 'not '}repetitive: {said}."
     said += f", {_two(last)} after pass {steps[-1]}"
     if first < REPETITIVE:
-        return f"the decoded text is repetitive from the start{'' if last < REPETITIVE else ', and later not'}: {said}."
-    return f"the decoded text {'turns' if last < REPETITIVE else 'does not turn'} repetitive: {said}."
+        return f"The decoded text is repetitive from the start{'' if last < REPETITIVE else ', and later not'}: {said}."
+    return f"The decoded text {'turns' if last < REPETITIVE else 'does not turn'} repetitive: {said}."
 
 
 def _small(value: float) -> str:
