@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from tokendynamics.diagnosis._decode import decode, one_prompt
+from tokendynamics.diagnosis._decode import decode
 from tokendynamics.diagnosis._deeper_found import DECODED, Deeper
 from tokendynamics.diagnosis._deeper_words import conventions_of, sentences_of
 from tokendynamics.diagnosis._pass_measures import BY_PROMPT, OVER_PROMPTS
@@ -99,10 +99,12 @@ def deeper(
                 store=None if folder is None else folder / f"{name}.npz", progress=_named(report, name),
             )  # fmt: skip
         table = _side_by_side(runs)
-        undecoded = _why_undecoded(ckpt, prompts, weights, steps, truncate)
+        undecoded = "" if steps else "it was not asked for"
+        if weights != "fixed":
+            undecoded = "weights are drawn, and the language head belongs to others"
         if not undecoded:
             asked = _Decoding(ckpt, next(iter(prompts.values())), steps, shared, truncate)
-            table = _with_texts(table, asked, report)
+            table, undecoded = _with_texts(table, asked, report)
     return Deeper(table, sentences_of(table, refused, undecoded), conventions_of(table), refused, undecoded)
 
 
@@ -125,8 +127,6 @@ def checked_deeper(n: int, variants: Sequence[str], weights: str, prompts: int, 
     """
     count = as_count(n, argument)
     pass_options(weights, "after_norm", "once", None, None, 0)
-    if isinstance(variants, str) or not isinstance(variants, Sequence):
-        raise ArgumentTypeError(expected("variants", f"names among {', '.join(VARIANTS)}", shown(variants)))
     names = tuple(as_choice(each, "variants", VARIANTS) for each in variants)
     if not names or len(set(names)) < len(names):
         raise ArgumentValueError(expected("variants", "different names, at least one", shown(list(names))))
@@ -191,18 +191,6 @@ def _side_by_side(runs: Mapping[str, xr.Dataset]) -> xr.Dataset:
     return table.assign_coords({names[key]: ("variant", words) for key, words in own.items()}).assign_attrs(shared)
 
 
-def _why_undecoded(ckpt: Checkpoint, prompts: Mapping[str, Any], weights: str, steps: list[int], truncate: bool) -> str:
-    if not steps:
-        return "it was not asked for"
-    if weights != "fixed":
-        return "weights are drawn, and the language head belongs to others"
-    try:
-        one_prompt(ckpt, next(iter(prompts.values())), truncate)
-    except (ArgumentTypeError, CheckpointError) as error:
-        return str(error)
-    return "there is no tokenizer, hence no text" if ckpt.tokenizer is None else ""
-
-
 @dataclass(frozen=True)
 class _Decoding:
     """What is decoded, and how."""
@@ -214,22 +202,28 @@ class _Decoding:
     truncate: bool
 
 
-def _with_texts(table: xr.Dataset, asked: _Decoding, report: Progress) -> xr.Dataset:
-    """Add what each variant says of the first prompt, as long as its states are finite."""
-    texts: list[list[str]] = []
-    shares: list[list[float]] = []
-    for name in map(str, table.variant.values):
-        finite = np.isfinite(table.log_norm.sel(variant=name).isel(prompt=0).values)
-        steps = [step for step in asked.steps if step < len(finite) and finite[: step + 1].all()]
-        rest = len(asked.steps) - len(steps)
-        found = None
-        if steps:
-            found = decode(
-                asked.ckpt, asked.text, steps, variant=name, truncate=asked.truncate, **asked.shared,
-                progress=_named(report, name),
-            )  # fmt: skip
-        texts.append([*(map(str, found.decoded.values) if found is not None else ()), *[""] * rest])
-        shares.append([*(map(float, found.distinct_1.values) if found is not None else ()), *[np.nan] * rest])
+def _with_texts(table: xr.Dataset, asked: _Decoding, report: Progress) -> tuple[xr.Dataset, str]:
+    """Add what each variant says of the first prompt while its states are finite; or return why nothing is said."""
+    if asked.ckpt.tokenizer is None:
+        return table, "there is no tokenizer, hence no text"
+    try:
+        rows = [_said(table, name, asked, _named(report, name)) for name in map(str, table.variant.values)]
+    except (ArgumentTypeError, CheckpointError) as error:
+        return table, str(error)
     both = ("variant", "decoded_pass")
-    coords = {"decoded_pass": asked.steps}
-    return table.assign(decoded=(both, np.array(texts)), distinct_1=(both, np.array(shares))).assign_coords(coords)
+    texts, shares = (np.array(each) for each in zip(*rows, strict=True))
+    table = table.assign(decoded=(both, texts), distinct_1=(both, shares))
+    return table.assign_coords(decoded_pass=asked.steps), ""
+
+
+def _said(table: xr.Dataset, name: str, asked: _Decoding, report: Progress) -> tuple[list[str], list[float]]:
+    """Return the texts of one variant and the share of different tokens in each."""
+    finite = np.isfinite(table.log_norm.sel(variant=name).isel(prompt=0).values)
+    steps = [step for step in asked.steps if finite[: step + 1].all()]
+    rest = len(asked.steps) - len(steps)
+    if not steps:
+        return [""] * rest, [np.nan] * rest
+    found = decode(
+        asked.ckpt, asked.text, steps, variant=name, truncate=asked.truncate, **asked.shared, progress=report
+    )
+    return [*map(str, found.decoded.values), *[""] * rest], [*map(float, found.distinct_1.values), *[np.nan] * rest]

@@ -66,7 +66,7 @@ def _of_consensus(row: xr.Dataset, resolution: float) -> str:
     if last < 0:
         return "tokens have no directions before the first pass, and nothing is measured."
     if last == 0:
-        return "states are not finite after the first pass."
+        return f"E is {_small(float(values[0]))} at the embedding, and nothing is known of later passes."
     start, end = (_small(float(values[place])) for place in (0, last))
     half, reached = (Estimate(*map(float, each.values)) for each in (row.median_half_life, row.median_collapse_pass))
     if values[0] < COLLAPSED:
@@ -127,11 +127,14 @@ def _half_life(half: Estimate) -> str:
 
 
 def _of_kappa(row: xr.Dataset) -> str:
-    values = row.consensus_within.values
-    last = known_until(values)
+    kappa, common = row.consensus_within.values, row.share_common.values
+    last = known_until(kappa)
     if last < 1:
         return ""
-    return f"κ is {_two(values[0])} at the embedding and {_two(values[last])} after pass {last:,}."
+    return (
+        f"From the embedding to pass {last:,} κ goes from {_two(kappa[0])} to {_two(kappa[last])}, and what all "
+        f"prompts share of a direction from {_two(common[0])} to {_two(common[last])}."
+    )
 
 
 def _of_the_end(row: xr.Dataset) -> str:

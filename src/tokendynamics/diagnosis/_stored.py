@@ -142,8 +142,9 @@ def _deeper(values: Any, table: xr.Dataset) -> Deeper:
     for name in table.variant.values:
         as_choice(str(name), "variant", NAMED)
     for name, dims in _OF_TEXTS.items() if not undecoded else ():
-        if table[name].dims != dims:
-            raise ArgumentValueError(expected(f"deeper {name}", f"axes {dims}", table[name].dims))
+        came = table.variables[name].dims if name in table.variables else None
+        if came != dims:
+            raise ArgumentValueError(expected(f"deeper {name}", f"axes {dims}", came))
     return Deeper(
         table,
         tuple(as_text(each, "sentences") for each in values["sentences"]),

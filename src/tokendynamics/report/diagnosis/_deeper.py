@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import xarray as xr
 
 from tokendynamics.diagnosis._deeper_found import Deeper
@@ -45,10 +46,8 @@ def deeper_parts(diagnosis: Diagnosis) -> dict[str, Any]:
 
 
 def _side_by_side(found: Deeper) -> Table:
-    columns = ["Variant", "E at the embedding", "E at the end", "κ at the end", "Half-life (passes)"]
-    columns += [f"E below {COLLAPSED:g}", "Different tokens", "Status"]
-    if found.undecoded:
-        columns.remove("Different tokens")
+    columns = ["Variant", "E at the end", "κ at the end", "Half-life (passes)", f"E below {COLLAPSED:g}"]
+    columns += ["Status"] if found.undecoded else ["Share of different tokens", "Status"]
     rows = tuple(_row(found, name) for name in found.variants)
     over = found.table.sizes["prompt"]
     of = "" if over == 1 else f", of the median of E over {over} prompts"
@@ -57,15 +56,18 @@ def _side_by_side(found: Deeper) -> Table:
 
 def _row(found: Deeper, name: str) -> tuple[Cell, ...]:
     row = found.table.sel(variant=name)
-    values, kappa = row.median_consensus.values, row.consensus_within.values
-    end, known = max(0, known_until(values)), max(0, known_until(kappa))
+    values = row.median_consensus.values
     half, reached = row.median_half_life.values, row.median_collapse_pass.values
     middle = [_estimate(*map(float, half)), _reached(seen_below(values), *map(float, reached))]
     if not found.undecoded:
         middle.append(_different(row))
-    return (
-        *cells([name, float(values[0]), float(values[end]), float(kappa[known])]), *middle, Cell(_status(row)),
-    )  # fmt: skip
+    return (*cells([name, _end(values), _end(row.consensus_within.values)]), *middle, Cell(_status(row)))
+
+
+def _end(values: np.ndarray) -> float:
+    """Return the last value that is known; NaN if no pass has one."""
+    last = known_until(values)
+    return float(values[last]) if last > 0 else math.nan
 
 
 def _estimate(value: float, low: float, high: float) -> Cell:
@@ -97,7 +99,7 @@ def _status(row: xr.Dataset) -> str:
     lost = [place for place in first_lost(row) if place is not None]
     if not lost:
         return "all passes done"
-    return f"{len(lost)} of {row.sizes['prompt']} prompts not finite, from pass {count(min(lost))} on"
+    return f"not finite from pass {count(min(lost))} on ({len(lost)} of {row.sizes['prompt']})"
 
 
 def _texts(found: Deeper) -> Table:
