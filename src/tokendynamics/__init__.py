@@ -16,12 +16,14 @@ if TYPE_CHECKING:
     from tokendynamics.attention import AbsolutePositions, Attention, Periodic, RotaryPositions, Sinusoidal
     from tokendynamics.diagnosis import (
         Comparison,
+        Deeper,
         Diagnosis,
         Levers,
         attention_seen,
         audit,
         compare,
         decode,
+        deeper,
         diagnose,
         flow_of,
         levers,
@@ -41,12 +43,14 @@ _HOMES = {
     "attention": ("AbsolutePositions", "Attention", "Periodic", "RotaryPositions", "Sinusoidal"),
     "diagnosis": (
         "Comparison",
+        "Deeper",
         "Diagnosis",
         "Levers",
         "attention_seen",
         "audit",
         "compare",
         "decode",
+        "deeper",
         "diagnose",
         "flow_of",
         "levers",
@@ -65,11 +69,11 @@ _HOMES = {
 _PACKAGES = ("attention", "circuits", "observables", "plots", "spaces", "specification", "spectra", "theorems")
 
 __all__ = [
-    "AbsolutePositions", "Attention", "Checkpoint", "Comparison", "Diagnosis", "Ellipsoid", "Flow", "Free", "Levers",
-    "Periodic", "RotaryPositions", "Sinusoidal", "Sphere", "Trajectory", "__version__", "attention", "attention_seen",
-    "audit", "certify", "check", "circuits", "compare", "decode", "diagnose", "events", "flow_of", "levers", "load",
-    "logit_lens", "observables", "passes", "plots", "simulate", "spaces", "specification", "spectra", "theorems",
-    "token_clusters", "token_paths", "trace", "what_if",
+    "AbsolutePositions", "Attention", "Checkpoint", "Comparison", "Deeper", "Diagnosis", "Ellipsoid", "Flow", "Free",
+    "Levers", "Periodic", "RotaryPositions", "Sinusoidal", "Sphere", "Trajectory", "__version__", "attention",
+    "attention_seen", "audit", "certify", "check", "circuits", "compare", "decode", "deeper", "diagnose", "events",
+    "flow_of", "levers", "load", "logit_lens", "observables", "passes", "plots", "simulate", "spaces", "specification",
+    "spectra", "theorems", "token_clusters", "token_paths", "trace", "what_if",
 ]  # fmt: skip
 
 

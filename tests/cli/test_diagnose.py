@@ -85,6 +85,27 @@ def test_prompts_come_from_files_and_standard_input(
         (["diagnose", "MODEL", "--prompt", "abc", "--sinks", "7"], 2, "sinks: expected positions from 0 to 2, got [7]"),
         (["diagnose", "MODEL", "--sink-ratio", "1"], 2, "1 is not a number above 1"),
         (["diagnose", "MODEL", "--sink-ratio", "nan"], 2, "nan is not a number above 1"),
+        (["diagnose", "MODEL", "--passes", "0"], 2, "0 is not in the range"),
+        (["diagnose", "MODEL", "--passes", "-2"], 2, "-2 is not in the range"),
+        (["diagnose", "MODEL", "--passes", "100000000000000"], 1, "passes: expected what fits into"),
+        (
+            ["diagnose", "MODEL", "--passes", "2", "--weights", "new"],
+            2,
+            "'new' is not one of 'fixed', 'resample', 'law'",
+        ),
+        (
+            ["diagnose", "MODEL", "--passes", "2", "--variants", "full,no-attention"],
+            2,
+            "expected names among full, no-ffn, no-norm, attention-only, separated by commas, got 'no-attention'",
+        ),
+        (["diagnose", "MODEL", "--passes", "2", "--variants", ""], 2, "expected names among full"),
+        (["diagnose", "MODEL", "--passes", "2", "--variants", "full,full"], 2, "expected each name once"),
+        (["diagnose", "MODEL", "--weights", "law"], 2, "--weights is about repeated passes: give --passes N as well"),
+        (
+            ["diagnose", "MODEL", "--variants", "full"],
+            2,
+            "--variants is about repeated passes: give --passes N as well",
+        ),
         (["diagnose", "MODEL", "--adapter", "nowhere"], 1, "nowhere"),
         (["diagnose", "MODEL", "--adapter", "empty-folder", "--device-map", "auto"], 2, "device_map"),
         (["diagnose", "MODEL", "--device-map", "wte"], 2, "expected 'auto', or modules and devices such as"),
@@ -118,6 +139,47 @@ def test_failures_are_one_line_with_their_code(
     assert words in printed.err
     assert len([line for line in printed.err.splitlines() if line.lower().startswith("error")]) == 1
     assert printed.out == ""
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+def test_passes_are_told_written_and_drawn(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = ["diagnose", model, "--prompt", "a cat sat", "--prompt", "it rains", "--out", "out", "--no-levers"]
+    assert call(arguments) == 0
+    assert "Deeper:" not in capsys.readouterr().out
+    assert "made deeper" not in (tmp_path / "out" / "report.html").read_text()
+    asked = ["--passes", "4", "--weights", "law", "--variants", "full, attention-only"]
+    assert call([*arguments, *asked]) == 0
+    printed = capsys.readouterr()
+    told = " ".join(printed.out.split())
+    assert "Deeper: The blocks ran 4 times on their own output, with weights drawn anew for each pass, by their" in told
+    assert "• full: E " in told
+    assert "• attention-only: E " in told
+    assert "no-ffn" not in told
+    assert "passing: full (4)" in printed.err
+    table = xr.open_zarr(tmp_path / "out" / "deeper.zarr")
+    assert table.variant.values.tolist() == ["full", "attention-only"]
+    assert (table.attrs["weights"], table.sizes["pass"]) == ("law", 5)
+    assert '<section id="deeper"' in (tmp_path / "out" / "report.html").read_text()
+    summary = json.loads((tmp_path / "out" / "diagnosis.json").read_text())
+    assert summary["deeper"]["sentences"][0].startswith("The blocks ran 4 times")
+    assert summary["manifest"]["parameters"]["variants"] == ["full", "attention-only"]
+
+
+def test_passes_that_are_interrupted_leave_nothing(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = sorted(path.name for path in tmp_path.iterdir())
+
+    def stopped(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tokendynamics.diagnosis._deeper.passes", stopped)
+    assert call(["diagnose", model, "--prompt", "a cat sat", "--no-levers", "--passes", "4"]) == 130
+    assert "interrupted: nothing was written" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 

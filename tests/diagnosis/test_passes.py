@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -461,6 +462,24 @@ def test_a_final_norm_reads_what_it_would() -> None:
             x = network.norm(x)
     for name, value in _by_hand(x[0].double()).items():
         assert float(found[name][0, 2]) == pytest.approx(value, rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.parametrize("growth", [(1e2, 1e2, 1e2), (1e12, 1e12, 1e12), (1e12, 1e12, 1e6)])
+def test_a_final_norm_reads_what_has_grown_beyond_its_squares(growth: tuple[float, ...]) -> None:
+    """SmolLM2 reaches 1e34 in one pass: its norm takes squares in float32, in which even 1e20 has none."""
+    ckpt, network = _loaded("llama")
+    for block, factor in zip(network.layers, growth, strict=True):
+        block.self_attn.o_proj.weight.data *= factor
+    found = td.passes(ckpt, IDS, 1, variant="attention-only")
+    whole = copy.deepcopy(network).double()
+    x, places = whole.embed_tokens(IDS)[None], torch.arange(len(IDS))[None]
+    with torch.no_grad():
+        for block in whole.layers:
+            angles = whole.rotary_emb(x, places)
+            x = x + block.self_attn(x, position_embeddings=angles, attention_mask=None)[0]
+        x = whole.norm.weight * x / (x.square().mean(dim=-1, keepdim=True) + whole.norm.variance_epsilon).sqrt()
+    for name, value in _by_hand(x[0]).items():
+        assert float(found[name][0, 1]) == pytest.approx(value, rel=1e-4, abs=1e-6)
 
 
 @pytest.mark.parametrize(

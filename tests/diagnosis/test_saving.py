@@ -27,7 +27,7 @@ from tokendynamics.report import render_report
 def found(tmp_path_factory: pytest.TempPathFactory) -> Diagnosis:
     texts = ["a cat sat", "xy", "one two three", "it rains", "no more"]
     config = write_config(tmp_path_factory.mktemp("tiny") / "llama", "llama")
-    made = diagnose(f"random:{config}:0", texts, command="a test")
+    made = diagnose(f"random:{config}:0", texts, command="a test", passes=3)
     assert made.levers is not None
     assert made.levers.table.sizes["candidate"]
     levers = replace(made.levers, best=0)  # as if the answer named it
@@ -63,12 +63,34 @@ def assert_same(back: Diagnosis, found: Diagnosis) -> None:
             key: each.dtype for key, each in other.variables.items()
         }
     np.testing.assert_equal(asdict(back.verdict), asdict(found.verdict))  # in which NaN is NaN
-    for name in ("model", "conventions", "manifest", "audit_refused", "levers_refused"):
+    for name in ("model", "conventions", "manifest", "audit_refused", "levers_refused", "deeper_refused"):
         assert getattr(back, name) == getattr(found, name)
     if found.levers is not None and back.levers is not None:
         same = {"table": found.levers.table, "effect": found.levers.effect}
         assert replace(back.levers, **same) == found.levers
+    if found.deeper is not None and back.deeper is not None:
+        assert replace(back.deeper, table=found.deeper.table) == found.deeper
     assert render_report(back) == render_report(found)
+
+
+def test_decoded_texts_and_refusals_read_back(found: Diagnosis, tmp_path: Path) -> None:
+    assert found.deeper is not None
+    texts = [["‮a\n", ""]] * found.deeper.table.sizes["variant"]
+    both = ("variant", "decoded_pass")
+    table = found.deeper.table.assign(decoded=(both, texts), distinct_1=(both, [[0.5, np.nan]] * len(texts)))
+    made = replace(found.deeper, table=table.assign_coords(decoded_pass=[1, 5]), undecoded="", refused={"no-ffn": "x"})
+    for place, format in enumerate(("zarr", "netcdf")):
+        replace(found, deeper=made).save(tmp_path / str(place), format=format)  # type: ignore[arg-type]
+        assert_same(Diagnosis.open(tmp_path / str(place)), replace(found, deeper=made))
+
+
+def test_a_folder_of_a_time_before_it_opens(found: Diagnosis, tmp_path: Path) -> None:
+    found.save(tmp_path)
+    summary = json.loads((tmp_path / "diagnosis.json").read_text())
+    del summary["deeper"], summary["deeper_refused"]
+    (tmp_path / "diagnosis.json").write_text(json.dumps(summary))
+    shutil.rmtree(tmp_path / "deeper.zarr")
+    assert_same(Diagnosis.open(tmp_path), replace(found, deeper=None))
 
 
 def test_one_without_an_audit_opens_without_one(tmp_path: Path) -> None:
@@ -106,6 +128,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no effect of the best": (lambda f: shutil.rmtree(f / "what_if.zarr"), r"without what_if\.zarr"),
     "a best that is no candidate": (lambda f: _answer(f, best=99), "best: expected 0 to"),
     "an answer of another": (lambda f: _answer(f, answer="do nothing"), "levers: expected one"),
+    "no passes": (lambda f: shutil.rmtree(f / "deeper.zarr"), r"without deeper\.zarr"),
+    "passes of another": (lambda f: _renamed(f / "deeper.zarr"), "variant: expected 'full', 'no-ffn'"),
+    "texts of nowhere": (lambda f: _deeper(f, undecoded=""), "deeper decoded: expected axes"),
+    "sentences of another": (lambda f: _deeper(f, sentences=[1]), "sentences"),
     "no trace": (lambda f: shutil.rmtree(f / "trace.zarr"), r"without trace\.zarr or trace\.nc"),
     "no variable": (lambda f: shutil.rmtree(f / "trace.zarr" / "norm_median"), "norm_median"),
     "a foreign codec": (lambda f: _pickled(f / "paths.zarr" / "norm" / ".zarray"), "a codec among"),
@@ -120,6 +146,16 @@ def _edit(folder: Path, **changes: Any) -> None:
 
 def _answer(folder: Path, **changes: Any) -> None:
     _edit(folder, levers=json.loads((folder / "diagnosis.json").read_text())["levers"] | changes)
+
+
+def _deeper(folder: Path, **changes: Any) -> None:
+    _edit(folder, deeper=json.loads((folder / "diagnosis.json").read_text())["deeper"] | changes)
+
+
+def _renamed(path: Path) -> None:
+    table = xr.open_zarr(path).load()
+    shutil.rmtree(path)
+    table.assign_coords(variant=["a", "b", "c", "d"]).drop_encoding().to_zarr(path, zarr_format=2)
 
 
 def _pickled(path: Path) -> None:

@@ -12,6 +12,7 @@ import xarray as xr
 
 from report.chromium import emulate, started
 from tokendynamics.diagnosis._convention import Convention
+from tokendynamics.diagnosis._deeper_found import Deeper
 from tokendynamics.diagnosis._finding import Finding
 from tokendynamics.diagnosis._layer_states import State
 from tokendynamics.diagnosis._levers_found import Levers
@@ -85,6 +86,7 @@ def synthetic(
         },
         files=("trace.zarr", "a folder/su?mmary.json"),
         levers=_levers(rng, layers),
+        deeper=_deeper(trace.prompt.values.tolist(), pairs),
     )
 
 
@@ -107,6 +109,37 @@ def _levers(rng: np.random.Generator, layers: int) -> Levers:
     text = f"Nothing needs doing about consensus. Measured on {HOSTILE}."
     made = Convention("gate", f"α {HOSTILE}", "other parts could stand out")
     return Levers(xr.Dataset(variables, coords=coords), 0.3, layers, "nothing needs doing", text, (made,))
+
+
+def _deeper(prompts: list[str], pairs: bool) -> Deeper:
+    """Two variants over 150 passes: E halves every 4 of them in one; the other ends after pass 20."""
+    steps, by_prompt, by_variant = np.arange(151), ("variant", "prompt", "pass"), ("variant", "pass")
+    fall = np.stack([0.5 ** (steps / 4), np.where(steps <= 20, 0.9 * 0.99**steps, np.nan)])
+    each = fall[:, None] * np.linspace(0.5, 1.5, len(prompts))[:, None]
+    share = fall if pairs and len(prompts) > 1 else np.full_like(fall, np.nan)
+    estimates, both = ("variant", "estimate"), ("variant", "decoded_pass")
+    variables: dict[str, Any] = {
+        "consensus": (by_prompt, each if pairs else np.zeros_like(each)),
+        "log_norm": (by_prompt, np.where(np.isnan(each), np.nan, 0.0)),
+        "consensus_within": (by_variant, 1 - share),
+        "share_common": (by_variant, 0 * share),
+        "share_own": (by_variant, 0.5 * share),
+        "median_consensus": (by_variant, np.median(each, axis=1) if pairs else np.zeros_like(fall)),
+        "median_half_life": (estimates, [[4.0, 4.0, 4.0], [68.97, 60.0, np.inf]]),
+        "median_collapse_pass": (estimates, [[40.0] * 3, [697.0, 600.0, np.inf]]),
+        "fit_first": ("variant", [4, 1]),
+        "fit_last": ("variant", [132, 20]),
+        "status": (("variant", "prompt"), [[word] * len(prompts) for word in ("all passes done", "not finite")]),
+        "decoded": (both, [[f"one two {HOSTILE}", "one\none"], ["  ", ""]]),
+        "distinct_1": (both, [[0.9, 0.2], [0.5, np.nan]]),
+    }
+    coords = {
+        "variant": ["full", "attention-only"], "prompt": prompts, "pass": steps, "decoded_pass": [1, 100],
+        "estimate": ["value", "low", "high"],
+    }  # fmt: skip
+    table = xr.Dataset(variables, coords=coords, attrs={"resolution": 1e-10, "asked_for": 150})
+    made = Convention("weights", f"their own {HOSTILE}", "others fall at another pace")
+    return Deeper(table, (f"full: E falls {HOSTILE}.", "attention-only: not seen."), (made,), {"no-ffn": HOSTILE})
 
 
 def _trace(rng: np.random.Generator, layers: int, prompts: int, final_norm: bool, pairs: bool) -> xr.Dataset:

@@ -92,6 +92,7 @@ FIGURES = (
     "shares-chart",
     "shares-consensus",
     "components-chart",
+    "deeper-consensus",
     "updates-chart",
     "norms-chart",
     "attention-chart",
@@ -115,9 +116,9 @@ def test_figures_and_tables_are_there_without_scripts(browser: Any, address: str
     from selenium.webdriver.common.by import By
 
     drawings = browser.find_elements(By.CSS_SELECTOR, "figure svg")
-    assert len(drawings) == 2 * 20
+    assert len(drawings) == 2 * 23
     # Of each variant one panel, of each figure the drawing for wide screens.
-    assert sum(drawing.is_displayed() for drawing in drawings) == 20 - 1 - 1 - 6
+    assert sum(drawing.is_displayed() for drawing in drawings) == 23 - 1 - 1 - 2 - 6
     assert not browser.find_element(By.CSS_SELECTOR, "button.save").is_displayed()
     assert browser.find_element(By.CSS_SELECTOR, "#shares-chart a.save").is_displayed()
     assert not browser.find_element(By.ID, "player").is_displayed()

@@ -19,7 +19,9 @@ from tokendynamics.report import render_report, write_report
 from tokendynamics.report.kit._text import moment
 
 FETCHING = {"src", "href", "xlink:href", "srcset", "action", "data", "poster", "background", "formaction"}
-SECTIONS = ["shares", "components", "levers", "updates", "norms", "attention", "agreement", "weights", "paths"]
+SECTIONS = [
+    "shares", "components", "levers", "deeper", "updates", "norms", "attention", "agreement", "weights", "paths",
+]  # fmt: skip
 VOID = {"meta", "link", "input", "br", "hr", "img"}
 
 
@@ -113,7 +115,7 @@ def test_data_files_are_linked_as_relative_addresses(page: str) -> None:
 
 def test_every_figure_has_a_described_drawing_a_caption_and_a_table(page: str) -> None:
     figures = re.findall(r'<figure id="([^"]+)">(.*?)</figure>', page, re.DOTALL)
-    assert len(figures) == 2 + 2 + 2 + 1 + 1 + 1 + 7 + 3 + 1
+    assert len(figures) == 2 + 2 + 2 + 3 + 1 + 1 + 1 + 7 + 3 + 1
     for ident, content in figures:
         drawings = re.findall(r"<svg [^>]*>", content)
         assert len(drawings) == 2
@@ -138,7 +140,7 @@ def test_the_sections_come_in_order_with_the_verdict_first(page: str) -> None:
 
 def test_every_variant_has_the_rule_that_shows_it(page: str) -> None:
     offered = re.findall(r'class="(pick-\d+)" id="(\w+)-\1"', page)
-    assert len(offered) == 2 + 2 + 7
+    assert len(offered) == 2 + 2 + 3 + 7
     assert all(f".{name}:checked ~ .panels > :nth-child({name.removeprefix('pick-')})" in page for name, _ in offered)
 
 

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from tokendynamics.cli._loading import LOADING, loading_options
-from tokendynamics.cli._options import check_writable, result_options, sink_options, whole
+from tokendynamics.cli._options import VARIANTS, Variants, check_writable, result_options, sink_options, whole
 from tokendynamics.cli._prompts import named_prompts, prompt_options
 from tokendynamics.numerics._printable import shortened
 
@@ -33,6 +34,7 @@ Examples:
   tokendynamics diagnose ./folder --prompts population.txt    a prompt a line, or JSON Lines
   tokendynamics diagnose ./folder --adapter ./lora --sinks 0 --sink-ratio 8
   tokendynamics diagnose random:gpt2-xl:7 --layers 1-4,48
+  tokendynamics diagnose ./folder --passes 2000 --weights law    what becomes of it when it is made deeper
 """
 
 
@@ -65,6 +67,22 @@ Examples:
     show_default=True,
     help="Turn parts down to see which of them makes the tokens agree: about 15 passes of each text, with gradients.",
 )
+@click.option("--passes", type=whole(1), help="Also run the blocks so often on their own output, for each variant.")
+@click.option(
+    "--weights",
+    type=click.Choice(["fixed", "resample", "law"]),
+    default="fixed",
+    show_default=True,
+    help="Of --passes: the network's own weights, or drawn anew for each pass, whole or by their law (much faster).",
+)
+@click.option(
+    "--variants",
+    type=Variants(),
+    metavar="NAMES",
+    default=",".join(VARIANTS),
+    show_default=True,
+    help="Of --passes: with which parts of the network.",
+)
 @click.option("--layers", help="Layers to audit, such as 1-10,30 (the tokens are traced through all of them).")
 @sink_options
 @click.option("--truncate", is_flag=True, help="Cut prompts longer than the context instead of refusing them.")
@@ -90,6 +108,7 @@ def diagnose_command(
     kinds and languages; pass a dozen or more that are like what the model is for.
     """
     chosen["layers"] = _parse_layers(layers)
+    _check_passes(chosen["passes"])
     loading = {name: chosen.pop(name) for name in LOADING}
     texts = named_prompts(prompts, text_files, prompt_files)
     check_writable(out)
@@ -128,6 +147,14 @@ def _write(found: Diagnosis, folder: Path, data_format: str, overwrite: bool) ->
         write_report(found, made / REPORT)
         write_data(found, made, data_format)  # type: ignore[arg-type]
     return folder / REPORT
+
+
+def _check_passes(passes: int | None) -> None:
+    """Refuse what is said of passes where none are asked for."""
+    context = click.get_current_context()
+    for name in ("weights", "variants"):
+        if passes is None and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--{name} is about repeated passes: give --passes N as well, or leave it out")
 
 
 def _parse_layers(spec: str | None) -> list[int] | None:

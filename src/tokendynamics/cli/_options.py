@@ -15,6 +15,9 @@ from tokendynamics.numerics._printable import shortened
 
 _LARGEST = 2**63 - 1
 
+VARIANTS = ("full", "no-ffn", "no-norm", "attention-only")
+"""Those of `tokendynamics.deeper`, which is not imported before a command runs."""
+
 
 def whole(at_least: int = -_LARGEST, at_most: int = _LARGEST) -> Any:
     """Return an integer within its bounds, and of 64 bits in any case.
@@ -81,6 +84,27 @@ class Sinks(click.ParamType):
             came = shortened(repr(value), 100)
             self.fail(f"expected 'detect', 'none', or positions from 0 on such as 0,1, got {came}", param, ctx)
         return [int(part) for part in parts]
+
+
+class Variants(click.ParamType):
+    """Variants of a network, as `tokendynamics.deeper` takes them.
+
+    >>> Variants().convert("full, no-ffn", None, None)
+    ('full', 'no-ffn')
+    """
+
+    name = "variants"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the names."""
+        parts = value if isinstance(value, tuple) else tuple(part.strip() for part in str(value).split(","))
+        wrong = next((part for part in parts if part not in VARIANTS), None)
+        if wrong is not None:
+            came = shortened(repr(wrong), 100)
+            self.fail(f"expected names among {', '.join(VARIANTS)}, separated by commas, got {came}", param, ctx)
+        if len(set(parts)) < len(parts):
+            self.fail(f"expected each name once, got {shortened(repr(value), 100)}", param, ctx)
+        return parts
 
 
 class Folder(click.Path):

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from tokendynamics.cli._terminal import Console, json_line
 from tokendynamics.diagnosis._repeated_texts import repeated_texts
-from tokendynamics.diagnosis._result import Diagnosis, levers_in_words, summary
+from tokendynamics.diagnosis._result import Diagnosis, deeper_in_words, levers_in_words, summary
 from tokendynamics.diagnosis._verdict import mean_over_prompts
 from tokendynamics.provenance._progress import Progress, bar
 
@@ -79,9 +79,19 @@ class Output:
         self._results.print(
             Text("What can you try? ", style="bold").append(Text(levers_in_words(found), style="not bold"))
         )
+        self._show_deeper(found)
         self._results.print()
         self._results.print(_layer_table(found))
         self._results.print(Text(f"\nReport: {report}\nData:   {', '.join(found.files) or 'beside it'}"))
+
+    def _show_deeper(self, found: Diagnosis) -> None:
+        """Print what happens when the network is made deeper, if that was asked for."""
+        if found.deeper is None and not found.deeper_refused:
+            return
+        first, *others = deeper_in_words(found)
+        self._results.print(Text("\nDeeper: ", style="bold").append(Text(first, style="not bold")))
+        for each in others:
+            self._results.print(Text("• ").append(each), soft_wrap=False)
 
 
 def _layer_table(found: Diagnosis) -> Table:

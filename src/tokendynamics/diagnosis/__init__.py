@@ -6,6 +6,8 @@ from tokendynamics.diagnosis._compare import compare
 from tokendynamics.diagnosis._comparison import Comparison
 from tokendynamics.diagnosis._convention import Convention
 from tokendynamics.diagnosis._decode import decode
+from tokendynamics.diagnosis._deeper import deeper
+from tokendynamics.diagnosis._deeper_found import Deeper
 from tokendynamics.diagnosis._diagnose import diagnose
 from tokendynamics.diagnosis._finding import Finding
 from tokendynamics.diagnosis._levers import levers
@@ -23,7 +25,7 @@ from tokendynamics.diagnosis._verdict import Verdict, judge
 from tokendynamics.diagnosis._what_if import what_if
 
 __all__ = [
-    "Comparison", "Convention", "Diagnosis", "Finding", "Levers", "PredictionAgainstTrace", "Verdict", "attention_seen",
-    "audit", "compare", "decode", "diagnose", "flow_of", "judge", "levers", "logit_lens", "passes",
-    "prediction_against_trace", "repeated_texts", "token_clusters", "token_paths", "trace", "what_if",
+    "Comparison", "Convention", "Deeper", "Diagnosis", "Finding", "Levers", "PredictionAgainstTrace", "Verdict",
+    "attention_seen", "audit", "compare", "decode", "deeper", "diagnose", "flow_of", "judge", "levers", "logit_lens",
+    "passes", "prediction_against_trace", "repeated_texts", "token_clusters", "token_paths", "trace", "what_if",
 ]  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,9 @@ from torch import nn
 
 from tokendynamics.diagnosis._audit import Singular, ValueMap, audit
 from tokendynamics.diagnosis._convention import Convention
+from tokendynamics.diagnosis._deeper import VARIANTS, checked_deeper
+from tokendynamics.diagnosis._deeper import deeper as find_deeper
+from tokendynamics.diagnosis._deeper_found import Deeper
 from tokendynamics.diagnosis._layer_states import ANISOTROPIC, CONSENSUS, LINE_EXCESS, SPREAD
 from tokendynamics.diagnosis._levers import levers as find_levers
 from tokendynamics.diagnosis._levers_found import Levers
@@ -108,6 +111,9 @@ def diagnose(
     threads: int | None = None,
     allow_pickle: bool = False,
     levers: bool = True,
+    passes: int | None = None,
+    weights: str = "fixed",
+    variants: Sequence[str] = VARIANTS,
     command: str | None = None,
     progress: bool | Progress = False,
 ) -> Diagnosis:
@@ -128,6 +134,9 @@ def diagnose(
         threads: PyTorch threads for this call, None to leave them.
         allow_pickle: See `tokendynamics.load`.
         levers: Whether parts are turned down as well, about 15 passes of each text; see `tokendynamics.levers`.
+        passes: How often the blocks run on their own output, too, for each variant; None leaves that out.
+        weights: With which weights they do; see `tokendynamics.deeper`.
+        variants: Of what; likewise.
         command: What to record as the command that makes this again; None for the Python call.
         progress: True for a progress bar, or a function; see `progress`.
 
@@ -141,37 +150,72 @@ def diagnose(
     """
     started = datetime.now(UTC)
     counting: dict[str, Any] = {"sinks": sinks, "sink_ratio": sink_ratio, "truncate": truncate}
+    further = None if passes is None else _Further(passes, weights, variants)
     with limited_threads(threads) as in_force, reporting(progress) as report:
         ckpt = _loaded(model, dtype=dtype, device=device, allow_pickle=allow_pickle, progress=report)
-        chosen = as_layers(layers, ckpt.architecture.layers)  # what is wrong is found before the work begins
-        prompts = default_texts() if texts is None else texts
-        measured = trace(ckpt, prompts, **counting, progress=report)
-        weights, refused = _audited(ckpt, value, fold_norms, singular, chosen, report)
-        paths = token_paths(ckpt, next(iter(named_prompts(prompts).values())), **counting)
-        tried, why_not = _tried(ckpt, prompts, counting, report) if levers else (None, "it was not asked for")
-    record = _record(ckpt, weights, measured, truncate, command, started, in_force)
-    words = judge(weights, measured, refused), conventions_of(weights, measured)
-    return Diagnosis(describe(ckpt), weights, measured, paths, *words, record, (), refused, tried, why_not)
+        auditing = _Auditing(value, fold_norms, singular, as_layers(layers, ckpt.architecture.layers))
+        found = _found(ckpt, texts, counting, auditing, further, levers, report)
+    audited, measured = found["audit"], found["trace"]
+    record = _record(ckpt, audited, measured, truncate, further, command, started, in_force)
+    verdict, conventions = judge(audited, measured, found["audit_refused"]), conventions_of(audited, measured)
+    return Diagnosis(describe(ckpt), verdict=verdict, conventions=conventions, manifest=record, **found)
+
+
+@dataclass(frozen=True)
+class _Auditing:
+    """How the weights are audited; see `audit`."""
+
+    value: ValueMap
+    fold_norms: bool | None
+    singular: Singular
+    layers: Sequence[int]
+
+
+@dataclass(frozen=True)
+class _Further:
+    """How the network is made deeper; see `deeper`."""
+
+    passes: int
+    weights: str
+    variants: Sequence[str]
+
+
+def _found(
+    ckpt: Checkpoint,
+    texts: Any,
+    counting: dict[str, Any],
+    auditing: _Auditing,
+    further: _Further | None,
+    levers: bool,
+    report: Progress,
+) -> dict[str, Any]:
+    """Return everything that is measured, by the fields of a `Diagnosis`; what is wrong is found before the work."""
+    prompts = default_texts() if texts is None else texts
+    if further is not None:
+        checked_deeper(further.passes, further.variants, further.weights, len(named_prompts(prompts)), "passes")
+    measured = trace(ckpt, prompts, **counting, progress=report)
+    weights, refused = _audited(ckpt, auditing, report)
+    paths = token_paths(ckpt, next(iter(named_prompts(prompts).values())), **counting)
+    tried, why_not = _tried(ckpt, prompts, counting, report) if levers else (None, "it was not asked for")
+    made, why_no_deeper = (None, "") if further is None else _deeper(ckpt, prompts, further, counting, report)
+    return {
+        "audit": weights, "audit_refused": refused, "trace": measured, "paths": paths, "levers": tried,
+        "levers_refused": why_not, "deeper": made, "deeper_refused": why_no_deeper,
+    }  # fmt: skip
 
 
 def _loaded(model: str | Path | nn.Module | Checkpoint, **options: Any) -> Checkpoint:
     return model if isinstance(model, Checkpoint) else load(model, **options)
 
 
-def _audited(
-    ckpt: Checkpoint,
-    value: ValueMap,
-    fold_norms: bool | None,
-    singular: Singular,
-    layers: Sequence[int],
-    report: Progress,
-) -> tuple[xr.Dataset | None, str]:
+def _audited(ckpt: Checkpoint, how: _Auditing, report: Progress) -> tuple[xr.Dataset | None, str]:
     """Return the audit, or None and why it was refused; only factors that are not found are a refusal.
 
     Called after the trace, which has run every weight: damaged ones are refused there, whatever their layout.
     """
     try:
-        return audit(ckpt, value, fold_norms, singular, layers=layers, progress=report), ""
+        found = audit(ckpt, how.value, how.fold_norms, how.singular, layers=how.layers, progress=report)
+        return found, ""
     except AttentionFactorsError as error:
         return None, error.reason
 
@@ -184,16 +228,30 @@ def _tried(ckpt: Checkpoint, texts: Any, counting: dict[str, Any], report: Progr
         return None, str(error)
 
 
+def _deeper(
+    ckpt: Checkpoint, texts: Any, further: _Further, counting: dict[str, Any], report: Progress
+) -> tuple[Deeper | None, str]:
+    """Return variants made deeper, or None and why there are none: a network that does not run on its own output."""
+    chosen: dict[str, Any] = {"weights": further.weights, "variants": further.variants}
+    try:
+        return find_deeper(ckpt, texts, further.passes, **chosen, truncate=counting["truncate"], progress=report), ""
+    except CheckpointError as error:
+        return None, str(error)
+
+
 def _record(
     ckpt: Checkpoint,
     weights: xr.Dataset | None,
     measured: xr.Dataset,
     truncate: bool,
+    further: _Further | None,
     command: str | None,
     started: datetime,
     threads: int,
 ) -> dict[str, Any]:
     parameters = _parameters(ckpt, weights, measured, truncate)
+    if further is not None:
+        parameters |= asdict(further) | {"variants": list(further.variants)}
     made_by = command or f"td.diagnose({ckpt.name!r})"
     return manifest(made_by, parameters, seed=ckpt.random_seed, started=started, threads=threads)
 

@@ -10,7 +10,8 @@ import numpy as np
 import xarray as xr
 
 FigureName = Literal[
-    "shares", "agreement", "norms", "updates", "attention", "components", "levers", "weights", "paths", "halved"
+    "shares", "agreement", "norms", "updates", "attention", "components", "levers", "deeper", "weights", "paths",
+    "halved",
 ]  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import xarray as xr
 
 from tokendynamics.diagnosis._convention import Convention
+from tokendynamics.diagnosis._deeper_found import Deeper
 from tokendynamics.diagnosis._layer_states import State
 from tokendynamics.diagnosis._levers_found import Levers
 from tokendynamics.diagnosis._stored import SUFFIXES, SUMMARY, TABLES, stored_fields, verdict_as_plain
@@ -38,6 +39,8 @@ class Diagnosis:
         audit_refused: Why there is no audit, in words; empty where there is one.
         levers: Which part makes the tokens agree, and what turning it down does; None where none was tried.
         levers_refused: Why none was tried, in words; empty where some were.
+        deeper: What happens when the blocks run again and again; None where that was not asked for, or refused.
+        deeper_refused: Why it was refused, in words; empty otherwise.
     """
 
     model: dict[str, Any]
@@ -51,6 +54,8 @@ class Diagnosis:
     audit_refused: str = ""
     levers: Levers | None = None
     levers_refused: str = ""
+    deeper: Deeper | None = None
+    deeper_refused: str = ""
 
     @typed_arguments
     def save(
@@ -132,7 +137,7 @@ def data_file_names(format: Format = "zarr", *, tables: Collection[str] = TABLES
         tables: Which there are; see `tables_of`.
 
     >>> data_file_names("netcdf")
-    ('audit.nc', 'trace.nc', 'paths.nc', 'levers.nc', 'what_if.nc', 'diagnosis.json')
+    ('audit.nc', 'trace.nc', 'paths.nc', 'levers.nc', 'what_if.nc', 'deeper.nc', 'diagnosis.json')
 
     Raises:
         ArgumentValueError: An unknown format, or one that cannot be written here.
@@ -147,8 +152,9 @@ def data_file_names(format: Format = "zarr", *, tables: Collection[str] = TABLES
 def tables_of(diagnosis: Diagnosis) -> dict[str, xr.Dataset]:
     """Return the datasets that a diagnosis has, by the name of their file."""
     levers, effect = (None, None) if (each := diagnosis.levers) is None else (each.table, each.effect)
+    deeper = None if diagnosis.deeper is None else diagnosis.deeper.table
     found = {"audit": diagnosis.audit, "trace": diagnosis.trace, "paths": diagnosis.paths}
-    found |= {"levers": levers, "what_if": effect}
+    found |= {"levers": levers, "what_if": effect, "deeper": deeper}
     return {name: table for name, table in found.items() if table is not None}
 
 
@@ -190,6 +196,8 @@ def summary(diagnosis: Diagnosis) -> dict[str, Any]:
         "audit_refused": diagnosis.audit_refused,
         "levers": None if diagnosis.levers is None else _answer(diagnosis.levers),
         "levers_refused": diagnosis.levers_refused,
+        "deeper": None if diagnosis.deeper is None else _said_of_deeper(diagnosis.deeper),
+        "deeper_refused": diagnosis.deeper_refused,
         "trace_spread": {str(name): plain(variable.values) for name, variable in spread.items()},
         "trace_mean": {"dims": {str(k): list(v.dims) for k, v in averaged.items()}, **trace},
         "prompts": dict(zip(diagnosis.trace.prompt.values.tolist(), diagnosis.trace.text.values.tolist(), strict=True)),
@@ -206,6 +214,13 @@ def levers_in_words(diagnosis: Diagnosis) -> str:
     return diagnosis.levers.text + (f" κ does not measure {other}: nothing was tried for it." if other else "")
 
 
+def deeper_in_words(diagnosis: Diagnosis) -> tuple[str, ...]:
+    """Return what happens when the network is made deeper, in sentences, or why that is not known."""
+    if diagnosis.deeper is None:
+        return (f"It was not made deeper: {diagnosis.deeper_refused or 'it was not asked for'}.",)
+    return diagnosis.deeper.sentences
+
+
 def _answer(levers: Levers) -> dict[str, Any]:
     return {
         "answer": levers.answer,
@@ -214,6 +229,15 @@ def _answer(levers: Levers) -> dict[str, Any]:
         "where": levers.where,
         "best": levers.best,
         "conventions": [asdict(each) for each in levers.conventions],
+    }
+
+
+def _said_of_deeper(deeper: Deeper) -> dict[str, Any]:
+    return {
+        "sentences": list(deeper.sentences),
+        "refused": deeper.refused,
+        "undecoded": deeper.undecoded,
+        "conventions": [asdict(each) for each in deeper.conventions],
     }
 
 

@@ -11,20 +11,21 @@ from typing import Any, TypeAlias, get_args
 import xarray as xr
 
 from tokendynamics.diagnosis._convention import Convention
+from tokendynamics.diagnosis._deeper_found import Deeper
 from tokendynamics.diagnosis._finding import FigureName, Finding
 from tokendynamics.diagnosis._layer_states import State
 from tokendynamics.diagnosis._levers_found import Answer, Levers
 from tokendynamics.diagnosis._prompt_trace import COMPONENTS, SINK_HANDLING, SITES
 from tokendynamics.diagnosis._verdict import Verdict, Worst
-from tokendynamics.numerics._arguments import as_integer, as_text
+from tokendynamics.numerics._arguments import as_choice, as_integer, as_text
 from tokendynamics.numerics._errors import ArgumentValueError, expected, shown
-from tokendynamics.pretrained._variant import PARTS
+from tokendynamics.pretrained._variant import NAMED, PARTS
 from tokendynamics.provenance._manifest import plain
 from tokendynamics.provenance._reading import read_json
 from tokendynamics.provenance._stores import read_store
 
 SUFFIXES: dict[str, str] = {"zarr": ".zarr", "netcdf": ".nc"}
-TABLES = ("audit", "trace", "paths", "levers", "what_if")
+TABLES = ("audit", "trace", "paths", "levers", "what_if", "deeper")
 SUMMARY = "diagnosis.json"
 OTHER_SUMMARY = "comparison.json"
 """Of a folder that `Comparison.save` wrote."""
@@ -75,8 +76,23 @@ DIMS: dict[str, Dims] = {
         "loss": ("model",),
         "loss_difference": (),
     },
+    "deeper": {
+        "consensus": ("variant", "prompt", "pass"),
+        "log_norm": ("variant", "prompt", "pass"),
+        "consensus_within": ("variant", "pass"),
+        "share_own": ("variant", "pass"),
+        "median_consensus": ("variant", "pass"),
+        "median_half_life": ("variant", "estimate"),
+        "median_collapse_pass": ("variant", "estimate"),
+        "fit_first": ("variant",),
+        "fit_last": ("variant",),
+        "status": ("variant", "prompt"),
+    },
 }
 """Variables that every reader of a diagnosis asks for; the rest stands and falls with them."""
+
+_OF_TEXTS: Dims = {"decoded": ("variant", "decoded_pass"), "distinct_1": ("variant", "decoded_pass")}
+"""Further ones of a network that was made deeper, where texts were decoded."""
 
 _LABELS = {"site": SITES, "sinks": SINK_HANDLING, "component": COMPONENTS, "part": PARTS}
 
@@ -102,18 +118,21 @@ def stored_fields(folder: Path) -> dict[str, Any]:
             "manifest": dict(summary["manifest"]),
             "audit_refused": as_text(summary.get("audit_refused", ""), "audit_refused"),
             "levers_refused": as_text(summary.get("levers_refused", ""), "levers_refused"),
+            "deeper_refused": as_text(summary.get("deeper_refused", ""), "deeper_refused"),
         }
-        absent = {name for name in ("audit", "levers") if summary.get(name) is None}
+        absent = {name for name in ("audit", "levers", "deeper") if summary.get(name) is None}
         absent |= {"what_if"} if (summary.get("levers") or {}).get("best") is None else set()
         tables = {name: table_of(folder, name, DIMS[name], _WANTED) for name in TABLES if name not in absent}
         _check_depth(found, tables)
-        levers = None
+        levers, deeper = None, None
         if "levers" in tables:
             levers = _levers(summary["levers"], tables.pop("levers"), tables.pop("what_if", None))
+        if "deeper" in tables:
+            deeper = _deeper(summary["deeper"], tables.pop("deeper"))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else error
         raise ArgumentValueError(expected("folder", _WANTED, f"{folder} ({reason})")) from error
-    return found | {"audit": None, "levers": levers} | tables
+    return found | {"audit": None, "levers": levers, "deeper": deeper} | tables
 
 
 def _levers(values: Any, table: xr.Dataset, effect: xr.Dataset | None) -> Levers:
@@ -130,6 +149,23 @@ def _levers(values: Any, table: xr.Dataset, effect: xr.Dataset | None) -> Levers
         conventions_of(values["conventions"]),
         best,
         effect,
+    )
+
+
+def _deeper(values: Any, table: xr.Dataset) -> Deeper:
+    undecoded = as_text(values["undecoded"], "undecoded")
+    for name in table.variant.values:
+        as_choice(str(name), "variant", NAMED)
+    for name, dims in _OF_TEXTS.items() if not undecoded else ():
+        came = table.variables[name].dims if name in table.variables else None
+        if came != dims:
+            raise ArgumentValueError(expected(f"deeper {name}", f"axes {dims}", came))
+    return Deeper(
+        table,
+        tuple(as_text(each, "sentences") for each in values["sentences"]),
+        conventions_of(values["conventions"]),
+        {as_text(name, "refused"): as_text(why, "refused") for name, why in values["refused"].items()},
+        undecoded,
     )
 
 

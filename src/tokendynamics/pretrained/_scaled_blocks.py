@@ -26,8 +26,9 @@ from tokendynamics.pretrained.discovery._layout import Layout
 _LARGEST = 2.0**20
 """States are divided where they are larger than this, or smaller than its inverse."""
 
-_AS_THEY_ARE = 60 * math.log(2)
-"""A final norm reads states of a scale up to this as they are: its epsilon counts beside small ones."""
+_AS_THEY_ARE = 30 * math.log(2)
+"""A final norm reads states of a scale up to this as they are: its epsilon counts beside small ones, and the squares of
+2^50, the largest that it is given, are within float32."""
 
 
 def why_not_scaled(layout: Layout, variant: Variant) -> str:

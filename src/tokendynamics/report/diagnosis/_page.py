@@ -16,6 +16,7 @@ from tokendynamics.diagnosis._result import Diagnosis
 from tokendynamics.report.diagnosis._agreement import agreement_figures
 from tokendynamics.report.diagnosis._attention import attention_figure
 from tokendynamics.report.diagnosis._components import components_figures
+from tokendynamics.report.diagnosis._deeper import deeper_parts
 from tokendynamics.report.diagnosis._levers import levers_parts
 from tokendynamics.report.diagnosis._norms import norms_figure
 from tokendynamics.report.diagnosis._shares import consensus_figure, shares_figure
@@ -30,6 +31,7 @@ _TITLES: dict[FigureName, str] = {
     "shares": "What do the tokens share?",
     "components": "Who does it?",
     "levers": "What can you try?",
+    "deeper": "What happens when it is made deeper?",
     "updates": "How large is each update?",
     "norms": "Do they grow?",
     "attention": "Who is attended to?",
@@ -37,7 +39,7 @@ _TITLES: dict[FigureName, str] = {
     "weights": "What do the weights say?",
     "paths": "Watch the tokens",
 }
-"""The sections in order, by the name that a finding links to."""
+"""The sections in order, by the name that a finding links to; what was not asked for has none."""
 
 _GLYPHS: dict[State, str] = {
     "spread": "⁘", "drawing together": "›‹", "consensus": "●", "rank collapse": "│", "anisotropic": "↗",
@@ -102,7 +104,9 @@ def _sections(diagnosis: Diagnosis, moving: Player) -> list[Section]:
         "weights": _of_the_weights(diagnosis),
         "paths": {"own": own, "figures": (token_paths_figure(diagnosis.paths),)},
     }
-    return [Section(name, title, **parts[name]) for name, title in _TITLES.items()]
+    if diagnosis.deeper is not None or diagnosis.deeper_refused:
+        parts["deeper"] = deeper_parts(diagnosis)
+    return [Section(name, title, **parts[name]) for name, title in _TITLES.items() if name in parts]
 
 
 def write_report(diagnosis: Diagnosis, path: str | Path, *, max_bytes: int | None = None) -> Path:
@@ -140,8 +144,9 @@ def _of_the_weights(diagnosis: Diagnosis) -> dict[str, Any]:
 
 
 def _conventions(diagnosis: Diagnosis) -> tuple[Convention, ...]:
-    own = () if diagnosis.levers is None else diagnosis.levers.conventions
-    return (*diagnosis.conventions, *(replace(each, name=f"Levers: {each.name}") for each in own))
+    further = {"Levers": diagnosis.levers, "Deeper": diagnosis.deeper}
+    own = [(name, each) for name, found in further.items() if found is not None for each in found.conventions]
+    return (*diagnosis.conventions, *(replace(each, name=f"{name}: {each.name}") for name, each in own))
 
 
 def _facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:

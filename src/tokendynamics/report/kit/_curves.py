@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import altair as alt
 
 from tokendynamics.report.kit._palette import INK, MUTED, PAPER
 from tokendynamics.report.kit._svg import WIDE, Drawing, Key, inline
+from tokendynamics.report.kit._text import power_of_ten
 
 HEIGHT = 270
 """Of a chart's plotting area in CSS pixels."""
@@ -274,7 +276,8 @@ def _y_axis(
         marks = log_ticks(low, high)
         shown = marks[:: math.ceil(len(marks) / _MOST_TICKS) or 1]
         # Six noughts would run into the title.
-        axis = alt.Axis(title=title, values=shown, format="," if low >= 1e-4 and high < 1e6 else "~e")
+        labels: dict[str, Any] = {"format": ","} if low >= 1e-4 and high < 1e6 else _labels(shown)
+        axis = alt.Axis(title=title, values=shown, **labels)
     else:
         low, high = min([*values, *(domain or ())], default=0.0), max([*values, *(domain or ())], default=1.0)
         within = domain is not None and (low, high) == domain
@@ -282,6 +285,15 @@ def _y_axis(
         form: dict[str, Any] = {"tickMinStep": 1} if whole else {"format": "~e"} if max(-low, high) >= 1e6 else {}
         axis = alt.Axis(title=title, tickCount=6, **form)
     return lambda field: alt.Y(f"{field}:Q", scale=scale, axis=axis)
+
+
+def _labels(marks: Sequence[float]) -> dict[str, Any]:
+    """Return how marks are written that are very large or small: as powers of ten, where all of them are."""
+    powers = {mark: round(math.log10(mark)) for mark in marks}
+    if any(not math.isclose(mark, 10.0**power) for mark, power in powers.items()):
+        return {"format": "~e"}
+    words = json.dumps({str(power): power_of_ten(power) for power in powers.values()}, ensure_ascii=False)
+    return {"labelExpr": f"{words}['' + round(log(datum.value) / LN10)]"}
 
 
 def log_ticks(low: float, high: float) -> list[float]:

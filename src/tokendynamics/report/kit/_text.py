@@ -56,7 +56,16 @@ def number(value: float | int | None, digits: int = 3) -> str:
         written = f"{rounded:,.{decimals}f}"
         return (written.rstrip("0").rstrip(".") if decimals else written).replace("-", "−")
     mantissa = number(rounded / 10.0**exponent, digits)
-    return f"{mantissa} × 10{str(exponent).translate(_SUPERSCRIPTS)}"
+    return f"{mantissa} × {power_of_ten(exponent)}"
+
+
+def power_of_ten(exponent: int) -> str:
+    """Write a power of ten.
+
+    >>> power_of_ten(-7), power_of_ten(12)
+    ('10⁻⁷', '10¹²')
+    """
+    return f"10{str(exponent).translate(_SUPERSCRIPTS)}"
 
 
 def count(value: int) -> str:

@@ -1,0 +1,229 @@
+"""What happens to tokens when a network is made deeper, and which of its parts that hangs on: variants side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from tokendynamics.diagnosis._decode import decode
+from tokendynamics.diagnosis._deeper_found import DECODED, Deeper
+from tokendynamics.diagnosis._deeper_words import conventions_of, sentences_of
+from tokendynamics.diagnosis._pass_measures import BY_PROMPT, OVER_PROMPTS
+from tokendynamics.diagnosis._passes import COLLAPSED, ESTIMATES, pass_options, passes
+from tokendynamics.diagnosis._trace import named_prompts
+from tokendynamics.numerics._arguments import as_choice, as_count, as_path, whole_numbers
+from tokendynamics.numerics._decline import Estimate, decline_of
+from tokendynamics.numerics._errors import (
+    ArgumentTypeError,
+    ArgumentValueError,
+    CheckpointError,
+    expected,
+    shown,
+)
+from tokendynamics.numerics._resources import check_fits
+from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.pretrained._checkpoint import Checkpoint
+from tokendynamics.pretrained._variant import NAMED
+from tokendynamics.provenance._progress import Progress, reporting
+
+VARIANTS = tuple(NAMED)
+_OWN_TO_A_VARIANT = ("variant", "scale", "drawn_whole")
+"""What `passes` records that differs between variants: coordinates of the table, by variant."""
+
+
+@typed_arguments
+def deeper(
+    ckpt: Checkpoint,
+    texts: Any,
+    n: int,
+    *,
+    variants: Sequence[str] = VARIANTS,
+    weights: str = "fixed",
+    feed_back: str = "after_norm",
+    positions: str = "once",
+    seed: int = 0,
+    decoded: Sequence[int] = DECODED,
+    truncate: bool = False,
+    store: str | Path | None = None,
+    progress: bool | Progress = False,
+) -> Deeper:
+    """Run a network and variants of it n times on their own output, side by side (`asymptotic` 7.5 and Table 3).
+
+    Each variant is a run of `passes`. One that the network cannot have (without norms where there are none) is left
+    out and named with the reason.
+
+    Args:
+        ckpt: From `tokendynamics.load`.
+        texts: Prompts, see `tokendynamics.trace`; κ needs two.
+        n: How many passes.
+        variants: Of "full", "no-ffn", "no-norm" and "attention-only"; they take the place of the checkpoint's own.
+        weights: See `tokendynamics.passes`, also for the next three.
+        feed_back: Likewise.
+        positions: Likewise.
+        seed: Likewise.
+        decoded: After which passes the first prompt is read by the language head, those beyond n left out; only the
+            network's own weights ("fixed") are read. Empty for none.
+        truncate: Whether a prompt longer than the context is cut; otherwise it is refused.
+        store: A folder for one file of each variant; runs that are there go on.
+        progress: True for a progress bar, or a function; see `trace`.
+
+    Raises:
+        ArgumentTypeError, ArgumentValueError: A wrong argument, or no variant that the network can have.
+        CheckpointError: A network that does not run on its own output, or has no known law.
+        MemoryLimitError: More passes than can be stored.
+
+    >>> from tokendynamics.pretrained import load
+    >>> found = deeper(load("random:distilgpt2"), "short", 2, weights="law", variants=("full", "attention-only"))
+    >>> found["consensus"].sizes["variant"], found.undecoded
+    (2, 'weights are drawn, and the language head belongs to others')
+    """
+    prompts = named_prompts(texts)
+    names = checked_deeper(n, variants, weights, len(prompts))
+    shared: dict[str, Any] = {"feed_back": feed_back, "positions": positions, "seed": seed}
+    pass_options(weights, feed_back, positions, None, None, seed)
+    steps = [step for step in _steps(decoded) if step <= n]
+    possible, refused = _possible(ckpt, names)
+    folder = None if store is None else as_path(str(store), "store")
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    runs: dict[str, xr.Dataset] = {}
+    with reporting(progress) as report:
+        for name in possible:
+            runs[name] = passes(
+                ckpt, prompts, n, weights=weights, variant=name, truncate=truncate, **shared,
+                store=None if folder is None else folder / f"{name}.npz", progress=_named(report, name),
+            )  # fmt: skip
+        table = _side_by_side(runs)
+        undecoded = "" if steps else "it was not asked for"
+        if weights != "fixed":
+            undecoded = "weights are drawn, and the language head belongs to others"
+        if not undecoded:
+            asked = _Decoding(ckpt, next(iter(prompts.values())), steps, shared, truncate)
+            table, undecoded = _with_texts(table, asked, report)
+    return Deeper(table, sentences_of(table, refused, undecoded), conventions_of(table), refused, undecoded)
+
+
+def checked_deeper(n: int, variants: Sequence[str], weights: str, prompts: int, argument: str = "n") -> tuple[str, ...]:
+    """Return the names of the variants, every choice held against what there is, before any work begins.
+
+    Args:
+        n: See `deeper`.
+        variants: See `deeper`.
+        weights: See `deeper`.
+        prompts: How many there are.
+        argument: What an error calls `n`.
+
+    Raises:
+        ArgumentTypeError, ArgumentValueError: A wrong argument.
+        MemoryLimitError: More passes than can be stored.
+
+    >>> checked_deeper(3, ["full", "no-norm"], "law", 1)
+    ('full', 'no-norm')
+    """
+    count = as_count(n, argument)
+    pass_options(weights, "after_norm", "once", None, None, 0)
+    names = tuple(as_choice(each, "variants", VARIANTS) for each in variants)
+    if not names or len(set(names)) < len(names):
+        raise ArgumentValueError(expected("variants", "different names, at least one", shown(list(names))))
+    check_fits(8 * count * len(names) * (len(BY_PROMPT) * prompts + len(OVER_PROMPTS)), argument, "fewer passes")
+    return names
+
+
+def _steps(decoded: Sequence[int]) -> list[int]:
+    steps = whole_numbers(decoded, "decoded")
+    if len(set(steps)) < len(steps) or (steps and min(steps) < 1):
+        raise ArgumentValueError(expected("decoded", "different numbers of passes from 1 on", steps))
+    return sorted(steps)
+
+
+def _possible(ckpt: Checkpoint, names: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Return the variants that the network can have, and of the others why not; refuse if it can have none."""
+    found: list[str] = []
+    refused: dict[str, str] = {}
+    errors: list[ArgumentValueError] = []
+    for name in names:
+        try:
+            with ckpt.varied(name):
+                found.append(name)
+        except ArgumentValueError as error:
+            refused[name] = str(error)
+            errors.append(error)
+    if not found:
+        raise errors[0]
+    return found, refused
+
+
+def _named(report: Progress, name: str) -> Progress:
+    def named(done: float, total: float, what: str) -> None:
+        report(done, total, f"{what}: {name}")
+
+    return named
+
+
+def _side_by_side(runs: Mapping[str, xr.Dataset]) -> xr.Dataset:
+    """Return the runs along a dim of variants, with what is read off the median over prompts."""
+    own = {key: [str(run.attrs.get(key, "")) for run in runs.values()] for key in _OWN_TO_A_VARIANT}
+    shared = {key: value for key, value in next(iter(runs.values())).attrs.items() if key not in own}
+    table = xr.concat(
+        [run.drop_attrs(deep=False) for run in runs.values()],
+        dim=xr.Variable("variant", list(runs)), data_vars="all", coords="minimal", compat="override", join="outer",
+    )  # fmt: skip
+    median = table.consensus.median("prompt", skipna=False).transpose("variant", "pass")
+    declines = [decline_of(row, COLLAPSED, shared["resolution"]) for row in median.values.tolist()]
+
+    def rows(estimates: list[Estimate]) -> tuple[tuple[str, ...], np.ndarray]:
+        values = np.array([[getattr(each, key) for key in ESTIMATES] for each in estimates])
+        return ("variant", "estimate"), values
+
+    table = table.assign(
+        median_consensus=median.assign_attrs(description="E, median over prompts while all are finite"),
+        median_half_life=rows([each.half_life for each in declines]),
+        median_collapse_pass=rows([each.reached for each in declines]),
+        fit_first=("variant", [each.first for each in declines]),
+        fit_last=("variant", [each.last for each in declines]),
+    )
+    names = {"variant": "changed", "scale": "scale", "drawn_whole": "drawn_whole"}
+    return table.assign_coords({names[key]: ("variant", words) for key, words in own.items()}).assign_attrs(shared)
+
+
+@dataclass(frozen=True)
+class _Decoding:
+    """What is decoded, and how."""
+
+    ckpt: Checkpoint
+    text: Any
+    steps: list[int]
+    shared: dict[str, Any]
+    truncate: bool
+
+
+def _with_texts(table: xr.Dataset, asked: _Decoding, report: Progress) -> tuple[xr.Dataset, str]:
+    """Add what each variant says of the first prompt while its states are finite; or return why nothing is said."""
+    if asked.ckpt.tokenizer is None:
+        return table, "there is no tokenizer, hence no text"
+    try:
+        rows = [_said(table, name, asked, _named(report, name)) for name in map(str, table.variant.values)]
+    except (ArgumentTypeError, CheckpointError) as error:
+        return table, str(error)
+    both = ("variant", "decoded_pass")
+    texts, shares = (np.array(each) for each in zip(*rows, strict=True))
+    table = table.assign(decoded=(both, texts), distinct_1=(both, shares))
+    return table.assign_coords(decoded_pass=asked.steps), ""
+
+
+def _said(table: xr.Dataset, name: str, asked: _Decoding, report: Progress) -> tuple[list[str], list[float]]:
+    """Return the texts of one variant and the share of different tokens in each."""
+    finite = np.isfinite(table.log_norm.sel(variant=name).isel(prompt=0).values)
+    steps = [step for step in asked.steps if finite[: step + 1].all()]
+    rest = len(asked.steps) - len(steps)
+    if not steps:
+        return [""] * rest, [np.nan] * rest
+    found = decode(
+        asked.ckpt, asked.text, steps, variant=name, truncate=asked.truncate, **asked.shared, progress=report
+    )
+    return [*map(str, found.decoded.values), *[""] * rest], [*map(float, found.distinct_1.values), *[np.nan] * rest]

@@ -1,0 +1,118 @@
+"""What happens when it is made deeper? Variants side by side, pass by pass, and what they say on the way."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from tokendynamics.diagnosis._deeper_found import Deeper
+from tokendynamics.diagnosis._deeper_words import first_lost, known_until, seen_below
+from tokendynamics.diagnosis._passes import COLLAPSED
+from tokendynamics.diagnosis._result import Diagnosis, deeper_in_words
+from tokendynamics.numerics._printable import printable, shortened
+from tokendynamics.report.diagnosis._deeper_curves import deeper_figures
+from tokendynamics.report.kit._figure import Cell, Table, cells
+from tokendynamics.report.kit._text import UNDEFINED, count, number, token_label
+
+_LONGEST = 400
+"""Characters of a decoded text on the page."""
+
+_OF_TEXTS = (
+    "The texts are the likeliest next token at every position of the first prompt, side by side, as the network's own "
+    "language head reads the states after so many passes. Pass 1 is the network as it is, in the variant “full”."
+)
+
+
+def deeper_parts(diagnosis: Diagnosis) -> dict[str, Any]:
+    """Return the parts of the section: sentences, variants side by side, curves over passes, decoded text.
+
+    Args:
+        diagnosis: From `tokendynamics.diagnose`, with passes asked for.
+    """
+    found = diagnosis.deeper
+    said = deeper_in_words(diagnosis)
+    if found is None:
+        return {"sentences": said}
+    texts = () if found.undecoded else (_texts(found),)
+    return {
+        "sentences": said,
+        "tables": (_side_by_side(found), *texts),
+        "variants": deeper_figures(found),
+        "notes": (_OF_TEXTS,) if texts else (),
+    }
+
+
+def _side_by_side(found: Deeper) -> Table:
+    columns = ["Variant", "E at the end", "κ at the end", "Half-life (passes)", f"E below {COLLAPSED:g}"]
+    columns += ["Status"] if found.undecoded else ["Share of different tokens", "Status"]
+    rows = tuple(_row(found, name) for name in found.variants)
+    over = found.table.sizes["prompt"]
+    of = "" if over == 1 else f", of the median of E over {over} prompts"
+    return Table(f"Variants side by side{of}; in brackets 90 % intervals", tuple(columns), rows)
+
+
+def _row(found: Deeper, name: str) -> tuple[Cell, ...]:
+    row = found.table.sel(variant=name)
+    values = row.median_consensus.values
+    half, reached = row.median_half_life.values, row.median_collapse_pass.values
+    middle = [_estimate(*map(float, half)), _reached(seen_below(values), *map(float, reached))]
+    if not found.undecoded:
+        middle.append(_different(row))
+    return (*cells([name, _end(values), _end(row.consensus_within.values)]), *middle, Cell(_status(row)))
+
+
+def _end(values: np.ndarray) -> float:
+    """Return the last value that is known; NaN if no pass has one."""
+    last = known_until(values)
+    return float(values[last]) if last > 0 else math.nan
+
+
+def _estimate(value: float, low: float, high: float) -> Cell:
+    if math.isnan(value):
+        return Cell(UNDEFINED, undefined=True, value=value)
+    if math.isinf(value):
+        return Cell("does not fall", sort="inf")
+    between = f"{number(low)} to {number(high)}" if math.isfinite(high) else f"{number(low)} or more"
+    return Cell(f"{number(value)} ({between})", sort=f"{value:.6g}")
+
+
+def _reached(seen: int | None, value: float, low: float, high: float) -> Cell:
+    if seen is not None:
+        return Cell(f"pass {count(seen)}", sort=str(seen))
+    if not math.isfinite(value):
+        return Cell("not seen", sort="inf")
+    between = f"{number(low)} to {number(high)}" if math.isfinite(high) else f"{number(low)} or later"
+    return Cell(f"not seen; extrapolated: {number(value)} ({between})", sort=f"{value:.6g}")
+
+
+def _different(row: xr.Dataset) -> Cell:
+    shares = [float(each) for each in row.distinct_1.values if math.isfinite(each)]
+    if not shares:
+        return Cell(UNDEFINED, undefined=True)
+    return Cell(f"{number(shares[0], 2)} → {number(shares[-1], 2)}", sort=f"{shares[-1]:.6g}")
+
+
+def _status(row: xr.Dataset) -> str:
+    lost = [place for place in first_lost(row) if place is not None]
+    if not lost:
+        return "all passes done"
+    return f"not finite from pass {count(min(lost))} on ({len(lost)} of {row.sizes['prompt']})"
+
+
+def _texts(found: Deeper) -> Table:
+    table = found.table
+    named = printable(str(table.prompt.values[0]))
+    rows = []
+    for place, step in enumerate(table.decoded_pass.values.tolist()):
+        texts = [_text(table.isel(variant=number_of, decoded_pass=place)) for number_of in range(len(found.variants))]
+        rows.append((*cells([int(step)]), *texts))
+    return Table(f"What it says after so many passes, of the prompt “{named}”", ("Pass", *found.variants), tuple(rows))
+
+
+def _text(one: xr.Dataset) -> Cell:
+    if not math.isfinite(float(one.distinct_1)):
+        return Cell("not finite", undefined=True)
+    return Cell(shortened(token_label(str(one.decoded.item())), _LONGEST))
