@@ -163,12 +163,12 @@ CASES: dict[str, tuple[list[list[float]], str]] = {
     "no directions": ([[NAN, NAN]], "full: tokens have no directions before the first pass"),
     "one of three lost": (
         [_halving(60), _halving(60), [*_halving(50), *[NAN] * 10]],
-        "at pass 40; a half-life of 4 passes (4 to 4). States are not finite any more in 1 of 3 prompts, first after "
-        "pass 51; medians end there.",
+        "at pass 40 (after pass 50 in 3 of 3 prompts); a half-life of 4 passes (4 to 4). States are not finite any more in "
+        "1 of 3 prompts, first after pass 51; medians end there.",
     ),
     "the middle one of three": (
         [_halving(60), _halving(60, 8.0), _halving(60, 2.0)],
-        "full: E falls from 1 to below 0.001 at pass 40;",
+        "full: E falls from 1 to below 0.001 at pass 40 (after pass 60 in 2 of 3 prompts);",
     ),
 }  # fmt: skip
 

@@ -130,6 +130,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "an answer of another": (lambda f: _answer(f, answer="do nothing"), "levers: expected one"),
     "no passes": (lambda f: shutil.rmtree(f / "deeper.zarr"), r"without deeper\.zarr"),
     "passes of another": (lambda f: _renamed(f / "deeper.zarr"), "variant: expected 'full', 'no-ffn'"),
+    "fits of another": (lambda f: _shorter(f / "deeper.zarr"), "deeper: expected fits within its passes"),
     "texts of nowhere": (lambda f: _deeper(f, undecoded=""), "deeper decoded: expected axes"),
     "sentences of another": (lambda f: _deeper(f, sentences=[1]), "sentences"),
     "no trace": (lambda f: shutil.rmtree(f / "trace.zarr"), r"without trace\.zarr or trace\.nc"),
@@ -156,6 +157,12 @@ def _renamed(path: Path) -> None:
     table = xr.open_zarr(path).load()
     shutil.rmtree(path)
     table.assign_coords(variant=["a", "b", "c", "d"]).drop_encoding().to_zarr(path, zarr_format=2)
+
+
+def _shorter(path: Path) -> None:
+    table = xr.open_zarr(path).load()
+    shutil.rmtree(path)
+    table.isel({"pass": slice(2)}).drop_encoding().to_zarr(path, zarr_format=2)
 
 
 def _pickled(path: Path) -> None:

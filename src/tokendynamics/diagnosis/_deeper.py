@@ -84,26 +84,17 @@ def deeper(
     """
     prompts = named_prompts(texts)
     names = checked_deeper(n, variants, weights, len(prompts))
-    shared: dict[str, Any] = {"feed_back": feed_back, "positions": positions, "seed": seed}
     pass_options(weights, feed_back, positions, None, None, seed)
+    shared: dict[str, Any] = {"feed_back": feed_back, "positions": positions, "seed": seed, "truncate": truncate}
     steps = [step for step in _steps(decoded) if step <= n]
     possible, refused = _possible(ckpt, names)
-    folder = None if store is None else as_path(str(store), "store")
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-    runs: dict[str, xr.Dataset] = {}
     with reporting(progress) as report:
-        for name in possible:
-            runs[name] = passes(
-                ckpt, prompts, n, weights=weights, variant=name, truncate=truncate, **shared,
-                store=None if folder is None else folder / f"{name}.npz", progress=_named(report, name),
-            )  # fmt: skip
-        table = _side_by_side(runs)
-        undecoded = "" if steps else "it was not asked for"
+        runs = _runs(ckpt, prompts, n, possible, shared | {"weights": weights}, store, report)
+        table, undecoded = _side_by_side(runs), "" if steps else "it was not asked for"
         if weights != "fixed":
             undecoded = "weights are drawn, and the language head belongs to others"
         if not undecoded:
-            asked = _Decoding(ckpt, next(iter(prompts.values())), steps, shared, truncate)
+            asked = _Decoding(ckpt, next(iter(prompts.values())), steps, shared)
             table, undecoded = _with_texts(table, asked, report)
     return Deeper(table, sentences_of(table, refused, undecoded), conventions_of(table), refused, undecoded)
 
@@ -158,6 +149,26 @@ def _possible(ckpt: Checkpoint, names: Sequence[str]) -> tuple[list[str], dict[s
     return found, refused
 
 
+def _runs(
+    ckpt: Checkpoint,
+    prompts: Mapping[str, Any],
+    n: int,
+    names: Sequence[str],
+    options: dict[str, Any],
+    store: str | Path | None,
+    report: Progress,
+) -> dict[str, xr.Dataset]:
+    """Return the run of each variant, each kept in a file of its own in the folder `store`."""
+    folder = None if store is None else as_path(str(store), "store")
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    files = {name: None if folder is None else folder / f"{name}.npz" for name in names}
+    return {
+        name: passes(ckpt, prompts, n, variant=name, store=file, progress=_named(report, name), **options)
+        for name, file in files.items()
+    }
+
+
 def _named(report: Progress, name: str) -> Progress:
     def named(done: float, total: float, what: str) -> None:
         report(done, total, f"{what}: {name}")
@@ -198,8 +209,7 @@ class _Decoding:
     ckpt: Checkpoint
     text: Any
     steps: list[int]
-    shared: dict[str, Any]
-    truncate: bool
+    options: dict[str, Any]
 
 
 def _with_texts(table: xr.Dataset, asked: _Decoding, report: Progress) -> tuple[xr.Dataset, str]:
@@ -223,7 +233,5 @@ def _said(table: xr.Dataset, name: str, asked: _Decoding, report: Progress) -> t
     rest = len(asked.steps) - len(steps)
     if not steps:
         return [""] * rest, [np.nan] * rest
-    found = decode(
-        asked.ckpt, asked.text, steps, variant=name, truncate=asked.truncate, **asked.shared, progress=report
-    )
+    found = decode(asked.ckpt, asked.text, steps, variant=name, progress=report, **asked.options)
     return [*map(str, found.decoded.values), *[""] * rest], [*map(float, found.distinct_1.values), *[np.nan] * rest]

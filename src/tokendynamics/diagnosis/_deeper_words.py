@@ -73,7 +73,7 @@ def _of_consensus(row: xr.Dataset, resolution: float) -> str:
         return f"E is below {COLLAPSED:g} before the first pass, so that nothing can fall."
     seen = seen_below(values)
     if seen is not None:
-        later = "" if values[last] < COLLAPSED else f", but is {end} again after pass {last:,}"
+        later = _in_how_many(row, last) if values[last] < COLLAPSED else f", but is {end} again after pass {last:,}"
         return f"E falls from {start} to below {COLLAPSED:g} at pass {seen:,}{later}; {_half_life(half)}."
     if values[last] <= resolution:
         return f"E falls from {start} to {end}, no more than rounding leaves; {_half_life(half)}."
@@ -94,6 +94,15 @@ def _of_consensus(row: xr.Dataset, resolution: float) -> str:
         f"which it would be at about pass {_many(reached.value)} ({_many(reached.low)} to "
         f"{_many(reached.high)})."
     )
+
+
+def _in_how_many(row: xr.Dataset, last: int) -> str:
+    """Say in how many prompts E is below the bound at the end: a median is silent about the others."""
+    prompts = row.sizes["prompt"]
+    if prompts == 1:
+        return ""
+    below = int((row.consensus.isel({"pass": last}) < COLLAPSED).sum())
+    return f" (after pass {last:,} in {below} of {prompts} prompts)"
 
 
 def seen_below(values: np.ndarray) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -153,11 +153,14 @@ def diagnose(
     further = None if passes is None else _Further(passes, weights, variants)
     with limited_threads(threads) as in_force, reporting(progress) as report:
         ckpt = _loaded(model, dtype=dtype, device=device, allow_pickle=allow_pickle, progress=report)
-        auditing = _Auditing(value, fold_norms, singular, as_layers(layers, ckpt.architecture.layers))
-        found = _found(ckpt, texts, counting, auditing, further, levers, report)
-    audited, measured = found["audit"], found["trace"]
-    record = _record(ckpt, audited, measured, truncate, further, command, started, in_force)
-    verdict, conventions = judge(audited, measured, found["audit_refused"]), conventions_of(audited, measured)
+        found = _found(ckpt, texts, counting, _Auditing(value, fold_norms, singular, layers), further, levers, report)
+    return _whole(ckpt, found, _record(ckpt, found, truncate, further, command, started, in_force))
+
+
+def _whole(ckpt: Checkpoint, found: dict[str, Any], record: dict[str, Any]) -> Diagnosis:
+    """Return what was found with what is said of it."""
+    verdict = judge(found["audit"], found["trace"], found["audit_refused"])
+    conventions = conventions_of(found["audit"], found["trace"])
     return Diagnosis(describe(ckpt), verdict=verdict, conventions=conventions, manifest=record, **found)
 
 
@@ -168,7 +171,7 @@ class _Auditing:
     value: ValueMap
     fold_norms: bool | None
     singular: Singular
-    layers: Sequence[int]
+    layers: Sequence[int] | None
 
 
 @dataclass(frozen=True)
@@ -190,6 +193,7 @@ def _found(
     report: Progress,
 ) -> dict[str, Any]:
     """Return everything that is measured, by the fields of a `Diagnosis`; what is wrong is found before the work."""
+    auditing = replace(auditing, layers=as_layers(auditing.layers, ckpt.architecture.layers))
     prompts = default_texts() if texts is None else texts
     if further is not None:
         checked_deeper(further.passes, further.variants, further.weights, len(named_prompts(prompts)), "passes")
@@ -241,15 +245,14 @@ def _deeper(
 
 def _record(
     ckpt: Checkpoint,
-    weights: xr.Dataset | None,
-    measured: xr.Dataset,
+    found: dict[str, Any],
     truncate: bool,
     further: _Further | None,
     command: str | None,
     started: datetime,
     threads: int,
 ) -> dict[str, Any]:
-    parameters = _parameters(ckpt, weights, measured, truncate)
+    parameters = _parameters(ckpt, found["audit"], found["trace"], truncate)
     if further is not None:
         parameters |= asdict(further) | {"variants": list(further.variants)}
     made_by = command or f"td.diagnose({ckpt.name!r})"

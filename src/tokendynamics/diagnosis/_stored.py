@@ -156,6 +156,10 @@ def _deeper(values: Any, table: xr.Dataset) -> Deeper:
     undecoded = as_text(values["undecoded"], "undecoded")
     for name in table.variant.values:
         as_choice(str(name), "variant", NAMED)
+    if not (
+        (table.fit_first >= 0) & (table.fit_first <= table.fit_last) & (table.fit_last < table.sizes["pass"])
+    ).all():
+        raise ArgumentValueError(expected("deeper", "fits within its passes", shown(table.fit_last.values.tolist())))
     for name, dims in _OF_TEXTS.items() if not undecoded else ():
         came = table.variables[name].dims if name in table.variables else None
         if came != dims:

@@ -88,7 +88,10 @@ def _figure(measure: _Measure, found: Deeper) -> Figure:
         return nothing(measure.ident, QUESTION, _why_not(measure, found), measure.label)
     log = last > _FAR_APART * max(1, min(ends))
     shown = _shown(last, log)
-    curves = [_curve(measure, place, name, shown, floor) for place, name in enumerate(found.variants)]
+    curves = [
+        _curve(measure, place, name, [k for k in shown if k <= ends[place]], floor)
+        for place, name in enumerate(found.variants)
+    ]
     fits = _fits(found, shown, measure)
     fitted = [Key("fit of the half-life", "line", MUTED, width=1.0)] if fits else []
     named = f"{measure.label} over passes"
@@ -118,8 +121,10 @@ def _why_not(measure: _Measure, found: Deeper) -> str:
 
 
 def _last_drawn(values: np.ndarray, floor: float) -> int:
-    drawn = np.flatnonzero(values[: known_until(values) + 1] > floor)
-    return int(drawn[-1]) if len(drawn) else 0
+    """Return where a curve ends: at the first value that rounding leaves for good, or the last that is known."""
+    known = known_until(values)
+    above = np.flatnonzero(values[: known + 1] > floor)
+    return min(int(above[-1]) + 1, known) if len(above) else 0
 
 
 def _shown(last: int, log: bool) -> list[int]:
@@ -133,14 +138,14 @@ def _shown(last: int, log: bool) -> list[int]:
 def _curve(measure: _Measure, place: int, name: str, shown: list[int], floor: float) -> Curve:
     colour, dash = LOOKS[name]
 
-    def end(values: np.ndarray | None) -> list[Number] | None:
-        """Return one end of the band; one that reaches below what rounding leaves ends there."""
+    def above(values: np.ndarray | None) -> list[Number] | None:
+        """Return the values, those that are rounding held at what it leaves."""
         return (
             None if values is None else [float(max(v, floor)) if np.isfinite(v) else None for v in values[place, shown]]
         )
 
-    middle = [float(value) if value > floor else None for value in measure.values[place, shown]]
-    return Curve(name, shown, middle, colour, low=end(measure.low), high=end(measure.high), dash=dash)
+    middle = above(measure.values) or []
+    return Curve(name, shown, middle, colour, low=above(measure.low), high=above(measure.high), dash=dash)
 
 
 def _fits(found: Deeper, shown: list[int], measure: _Measure) -> list[Curve]:
@@ -186,9 +191,9 @@ def _columns(measure: _Measure, found: Deeper, shown: list[int]) -> list[Column]
 
 def _of_axis(found: Deeper, last: int, log: bool, drawn: int, floor: float) -> str:
     passes = found.table.sizes["pass"] - 1
-    said = [f"What is below {number(floor, 2)} is rounding, and it is not drawn"]
+    said = [f"A curve ends where no more than rounding is left, at {number(floor, 2)}, or where states are not finite"]
     if last < passes:
-        said.append(f"; behind pass {count(last)} of {count(passes)} nothing is")
+        said.append(f"; behind pass {count(last)} of {count(passes)} there is none")
     if log:
         said.append(". Both axes are logarithmic, for some curves end much earlier; the embedding has no place there")
     if drawn < last:
