@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -122,3 +123,25 @@ def stacked_shares(axes: Axes, bars: Mapping[str, Mapping[str, float]], *, legen
         axes.figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=4)
     else:
         axes.set_yticklabels([])
+
+
+@paper_style()
+def layer_lines(axes: Axes, curves: Mapping[str, np.ndarray], label: str) -> None:
+    """Draw the median over sequences by layer, in a band of the middle 80 %, logarithmic upwards.
+
+    Values may be beyond any number, so that it is their logarithms that are drawn, under labels of powers of ten.
+
+    Args:
+        axes: The panel.
+        curves: Natural logarithms, (sequence, layer), by name, at most six names; layers from 0, the embedding.
+        label: Of the vertical axis.
+    """
+    for (name, logs), (colour, dash) in zip(curves.items(), LINES, strict=False):
+        known = np.isfinite(logs).all(axis=0)
+        layers, powers = np.flatnonzero(known), logs[:, known] / math.log(10)
+        low, middle, high = np.quantile(powers, [0.1, 0.5, 0.9], axis=0)
+        axes.fill_between(layers, low, high, fc=colour, ec="none", alpha=0.16, zorder=1)
+        axes.plot(layers, middle, color=colour, ls=dash, zorder=2, label=name)
+    axes.yaxis.set_major_formatter(lambda power, _: f"$10^{{{power:g}}}$" if abs(power) > 4 else f"{10**power:.4g}")
+    axes.set(xlabel="layer", ylabel=label)
+    axes.legend()

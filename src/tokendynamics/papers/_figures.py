@@ -34,6 +34,8 @@ from tokendynamics.papers.positional import _fig2b as fig2b
 from tokendynamics.papers.positional import _fig5 as positional_fig5
 from tokendynamics.papers.positional import _fig9a as fig9a
 from tokendynamics.papers.positional import _fig9b as fig9b
+from tokendynamics.papers.positional import _fig10 as fig10
+from tokendynamics.papers.positional import _fig11 as fig11
 from tokendynamics.papers.positional import _remark_3_2 as remark_3_2
 from tokendynamics.papers.positional import _remark_3_5 as remark_3_5
 from tokendynamics.papers.positional import _remark_4_2 as remark_4_2
@@ -146,6 +148,8 @@ FIGURES: Mapping[str, PaperFigure] = {
     "positional-table7": PaperFigure(
         table7, full=_TOLD, quick={**_UNTRAINED, "reinitialised": ("distilgpt2",), "seeds": (0,), "layers": 2}
     ),
+    "positional-fig10": PaperFigure(fig10, quick={**_UNTRAINED, "sequences": 2, "reinitialised": None}),
+    "positional-fig11": PaperFigure(fig11, full=_TOLD, quick={**_UNTRAINED, "lengths": (16, 64), "sequences": 3}),
     "positional-remark-3-2": PaperFigure(remark_3_2),
     "positional-remark-3-5": PaperFigure(remark_3_5, quick={"draws": 40}),
     "positional-remark-4-2": PaperFigure(remark_4_2, quick={"draws": 30}),
