@@ -49,13 +49,13 @@ def depth_curves(ckpt: Checkpoint, sequences: Int[Tensor, "sequence token"]) -> 
     final = np.full((2, len(sequences)), np.nan)
     for part in scaled_states(ckpt, list(sequences)):
         places = list(part.places)
-        norms = observables.norms(part.states.double())
+        norms = torch.linalg.vector_norm(part.states.double(), dim=-1)
         norm[places] = _log(norms.mean(dim=-1), part.log_scale)
         usual[places] = _log(_usual(norms), part.log_scale)
         apart = torch.stack([_mean_distance(states) for states in part.states])
         distance[places] = _log(apart, part.log_scale)
         if part.final_norm is not None:
-            final[0, places] = observables.norms(part.final_norm.double()).mean(dim=-1).log().numpy()
+            final[0, places] = torch.linalg.vector_norm(part.final_norm.double(), dim=-1).mean(dim=-1).log().numpy()
             final[1, places] = _mean_distance(part.final_norm).log().numpy()
     return DepthCurves(norm, distance, usual, *final)
 

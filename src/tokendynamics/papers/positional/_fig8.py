@@ -128,6 +128,9 @@ def groups(ckpt: Checkpoint, texts: Int[Tensor, "text token"], draws: int, seed:
     rows: list[list[tuple[float, float, float, float]]] = []
     for ids in texts:
         found, states = token_clusters(ckpt, ids), ckpt.states(ids).feed_forward.double()
+        if not bool(torch.isfinite(states).all()):
+            rows.append([(0.0, np.nan, np.nan, np.nan)] * (1 + found.sizes["layer"]))
+            continue
         kept = found["member"].isel(layer=-1).values >= 0
         start = direction_clusters(states[0, torch.from_numpy(kept)])
         own = [beside_chance(states[0], kept, start.count, start.silhouette, draws, seed)]
@@ -142,9 +145,7 @@ def groups(ckpt: Checkpoint, texts: Int[Tensor, "text token"], draws: int, seed:
 def beside_chance(
     states: Float64[Tensor, "token dim"], kept: np.ndarray, count: float, silhouette: float, draws: int, seed: int
 ) -> tuple[float, float, float, float]:
-    """Return what `Grouped` holds of one text and layer; NaN but for the count where there is no silhouette."""
-    if not np.isfinite(silhouette):
-        return count, np.nan, np.nan, np.nan
+    """Return what `Grouped` holds of one text and layer."""
     units = torch.nn.functional.normalize(states[torch.from_numpy(kept)], dim=-1)
     chance = silhouettes_by_chance(units, draws, seed)
     return count, silhouette, float(chance.mean()), float((chance < silhouette).mean())
