@@ -170,4 +170,4 @@ def grouped_paths(axes: Axes, positions: np.ndarray, member: np.ndarray) -> None
             axes.plot(*positions[:, place].T, color=colour, lw=0.5, alpha=0.6, zorder=1)
         axes.plot(*positions[-1, chosen].T, ls="none", marker="o", ms=3, mew=0.7, color=colour, mfc=START, label=label)
     axes.set(xlabel="first principal dimension", ylabel="second")
-    axes.legend(fontsize=6)
+    axes.legend(fontsize=6, frameon=True, framealpha=0.85, edgecolor="none")
