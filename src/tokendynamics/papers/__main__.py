@@ -9,11 +9,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tokendynamics import plots
-from tokendynamics.numerics._errors import ArgumentValueError, TokenDynamicsError
+from tokendynamics.numerics._errors import ArgumentValueError, TokenDynamicsError, expected
 from tokendynamics.numerics._resources import limited_threads
-from tokendynamics.papers._figures import FIGURES
+from tokendynamics.papers._figures import FIGURES, GIVEN
 from tokendynamics.papers._kept import store_record, summary, write_record
 from tokendynamics.papers._record import Record
+from tokendynamics.papers._text import real_text
 from tokendynamics.provenance._manifest import manifest
 from tokendynamics.provenance._whole import check_free, whole_folder
 
@@ -40,15 +41,32 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     names = list(dict.fromkeys(options.name)) or list(FIGURES)
     try:
+        given = _given(names, options)
         written = [entry for name in names for entry in _entries(name)]
         check_free(options.out, written, WRITER, overwrite=options.overwrite, keep=True, argument="--out")
-        return _run_all(names, options)
+        return _run_all(names, options, given)
     except (TokenDynamicsError, OSError) as error:
         _say(f"error: {error}")
         return 2 if isinstance(error, ArgumentValueError) else 1
 
 
-def _run_all(names: list[str], options: argparse.Namespace) -> int:
+def _given(names: list[str], options: argparse.Namespace) -> dict[str, str]:
+    """Return the user's model and text by the name of the argument, and refuse what no chosen figure takes.
+
+    Raises:
+        ArgumentValueError: It is taken by none, or the text cannot be read.
+    """
+    given = {name: getattr(options, name) for name in GIVEN if getattr(options, name) is not None}
+    for argument in given:
+        if not any(FIGURES[name].takes(argument) for name in names):
+            wanted = f"a figure that takes it: {', '.join(name for name in FIGURES if FIGURES[name].takes(argument))}"
+            raise ArgumentValueError(expected(f"--{argument}", wanted, ", ".join(names)))
+    if "text" in given:
+        real_text(given["text"])
+    return given
+
+
+def _run_all(names: list[str], options: argparse.Namespace, given: dict[str, str]) -> int:
     records: dict[str, Record] = {}
     widths: dict[str, float] = {}
     try:
@@ -57,7 +75,7 @@ def _run_all(names: list[str], options: argparse.Namespace) -> int:
                 _say(f"[{index}/{len(names)}] {name}: {FIGURES[name].title}")
                 started = datetime.now(UTC)
                 records[name] = FIGURES[name].reproduce(
-                    quick=options.quick, folder=options.runs or options.out / "learned"
+                    quick=options.quick, folder=options.runs or options.out / "learned", given=given
                 )
                 if options.records is not None:
                     store_record(name, records[name], options.records)
@@ -120,6 +138,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--runs", type=Path, metavar="FOLDER", help=learned)
     kept = "copy the numbers of each figure, as JSON and one page, to where the repository keeps them (docs/papers)"
     parser.add_argument("--records", type=Path, metavar="FOLDER", help=kept)
+    model = "for figures of real networks, in the place of their own: whatever tokendynamics.load reads"
+    parser.add_argument("--model", metavar="MODEL", help=model)
+    text = "a text file in UTF-8 for figures that read one, such as WikiText-103's test set; default: Python's help"
+    parser.add_argument("--text", metavar="FILE", help=text)
     parser.add_argument("--quick", action="store_true", help="fewer draws and starts: a minute or two in all")
     parser.add_argument("--threads", type=int, default=1, help="threads of the linear algebra, default 1")
     parser.add_argument("--overwrite", action="store_true", help="replace files in the way that no earlier run wrote")

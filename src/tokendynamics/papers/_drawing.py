@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -9,8 +10,9 @@ from typing import Literal
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
-from tokendynamics.plots._style import AXIS, BAND, END_HIDDEN, INK, LINES, MUTED, PATH, START, paper_style
+from tokendynamics.plots._style import AXIS, BAND, END_HIDDEN, INK, LINES, MUTED, PATH, START, THIN, paper_style
 
 _LETTERS_PER_INCH = 20
 _ROOM = 0.06
@@ -122,3 +124,50 @@ def stacked_shares(axes: Axes, bars: Mapping[str, Mapping[str, float]], *, legen
         axes.figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=4)
     else:
         axes.set_yticklabels([])
+
+
+@paper_style()
+def layer_lines(axes: Axes, curves: Mapping[str, np.ndarray], label: str) -> None:
+    """Draw the median over sequences by layer, in a band of the middle 80 %, logarithmic upwards.
+
+    Values may be beyond any number, so that it is their logarithms that are drawn, under labels of powers of ten.
+
+    Args:
+        axes: The panel.
+        curves: Natural logarithms, (sequence, layer), by name, at most six names; layers from 0, the embedding.
+        label: Of the vertical axis.
+    """
+    for (name, logs), (colour, dash) in zip(curves.items(), LINES, strict=False):
+        known = np.isfinite(logs).all(axis=0)
+        layers, powers = np.flatnonzero(known), logs[:, known] / math.log(10)
+        low, middle, high = np.quantile(powers, [0.1, 0.5, 0.9], axis=0)
+        axes.fill_between(layers, low, high, fc=colour, ec="none", alpha=0.16, zorder=1)
+        axes.plot(layers, middle, color=colour, ls=dash, zorder=2, label=name)
+    if np.ptp(axes.get_ylim()) > 2:
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.yaxis.set_major_formatter(lambda power, _: f"$10^{{{power:g}}}$" if abs(power) > 4 else f"{10**power:.4g}")
+    axes.set(xlabel="layer", ylabel=label)
+    axes.legend()
+
+
+_GROUPS = (*(colour for colour, _ in LINES), AXIS, THIN)
+"""Colours of up to eight groups."""
+
+
+@paper_style()
+def grouped_paths(axes: Axes, positions: np.ndarray, member: np.ndarray) -> None:
+    """Draw tokens' paths in a plane, coloured by group, with an open circle at the end of each.
+
+    Args:
+        axes: The panel.
+        positions: (layer, token, 2); NaN for a token that is not drawn.
+        member: Number of each token's group, 0 to 7, the largest first; −1 for a token that is in none.
+    """
+    for group in range(int(member.max()) + 1):
+        colour, chosen = _GROUPS[group], np.flatnonzero(member == group)
+        label = f"group {group + 1}: {len(chosen)} tokens" if member.max() else f"no clear groups: {len(chosen)} tokens"
+        for place in chosen:
+            axes.plot(*positions[:, place].T, color=colour, lw=0.5, alpha=0.6, zorder=1)
+        axes.plot(*positions[-1, chosen].T, ls="none", marker="o", ms=3, mew=0.7, color=colour, mfc=START, label=label)
+    axes.set(xlabel="first principal dimension", ylabel="second")
+    axes.legend(fontsize=6, frameon=True, framealpha=0.85, edgecolor="none")

@@ -12,6 +12,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from tokendynamics.papers._given import in_record
 from tokendynamics.papers._record import Record
 from tokendynamics.papers.asymptotic import _fig1 as fig1
 from tokendynamics.papers.asymptotic import _fig2 as fig2
@@ -31,14 +32,22 @@ from tokendynamics.papers.positional import _fig1 as positional_fig1
 from tokendynamics.papers.positional import _fig2a as fig2a
 from tokendynamics.papers.positional import _fig2b as fig2b
 from tokendynamics.papers.positional import _fig5 as positional_fig5
+from tokendynamics.papers.positional import _fig8 as fig8
 from tokendynamics.papers.positional import _fig9a as fig9a
 from tokendynamics.papers.positional import _fig9b as fig9b
+from tokendynamics.papers.positional import _fig10 as fig10
+from tokendynamics.papers.positional import _fig11 as fig11
 from tokendynamics.papers.positional import _remark_3_2 as remark_3_2
 from tokendynamics.papers.positional import _remark_3_5 as remark_3_5
 from tokendynamics.papers.positional import _remark_4_2 as remark_4_2
+from tokendynamics.papers.positional import _table7 as table7
 
 _HOW = ("folder", "progress", "threads")
 """Arguments that no number hangs on."""
+
+
+GIVEN = ("model", "text")
+"""Arguments that a user may hand to every figure which has them."""
 
 
 def _told(done: float, total: float, what: str) -> None:
@@ -62,27 +71,45 @@ class PaperFigure:
     quick: Mapping[str, Any] = field(default_factory=dict)
     resumable: bool = False
 
-    def reproduce(self, *, quick: bool = False, folder: str | Path | None = None) -> Record:
+    def reproduce(
+        self, *, quick: bool = False, folder: str | Path | None = None, given: Mapping[str, str] | None = None
+    ) -> Record:
         """Compute and compare, at the size of the paper or quickly.
 
         Args:
             quick: Whether at the reduced size.
             folder: Where a resumable figure keeps parts of the work; the others do not need it.
+            given: A "model" and a "text" of the user's; those that the figure does not take are left aside.
         """
         kept = {"folder": folder} if self.resumable else {}
-        given = self.quick if quick else self.full
-        record = replace(self.module.reproduce(**given, **kept), arguments=self.arguments(quick=quick))
-        return replace(record, quick=dict(self.quick)) if quick else record
+        chosen = self._chosen(quick, given or {})
+        record = replace(self.module.reproduce(**chosen, **kept), arguments=self.arguments(quick=quick, given=given))
+        if not quick:
+            return record
+        return replace(record, quick={name: value for name, value in self.quick.items() if chosen[name] == value})
 
-    def arguments(self, *, quick: bool = False) -> dict[str, Any]:
-        """Return sizes, seeds and tolerances that `reproduce` computes with, those left at their defaults too."""
+    def takes(self, argument: str) -> bool:
+        """Say whether `reproduce` has a keyword of that name."""
+        return argument in inspect.signature(self.module.reproduce).parameters
+
+    def _chosen(self, quick: bool, given: Mapping[str, str]) -> dict[str, Any]:
+        """Return what `reproduce` is called with: a user's model and text take the place of the figure's own."""
+        own = self.quick if quick else self.full
+        return {**own, **{name: value for name, value in given.items() if self.takes(name)}}
+
+    def arguments(self, *, quick: bool = False, given: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """Return sizes, seeds and tolerances that `reproduce` computes with, those left at their defaults too.
+
+        Of a model or a text that is a path there is the name and a digest: a record says nothing of the machine.
+        """
         parameters = inspect.signature(self.module.reproduce).parameters.values()
         named = {one.name: one.default for one in parameters if one.kind is one.KEYWORD_ONLY}
         # A figure that learns takes the size of its task as further keywords.
         sized = asdict(Size()) if any(one.kind is one.VAR_KEYWORD for one in parameters) else {}
+        found = {**named, **sized, **self._chosen(quick, given or {})}
         return {
-            name: value
-            for name, value in {**named, **sized, **(self.quick if quick else self.full)}.items()
+            name: in_record(name, value) if name in GIVEN else value
+            for name, value in found.items()
             if name not in _HOW
         }
 
@@ -97,6 +124,7 @@ class PaperFigure:
 
 
 _TOLD = {"progress": _told}
+_UNTRAINED = {"model": "random:distilgpt2:1"}
 _LEARNED = {"categories": 4, "positions": 8, "batch": 200, "steps": 10, "inner": 10, "seeds": 2}
 
 FIGURES: Mapping[str, PaperFigure] = {
@@ -117,8 +145,14 @@ FIGURES: Mapping[str, PaperFigure] = {
     "positional-fig2a": PaperFigure(fig2a, quick={"systems": 8}),
     "positional-fig2b": PaperFigure(fig2b),
     "positional-fig5": PaperFigure(positional_fig5),
+    "positional-fig8": PaperFigure(fig8, full=_TOLD, quick={**_UNTRAINED, "texts": 2, "tokens": 20, "draws": 5}),
     "positional-fig9a": PaperFigure(fig9a),
     "positional-fig9b": PaperFigure(fig9b),
+    "positional-table7": PaperFigure(
+        table7, full=_TOLD, quick={**_UNTRAINED, "reinitialised": ("distilgpt2",), "seeds": (0,), "layers": 2}
+    ),
+    "positional-fig10": PaperFigure(fig10, quick={**_UNTRAINED, "sequences": 2, "reinitialised": None}),
+    "positional-fig11": PaperFigure(fig11, full=_TOLD, quick={**_UNTRAINED, "lengths": (16, 64), "sequences": 3}),
     "positional-remark-3-2": PaperFigure(remark_3_2),
     "positional-remark-3-5": PaperFigure(remark_3_5, quick={"draws": 40}),
     "positional-remark-4-2": PaperFigure(remark_4_2, quick={"draws": 30}),

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, CheckpointError, expected
 from tokendynamics.pretrained._checkpoint import Checkpoint
-from tokendynamics.pretrained._encoding import pieces_of
+from tokendynamics.pretrained._encoding import encode_bytes, pieces_of
 from tokendynamics.pretrained._other_libraries import refusing, silenced
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
@@ -64,6 +65,27 @@ def prepared(ckpt: Checkpoint, item: Any, *, truncate: bool = False, argument: s
         text = item.name if isinstance(item, Path) else "an image"
         return Prepared(_pixels(ckpt, item, argument), text, None)
     raise ArgumentTypeError(expected(argument, _WANTED, type(item).__name__))
+
+
+def ids_of_any_length(ckpt: Checkpoint, text: str, argument: str = "text") -> Int[Tensor, " token"]:
+    """Return the token ids of a text, however long it is: its tokens alone, without special ones around them.
+
+    Args:
+        ckpt: From `load`; an untrained one without a tokenizer reads bytes.
+        text: Some text.
+        argument: What an error calls it.
+
+    Raises:
+        ArgumentTypeError, ArgumentValueError, CheckpointError: See `Checkpoint.encode`.
+    """
+    facts, tokenizer = ckpt.architecture, ckpt.tokenizer
+    if facts.vocabulary is None or tokenizer is None:
+        # Refuses a network that reads no text, and a trained one without a tokenizer.
+        ckpt.encode(text[:1], truncate=True, argument=argument)
+        return encode_bytes(text, int(facts.vocabulary or 0), None, truncate=False, argument=argument).ids[0]
+    with refusing(lambda words: CheckpointError(expected("tokenizer", "one that can encode", words))), silenced():
+        ids = tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)["input_ids"]
+    return torch.tensor(ids, dtype=torch.long)
 
 
 def _token_ids(item: Any) -> Tensor | None:
