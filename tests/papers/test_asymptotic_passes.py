@@ -137,31 +137,36 @@ def test_figure_8_pads_with_zero_embeddings_and_draws_every_matrix_alike(tiny: s
 
     network: Any = untrained_twin(td.load(tiny), 9, fig8.STD).model
     assert float(network.h[1].mlp.c_proj.weight.std()) == pytest.approx(0.02, rel=0.05)
-    lengths = [len(text.encode()) for text in fig8.PROMPTS]
-    for number, (text, length) in enumerate(zip(fig8.PROMPTS, lengths, strict=True), start=1):
-        padded, plain = (record.results[name][number - 1] for name in ("padded", "plain"))
+    *padded, plain = record.results["curves"]
+    assert [each.name for each in (padded[4], plain)] == ["prompt 5", "prompt 5, not padded"]
+    longest = max(len(text.encode()) for text in fig8.PROMPTS)
+    for text, found in zip(fig8.PROMPTS, padded, strict=True):
+        length = len(text.encode())
         x = network.wte(torch.tensor([list(text.encode())])) + network.wpe.weight[:length]
         with torch.no_grad():
-            assert padded.energy[0] == pytest.approx(energy(x[0]), rel=1e-4)
-            x = torch.cat([x, torch.zeros(1, max(lengths) - length, 32)], dim=1)
-            for pass_number in (1, 2):
+            assert found.energy[0] == pytest.approx(energy(x[0]), rel=1e-4)
+            x = torch.cat([x, torch.zeros(1, longest - length, 32)], dim=1)
+            for number in (1, 2):
                 for block in network.h:
                     out = block(x)
                     x = out[0] if isinstance(out, tuple) else out
                 x = network.ln_f(x)
-                assert padded.energy[pass_number] == pytest.approx(energy(x[0]), rel=1e-4)
-                # No token sees what is behind it: the prompt's own tokens go as they would without padding.
-                assert plain.energy[pass_number] == pytest.approx(energy(x[0, :length]), rel=1e-4)
-    ratio = record["prompt 5: E after pass 1, padded over as it is"].ours
-    assert ratio == record.results["padded"][4].energy[1] / record.results["plain"][4].energy[1]
+                assert found.energy[number] == pytest.approx(energy(x[0]), rel=1e-4)
+                if found is padded[4]:
+                    # No token sees what is behind it: the prompt's own tokens go as they would without padding.
+                    assert plain.energy[number] == pytest.approx(energy(x[0, :length]), rel=1e-4)
+    assert (plain.tokens, padded[4].tokens) == (len(fig8.PROMPTS[4].encode()), longest)
+    ratio = record["prompt 5: E after pass 1, padded over not padded"].ours
+    assert ratio == padded[4].energy[1] / plain.energy[1] != 1
+    assert len(fig8.draw(record).axes[0].get_legend().get_texts()) == 7
 
 
 def test_what_padding_changes_is_said_as_it_is() -> None:
     early, late, never = curve(0.9, 1e-4, 1e-5), curve(0.9, 0.5, 1e-5), curve(0.9, 0.5, 0.4)
-    assert fig8.padding([early, late], [early, late]) == "Padding does not change that number of passes."
-    assert fig8.padding([late, late], [early, late]) == "Padding changes that number of passes by +0 to +1."
-    assert fig8.padding([early], [late]) == "Padding changes that number of passes by -1 to -1."
-    assert fig8.padding([early], [never]).startswith("Not all collapse")
+    assert fig8.padding(early, early) == "Padding 7 tokens to 7 does not change that number (it)."
+    assert fig8.padding(late, early) == "Padding 7 tokens to 7 changes that number by +1 (it)."
+    assert fig8.padding(early, late) == "Padding 7 tokens to 7 changes that number by -1 (it)."
+    assert fig8.padding(early, never) == fig8.padding(never, late) == "it does not get there both padded and as it is."
 
 
 def test_runs_go_on_from_their_folder(tiny: str, tmp_path: Path) -> None:

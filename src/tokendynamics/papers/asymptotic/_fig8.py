@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -52,7 +53,7 @@ def reproduce(
     folder: str | Path | None = None,
     progress: bool | Progress = False,
 ) -> Record:
-    """Measure E after each pass for each prompt, padded and as it is.
+    """Measure E after each pass for each prompt, padded, and for the shortest without padding as well.
 
     Args:
         model: Whose tokenizer makes tokens of the prompts.
@@ -65,58 +66,52 @@ def reproduce(
     untrained, read = random_network(network, model)
     ckpt = untrained_twin(untrained, seed, STD)
     prompts = {f"prompt {number}": text for number, text in enumerate(PROMPTS, start=1)}
-    longest = max(ckpt.encode(text).ids.shape[1] for text in PROMPTS)
+    lengths = {name: ckpt.encode(text).ids.shape[1] for name, text in prompts.items()}
+    longest, shortest = max(lengths.values()), min(lengths, key=lambda name: lengths[name])
     padded = run_curves(ckpt, prompts, passes, pad_to=longest, folder=folder, progress=progress)
-    plain = run_curves(
-        ckpt,
-        {f"{name} as it is": text for name, text in prompts.items()},
-        passes,
-        until=COLLAPSED,
-        folder=folder,
-        progress=progress,
-    )
+    alone = {f"{shortest}, not padded": prompts[shortest]}
+    (plain,) = run_curves(ckpt, alone, passes, folder=folder, progress=progress)
+    (counterpart,) = (curve for curve in padded if curve.name == shortest)
     rows = [row for curve in padded for row in consensus_rows(curve, "paper")]
     rows += [row for curve in padded for row in decrease_rows(curve, "reading")]
-    rows += [row for pair in zip(padded, plain, strict=True) for row in padding_rows(*pair)]
-    rows.append(passing_time([*padded, *plain]))
+    rows += padding_rows(counterpart, plain)
+    rows.append(passing_time([*padded, plain]))
     return Record(
         paper="asymptotic",
         figure="Figure 8",
         statement=f"Five prompts, padded to {longest} tokens, through the same weights in each pass: "
-        f"{'; '.join(map(ends, padded))}. {padding(padded, plain)}",
+        f"{'; '.join(map(ends, padded))}. {padding(counterpart, plain)}",
         quantities=tuple(rows),
         invented=f"the weights: all matrices of {in_short(untrained)}, those of the embedding too, from N(0, {STD}²), "
         f"biases 0 and gains 1, drawn once with seed {seed}; padding by zero embeddings behind the prompt, which count "
         f"from the first pass on; {passes} passes instead of 2000; the texts read {read}; {CHOICES}",
         seed=seed,
-        results={"padded": padded, "plain": plain},
+        results={"curves": [*padded, plain]},
     )
 
 
 def padding_rows(padded: Curve, plain: Curve) -> list[Quantity]:
-    """Return what padding changes for one prompt; nothing is expected of it."""
+    """Return what padding changes for a prompt; nothing is expected of it."""
     return [
         measured(f"{plain.name}: tokens, of {padded.tokens} when padded", float(plain.tokens)),
-        measured(f"{plain.name}: first pass with E below 0.001", plain.below),
-        measured(f"{padded.name}: E after pass 1, padded over as it is", float(padded.energy[1] / plain.energy[1])),
+        measured(f"{plain.name}: first pass with E below {COLLAPSED:g}", plain.below),
+        measured(f"{padded.name}: E after pass 1, padded over not padded", float(padded.energy[1] / plain.energy[1])),
+        measured(f"{padded.name}: E after the last pass, padded over not padded", padded.energy[-1] / plain.energy[-1]),
     ]
 
 
-def padding(padded: list[Curve], plain: list[Curve]) -> str:
-    """Say how many passes earlier or later padded prompts collapse."""
-    changes = [one.below - other.below for one, other in zip(padded, plain, strict=True)]
-    if not all(change == change for change in changes):
-        return "Not all collapse with padding and without, so that the passes cannot be compared."
-    low, high = min(changes), max(changes)
-    if low == high == 0:
-        return "Padding does not change that number of passes."
-    return f"Padding changes that number of passes by {low:+.0f} to {high:+.0f}."
+def padding(padded: Curve, plain: Curve) -> str:
+    """Say how many passes earlier or later a padded prompt collapses."""
+    change = padded.below - plain.below
+    if math.isnan(change):
+        return f"{padded.name} does not get there both padded and as it is."
+    if change == 0:
+        return f"Padding {plain.tokens} tokens to {padded.tokens} does not change that number ({padded.name})."
+    return f"Padding {plain.tokens} tokens to {padded.tokens} changes that number by {change:+.0f} ({padded.name})."
 
 
 def draw(record: Record) -> Figure:
-    """Draw E of the five prompts, padded on the left, as they are on the right."""
-    titles = ["padded, as in the paper", "as they are"]
-    figure, panels = plots.panels(2, width=plots.DOUBLE, height=2.9, titles=titles)
-    for panel, group in zip(panels, ("padded", "plain"), strict=True):
-        draw_energy(panel, record.results[group])
+    """Draw E of the five prompts, and of the one with most padding without it."""
+    figure, (panel,) = plots.panels(width=plots.DOUBLE, height=3.2)
+    draw_energy(panel, record.results["curves"])
     return footnote(figure, f"Invented: {record.invented}.")
