@@ -156,6 +156,7 @@ def test_figure_8_pads_with_zero_embeddings_and_draws_every_matrix_alike(tiny: s
                     # No token sees what is behind it: the prompt's own tokens go as they would without padding.
                     assert plain.energy[number] == pytest.approx(energy(x[0, :length]), rel=1e-4)
     assert (plain.tokens, padded[4].tokens) == (len(fig8.PROMPTS[4].encode()), longest)
+    assert record["seconds of all runs so far"].ours == pytest.approx(plain.seconds + padded[0].seconds, rel=1e-12)
     ratio = record["prompt 5: E after pass 1, padded over not padded"].ours
     assert ratio == padded[4].energy[1] / plain.energy[1] != 1
     assert len(fig8.draw(record).axes[0].get_legend().get_texts()) == 7
@@ -194,9 +195,9 @@ def test_words_that_get_more_varied_again_are_said_to() -> None:
     worse, better = words([0.6, 0.1, 0.05]), words([0.6, 0.1, 0.3])
     assert table3.repetitiveness(worse) == (
         "after 1, 5 and 10 passes 60 %, 10 %, 5 % of the tokens are different. "
-        "The text gets no less repetitive from one to the next."
+        "That share never rises from one to the next."
     )
-    assert table3.repetitiveness(better).endswith("The text gets less repetitive from 5 to 10 passes.")
+    assert table3.repetitiveness(better).endswith("That share rises from 5 to 10 passes.")
     expected = [(worse, ["yes", "yes", "yes"]), (better, ["no", "no", "no"])]
     for table, verdicts in expected:
         rows = [row for row in table3.repetition_rows(table) if row.verdict != "measured"]

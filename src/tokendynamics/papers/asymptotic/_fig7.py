@@ -58,8 +58,8 @@ def reproduce(
         paper="asymptotic",
         figure="Figure 7",
         statement="With weights that are new for each pass, and without the feed-forward part of every layer (with its "
-        f"norm and skip connection): {'; '.join(map(ends, curves))}. E falls with each pass until it is rounding: "
-        f"{'; '.join(map(decreases, curves))}.",
+        f"norm and skip connection): {'; '.join(map(ends, curves))}. Whether E falls in each pass, until it is "
+        f"rounding: {'; '.join(map(decreases, curves))}.",
         quantities=tuple(rows),
         invented=f"the weights, those of {in_short(ckpt)} as transformers initialises it, drawn by the law of what "
         f"they give, seed {seed}; the text read {read}, {curves[0].tokens} tokens; "

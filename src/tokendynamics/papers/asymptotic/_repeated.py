@@ -44,7 +44,7 @@ class Curve:
         floor: E below which states differ by rounding alone.
         half_life: Of E in passes, with the ends of its 90 % interval.
         tokens: How many count.
-        seconds: How long all curves of its run took, also where that was before.
+        seconds: How long all curves of its run took so far: before, and beyond these passes, too.
     """
 
     name: str
@@ -97,10 +97,11 @@ def run_curves(
         store = Path(folder) / f"passes-{hashlib.sha256(told.encode()).hexdigest()[:16]}.npz"
     with _clock(store) as elapsed:
         found = passes(ckpt, dict(prompts), count, store=store, progress=_thinned(progress), **how)
+        seconds = elapsed()
     lengths = [how.get("pad_to") or ckpt.encode(text).ids.shape[1] for text in prompts.values()]
     halves = [(float(row[0]), float(row[1]), float(row[2])) for row in found["half_life"].values]
     return [
-        Curve(name, energy, float(found.attrs["resolution"]), half, length, elapsed())
+        Curve(name, energy, float(found.attrs["resolution"]), half, length, seconds)
         for name, energy, half, length in zip(prompts, found["consensus"].values, halves, lengths, strict=True)
     ]
 
@@ -151,8 +152,8 @@ def in_short(ckpt: Checkpoint) -> str:
 
 
 def passing_time(curves: Sequence[Curve]) -> Quantity:
-    """Return how long the runs took, of which one may have several curves."""
-    return measured("seconds of passing, all runs", sum({curve.seconds for curve in curves}))
+    """Return how long the runs took so far, of which one may have several curves."""
+    return measured("seconds of all runs so far", sum({curve.seconds for curve in curves}))
 
 
 def consensus_rows(curve: Curve, source: Source, within: int | None = None) -> list[Quantity]:

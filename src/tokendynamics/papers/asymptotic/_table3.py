@@ -104,15 +104,15 @@ def repetition_rows(table: xr.Dataset) -> list[Quantity]:
 
 
 def repetitiveness(table: xr.Dataset) -> str:
-    """Say how many tokens differ after each number of passes, and whether the text gets ever more repetitive."""
+    """Say how many tokens differ after each number of passes, and whether there are ever more again."""
     counts = table["pass"].values.tolist()
     shares = dict(zip(counts, table["distinct_1"].values.tolist(), strict=True))
     listed = ", ".join(f"{100 * share:.0f} %" for share in shares.values())
     said = f"after {_listed(counts)} passes {listed} of the tokens are different. "
     worse = [f"from {before} to {after}" for before, after in pairwise(counts) if shares[after] > shares[before]]
     if worse:
-        return f"{said}The text gets less repetitive {' and '.join(worse)} passes."
-    return f"{said}The text gets no less repetitive from one to the next."
+        return f"{said}That share rises {' and '.join(worse)} passes."
+    return f"{said}That share never rises from one to the next."
 
 
 def _decoded(table: xr.Dataset) -> dict[int, str]:
