@@ -287,6 +287,19 @@ def test_the_baseline_is_the_same_architecture_with_initial_weights(tiny: Callab
     assert found.first_difference.part == "embedding"
 
 
+def test_a_twin_with_matrices_of_one_deviation(tiny: Callable[..., Checkpoint]) -> None:
+    """All matrices together, embeddings too: mean and deviation within five standard errors; vectors as initialised."""
+    twin = untrained_twin(tiny("gpt2", 5, n_embd=32), 2, 0.1)
+    values = dict(twin.model.named_parameters())
+    matrices = torch.cat([each.detach().flatten() for each in values.values() if each.ndim == 2])
+    error = 5 * 0.1 / len(matrices) ** 0.5
+    assert abs(float(matrices.mean())) < error
+    assert abs(float(matrices.std()) - 0.1) < error
+    vectors = {name: set(each.tolist()) for name, each in values.items() if each.ndim == 1}
+    assert all(found == ({1.0} if name.endswith("weight") else {0.0}) for name, found in vectors.items())
+    assert twin.name.endswith("with matrices drawn from N(0, 0.1^2)")
+
+
 def test_one_model_in_several_formats(tiny: Callable[..., Checkpoint]) -> None:
     spec = tiny("llama").name
     found = td.compare(spec, dtypes=["float64", "float32"], texts=PROMPTS)

@@ -190,8 +190,8 @@ def test_nothing_is_left_of_a_run(weights: str) -> None:
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
 
 
-def _energies(ckpt: td.Checkpoint, weights: str, seeds: range, count: int = 10) -> np.ndarray:
-    rows = [td.passes(ckpt, IDS[:6], count, weights=weights, seed=seed).consensus.values[0] for seed in seeds]
+def _energies(ckpt: td.Checkpoint, weights: str, seeds: range, count: int = 10, std: float | None = None) -> np.ndarray:
+    rows = [td.passes(ckpt, IDS[:6], count, weights=weights, seed=seed, std=std).consensus.values[0] for seed in seeds]
     return np.array(rows)[:, [1, 3, count]]
 
 
@@ -213,6 +213,50 @@ def test_another_law_is_told_apart() -> None:
     """The same test on weights that are 1.3 times as large, so that passing it means something."""
     others = _energies(_small(initializer_range=0.15 * 1.3), "law", range(1000, 1050))
     assert min(ks_2samp(_drawn()[:, place], others[:, place]).pvalue for place in range(3)) < 0.01
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_weights_of_one_deviation_by_law_give_what_drawn_ones_give() -> None:
+    """The same test with one deviation for all; projections of transformers' own are half as large, and told apart."""
+    ckpt = _small()
+    by_law = _energies(ckpt, "law", range(1000, 1050), std=0.15)
+    resampled = _energies(ckpt, "resample", range(50), std=0.15)
+    for place in range(3):
+        assert ks_2samp(resampled[:, place], by_law[:, place]).pvalue > 0.01
+    assert min(ks_2samp(_drawn()[:, place], by_law[:, place]).pvalue for place in range(3)) < 0.01
+
+
+def test_drawn_matrices_have_the_deviation_that_is_asked_for() -> None:
+    """Every matrix of the blocks: mean and deviation within five standard errors; gains and biases as they are."""
+    ckpt, seen = _small(dim=64), dict[str, Tensor]()
+    with ckpt.fresh("resample", 0, 0.1) as fresh:
+        block = fresh.network.get_submodule("h.1")
+
+        def note(module: nn.Module, given: Any) -> None:
+            seen.update((name, each.detach().clone()) for name, each in module.named_parameters())
+
+        hook = block.register_forward_pre_hook(note)
+        fresh.begin(1)
+        with torch.no_grad():
+            fresh.network(input_ids=IDS[None])
+        hook.remove()
+    matrices = [each for each in seen.values() if each.ndim == 2]
+    assert len(matrices) == 4
+    for each in matrices:
+        error = 5 * 0.1 / each.numel() ** 0.5
+        assert abs(float(each.mean())) < error
+        assert abs(float(each.std()) - 0.1) < error
+    assert all(len(each.unique()) == 1 for each in seen.values() if each.ndim == 1)
+    said = [td.passes(ckpt, IDS, 1, weights="law", std=std).attrs["std"] for std in (None, 0.1)]
+    assert said == ["as transformers initialises", "0.1 for every matrix of the blocks, mean 0"]
+    assert td.passes(ckpt, IDS, 1).attrs["std"] == "nothing is drawn"
+
+
+def test_a_run_of_another_deviation_is_not_gone_on_with(tmp_path: Path) -> None:
+    ckpt, file = _small(), tmp_path / "run.npz"
+    td.passes(ckpt, IDS, 1, weights="law", std=0.1, store=file)
+    with pytest.raises(ArgumentValueError, match="another one"):
+        td.passes(ckpt, IDS, 1, weights="law", std=0.2, store=file)
 
 
 def test_what_a_map_gives_has_the_covariance_of_its_law() -> None:
@@ -367,6 +411,10 @@ def test_what_overflows_has_a_status_and_no_number() -> None:
         ({"variant": "no-attention"}, ArgumentValueError, "'no-ffn'"),
         ({"variant": {"layer 9 attention": 0}}, ArgumentValueError, "layers from 1 to 2"),
         ({"seed": -1}, ArgumentValueError, "seed"),
+        ({"std": 0.02}, ArgumentValueError, "std: expected None where nothing is drawn"),
+        ({"std": 0.0, "weights": "law"}, ArgumentValueError, "std: expected a positive finite number"),
+        ({"std": float("inf"), "weights": "resample"}, ArgumentValueError, "std: expected a positive finite number"),
+        ({"std": "small", "weights": "law"}, ArgumentTypeError, "std"),
         ({"pad_to": 5}, ArgumentValueError, r"from 9 \(the longest prompt\) to 32"),
         ({"pad_to": 33}, ArgumentValueError, "to 32 tokens"),
         ({"reference": 9}, ArgumentValueError, "from -9 to 8"),

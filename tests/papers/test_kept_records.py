@@ -153,3 +153,12 @@ def test_the_command_keeps_what_it_ran(tmp_path: Path) -> None:
     assert record["arguments"] == {"draws": 1500, "seed": 32}
     assert record == json.loads((tmp_path / "out" / "positional-remark-3-2.json").read_text(encoding="utf-8"))
     assert stored_records(folder).keys() == {"positional-remark-3-2"}
+
+
+def test_words_that_a_network_said_are_kept_and_shown_as_they_are(tmp_path: Path) -> None:
+    texts = {"after 1 pass": "a | `b`\n*c*", "after 2 passes": ""}
+    store_record("positional-fig2b", example(texts=texts), tmp_path)
+    assert stored_records(tmp_path)["positional-fig2b"].texts == texts
+    page = (tmp_path / PAGE).read_text(encoding="utf-8")
+    assert "| when | words |\n|---|---|\n| after 1 pass | `` a \\| `b` ⏎ *c* `` |\n" in page
+    assert "texts" not in example().as_json()

@@ -16,7 +16,7 @@ import xarray as xr
 from tokendynamics.diagnosis._pass_files import PassRun, read_run, write_run
 from tokendynamics.diagnosis._pass_measures import BY_PROMPT, OVER_PROMPTS, measures_of_prompt, measures_over_prompts
 from tokendynamics.diagnosis._trace import in_words, named_prompts
-from tokendynamics.numerics._arguments import as_choice, as_count, as_integer, as_number, as_path
+from tokendynamics.numerics._arguments import as_choice, as_count, as_integer, as_number, as_path, as_positive
 from tokendynamics.numerics._decline import Estimate, decline_of
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.numerics._resources import check_fits
@@ -49,6 +49,7 @@ def passes(
     positions: str = "once",
     variant: VariantLike = None,
     seed: int = 0,
+    std: float | None = None,
     pad_to: int | None = None,
     reference: int = 0,
     until: float | None = None,
@@ -72,6 +73,7 @@ def passes(
             logits act in every pass, or never.
         variant: "no-ffn", "no-norm", "attention-only" or a mapping; None for the checkpoint's own; see `under`.
         seed: Of weights that are drawn.
+        std: Standard deviation of every matrix that is drawn, with mean zero; None as transformers initialises each.
         pad_to: Tokens of every prompt, zero embeddings behind its own, which count from the first pass on.
         reference: The token that E is measured against; −1 is the last.
         until: E below which a prompt is done; the run ends when all are.
@@ -94,7 +96,7 @@ def passes(
     >>> found.sizes["pass"], str(found.status.values[0])
     (3, 'all passes done')
     """
-    how = pass_options(weights, feed_back, positions, ckpt.variant if variant is None else variant, pad_to, seed)
+    how = pass_options(weights, feed_back, positions, ckpt.variant if variant is None else variant, pad_to, seed, std)
     count, bound = as_count(n, "n"), 0.0 if until is None else _bound(until)
     prompts = named_prompts(text)
     pack = _pack(ckpt, prompts, count, truncate)
@@ -112,7 +114,7 @@ class _Asked:
 
 
 def pass_options(
-    weights: str, feed_back: str, positions: str, variant: VariantLike, pad_to: int | None, seed: int
+    weights: str, feed_back: str, positions: str, variant: VariantLike, pad_to: int | None, seed: int, std: float | None
 ) -> PassOptions:
     """Return how the blocks are repeated, every choice held against what there is.
 
@@ -126,7 +128,14 @@ def pass_options(
         variant=Variant.of(variant),
         pad_to=None if pad_to is None else as_count(pad_to, "pad_to"),
         seed=as_integer(seed, "seed", 0),
+        std=None if std is None else _deviation(std, weights),
     )
+
+
+def _deviation(std: float, weights: str) -> float:
+    if weights == "fixed":
+        raise ArgumentValueError(expected("std", "None where nothing is drawn (weights='fixed')", std))
+    return as_positive(std, "std")
 
 
 def _pack(ckpt: Checkpoint, prompts: Mapping[str, Any], count: int, truncate: bool) -> Pack:
@@ -242,6 +251,7 @@ def _conventions(ckpt: Checkpoint, how: PassOptions, reference: int) -> dict[str
         "padding": "none" if how.pad_to is None else f"zero embeddings behind the prompt, {how.pad_to} tokens in all",
         "reference_token": reference,
         "seed": how.seed if how.weights != "fixed" else "nothing is drawn",
+        "std": _said_of_std(how),
         "consensus": "E = 1 - mean |cos| over all tokens with the reference among them (asymptotic (25), from i = 1)",
         "tokens": "all count, massive ones too",
         "layers": ckpt.architecture.layers,
@@ -250,6 +260,12 @@ def _conventions(ckpt: Checkpoint, how: PassOptions, reference: int) -> dict[str
         "collapse_pass": f"where E is below {COLLAPSED:g}: seen, or extrapolated from the last pass; depth: in layers",
         "precision": f"passes in {str(ckpt.dtype).removeprefix('torch.')}, measures in float64",
     }
+
+
+def _said_of_std(how: PassOptions) -> str:
+    if how.weights == "fixed":
+        return "nothing is drawn"
+    return "as transformers initialises" if how.std is None else f"{how.std:g} for every matrix of the blocks, mean 0"
 
 
 _WORDS: Mapping[str, str] = {

@@ -26,10 +26,11 @@ _FILLS = ((PATH, ""), (INK, ""), (BAND, ""), (START, "/////"))
 
 
 @paper_style()
-def footnote(figure: Figure, text: str) -> Figure:
-    """Set `text` small below the panels: what in the figure is invented, or does not come out as printed."""
+def footnote(figure: Figure, *paragraphs: str) -> Figure:
+    """Set text small below the panels: what in the figure is invented, or does not come out as printed."""
     width = int(_LETTERS_PER_INCH * figure.get_size_inches()[0])
-    figure.supxlabel(textwrap.fill(text, width), x=0.01, ha="left", fontsize=6.5, color=MUTED)
+    text = "\n".join(textwrap.fill(paragraph, width) for paragraph in paragraphs)
+    figure.supxlabel(text, x=0.01, ha="left", fontsize=6.5, color=MUTED)
     return figure
 
 

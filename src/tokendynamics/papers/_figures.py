@@ -19,6 +19,10 @@ from tokendynamics.papers.asymptotic import _fig2 as fig2
 from tokendynamics.papers.asymptotic import _fig3 as fig3
 from tokendynamics.papers.asymptotic import _fig4 as fig4
 from tokendynamics.papers.asymptotic import _fig5 as fig5
+from tokendynamics.papers.asymptotic import _fig6 as fig6
+from tokendynamics.papers.asymptotic import _fig7 as fig7
+from tokendynamics.papers.asymptotic import _fig8 as fig8
+from tokendynamics.papers.asymptotic import _table3 as table3
 from tokendynamics.papers.asymptotic import _wendel as wendel
 from tokendynamics.papers.logical import _attention_2_18 as attention_2_18
 from tokendynamics.papers.logical import _equivalence as equivalence
@@ -133,6 +137,21 @@ FIGURES: Mapping[str, PaperFigure] = {
     "asymptotic-fig3": PaperFigure(fig3),
     "asymptotic-fig4": PaperFigure(fig4),
     "asymptotic-fig5": PaperFigure(fig5, full=_TOLD, quick={"systems": 2, "rtol": 1e-5}),
+    "asymptotic-fig6": PaperFigure(
+        fig6,
+        full=_TOLD,
+        quick={"others": (), "passes": 12, "network": "random:distilgpt2", "fixed_passes": 12, "fresh_passes": 12},
+        resumable=True,
+    ),
+    "asymptotic-fig7": PaperFigure(
+        fig7, full=_TOLD, quick={"network": "random:distilgpt2", "passes": 20}, resumable=True
+    ),
+    "asymptotic-fig8": PaperFigure(
+        fig8, full=_TOLD, quick={"network": "random:distilgpt2", "passes": 20}, resumable=True
+    ),
+    "asymptotic-table3": PaperFigure(
+        table3, full=_TOLD, quick={"passes": (1, 2, 5, 10), "between": (), "generated": (1,), "new_tokens": 3}
+    ),
     "asymptotic-wendel": PaperFigure(wendel, quick={"draws": 100}),
     "logical-worked-examples": PaperFigure(worked_examples),
     "logical-2-18": PaperFigure(attention_2_18),

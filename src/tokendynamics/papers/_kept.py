@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -96,9 +97,26 @@ def _section(name: str, record: Record, width: float | None) -> list[str]:
         "|---|---|---|---|---|---|",
         *rows,
         "",
+        *_said(record),
         f"{record.seconds:.1f} s on {machine}.",
         "",
     ]
+
+
+def _said(record: Record) -> list[str]:
+    """Return a table of the words that a network said; empty for most figures."""
+    rows = [f"| {_cell(name)} | {_verbatim(text)} |" for name, text in record.texts.items()]
+    return ["| when | words |", "|---|---|", *rows, ""] if rows else []
+
+
+def _verbatim(text: str) -> str:
+    r"""Return a text as code, so that nothing in it is taken for Markdown; ⏎ stands for the end of a line.
+
+    >>> _verbatim("a | `b`")
+    '`` a \\| `b` ``'
+    """
+    fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{fence} {_cell(' ⏎ '.join(text.splitlines()))} {fence}"
 
 
 def _cell(text: str) -> str:

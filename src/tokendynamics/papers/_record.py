@@ -91,6 +91,7 @@ class Record:
         quick: The reduced arguments of a quick run, empty if none was reduced; None for a run at full size.
         ran_on: Versions and hardware.
         arguments: Of `reproduce`, those left at their defaults too: sizes, seeds, tolerances.
+        texts: What a network said, by what it was asked, for figures that show words.
     """
 
     paper: str
@@ -104,6 +105,7 @@ class Record:
     quick: Mapping[str, Any] | None = None
     ran_on: Mapping[str, str] = field(default_factory=lambda: environment(), repr=False)
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    texts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def failures(self) -> tuple[Quantity, ...]:
@@ -144,6 +146,7 @@ class Record:
             "figure": self.figure,
             "statement": self.statement,
             "quantities": rows,
+            **({"texts": dict(self.texts)} if self.texts else {}),
             "invented": self.invented,
             "seed": self.seed,
             "arguments": dict(self.arguments),
@@ -166,7 +169,8 @@ class Record:
         ]
         texts = ("paper", "figure", "statement", "invented", "seed", "seconds", "ran_on", "arguments")
         given = {name: written[name] for name in texts}
-        return cls(**given, quantities=tuple(quantities), results={}, quick=written["reduced"])
+        said = written.get("texts", {})  # only figures that show words have any
+        return cls(**given, quantities=tuple(quantities), results={}, quick=written["reduced"], texts=said)
 
 
 _COLUMNS = ("name", "source", "relation", "expected", "ours", "tolerance", "verdict", "reason", "unsettled")

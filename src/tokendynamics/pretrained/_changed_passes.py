@@ -14,7 +14,7 @@ from tokendynamics.numerics._arguments import as_path
 from tokendynamics.numerics._errors import CheckpointError, expected
 from tokendynamics.pretrained._architecture import Architecture
 from tokendynamics.pretrained._decoder import Decoder, no_head
-from tokendynamics.pretrained._fresh_weights import Drawing, FreshBlocks
+from tokendynamics.pretrained._fresh_weights import Drawing, FreshBlocks, of_std
 from tokendynamics.pretrained._gates import GatedNetwork
 from tokendynamics.pretrained._initialization import laws_of
 from tokendynamics.pretrained._language_head import with_language_head
@@ -161,7 +161,7 @@ class ChangedPasses:
             raise CheckpointError(no_head(self.name))
         return Decoder(whole, self.model, self.layout, pack, vocabulary, self.name)
 
-    def fresh(self, how: Drawing, seed: int) -> FreshBlocks:
+    def fresh(self, how: Drawing, seed: int, std: float | None = None) -> FreshBlocks:
         """Return the network with blocks whose weights are drawn anew for every pass, as transformers initialises them.
 
         What stands outside the blocks (embeddings, the final norm) is the checkpoint's own.
@@ -169,13 +169,17 @@ class ChangedPasses:
         Args:
             how: "resample" draws every matrix, "law" what it gives.
             seed: Of all draws.
+            std: Of every matrix of the blocks, with mean zero; None as transformers initialises them.
 
         Raises:
             CheckpointError: A network of the user's own, whose initial law is not known; with "law" a weight that is
                 used more than once in a pass.
         """
         shell = self._network.shell(self.layout.blocks)
-        return FreshBlocks(shell, self.layout.blocks, laws_of(shell, self.name), how, seed, self.name)
+        laws = laws_of(shell, self.name)
+        if std is not None:
+            laws = of_std(laws, {name: tuple(each.shape) for name, each in shell.named_parameters()}, std)
+        return FreshBlocks(shell, self.layout.blocks, laws, how, seed, self.name)
 
     def _check_in_memory(self) -> None:
         if self.streamed:

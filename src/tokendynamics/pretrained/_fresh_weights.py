@@ -153,6 +153,21 @@ class FreshBlocks(ExitStack):
         return values.reshape(*x.shape[:-1], gives)
 
 
+def of_std(laws: Mapping[str, InitialLaw], shapes: Mapping[str, Sequence[int]], std: float) -> dict[str, InitialLaw]:
+    """Return the laws with N(0, std²) for every matrix that is drawn; vectors and constants keep theirs.
+
+    Args:
+        laws: By name.
+        shapes: By name; a tensor of two axes or more is a matrix, or several.
+        std: Standard deviation.
+
+    >>> laws = {"map": InitialLaw(std=0.02), "gain": InitialLaw(constant=1.0)}
+    >>> of_std(laws, {"map": (3, 5), "gain": (3,)}, 0.1)["map"]
+    InitialLaw(std=0.1, constant=0.0, cut=inf, width=0.0, zero_row=None)
+    """
+    return {name: InitialLaw(std=std) if law.varies and len(shapes[name]) >= 2 else law for name, law in laws.items()}
+
+
 def drawn(law: InitialLaw, shape: Sequence[int], generator: torch.Generator) -> Tensor:
     """Return a tensor of a law, float32.
 

@@ -43,6 +43,7 @@ class PassOptions:
         variant: What of the network is changed.
         pad_to: Tokens of every prompt, with zero embeddings behind its own; None for none.
         seed: Of weights that are drawn.
+        std: Standard deviation of drawn matrices, with mean zero; None as transformers initialises each.
     """
 
     weights: Weights = "fixed"
@@ -51,6 +52,7 @@ class PassOptions:
     variant: Variant = field(default_factory=Variant)
     pad_to: int | None = None
     seed: int = 0
+    std: float | None = None
 
 
 class RepeatedStack(ExitStack):
@@ -87,7 +89,7 @@ class RepeatedStack(ExitStack):
             how, ckpt = self._how, self._ckpt
             network = None
             if how.weights != "fixed":
-                self._fresh = self.enter_context(ckpt.fresh(how.weights, how.seed))
+                self._fresh = self.enter_context(ckpt.fresh(how.weights, how.seed, how.std))
                 network = self._fresh.network
             variant = replace(how.variant, positions=False) if how.positions == "never" else how.variant
             table = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tokendynamics.numerics._errors import CheckpointError, expected
 from tokendynamics.pretrained._checkpoint import Checkpoint
+from tokendynamics.pretrained._fresh_weights import of_std
 from tokendynamics.pretrained._initialization import initial_laws
 from tokendynamics.pretrained._network import Network, empty_network, shapes_of
 from tokendynamics.pretrained._origin import Origin
@@ -11,12 +12,13 @@ from tokendynamics.pretrained.discovery._of_configuration import discover_in
 from tokendynamics.pretrained.sources._untrained import DrawnTensors
 
 
-def untrained_twin(ckpt: Checkpoint, seed: int = 0) -> Checkpoint:
+def untrained_twin(ckpt: Checkpoint, seed: int = 0, std: float | None = None) -> Checkpoint:
     """Return a checkpoint of the same configuration and tokenizer with weights drawn as transformers initialises them.
 
     Args:
         ckpt: The network; of a live one its configuration is read.
         seed: Of the draw; the same for the same seed, wherever it is drawn.
+        std: Standard deviation of every matrix, with mean zero, instead of what transformers gives each.
 
     Raises:
         CheckpointError: A network without a transformers configuration, or one that its configuration does not build.
@@ -28,9 +30,10 @@ def untrained_twin(ckpt: Checkpoint, seed: int = 0) -> Checkpoint:
     if ckpt.config is None:
         advice = "pass the untrained network itself as another model"
         raise CheckpointError(expected("baseline", "a model with a transformers configuration", ckpt.name, advice))
-    name = f"{ckpt.name} untrained"
+    name = f"{ckpt.name} untrained" if std is None else f"{ckpt.name} with matrices drawn from N(0, {std:g}^2)"
     network = empty_network(ckpt.config)
-    weights = DrawnTensors(shapes_of(network), initial_laws(network), seed)
+    shapes, laws = shapes_of(network), initial_laws(network)
+    weights = DrawnTensors(shapes, laws if std is None else of_std(laws, shapes, std), seed)
     discovery = discover_in(ckpt.config, network, None, name)
     origin = Origin(name, random_seed=seed, given_tokenizer=ckpt.tokenizer or ckpt.image_processor)
     own = getattr(network, "config", ckpt.config)
