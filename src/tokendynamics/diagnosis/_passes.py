@@ -114,7 +114,13 @@ class _Asked:
 
 
 def pass_options(
-    weights: str, feed_back: str, positions: str, variant: VariantLike, pad_to: int | None, seed: int, std: float | None
+    weights: str,
+    feed_back: str,
+    positions: str,
+    variant: VariantLike,
+    pad_to: int | None,
+    seed: int,
+    std: float | None = None,
 ) -> PassOptions:
     """Return how the blocks are repeated, every choice held against what there is.
 

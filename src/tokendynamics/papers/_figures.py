@@ -36,7 +36,7 @@ from tokendynamics.papers.positional import _fig1 as positional_fig1
 from tokendynamics.papers.positional import _fig2a as fig2a
 from tokendynamics.papers.positional import _fig2b as fig2b
 from tokendynamics.papers.positional import _fig5 as positional_fig5
-from tokendynamics.papers.positional import _fig8 as fig8
+from tokendynamics.papers.positional import _fig8 as positional_fig8
 from tokendynamics.papers.positional import _fig9a as fig9a
 from tokendynamics.papers.positional import _fig9b as fig9b
 from tokendynamics.papers.positional import _fig10 as fig10
@@ -164,7 +164,9 @@ FIGURES: Mapping[str, PaperFigure] = {
     "positional-fig2a": PaperFigure(fig2a, quick={"systems": 8}),
     "positional-fig2b": PaperFigure(fig2b),
     "positional-fig5": PaperFigure(positional_fig5),
-    "positional-fig8": PaperFigure(fig8, full=_TOLD, quick={**_UNTRAINED, "texts": 2, "tokens": 20, "draws": 5}),
+    "positional-fig8": PaperFigure(
+        positional_fig8, full=_TOLD, quick={**_UNTRAINED, "texts": 2, "tokens": 20, "draws": 5}
+    ),
     "positional-fig9a": PaperFigure(fig9a),
     "positional-fig9b": PaperFigure(fig9b),
     "positional-table7": PaperFigure(
