@@ -47,7 +47,7 @@ def test_smollm2_collapses_within_ten_passes_and_repeats_itself() -> None:
 
 @pytest.mark.pretrained
 def test_smollm2_made_deeper_side_by_side() -> None:
-    """By attention alone its states grow to 1e34 in a pass, which is divided out; with feed-forward parts they overflow."""
+    """By attention alone its states grow to 1e34 in a pass, which is divided out; else they overflow."""
     found = td.deeper(td.load("smollm2"), {"one": TEXT, "other": "It is late."}, 10, decoded=(1, 10))
     status = dict(zip(found.variants, found["status"].values[:, 0], strict=True))
     assert {name for name, word in status.items() if word == "not finite"} == {"no-norm"}
