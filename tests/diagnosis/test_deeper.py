@@ -163,8 +163,8 @@ CASES: dict[str, tuple[list[list[float]], str]] = {
     "no directions": ([[NAN, NAN]], "full: tokens have no directions before the first pass"),
     "one of three lost": (
         [_halving(60), _halving(60), [*_halving(50), *[NAN] * 10]],
-        "at pass 40 (after pass 50 in 3 of 3 prompts); a half-life of 4 passes (4 to 4). States are not finite any more in "
-        "1 of 3 prompts, first after pass 51; medians end there.",
+        "at pass 40 (after pass 50 in 3 of 3 prompts); a half-life of 4 passes (4 to 4). States are not finite any "
+        "more in 1 of 3 prompts, first after pass 51; medians end there.",
     ),
     "the middle one of three": (
         [_halving(60), _halving(60, 8.0), _halving(60, 2.0)],
@@ -328,6 +328,8 @@ def test_runs_that_are_stored_go_on(ckpt: td.Checkpoint, tmp_path: Path) -> None
     assert min(done for done, what in counted if what == "passing: full") == 3
     with pytest.raises(ArgumentValueError, match="store"):
         td.deeper(ckpt, _texts(), 6, store=tmp_path / "runs", positions="never", **chosen)
+    with pytest.raises(ArgumentValueError, match="store: expected a folder, got the file"):
+        td.deeper(ckpt, _texts(), 6, store=tmp_path / "runs" / "full.npz", **chosen)
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,20 @@ def test_smollm2_collapses_within_ten_passes_and_repeats_itself() -> None:
     assert float(said.distinct_1[1]) < 0.2
 
 
+@pytest.mark.pretrained
+def test_smollm2_made_deeper_side_by_side() -> None:
+    """By attention alone its states grow to 1e34 in a pass, which is divided out; else they overflow."""
+    found = td.deeper(td.load("smollm2"), {"one": TEXT, "other": "It is late."}, 10, decoded=(1, 10))
+    status = dict(zip(found.variants, found["status"].values[:, 0], strict=True))
+    assert {name for name, word in status.items() if word == "not finite"} == {"no-norm"}
+    for name in ("full", "no-ffn", "attention-only"):
+        assert float(found["median_consensus"].sel(variant=name)[-1]) < BOUND
+        assert float(found["distinct_1"].sel(variant=name)[-1]) < 0.2
+    assert "full: E falls from" in found.sentences[1]
+    assert "The decoded text turns repetitive" in found.sentences[1]
+    assert "Nothing can be decoded." in found.sentences[3]
+
+
 @pytest.mark.slow
 def test_log_norm_of_smollm2_without_norms_grows_linearly_for_hundreds_of_layers() -> None:
     ckpt = td.load("random:smollm2-135m")

@@ -61,7 +61,7 @@ def test_few_points_are_drawn_of_many_passes_and_it_is_said(found: Diagnosis) ->
     assert figure.table is not None
     assert len(figure.table.rows) == 120
     assert "where no more than rounding is left, at 1 × 10⁻¹⁰, or where" in figure.caption
-    assert "behind pass 133 of 150 there is none. 120 of 133 passes are drawn; the data file has all." in figure.caption
+    assert "no curve goes beyond pass 133 of 150. 120 of 133 passes are drawn; the data file has all." in figure.caption
     assert "logarithmic" not in figure.caption
     assert "10⁻⁸" in figure.svg
     assert len(figure.svg) < 100_000
@@ -75,7 +75,7 @@ def test_a_short_run_is_drawn_whole(found: Diagnosis) -> None:
     assert figure.table is not None
     assert [row[0].value for row in figure.table.rows] == list(range(13))
     assert "are drawn" not in figure.caption
-    assert "behind pass" not in figure.caption
+    assert "no curve" not in figure.caption
 
 
 def test_passes_are_on_a_log_axis_where_curves_end_far_apart(found: Diagnosis) -> None:

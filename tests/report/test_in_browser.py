@@ -251,7 +251,7 @@ return [...document.querySelectorAll(".drawing svg")].filter((svg) => svg.checkV
 def test_every_figure_fits_a_phone_and_its_letters_can_be_read(opened: Any) -> None:
     with on_a_phone(opened):
         found = opened.execute_script(SIZES)
-    assert len(found) == 12
+    assert len(found) == 13
     for each in found:
         assert each["left"] >= 0, each
         assert each["right"] <= PHONE, each

@@ -161,6 +161,8 @@ def _runs(
     """Return the run of each variant, each kept in a file of its own in the folder `store`."""
     folder = None if store is None else as_path(str(store), "store")
     if folder is not None:
+        if folder.is_file():
+            raise ArgumentValueError(expected("store", "a folder", f"the file {folder}"))
         folder.mkdir(parents=True, exist_ok=True)
     files = {name: None if folder is None else folder / f"{name}.npz" for name in names}
     return {

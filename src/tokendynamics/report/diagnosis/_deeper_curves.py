@@ -193,7 +193,7 @@ def _of_axis(found: Deeper, last: int, log: bool, drawn: int, floor: float) -> s
     passes = found.table.sizes["pass"] - 1
     said = [f"A curve ends where no more than rounding is left, at {number(floor, 2)}, or where states are not finite"]
     if last < passes:
-        said.append(f"; behind pass {count(last)} of {count(passes)} there is none")
+        said.append(f"; no curve goes beyond pass {count(last)} of {count(passes)}")
     if log:
         said.append(". Both axes are logarithmic, for some curves end much earlier; the embedding has no place there")
     if drawn < last:
