@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -410,7 +411,10 @@ def test_grouped_queries_leave_a_undefined_and_v_singular() -> None:
     assert np.isnan(found.contraction).all()
     np.testing.assert_allclose([found.rank, found.near_zero], 50.0)
     rows = table7.beside_claims("net", found)
-    assert [row.reason for row in rows if row.verdict == "no"] == ["W_V has rank 50 % of dim, so that A is undefined"]
+    reasons = {row.name: row.reason for row in rows if row.verdict == "no"}
+    assert reasons["net, V: |λ| below 1e-3, mean over layers (%)"] == "W_V has rank 50 % of dim, so that A is undefined"
+    third = replace(found, qk=found.qk / 2, rank=found.rank / 2)
+    assert table7.beside_claims("net", third)[0].reason.endswith("W_sym has rank 50 % of dim at most")
     assert "V has eigenvalues near zero in net." in table7.said(rows)
 
 
@@ -425,8 +429,11 @@ def counted(qk: float, spread: float, heads: float, near_zero: float = 0.0) -> t
 @pytest.mark.parametrize(
     ("shares", "words"),
     [
-        (counted(50.2, 2.85, 1.0), "as printed or about 50 %|none of V's|GPT-2 XL comes out over layers|it is not the"),
-        (counted(50.0, 0.04, 2.86), "as printed|none of V's|does not come out over layers (± 0.04); it is the spread"),
+        (
+            counted(50.2, 2.85, 1.0),
+            "as printed or about 50 %|none of V's|GPT-2 XL comes out over layers|it is not as large",
+        ),
+        (counted(50.0, 0.04, 2.86), "as printed|none of V's|does not come out over layers (± 0.04); it is as large"),
         (counted(60.0, 0.04, 2.86, 1.0), "not all about 50 %|V has eigenvalues near zero in gpt2-xl, re|does not"),
     ],
 )
