@@ -12,6 +12,7 @@ from tokendynamics.papers._record import Record, timed
 from tokendynamics.papers.asymptotic._repeated import (
     CHOICES,
     CITY,
+    ON_AVERAGE,
     Curve,
     consensus_rows,
     decrease_rows,
@@ -52,7 +53,7 @@ def reproduce(
     for name, variant in (("random, new for each pass", {}), ("without feed-forward parts", {"variant": "no-ffn"})):
         curves += run_curves(ckpt, {name: CITY}, passes, folder=folder, progress=progress, **drawn, **variant)
     rows = [row for curve in curves for row in consensus_rows(curve, "paper")]
-    rows += [row for curve in curves for row in decrease_rows(curve, "reading")]
+    rows += [row for curve in curves for row in decrease_rows(curve, "reading", ON_AVERAGE)]
     rows.append(passing_time(curves))
     return Record(
         paper="asymptotic",

@@ -29,9 +29,11 @@ CITY = (
 
 CHOICES = (
     "after its last pass's final norm a token goes into the next pass, positions are added once (or turn queries and "
-    "keys in each pass), E counts every token and the first among them"
+    "keys in each pass), E counts every token and the first among them; float32"
 )
 """What the paper leaves open, as `passes` has it by default."""
+
+ON_AVERAGE = "the weights of each pass are another draw: E falls on average and not in each"
 
 
 @dataclass(frozen=True)
@@ -175,14 +177,28 @@ def consensus_rows(curve: Curve, source: Source, within: int | None = None) -> l
     ]
 
 
-def decrease_rows(curve: Curve, source: Source) -> list[Quantity]:
-    """Return whether E falls in every pass, as far as rounding lets it."""
+def decrease_rows(curve: Curve, source: Source, reason: str = "") -> list[Quantity]:
+    """Return whether E falls in every pass, as far as rounding lets it.
+
+    Args:
+        curve: The run.
+        source: Who expects it.
+        reason: Why it does not, where it does not.
+    """
     steps = curve.steps
     largest = float(steps.max()) if steps.size else float("nan")
     return [
         measured(f"{curve.name}: passes that leave E above rounding", float(steps.size)),
         measured(f"{curve.name}: share of these in which E rises", curve.rises / max(steps.size, 1)),
-        Quantity(f"{curve.name}: largest rise of E in one of these", 0.0, largest, 0.0, "≤", source),
+        Quantity(
+            f"{curve.name}: largest rise of E in one of these",
+            0.0,
+            largest,
+            0.0,
+            "≤",
+            source,
+            reason if curve.rises else "",
+        ),
     ]
 
 

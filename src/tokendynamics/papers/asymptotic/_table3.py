@@ -65,8 +65,8 @@ def reproduce(
     rows = [measured(f"the prompt: {_MEASURES[name]}", getattr(own, name)) for name in _MEASURES]
     rows += repetition_rows(table)
     rows += [
-        measured(f"written alone, {_count(k)} for each token: {_MEASURES['distinct_1']}", float(value))
-        for k, value in zip(alone["pass"].values, alone["distinct_1"].values, strict=True)
+        measured(f"written alone, {_count(k)} for each token: {_MEASURES['distinct_1']}", value)
+        for k, value in zip(alone["pass"].values.tolist(), alone["distinct_1"].values.tolist(), strict=True)
     ]
     return Record(
         paper="asymptotic",
