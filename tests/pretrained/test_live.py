@@ -369,3 +369,14 @@ def test_a_network_of_ones_own_may_call_its_tokens_input_ids() -> None:
     ckpt = load(network, inputs=lambda count: {"input_ids": torch.randint(0, 20, (count, 7))})
     ids = torch.tensor([[3, 4, 5, 6]])
     torch.testing.assert_close(ckpt.states({"input_ids": ids}).feed_forward[-1], network(ids)[0].detach())
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_a_live_network_with_a_weight_that_is_not_finite_is_refused_by_name(value: float) -> None:
+    network, _ = network_of("gpt2")
+    network.h[1].mlp.c_proj.bias.data[3] = value
+    with pytest.raises(
+        CheckpointError, match=r"h\.1\.mlp\.c_proj\.bias: expected finite numbers, .* index \(3,\)"
+    ) as told:
+        load(network)
+    assert "training diverged" in str(told.value)

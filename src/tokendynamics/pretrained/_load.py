@@ -21,7 +21,7 @@ from tokendynamics.pretrained._network import Network, dtype_of, empty_network, 
 from tokendynamics.pretrained._origin import Origin
 from tokendynamics.pretrained._peft import with_adapter
 from tokendynamics.pretrained._stored_names import ignored, stored_names
-from tokendynamics.pretrained._weights import TensorStore, Weights
+from tokendynamics.pretrained._weights import TensorStore, Weights, check_finite_weights
 from tokendynamics.pretrained.discovery._discover import discover
 from tokendynamics.pretrained.discovery._of_configuration import discover_in
 from tokendynamics.pretrained.discovery._small_copy import block_list, random_inputs
@@ -170,6 +170,9 @@ def _live(
         raise CheckpointError(expected("spec", "a network with weights", f"a {name} without any"))
     if first.is_meta:
         raise CheckpointError(expected("spec", "a network with weights", f"a {name} on the meta device", "load them"))
+    for key, tensor in part.named_parameters():
+        if not tensor.is_meta:  # what is not in memory is refused where it is read
+            check_finite_weights(tensor.detach(), f"{name}: {key}")
     subject: Any = part
     if any(each.dtype in (torch.float16, torch.bfloat16) or each.device.type != "cpu" for each in part.parameters()):
         # The layout shows in single precision; half precision would hide it in rounding.

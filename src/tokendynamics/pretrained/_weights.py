@@ -119,7 +119,7 @@ class Weights:
             advice = "quantised checkpoints are read only as GGUF"
             wanted = "real numbers of 16 bits or more"
             raise CheckpointError(expected(where, wanted, f"dtype {tensor.dtype}", advice))
-        _check_finite(tensor, where)
+        check_finite_weights(tensor, where)
         return tensor
 
     def _check_shapes(self) -> None:
@@ -140,7 +140,12 @@ def _where(stored: str, origin: str) -> str:
     return f"{origin}: " + (f"layer {int(layer.group(1)) + 1}: " if layer else "") + f"tensor {stored}"
 
 
-def _check_finite(tensor: Tensor, where: str) -> None:
+def check_finite_weights(tensor: Tensor, where: str) -> None:
+    """Refuse a tensor with an entry that is not finite.
+
+    Raises:
+        CheckpointError: There is one; its place is named.
+    """
     # A NaN or an infinity survives a sum, which is 20 times faster than a mask as large as the tensor; a sum that
     # overflows by itself only leads to the slower check.
     half = tensor.dtype in (torch.float16, torch.bfloat16)
