@@ -59,8 +59,7 @@ def passes(
 ) -> xr.Dataset:
     """Run tokens n times through the blocks of a network, and measure them after each pass (`asymptotic` 7.5).
 
-    The paper does not say where the output re-enters, nor what becomes of positions: each choice is an argument, and
-    stands in the result. Memory does not grow with the passes, but for a hundred bytes each.
+    The paper leaves open where the output re-enters, and what becomes of positions: each choice stands in the result.
 
     Args:
         ckpt: From `tokendynamics.load`.
@@ -73,7 +72,7 @@ def passes(
             logits act in every pass, or never.
         variant: "no-ffn", "no-norm", "attention-only" or a mapping; None for the checkpoint's own; see `under`.
         seed: Of weights that are drawn.
-        std: Standard deviation of every matrix that is drawn, with mean zero; None as transformers initialises each.
+        std: Of every matrix that is drawn, with mean zero; None as transformers initialises each.
         pad_to: Tokens of every prompt, zero embeddings behind its own, which count from the first pass on.
         reference: The token that E is measured against; −1 is the last.
         until: E below which a prompt is done; the run ends when all are.
@@ -97,10 +96,9 @@ def passes(
     (3, 'all passes done')
     """
     how = pass_options(weights, feed_back, positions, ckpt.variant if variant is None else variant, pad_to, seed, std)
-    count, bound = as_count(n, "n"), 0.0 if until is None else _bound(until)
-    prompts = named_prompts(text)
-    pack = _pack(ckpt, prompts, count, truncate)
-    return _run(ckpt, prompts, pack, how, _Asked(count, bound, reference, store), progress)
+    count, bound, prompts = as_count(n, "n"), 0.0 if until is None else _bound(until), named_prompts(text)
+    asked = _Asked(count, bound, reference, store)
+    return _run(ckpt, prompts, _pack(ckpt, prompts, count, truncate), how, asked, progress)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from tokendynamics import plots
 from tokendynamics.papers._drawing import footnote
-from tokendynamics.papers._record import Record, timed
+from tokendynamics.papers._record import Quantity, Record, timed
 from tokendynamics.papers.asymptotic._repeated import (
     CHOICES,
     CITY,
@@ -77,20 +77,13 @@ def reproduce(
         folder=folder,
         progress=progress,
     )
-    # What the paper claims it claims of GPT-2 XL: of other networks it is a reading.
-    rows = consensus_rows(trained[0], "reading", WITHIN if model == "smollm2" else None)
-    rows += [row for curve in trained[1:] for row in consensus_rows(curve, "reading")]
-    rows += consensus_rows(fixed[0], "paper", 100) + consensus_rows(fresh[0], "reading", 100)
-    rows += [row for curve in trained for row in decrease_rows(curve, "reading")]
-    rows += decrease_rows(fixed[0], "paper") + decrease_rows(fresh[0], "reading", ON_AVERAGE)
     curves = [*trained, *fixed, *fresh]
-    rows.append(passing_time(curves))
     return Record(
         paper="asymptotic",
         figure="Figure 6",
         statement=f"{'; '.join(map(ends, curves))}. The paper says that E decreases with each pass. Whether it "
         f"does, until it is rounding: {'; '.join(map(decreases, curves))}.",
-        quantities=tuple(rows),
+        quantities=(*_rows(trained, fixed[0], fresh[0], WITHIN if model == "smollm2" else None), passing_time(curves)),
         invented=f"the networks, trained: {', '.join((model, *others))}; random: "
         f"{in_short(untrained)}, as transformers initialises it, the text read {read}, {fixed[0].tokens} tokens; "
         f"{passes} passes through trained networks, {fixed_passes} with the same random weights and {fresh_passes} "
@@ -98,6 +91,15 @@ def reproduce(
         seed=seed,
         results={"trained": trained, "random": [*fixed, *fresh]},
     )
+
+
+def _rows(trained: Sequence[Curve], fixed: Curve, fresh: Curve, within: int | None) -> list[Quantity]:
+    """Return the comparisons; what the paper claims it claims of GPT-2 XL: of other networks it is a reading."""
+    rows = consensus_rows(trained[0], "reading", within)
+    rows += [row for curve in trained[1:] for row in consensus_rows(curve, "reading")]
+    rows += consensus_rows(fixed, "paper", 100) + consensus_rows(fresh, "reading", 100)
+    rows += [row for curve in trained for row in decrease_rows(curve, "reading")]
+    return rows + decrease_rows(fixed, "paper") + decrease_rows(fresh, "reading", ON_AVERAGE)
 
 
 def draw(record: Record) -> Figure:
