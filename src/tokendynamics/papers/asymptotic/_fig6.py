@@ -37,10 +37,10 @@ def reproduce(
     *,
     model: str = "smollm2",
     others: Sequence[str] = ("minilm",),
-    passes: int = 200,
+    passes: int = 2000,
     network: str = "random:gpt2-xl",
-    fixed_passes: int = 70,
-    fresh_passes: int = 400,
+    fixed_passes: int = 200,
+    fresh_passes: int = 2000,
     seed: int = 7,
     folder: str | Path | None = None,
     progress: bool | Progress = False,
@@ -50,9 +50,9 @@ def reproduce(
     Args:
         model: The trained network, as `load` takes it; GPT-2 XL in the paper.
         others: Further trained networks.
-        passes: Through trained networks; 2000 in the paper, as below.
+        passes: Through trained networks.
         network: The untrained one, which has the tokenizer of `model`.
-        fixed_passes: Through it with the same weights in each, at two seconds a pass for GPT-2 XL.
+        fixed_passes: Through it with the same weights in each, at two seconds a pass for GPT-2 XL; 2000 in the paper.
         fresh_passes: Through it with new weights for each.
         seed: Of new weights for each pass; the fixed ones are those of `network`.
         folder: Where runs are kept and go on from.
