@@ -215,6 +215,7 @@ def test_another_law_is_told_apart() -> None:
     assert min(ks_2samp(_drawn()[:, place], others[:, place]).pvalue for place in range(3)) < 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 def test_weights_of_one_deviation_by_law_give_what_drawn_ones_give() -> None:
     """The same test with one deviation for all; projections of transformers' own are half as large, and told apart."""

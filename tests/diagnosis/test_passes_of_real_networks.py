@@ -45,6 +45,7 @@ def test_smollm2_collapses_within_ten_passes_and_repeats_itself() -> None:
     assert float(said.distinct_1[1]) < 0.2
 
 
+@pytest.mark.slow
 @pytest.mark.pretrained
 def test_smollm2_made_deeper_side_by_side() -> None:
     """By attention alone its states grow to 1e34 in a pass, which is divided out; else they overflow."""

@@ -70,7 +70,6 @@ def assert_same(back: Diagnosis, found: Diagnosis) -> None:
         assert replace(back.levers, **same) == found.levers
     if found.deeper is not None and back.deeper is not None:
         assert replace(back.deeper, table=found.deeper.table) == found.deeper
-    assert render_report(back) == render_report(found)
 
 
 def test_decoded_texts_and_refusals_read_back(found: Diagnosis, tmp_path: Path) -> None:

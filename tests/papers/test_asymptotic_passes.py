@@ -208,6 +208,7 @@ def test_words_that_get_more_varied_again_are_said_to() -> None:
     assert not any("after 10" in row.name for row in table3.repetition_rows(words([0.6, 0.1])))
 
 
+@pytest.mark.slow
 @pytest.mark.pretrained
 def test_table_3_is_what_the_network_itself_says(tmp_path: Path) -> None:
     figure = FIGURES["asymptotic-table3"]
