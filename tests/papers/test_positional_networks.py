@@ -507,3 +507,12 @@ def test_scaled_states_of_smollm2_grow_as_plain_ones_do_in_double_precision() ->
     # Attention on states of such size picks one token; where two nearly tie, rounding decides: first layers only.
     np.testing.assert_allclose(scaled.norm[:, 1:11], plain[:, :10].detach().numpy(), rtol=1e-9)
     np.testing.assert_allclose(scaled.norm[:, 1:], plain.detach().numpy(), rtol=0.02)
+
+
+@pytest.mark.parametrize(("growth", "told"), [(math.log(2.1), True), (math.log(1.9), False)])
+def test_growth_that_does_not_double_over_all_layers_is_no_exponential(growth: float, told: bool) -> None:
+    # Over three of the four layers neither doubles.
+    layers = np.arange(5) / 4
+    curves = np.array([growth * layers**bend for bend in (0.9, 1.0, 1.1)])
+    straighter = fig10.exponential("x", curves)[2]
+    assert (not straighter.unsettled.startswith("it grows by a factor of")) is told
