@@ -107,7 +107,8 @@ def test_shares_are_those_of_the_absolute_changes(tiny: Callable[..., Checkpoint
 
 def test_slower_observables_on_request_are_the_single_functions(tiny: Callable[..., Checkpoint]) -> None:
     ckpt = tiny("gpt2")
-    table = trace(ckpt, TEXTS, sinks=(0,), extra=("clusters", "hemisphere_margin"), cluster_angle=1.2)
+    asked: dict[str, Any] = {"extra": ("clusters", "hemisphere_margin"), "cluster_angle": 1.2}
+    table = trace(ckpt, TEXTS, sinks=(0,), packed=False, **asked)
     states = ckpt.states(ckpt.encode(TEXTS["two"]).ids).attention[2].double()
     row = table.sel(prompt="two", layer=2, site="attention")
     for handling, kept in (("kept", states), ("removed", states[1:])):
@@ -229,10 +230,10 @@ def test_observables_of_ones_own_see_the_tokens_that_count(tiny: Callable[..., C
 def test_a_swollen_token_is_found_and_its_removal_is_that_of_its_position(tiny: Callable[..., Checkpoint]) -> None:
     ckpt = tiny("gpt2")
     ckpt.model.wpe.weight.data[0] *= 500
-    found = trace(ckpt, TEXTS)
+    found = trace(ckpt, TEXTS, packed=False)
     assert (found.massive_count == 1).all()
     assert (found.massive_position == 0).all()
-    explicit = trace(ckpt, TEXTS, sinks=(0,))
+    explicit = trace(ckpt, TEXTS, sinks=(0,), packed=False)
     np.testing.assert_array_equal(
         found.mean_pair_cosine.sel(sinks="removed"), explicit.mean_pair_cosine.sel(sinks="removed")
     )

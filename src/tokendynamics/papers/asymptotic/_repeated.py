@@ -227,4 +227,4 @@ def draw_energy(axes: Axes, curves: Sequence[Curve]) -> None:
         axes.plot(np.arange(1, len(curve.energy)), energy, color=colour, ls=dash, label=curve.name)
     axes.axhline(curves[0].floor, color=MUTED, lw=0.6, ls=(0, (2, 2)), zorder=0.9, label="rounding")
     axes.set(xscale="log", yscale="log", xlabel="pass", ylabel="consensus E of (25)")
-    axes.legend()
+    axes.legend(loc="upper right")  # E begins large and ends small
