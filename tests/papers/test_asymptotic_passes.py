@@ -61,7 +61,7 @@ def energies(network: Any, count: int) -> list[float]:
 
 
 def curve(*values: float, name: str = "it", floor: float = 1e-10) -> Curve:
-    return Curve(name, np.array(values), floor, (1.0, 0.5, 2.0), 7, 3.0)
+    return Curve(name, np.array(values), floor, (1.0, 0.5, 2.0), 7)
 
 
 def test_figure_6_is_e_of_the_networks_own_hidden_states(figure_6: Record, tiny: str) -> None:
@@ -157,7 +157,6 @@ def test_figure_8_pads_with_zero_embeddings_and_draws_every_matrix_alike(tiny: s
                     # No token sees what is behind it: the prompt's own tokens go as they would without padding.
                     assert plain.energy[number] == pytest.approx(energy(x[0, :length]), rel=1e-4)
     assert (plain.tokens, padded[4].tokens) == (len(fig8.PROMPTS[4].encode()), longest)
-    assert record["seconds of all runs so far"].ours == pytest.approx(plain.seconds + padded[0].seconds, rel=1e-12)
     ratio = record["prompt 5: E after pass 1, padded over not padded"].ours
     assert ratio == padded[4].energy[1] / plain.energy[1] != 1
     assert len(fig8.draw(record).axes[0].get_legend().get_texts()) == 7
@@ -178,7 +177,6 @@ def test_runs_go_on_from_their_folder(tiny: str, tmp_path: Path) -> None:
     for before, after, fresh in zip(*(one.results["curves"] for one in (short, long, again)), strict=True):
         np.testing.assert_array_equal(after.energy, fresh.energy)
         np.testing.assert_array_equal(after.energy[:3], before.energy)
-        assert after.seconds > before.seconds
     assert len(list(tmp_path.glob("*.npz"))) == 2
     fig7.reproduce(model=tiny, network=tiny, passes=2, seed=1, folder=tmp_path)
     fig8.reproduce(model=tiny, network=tiny, passes=1, seed=1, folder=tmp_path)

@@ -21,7 +21,6 @@ from tokendynamics.papers.asymptotic._repeated import (
     draw_energy,
     ends,
     in_short,
-    passing_time,
     random_network,
     run_curves,
 )
@@ -83,7 +82,7 @@ def reproduce(
         figure="Figure 6",
         statement=f"{'; '.join(map(ends, curves))}. The paper says that E decreases with each pass. Whether it "
         f"does, until it is rounding: {'; '.join(map(decreases, curves))}.",
-        quantities=(*_rows(trained, fixed[0], fresh[0], WITHIN if model == "smollm2" else None), passing_time(curves)),
+        quantities=tuple(_rows(trained, fixed[0], fresh[0], WITHIN if model == "smollm2" else None)),
         invented=f"the networks, trained: {', '.join((model, *others))}; random: "
         f"{in_short(untrained)}, as transformers initialises it, the text read {read}, {fixed[0].tokens} tokens; "
         f"{passes} passes through trained networks, {fixed_passes} with the same random weights and {fresh_passes} "

@@ -20,7 +20,6 @@ from tokendynamics.papers.asymptotic._repeated import (
     draw_energy,
     ends,
     in_short,
-    passing_time,
     random_network,
     run_curves,
 )
@@ -54,7 +53,6 @@ def reproduce(
         curves += run_curves(ckpt, {name: CITY}, passes, folder=folder, progress=progress, **drawn, **variant)
     rows = [row for curve in curves for row in consensus_rows(curve, "paper")]
     rows += [row for curve in curves for row in decrease_rows(curve, "reading", ON_AVERAGE)]
-    rows.append(passing_time(curves))
     return Record(
         paper="asymptotic",
         figure="Figure 7",

@@ -19,7 +19,6 @@ from tokendynamics.papers.asymptotic._repeated import (
     draw_energy,
     ends,
     in_short,
-    passing_time,
     random_network,
     run_curves,
 )
@@ -75,7 +74,6 @@ def reproduce(
     rows = [row for curve in padded for row in consensus_rows(curve, "paper")]
     rows += [row for curve in padded for row in decrease_rows(curve, "reading")]
     rows += padding_rows(counterpart, plain)
-    rows.append(passing_time([*padded, plain]))
     return Record(
         paper="asymptotic",
         figure="Figure 8",

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,7 +44,6 @@ class Curve:
         floor: E below which states differ by rounding alone.
         half_life: Of E in passes, with the ends of its 90 % interval.
         tokens: How many count.
-        seconds: How long all curves of its run took so far: before, and beyond these passes, too.
     """
 
     name: str
@@ -54,7 +51,6 @@ class Curve:
     floor: float
     half_life: tuple[float, float, float]
     tokens: int
-    seconds: float
 
     @property
     def below(self) -> float:
@@ -97,31 +93,13 @@ def run_curves(
         Path(folder).mkdir(parents=True, exist_ok=True)
         told = json.dumps([ckpt.name, ckpt.random_seed, prompts, how], sort_keys=True)
         store = Path(folder) / f"passes-{hashlib.sha256(told.encode()).hexdigest()[:16]}.npz"
-    with _clock(store) as elapsed:
-        found = passes(ckpt, dict(prompts), count, store=store, progress=_thinned(progress), **how)
-        seconds = elapsed()
+    found = passes(ckpt, dict(prompts), count, store=store, progress=_thinned(progress), **how)
     lengths = [how.get("pad_to") or ckpt.encode(text).ids.shape[1] for text in prompts.values()]
     halves = [(float(row[0]), float(row[1]), float(row[2])) for row in found["half_life"].values]
     return [
-        Curve(name, energy, float(found.attrs["resolution"]), half, length, seconds)
+        Curve(name, energy, float(found.attrs["resolution"]), half, length)
         for name, energy, half, length in zip(prompts, found["consensus"].values, halves, lengths, strict=True)
     ]
-
-
-@contextmanager
-def _clock(store: Path | None) -> Iterator[Callable[[], float]]:
-    """Tell the seconds since now and those of earlier runs of a file, which are kept beside it."""
-    started, kept = time.perf_counter(), None if store is None else store.with_suffix(".seconds")
-    before = float(kept.read_text(encoding="utf-8")) if kept is not None and kept.exists() else 0.0
-
-    def elapsed() -> float:
-        return before + time.perf_counter() - started
-
-    try:
-        yield elapsed
-    finally:
-        if kept is not None:
-            kept.write_text(f"{elapsed():.3f}", encoding="utf-8")
 
 
 def _thinned(progress: bool | Progress) -> bool | Progress:
@@ -151,11 +129,6 @@ def random_network(network: str, model: str) -> tuple[Checkpoint, str]:
 def in_short(ckpt: Checkpoint) -> str:
     """Return a network's name and size."""
     return f"{ckpt.name} ({ckpt.architecture.layers} layers, dim {ckpt.architecture.dim})"
-
-
-def passing_time(curves: Sequence[Curve]) -> Quantity:
-    """Return how long the runs took so far, of which one may have several curves."""
-    return measured("seconds of all runs so far", sum({curve.seconds for curve in curves}))
 
 
 def consensus_rows(curve: Curve, source: Source, within: int | None = None) -> list[Quantity]:
