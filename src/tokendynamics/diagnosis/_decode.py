@@ -75,7 +75,7 @@ def decode(
     chosen = as_choice(how, "how", ("positions", "generate"))
     count = as_count(new_tokens, "new_tokens")
     own = ckpt.variant if variant is None else variant
-    repeated = pass_options(weights, feed_back, positions, own, None, seed, None)
+    repeated = pass_options(weights, feed_back, positions, own, None, seed)
     pack = one_prompt(ckpt, text, truncate)
     rows: dict[int, tuple[Tensor, Tensor]] = {}
     with reporting(progress) as report:
