@@ -176,7 +176,7 @@ def decrease_rows(curve: Curve, source: Source, reason: str = "") -> list[Quanti
 
 
 def ends(curve: Curve) -> str:
-    """Say whether E gets below 0.001, and whether it stays there."""
+    """Say whether E ends below 0.001, and after which pass it is first below."""
     if not curve.energy[-1] < COLLAPSED:
         return (
             f"{curve.name}: E is {curve.energy[-1]:.2g} after {len(curve.energy) - 1} passes, not below {COLLAPSED:g}"
