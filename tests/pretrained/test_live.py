@@ -323,7 +323,8 @@ def test_a_network_of_ones_own_needs_nothing_but_its_inputs() -> None:
     idx = torch.randint(0, 30, (1, 9), generator=torch.Generator().manual_seed(1))
     states = live.states({"idx": idx})
     assert states.final_norm is not None
-    assert torch.equal(states.final_norm, network(idx)[0].detach())
+    with torch.inference_mode():  # as the states are computed: elsewhere PyTorch may take another kernel
+        assert torch.equal(states.final_norm, network(idx)[0])
     assert td.audit(live, value="VO").sizes["layer"] == 3
 
 
