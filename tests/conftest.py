@@ -7,11 +7,14 @@ import os
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 from collections.abc import Iterator
+from importlib import import_module
 from importlib.util import find_spec
+from pkgutil import walk_packages
 from threading import Thread
 
 import pytest
 from jaxtyping import config, install_import_hook
+from markupsafe import Markup
 
 from other_rounding import OtherRounding
 
@@ -24,6 +27,22 @@ def unchecked() -> Iterator[None]:
     config.update("jaxtyping_disable", True)
     yield
     config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages have every word, table and file, and empty drawings: drawing is nine tenths of the work of a page.
+
+    For tests of what is said and written where others see the same page drawn.
+    """
+    from tokendynamics import report
+
+    def blank(make: object, *, ident: str, **_: object) -> Markup:
+        return Markup('<svg id="{}-svg"></svg>').format(ident)
+
+    for found in walk_packages(report.__path__, "tokendynamics.report."):
+        if "draw_for_screens" in vars(import_module(found.name)):
+            monkeypatch.setattr(f"{found.name}.draw_for_screens", blank)
 
 
 @pytest.fixture(autouse=os.environ.get("OTHER_ROUNDING") == "1")

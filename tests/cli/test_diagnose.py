@@ -49,6 +49,7 @@ def test_a_diagnosis_leaves_report_data_and_summary(model: str, tmp_path: Path) 
     assert xr.open_zarr(out / "trace.zarr").sizes["layer"] == 3
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_json_goes_to_standard_output_alone(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -60,6 +61,7 @@ def test_json_goes_to_standard_output_alone(
     assert xr.open_dataset(tmp_path / "out" / "audit.nc", engine="h5netcdf").layer.values.tolist() == [2]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_prompts_come_from_files_and_standard_input(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -142,7 +144,8 @@ def test_failures_are_one_line_with_their_code(
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
-def test_passes_are_told_written_and_drawn(
+@pytest.mark.usefixtures("undrawn")
+def test_passes_are_told_written_and_on_the_page(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -183,6 +186,7 @@ def test_passes_that_are_interrupted_leave_nothing(
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_failed_run_leaves_an_earlier_report_as_it_was(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,6 +66,7 @@ def assert_same(back: Comparison, found: Comparison) -> None:
     assert back.first_difference == found.first_difference
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_page_is_made_from_what_was_saved(found: Comparison, saved: Path) -> None:
     assert render_comparison(td.Comparison.open(saved)) == render_comparison(found)
 

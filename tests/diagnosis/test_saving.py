@@ -99,6 +99,7 @@ def test_one_without_an_audit_opens_without_one(tmp_path: Path) -> None:
     assert "does not use" in Diagnosis.open(tmp_path).audit_refused
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_report_is_written_from_what_was_measured(found: Diagnosis, tmp_path: Path) -> None:
     found.save(tmp_path / "out")
     path = Diagnosis.open(tmp_path / "out").report(tmp_path / "page.html")
@@ -174,9 +175,16 @@ def _longer(path: Path) -> None:
     table.isel(layer=slice(2)).drop_encoding().to_zarr(path, zarr_format=2)
 
 
+@pytest.fixture(scope="module")
+def saved(found: Diagnosis, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("saved") / "out"
+    found.save(folder)
+    return folder
+
+
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_folder_is_refused_in_one_line(found: Diagnosis, tmp_path: Path, damage: str) -> None:
-    found.save(tmp_path / "out")
+def test_a_damaged_folder_is_refused_in_one_line(saved: Path, tmp_path: Path, damage: str) -> None:
+    shutil.copytree(saved, tmp_path / "out")
     DAMAGES[damage][0](tmp_path / "out")
     with pytest.raises(ArgumentValueError, match=DAMAGES[damage][1]) as told:
         Diagnosis.open(tmp_path / "out")

@@ -64,6 +64,7 @@ def test_what_is_saved_has_no_audit_and_says_why(found: Diagnosis, format: Any, 
     xr.testing.assert_equal(xr.open_dataset(paths[0], engine=engine).load(), found.trace)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_page_says_it_once_and_draws_nothing_of_the_weights(found: Diagnosis) -> None:
     page = render_report(found)
     text = text_of(page)
@@ -77,6 +78,7 @@ def test_the_page_says_it_once_and_draws_nothing_of_the_weights(found: Diagnosis
     assert "3 layers × dim 48" in text
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_network_with_factors_says_nothing_of_it() -> None:
     found = td.diagnose(network_of("llama")[0], PROMPTS)
     assert found.audit is not None
@@ -86,6 +88,7 @@ def test_a_network_with_factors_says_nothing_of_it() -> None:
     assert "3 layers × 4 heads" in text
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_command_prints_the_reason_once_and_replaces_an_older_audit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

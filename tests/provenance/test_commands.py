@@ -53,6 +53,7 @@ def put(path: Path) -> None:
         ("diagnose", ["audit.zarr/x", "report.html", "manifest.json", "diagnosis.json/deep/x"]),
     ],
 )
+@pytest.mark.usefixtures("undrawn")
 def test_foreign_files_in_the_way_are_named_before_anything_is_computed(
     commands: dict[str, list[str]], command: str, names: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -76,6 +77,7 @@ def test_foreign_files_in_the_way_are_named_before_anything_is_computed(
         pytest.param("diagnose", "audit.zarr", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.usefixtures("undrawn")
 def test_a_second_run_replaces_the_first_and_spares_what_others_added(
     commands: dict[str, list[str]], command: str, store: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -95,6 +97,7 @@ def test_a_second_run_replaces_the_first_and_spares_what_others_added(
     assert Path("o/notes.txt").read_text() == "mine"
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_results_of_another_command_are_not_replaced(
     commands: dict[str, list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -106,6 +109,7 @@ def test_results_of_another_command_are_not_replaced(
 
 
 @pytest.mark.parametrize("command", ["simulate", "diagnose"])
+@pytest.mark.usefixtures("undrawn")
 def test_a_full_disk_is_one_line_and_the_older_results_stay(
     commands: dict[str, list[str]],
     command: str,
@@ -130,6 +134,7 @@ def test_a_full_disk_is_one_line_and_the_older_results_stay(
     assert not [path for path in Path().iterdir() if path.name.startswith(".")]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_learned_models_stay_when_their_summary_is_written_again(commands: dict[str, list[str]]) -> None:
     assert call(commands["learn"]) == 0
     first = tree(Path("o"))

@@ -356,6 +356,7 @@ def test_a_matrix_of_zeros_and_one_with_nothing_finite_are_drawn() -> None:
     assert colours(np.full((2, 2), np.nan)) == {}
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_page_is_written_whole_or_not_at_all(
     tmp_path: Path, task: PairTask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -394,6 +395,7 @@ def test_a_page_on_a_transformer_states_its_task_and_what_interaction_is(
         ("3.3", "Yᵢ = q<sub>true</sub>[Xᵢ₋₁, Xᵢ] is predicted by Σⱼ v[i, j] q[Xⱼ, Xᵢ], q over categories"),
     ],
 )
+@pytest.mark.usefixtures("undrawn")
 def test_a_page_on_a_landscape_states_its_task_and_defines_T(section: Section, predicted: str) -> None:
     found = survey(section, law=[0.5, 0.3, 0.2], positions=3, starts=1, budget=5)
     page = unescape(render_circuits(landscape_report(found, MANIFEST, [])))
@@ -415,11 +417,13 @@ def test_the_threshold_table_repeats_the_verdict(examined: str, found: Evidence)
 @pytest.mark.parametrize(
     ("verdict", "words"), [("either", "Either part"), ("both", "Both parts"), ("undecided", "Undecided")]
 )
+@pytest.mark.usefixtures("undrawn")
 def test_every_verdict_has_words_of_its_own(found: Evidence, task: PairTask, verdict: Verdict, words: str) -> None:
     report = evidence_report(mixture(task), replace(found, verdict=verdict), MANIFEST, [])
     assert report.answer == words
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_construction_that_is_never_exact_is_called_that_and_no_other(task: PairTask) -> None:
     rough = compare(softmax_solution_2(PairTask(positive_functional(3, seed=0), 20)), [])
     report = built_report(rough, MANIFEST, [], meant="approximate")

@@ -31,6 +31,7 @@ def _figures(found: Diagnosis) -> tuple[Figure, ...]:
     return deeper_parts(found)["variants"]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_section_is_there_only_where_it_was_asked_for(found: Diagnosis) -> None:
     page = render_report(replace(found, deeper=None))
     assert "deeper" not in re.sub(r"(?s)<style.*?</style>", "", page)
@@ -41,6 +42,7 @@ def test_the_section_is_there_only_where_it_was_asked_for(found: Diagnosis) -> N
     assert "Deeper: weights" in page
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_tables_of_the_figures_hold_the_datasets_numbers(found: Diagnosis) -> None:
     page = render_report(found)
     assert found.deeper is not None

@@ -273,6 +273,7 @@ def test_a_model_without_a_final_norm_has_no_bar_for_it(build: Callable[..., Dia
     assert "final norm" not in part.lower()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_long_prompts_are_cut_and_say_so(build: Callable[..., Diagnosis]) -> None:
     found = render_report(build(**SHAPES["a long prompt"]))
     assert "The first 256 of 300 tokens are drawn." in found
@@ -284,6 +285,7 @@ def test_the_page_is_small_and_the_same_each_time(page: str, diagnosis: Diagnosi
     assert render_report(diagnosis) == page
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_file_is_written_whole(build: Callable[..., Diagnosis], tmp_path: Path) -> None:
     found = build(layers=2, prompts=1)
     path = write_report(found, tmp_path / "new folder" / "report.html")
@@ -291,6 +293,7 @@ def test_the_file_is_written_whole(build: Callable[..., Diagnosis], tmp_path: Pa
     assert [p.name for p in path.parent.iterdir()] == ["report.html"]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_failure_leaves_the_old_report_and_nothing_else(
     build: Callable[..., Diagnosis], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -308,6 +311,7 @@ def test_a_failure_leaves_the_old_report_and_nothing_else(
     assert path.read_text() == "old"
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_too_large_a_page_and_a_folder_are_refused(build: Callable[..., Diagnosis], tmp_path: Path) -> None:
     found = build(layers=2, prompts=1)
     with pytest.raises(ArgumentValueError, match="max_bytes: expected at most 1000, got a page of"):

@@ -168,6 +168,7 @@ def test_what_has_nothing_to_show_says_so_in_words(alone: Diagnosis) -> None:
     assert "<svg" in figure_of(page, "components-cosine")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_two_prompts_have_shares_and_no_intervals(build: Callable[..., Diagnosis]) -> None:
     found = render_report(build(layers=4, prompts=2))
     assert "Of 2 prompts, too few for an interval." in found
