@@ -11,7 +11,7 @@ from diagnosis.built_networks import BUILT, Built
 from tokendynamics.diagnosis import Verdict, judge, trace
 from tokendynamics.diagnosis._details import MOST, attention_sinks
 
-QUICK = 3
+QUICK = 5
 """Each so many-th network is judged in every run of the tests, and all of them with the slow ones."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -26,10 +27,16 @@ PROMPTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("name", DAMAGES)
+QUICK = [(2, name, FAMILIES[number % len(FAMILIES)]) for number, name in enumerate(DAMAGES)]
+"""Each damage once, and each family with two."""
+
+
 @pytest.mark.parametrize(
-    "layer", [pytest.param(layer, marks=() if layer == 2 else pytest.mark.slow) for layer in range(1, LAYERS + 1)]
+    ("layer", "name", "family"),
+    [
+        pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow)
+        for case in itertools.product(range(1, LAYERS + 1), DAMAGES, FAMILIES)
+    ],
 )
 def test_the_first_damaged_layer_and_part_are_named(family: str, name: str, layer: int) -> None:
     whole = network(family)

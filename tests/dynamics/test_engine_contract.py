@@ -98,8 +98,14 @@ def test_float32_runs_are_those_of_float64_to_single_precision(engine: str, choi
     close(system.flow().velocity(starts.astype(np.float32), 0.7), system.flow().velocity(starts, 0.7), 3e-5)
 
 
-@pytest.mark.parametrize("engine", ["batched", "stiff", "layers", "fixed"])
-@pytest.mark.parametrize("kind", ["dense", "factored", "sinusoidal"])
+@pytest.mark.parametrize(
+    ("engine", "kind"),
+    [
+        pytest.param(engine, kind, marks=() if engine == "batched" or kind == "sinusoidal" else pytest.mark.slow)
+        for engine in ("batched", "stiff", "layers", "fixed")
+        for kind in ("dense", "factored", "sinusoidal")
+    ],
+)
 def test_a_batch_with_matrices_of_its_own_for_each_system_is_the_systems_one_by_one(engine: str, kind: str):
     generator = torch.Generator().manual_seed(3)
 

@@ -56,8 +56,17 @@ def of_system(part, index, axes):
     return np.broadcast_to(array, (*SYSTEMS, *array.shape[-axes:]))[index]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("name", BROADCASTS)
+QUICK = ("phase over the second axis", "matrix and gates along different axes")
+
+
+@pytest.mark.parametrize(
+    ("engine", "name"),
+    [
+        pytest.param(engine, name, marks=() if engine == ENGINES[0] or name in QUICK else pytest.mark.slow)
+        for engine in ENGINES
+        for name in BROADCASTS
+    ],
+)
 def test_gates_of_systems_are_the_systems_one_by_one(engine, name):
     parts, space = BROADCASTS[name], Sphere() if engine in ("batched", "layers") else Free()
     together = simulate(

@@ -65,8 +65,19 @@ def test_two_causal_tokens_meet_as_a_hyperbolic_tangent(solver: str) -> None:
     assert float((cosine - exact).abs().max()) < error
 
 
-@pytest.mark.parametrize("circuits", ["per system", "sinusoidal", "periodic"])
-@pytest.mark.parametrize("space", [Free(), Sphere(), Ellipsoid(torch.diag(torch.tensor([1.0, 2.0, 3.0]).double()))])
+SPACES = (Free(), Sphere(), Ellipsoid(torch.diag(torch.tensor([1.0, 2.0, 3.0]).double())))
+CIRCUITS = ("per system", "sinusoidal", "periodic")
+
+
+@pytest.mark.parametrize(
+    ("space", "circuits"),
+    [
+        # Each space and each kind of circuits once in every run of the tests, every pair with the slow ones.
+        pytest.param(space, circuits, marks=() if one == other else pytest.mark.slow)
+        for one, space in enumerate(SPACES)
+        for other, circuits in enumerate(CIRCUITS)
+    ],
+)
 def test_the_batched_engine_finds_the_same_states(solver: str, space, circuits: str) -> None:
     qk, ov = drawn(3, 2, 3, 3, seed=3) / 2, drawn(3, 2, 3, 3, seed=4) / 2
     if circuits == "sinusoidal":

@@ -231,6 +231,7 @@ def test_table_3_is_what_the_network_itself_says(tmp_path: Path) -> None:
     assert f"| after 10 passes | ` {record.texts['after 10 passes']} ` |" in page
 
 
+@pytest.mark.slow
 @pytest.mark.pretrained
 def test_smollm2_collapses_within_ten_passes() -> None:
     record = FIGURES["asymptotic-fig6"].reproduce(quick=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -133,6 +135,18 @@ WITHOUT_INTERFACE: dict[str, tuple[str, dict[str, Any], str | None]] = {
     "mpnet": ("mpnet", _TEXT, None),
     "mamba": ("mamba", {"vocab_size": 61, "hidden_size": 48, "num_hidden_layers": 3}, None),
 }
+
+FEW = (
+    "gpt2", "gpt_neox", "opt-post-norm", "llama", "mixtral", "gemma3", "olmo2", "gpt_oss", "deepseek_v3", "granite",
+    "cohere", "bert", "albert", "modernbert", "t5", "whisper", "vit", "dinov2", "clip-text", "mamba",
+)  # fmt: skip
+"""Families that have every form of a block between them: norms before, after and on branches, parallel parts, experts,
+scaled branches, blocks that run again, encoders and decoders, words, images and sounds, with and without factors."""
+
+
+def most_slow(families: Iterable[str]) -> list[Any]:
+    """All families as parameters of a test of which most run with the slow tests only."""
+    return [pytest.param(family, marks=() if family in FEW else pytest.mark.slow) for family in families]
 
 
 def network_of(family: str) -> tuple[Any, str | None]:

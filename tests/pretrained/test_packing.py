@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import tokendynamics as td
-from pretrained.families import FAMILIES, WITHOUT_INTERFACE, half_of_network, network_of
+from pretrained.families import FAMILIES, WITHOUT_INTERFACE, half_of_network, most_slow, network_of
 from tokendynamics.pretrained._other_libraries import silenced
 from tokendynamics.pretrained._packs import _PASS, _cheapest, packs_of
 from tokendynamics.pretrained.discovery._packing import filled_up, packing_of
@@ -31,7 +31,7 @@ IMAGES_AND_SOUNDS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("family", FAMILIES | WITHOUT_INTERFACE)
+@pytest.mark.parametrize("family", most_slow(FAMILIES | WITHOUT_INTERFACE))
 def test_states_in_company_are_those_alone(family: str) -> None:
     network = half_of_network(*network_of(family))
     checkpoint = td.load(network)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import tokendynamics as td
-from pretrained.families import FAMILIES, half_of_network, inputs_of, network_of
+from pretrained.families import FAMILIES, half_of_network, inputs_of, most_slow, network_of
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, CheckpointError
 from tokendynamics.pretrained._variant import NAMED, Variant
 
@@ -71,7 +71,7 @@ def test_a_variant_that_cannot_be_made_leaves_nothing_behind() -> None:
     assert torch.equal(_output(network, inputs), plain)
 
 
-@pytest.mark.parametrize("family", sorted(FAMILIES))
+@pytest.mark.parametrize("family", most_slow(sorted(FAMILIES)))
 def test_without_its_parts_a_network_hands_on_its_embedding(family: str) -> None:
     ckpt, _, inputs = _loaded(family)
     with ckpt.varied({"attention": 0, "feed_forward": 0, "norms": 0}):
@@ -79,7 +79,7 @@ def test_without_its_parts_a_network_hands_on_its_embedding(family: str) -> None
     torch.testing.assert_close(states, states[:1].expand_as(states), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("family", sorted(FAMILIES))
+@pytest.mark.parametrize("family", most_slow(sorted(FAMILIES)))
 def test_a_gate_weights_what_a_part_adds(family: str) -> None:
     """The block's own sum with the part's output weighted by hand; behind a norm at the end, the norm of that."""
     ckpt, network, inputs = _loaded(family)
@@ -191,7 +191,7 @@ def test_without_norms_llama_is_its_matrices_alone() -> None:
 WITH_POSITIONS = sorted(set(FAMILIES) - {"beit"})
 
 
-@pytest.mark.parametrize("family", WITH_POSITIONS)
+@pytest.mark.parametrize("family", most_slow(WITH_POSITIONS))
 def test_without_positions_the_last_token_does_not_know_the_order_of_the_others(family: str) -> None:
     ckpt, _, inputs = _loaded(family)
     other = _reordered(inputs)
