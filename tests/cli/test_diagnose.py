@@ -54,7 +54,8 @@ def test_json_goes_to_standard_output_alone(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert call(["diagnose", model, "--json", "--out", "out", "--format", "netcdf", "--layers", "2"]) == 0
+    arguments = ["--json", "--out", "out", "--format", "netcdf", "--layers", "2", "--no-levers"]
+    assert call(["diagnose", model, *arguments]) == 0
     summary = json.loads(capsys.readouterr().out)
     assert list(summary["prompts"]) == list(NAMES)
     assert len(summary["audit"]["regime"]) == 1

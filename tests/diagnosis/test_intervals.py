@@ -29,16 +29,19 @@ def population(seed: int) -> list[list[int]]:
     return prompts
 
 
-def left_behind(ckpt: Checkpoint, prompts: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+def left_behind(
+    ckpt: Checkpoint, prompts: list[list[int]], *, packed: bool = True
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Mean cosine of different tokens, (prompt, 2), and mean unit row, (prompt, 2, dim), at both ends."""
-    within, means = [], []
-    for ids in prompts:
-        x = ckpt.states(torch.tensor([ids])).feed_forward[[0, -1]].double()
-        unit = x / x.norm(dim=-1, keepdim=True)
-        means.append(unit.mean(dim=1))
-        count = len(ids)
-        within.append((unit.sum(dim=1).square().sum(dim=-1) - count) / (count * (count - 1)))
-    return torch.stack(within), torch.stack(means)
+    within, means = torch.empty(len(prompts), 2).double(), [torch.empty(0)] * len(prompts)
+    for pack in ckpt.states_in_packs([torch.tensor(ids) for ids in prompts], packed=packed):
+        for number, place in enumerate(pack.places):
+            x = pack.of(number).feed_forward[[0, -1]].double()
+            unit = x / x.norm(dim=-1, keepdim=True)
+            means[place] = unit.mean(dim=1)
+            count = len(prompts[place])
+            within[place] = (unit.sum(dim=1).square().sum(dim=-1) - count) / (count * (count - 1))
+    return within, torch.stack(means)
 
 
 def relative(found: torch.Tensor) -> torch.Tensor:
@@ -66,7 +69,7 @@ def test_nine_of_ten_intervals_of_a_dozen_texts_hold_the_value_of_all(
 
 def test_the_interval_of_a_trace_is_that_of_what_its_texts_leave_behind(tiny: Callable[..., Checkpoint]) -> None:
     ckpt, prompts = tiny("llama", seed=3), population(2)[:TEXTS]
-    within, means = left_behind(ckpt, prompts)
+    within, means = left_behind(ckpt, prompts, packed=False)
     between = gram_of_means(means)
     whole = relative(shares_of_sums(within, between, 0.0).kappa)
     each = relative(shares_without_each(within, between, 0.0).kappa)

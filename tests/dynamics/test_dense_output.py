@@ -12,7 +12,7 @@ from tokendynamics.dynamics import simulate
 pytestmark = pytest.mark.usefixtures("unchecked")
 
 
-@pytest.fixture(scope="module", params=["free", "sphere", "ellipsoid"])
+@pytest.fixture(scope="module", params=["free", "ellipsoid", pytest.param("sphere", marks=pytest.mark.slow)])
 def example(request):
     rng = np.random.default_rng(9)
     root = rng.normal(size=(3, 3))

@@ -65,7 +65,7 @@ def slope(sizes: np.ndarray, errors: list[float]) -> float:
 
 
 @pytest.mark.parametrize("retraction", [True, False])
-@pytest.mark.parametrize("space", ["free", "sphere", "ellipsoid"])
+@pytest.mark.parametrize("space", ["free", "ellipsoid", pytest.param("sphere", marks=pytest.mark.slow)])
 def test_dormand_prince_is_of_order_5_with_and_without_retraction(space, retraction):
     exact = example(space)[2]
     steps = STEPS["dopri5"]

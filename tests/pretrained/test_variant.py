@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError
 from tokendynamics.pretrained._variant import NAMED, Variant
 
 RESTORED = ("gpt2", "gpt_neox", "llama", "gemma3", "mixtral", "bert", "albert", "modernbert", "t5", "whisper", "vit")
+QUICK = ("gpt2", "bert", "t5")
 EVERYTHING = {"feed_forward": 0.0, "layer 2 attention": 0.5, "norms": 0, "positions": 0}
 
 
@@ -34,8 +36,14 @@ def _hooks(network: nn.Module) -> list[int]:
     return [len(getattr(module, name)) for module in network.modules() for name in names]
 
 
-@pytest.mark.parametrize("family", RESTORED)
-@pytest.mark.parametrize("fails", [False, True], ids=["left", "failed"])
+@pytest.mark.parametrize(
+    ("fails", "family"),
+    [
+        # However a variant is left, the same is taken back: without a failure in a few families in every run.
+        pytest.param(fails, family, marks=() if fails or family in QUICK else pytest.mark.slow)
+        for fails, family in itertools.product((False, True), RESTORED)
+    ],
+)
 def test_nothing_is_left_behind(family: str, fails: bool) -> None:
     ckpt, network, inputs = _loaded(family)
     network.train()

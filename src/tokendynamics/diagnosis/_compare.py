@@ -81,7 +81,7 @@ def compare(
         ArgumentTypeError, ArgumentValueError: Fewer than two models, names or dtypes that do not fit; see also `trace`.
         MemoryLimitError: The states of all texts in all models do not fit.
 
-    >>> found = compare("random:distilgpt2", "random:distilgpt2:1", texts=[[5, 9, 33, 21], [12, 3, 44], [1, 2, 3]])
+    >>> found = compare("random:distilgpt2", "random:distilgpt2:1", texts=[[5, 9], [12, 3, 4], [1, 2]], weights=False)
     >>> str(found.first_difference), found.models
     ('the embedding', ('random:distilgpt2:0', 'random:distilgpt2:1'))
     """
