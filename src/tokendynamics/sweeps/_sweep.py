@@ -1,0 +1,107 @@
+"""One `sweep`: from a file to a dataset, through a store that a sweep which was stopped goes on with."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import xarray as xr
+
+from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected, shown
+from tokendynamics.numerics._extras import require
+from tokendynamics.numerics._resources import limited_threads
+from tokendynamics.provenance._progress import Progress, reporting
+from tokendynamics.provenance._swap import recover, staging
+from tokendynamics.provenance._whole import full_disk_as_storage_error
+from tokendynamics.sweeps._layout import check_room, layout, size
+from tokendynamics.sweeps._open import open_store
+from tokendynamics.sweeps._plan import Plan, read_plan
+from tokendynamics.sweeps._store import Store, check_same, create
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+
+def sweep(
+    spec: str | Path | Plan,
+    store: str | Path,
+    scheduler: str | Client | None = None,
+    workers: int | None = None,
+    *,
+    resume: bool = False,
+    progress: bool | Progress = False,
+) -> xr.Dataset:
+    """Run every system of a sweep and return what was kept of them, from the store.
+
+    Results depend on the file alone: they are the same to the last bit for any number of workers, in any order, and
+    for a sweep that was stopped and resumed.
+
+    Args:
+        spec: The path of a sweep's file, or what `read_plan` or `parse_plan` gave.
+        store: Folder of the Zarr store.
+        scheduler: Address of a scheduler of dask.distributed, or a client; None for workers on this machine.
+        workers: Processes on this machine; None for one for each processor.
+        resume: Go on with a store that is there; without it a store is refused.
+        progress: True for a progress bar, or a function; see `Progress`.
+
+    Returns:
+        Dataset with the axes of the design and `draw` as dims, read from the store when it is used.
+
+    Raises:
+        SpecificationError: What is wrong in the file, with its line.
+        ArgumentValueError: A store in the way or of another specification, or a sweep too large for the disk.
+        SchedulerError: No scheduler answers.
+        WorkerVersionError: A worker has other versions.
+        StorageError: The disk is full; the sweep can be resumed.
+    """
+    require("sweeps", "sweep", "running on many workers")
+    from tokendynamics.sweeps._cluster import connected, results
+
+    plan, place = _plan(spec), Path(store)
+    _prepare(plan, place, resume)
+    with (
+        full_disk_as_storage_error(place),
+        staging(place) as staged,
+        limited_threads(None),
+        reporting(progress) as report,
+    ):
+        written = Store(place, plan, staged)
+        missing = list(written.missing())
+        done = plan.systems - sum(_systems(plan, task) for task in missing)
+        report(done, plan.systems, what := f"Sweeping {plan.name}")
+        if missing:
+            with connected(scheduler, workers) as client:
+                for task, arrays in results(client, plan.text, plan.name, missing):
+                    written.write(task, arrays)
+                    done += _systems(plan, task)
+                    report(done, plan.systems, what)
+    return open_store(place)
+
+
+def _plan(spec: Any) -> Plan:
+    if isinstance(spec, Plan):
+        return spec
+    if isinstance(spec, str | Path):
+        return read_plan(spec)
+    raise ArgumentTypeError(expected("spec", "the path of a sweep's file, or what `read_plan` gave", shown(spec)))
+
+
+def _prepare(plan: Plan, place: Path, resume: bool) -> None:
+    """Make the store, or check the one that is there, before anything is run."""
+    recover(place)
+    there = place.exists() and (not place.is_dir() or any(place.iterdir()))
+    if there and not resume:
+        advice = "go on with it with --resume (resume=True), or choose another one"
+        raise ArgumentValueError(expected("store", "a name where nothing is", str(place), advice))
+    if there:
+        check_same(place, plan)
+        return
+    plan.check()
+    check_room(size(plan, layout(plan)), place)
+    with full_disk_as_storage_error(place):
+        create(place, plan)
+
+
+def _systems(plan: Plan, task: tuple[int, ...]) -> int:
+    return math.prod(part.stop - part.start for part in plan.region(task))
