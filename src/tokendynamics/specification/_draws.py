@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from tokendynamics.numerics._streams import normal_of_systems, uniform_of_system
 from tokendynamics.specification._toml import KeyPath
 
 
+@runtime_checkable
 class Draws(Protocol):
     """What the laws of a file are drawn from.
 

@@ -47,7 +47,7 @@ class SpecificationFile:
 
     def error(self, path: KeyPath, message: str) -> SpecificationError:
         """Return an error about the key at `path`, with its line."""
-        return _located(self.name, self.lines, path, message)
+        return located(self.name, self.lines, path, message)
 
     @contextmanager
     def blaming(self, path: KeyPath) -> Iterator[None]:
@@ -121,10 +121,11 @@ def _first_in_file(error: ValidationError, name: str, lines: dict[KeyPath, int])
     """Return the error that stands first; a missing key stands nowhere, so it comes after all that are wrong."""
     described = [(details["type"] in ("missing", "no_seed"), *_described(details)) for details in error.errors()]
     _, path, message = min(described, key=lambda each: (each[0], nearest_line(lines, each[1])))
-    return _located(name, lines, path, message)
+    return located(name, lines, path, message)
 
 
-def _located(name: str, lines: dict[KeyPath, int], path: KeyPath, message: str) -> SpecificationError:
+def located(name: str, lines: dict[KeyPath, int], path: KeyPath, message: str) -> SpecificationError:
+    """Return an error about the key at `path` of a file, with its line."""
     present = present_part(lines, path)
     where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in present).removeprefix(".")
     return SpecificationError(f"{name} line {nearest_line(lines, path)}: {where}{': ' if where else ''}{message}")

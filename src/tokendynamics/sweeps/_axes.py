@@ -47,7 +47,7 @@ def axes_of(table: SweepTable, name: str, lines: dict[KeyPath, int]) -> tuple[Ax
     """
     axes: list[Axis] = []
     for number, entry in enumerate(table.axis):
-        line = nearest_line(lines, ("sweep", "axis", number))
+        line = nearest_line(lines, ("sweep", "axis", number, "key"))
         keys = (entry.key,) if isinstance(entry.key, str) else tuple(entry.key)
         called = entry.name or keys[0].rsplit(".", 1)[-1]
         where = f"{name} line {line}: sweep.axis[{number}]"

@@ -16,7 +16,7 @@ from tokendynamics.numerics._resources import in_bytes
 from tokendynamics.specification._build import build, build_times
 from tokendynamics.specification._file import SpecificationFile
 from tokendynamics.sweeps._measures import ALWAYS, MEASURES, MISSING, Measure
-from tokendynamics.sweeps._plan import DRAW, POINT, Plan
+from tokendynamics.sweeps._plan import POINT, Plan
 
 COMPLETE = "complete"
 """Of each system whether it was run: its chunk is written after all others of its task and is the task's record."""
@@ -78,8 +78,7 @@ def _of_systems(plan: Plan, measure: Measure, dims: tuple[str, ...] = (), length
 
 def _coordinates(plan: Plan) -> dict[str, Variable]:
     random = plan.table.design == "random"
-    found = {axis.name: _coordinate(POINT if random else axis.name, axis.labels, axis.keys) for axis in plan.axes}
-    return found | {DRAW: _coordinate(DRAW, np.arange(plan.table.draws))}
+    return {axis.name: _coordinate(POINT if random else axis.name, axis.labels, axis.keys) for axis in plan.axes}
 
 
 def _coordinate(dim: str, values: np.ndarray, keys: tuple[str, ...] = ()) -> Variable:

@@ -17,10 +17,11 @@ from typing import Any
 
 from tokendynamics.specification._build import build
 from tokendynamics.specification._draws import OfSystems
-from tokendynamics.specification._file import SpecificationFile, checked, checked_table
-from tokendynamics.specification._section import SpecificationError
+from tokendynamics.specification._file import SpecificationFile, checked, checked_table, located
+from tokendynamics.specification._section import SpecificationError, did_you_mean
 from tokendynamics.specification._toml import KeyPath, key_lines, parse_toml, read_text
 from tokendynamics.sweeps._axes import Axis, axes_of
+from tokendynamics.sweeps._measures import MEASURES
 from tokendynamics.sweeps._tables import SweepOnly, SweepTable
 
 DRAW, POINT = "draw", "point"
@@ -132,6 +133,10 @@ class Plan:
                 lines[path] = axis.line
         return checked(values, self.name, self.text, lines, of_systems=True)
 
+    def error(self, path: KeyPath, message: str) -> SpecificationError:
+        """Return an error about the key at `path`, with its line."""
+        return located(self.name, self.lines, path, message)
+
     def samples(self) -> Iterator[tuple[tuple[int, ...], OfSystems]]:
         """Return points at which every value of every axis occurs, each with its first system."""
         points = self.shape[:-1]
@@ -151,7 +156,11 @@ class Plan:
             SpecificationError: An axis that the specification does not have, a value that does not fit; with its line.
         """
         for point, first in self.samples():
-            build(self.file(point), first)
+            file = self.file(point)
+            build(file, first)
+            if self.table.draws > 1 and not _draws_itself(file.tables.model_dump(exclude_none=True)):
+                message = "every draw of a point would be the same system: expected a law without seed, or draws = 1"
+                raise self.error(("sweep", "draws"), message)
 
     def _key(self, point: tuple[int, ...]) -> str:
         """Return what the draws of a point belong to: the sweep's seed and the point's coordinates."""
@@ -187,8 +196,30 @@ def parse_plan(text: str, name: str) -> Plan:
     if "sweep" not in values:
         raise SpecificationError(f"{name}: missing table [sweep]; see docs/sweep.md")
     table = checked_table(SweepOnly, {"sweep": values.pop("sweep")}, name, lines).sweep
-    values = _with_budget(values, table)
-    return Plan(name, text, lines, values, table, axes_of(table, name, lines))
+    plan = Plan(name, text, lines, _with_budget(values, table), table, axes_of(table, name, lines))
+    _check_tables(plan)
+    return plan
+
+
+def _check_tables(plan: Plan) -> None:
+    """Refuse tables and keys that a sweep has no use for, or other words for."""
+    if "output" in plan.values:
+        raise plan.error(("output",), "a sweep draws no trajectories; remove the table")
+    if "systems" in plan.values.get("start", {}):
+        raise plan.error(("start", "systems"), "a sweep has draws = … in [sweep] in its place")
+    for key in ("measure", "over_time"):
+        for name in getattr(plan.table, key):
+            known = MEASURES if key == "measure" else [each for each in MEASURES if MEASURES[each].of_states]
+            if name not in known:
+                raise plan.error(("sweep", key), f"unknown measure {name!r}; {did_you_mean(name, known)}")
+
+
+def _draws_itself(values: Any) -> bool:
+    """Tell whether there is a law without a seed, of which each system has its own draw."""
+    if isinstance(values, dict):
+        drawn = ("law" in values or "definite" in values) and "seed" not in values
+        return drawn or any(_draws_itself(entry) for entry in values.values())
+    return isinstance(values, list) and any(_draws_itself(entry) for entry in values)
 
 
 def _with_budget(values: dict[str, Any], table: SweepTable) -> dict[str, Any]:

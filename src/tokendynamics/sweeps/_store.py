@@ -21,8 +21,7 @@ from zarr.errors import ZarrUserWarning
 from zarr.storage import MemoryStore
 
 from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.provenance._swap import staging
-from tokendynamics.sweeps._layout import COMPLETE, Variable, layout
+from tokendynamics.sweeps._layout import COMPLETE, Variable
 from tokendynamics.sweeps._plan import Plan
 from tokendynamics.sweeps._versions import own_versions
 
@@ -30,24 +29,44 @@ SPECIFICATION, IDENTITY, VERSIONS = "specification", "identity", "versions"
 
 Task = tuple[int, ...]
 
+_NAMED = 3
+"""Differences that a message names."""
+
 
 class Store:
     """A store that is being written.
 
     Args:
-        path: Where it is; it is made if nothing is there.
+        path: Where it is, or will be.
         plan: What is to be in it.
+        variables: Its arrays, from `layout`.
         staged: A folder on the same disk for what is not whole yet.
     """
 
-    def __init__(self, path: Path, plan: Plan, staged: Path) -> None:
-        self.path, self.plan, self._staged = path, plan, staged
-        self._variables = {name: each for name, each in layout(plan).items() if each.values is None}
+    def __init__(self, path: Path, plan: Plan, variables: Mapping[str, Variable], staged: Path) -> None:
+        self.path, self.plan, self._staged, self._all = path, plan, staged, variables
+        self._variables = {name: each for name, each in variables.items() if each.values is None}
         # Chunks are encoded in memory by the library, so that only whole ones reach the disk.
         self._buffers: dict[str, dict[str, Any]] = {name: {} for name in self._variables}
         self._twins = {
             name: _array(MemoryStore(self._buffers[name]), "", each) for name, each in self._variables.items()
         }
+
+    def create(self) -> None:
+        """Make the store without chunks, whole or not at all."""
+        attributes = {SPECIFICATION: self.plan.text, IDENTITY: identity(self.plan), VERSIONS: own_versions()}
+        made = self._staged / "new"
+        with warnings.catch_warnings():
+            # Consolidated metadata and text are extensions that the specification of Zarr 3 does not have yet.
+            warnings.simplefilter("ignore", category=ZarrUserWarning)
+            warnings.simplefilter("ignore", category=FutureWarning)
+            group = zarr.create_group(made, zarr_format=3, attributes=attributes)
+            for name, variable in self._all.items():
+                array = _array(group.store, name, variable)
+                if variable.values is not None:
+                    array[:] = variable.values
+            zarr.consolidate_metadata(made)
+        made.rename(self.path)
 
     def missing(self) -> Iterator[Task]:
         """Return the tasks without a record, in order."""
@@ -80,24 +99,6 @@ class Store:
 def identity(plan: Plan) -> dict[str, Any]:
     """Return everything that a sweep's numbers depend on but the versions: two stores of one identity hold the same."""
     return plan.values | {"sweep": plan.table.model_dump(mode="json", exclude_none=True)}
-
-
-def create(path: Path, plan: Plan) -> None:
-    """Make a store without chunks, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with staging(path) as root, warnings.catch_warnings():
-        # Consolidated metadata and text are extensions that the specification of Zarr 3 does not have yet.
-        warnings.simplefilter("ignore", category=ZarrUserWarning)
-        warnings.simplefilter("ignore", category=FutureWarning)
-        attributes = {SPECIFICATION: plan.text, IDENTITY: identity(plan), VERSIONS: own_versions()}
-        made = root / "new"
-        group = zarr.create_group(made, zarr_format=3, attributes=attributes)
-        for name, variable in layout(plan).items():
-            array = _array(group.store, name, variable)
-            if variable.values is not None:
-                array[:] = variable.values
-        zarr.consolidate_metadata(made)
-        made.rename(path)
 
 
 def _array(store: Any, name: str, variable: Variable) -> zarr.Array:
@@ -143,9 +144,11 @@ def check_same(path: Path, plan: Plan) -> None:
     wanted = json.loads(json.dumps(identity(plan)))
     found = differences(attributes[IDENTITY], wanted)
     if found:
-        more = f" and {len(found) - 4} more" if len(found) > 4 else ""
-        came = f"{path} of another one: {'; '.join(found[:4])}{more}"
-        raise ArgumentValueError(expected("store", "a store of the same specification", came, "choose another store"))
+        more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+        raise ArgumentValueError(
+            f"store: expected one of the same specification at {path}, got another one: {'; '.join(found[:_NAMED])}"
+            f"{more}; choose another store, or put back what was changed"
+        )
     other = differences(attributes[VERSIONS], own_versions())
     if other:
         advice = "install those, or begin another store: results of other versions are not the same to the last bit"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected, shown
+from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, StorageError, expected, shown
 from tokendynamics.numerics._extras import require
 from tokendynamics.numerics._resources import limited_threads
 from tokendynamics.provenance._progress import Progress, reporting
@@ -17,7 +19,7 @@ from tokendynamics.provenance._whole import full_disk_as_storage_error
 from tokendynamics.sweeps._layout import check_room, layout, size
 from tokendynamics.sweeps._open import open_store
 from tokendynamics.sweeps._plan import Plan, read_plan
-from tokendynamics.sweeps._store import Store, check_same, create
+from tokendynamics.sweeps._store import Store, check_same
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -59,19 +61,23 @@ def sweep(
     from tokendynamics.sweeps._cluster import connected, results
 
     plan, place = _plan(spec), Path(store)
-    _prepare(plan, place, resume)
+    variables = layout(plan)
+    recover(place)
+    there = _check(plan, place, size(plan, variables), resume)
     with (
-        full_disk_as_storage_error(place),
-        staging(place) as staged,
+        _resumable(place),
         limited_threads(None),
         reporting(progress) as report,
+        staging(place) as staged,
     ):
-        written = Store(place, plan, staged)
+        written = Store(place, plan, variables, staged)
         missing = list(written.missing())
         done = plan.systems - sum(_systems(plan, task) for task in missing)
         report(done, plan.systems, what := f"Sweeping {plan.name}")
         if missing:
             with connected(scheduler, workers) as client:
+                if not there:
+                    written.create()
                 for task, arrays in results(client, plan.text, plan.name, missing):
                     written.write(task, arrays)
                     done += _systems(plan, task)
@@ -87,20 +93,28 @@ def _plan(spec: Any) -> Plan:
     raise ArgumentTypeError(expected("spec", "the path of a sweep's file, or what `read_plan` gave", shown(spec)))
 
 
-def _prepare(plan: Plan, place: Path, resume: bool) -> None:
-    """Make the store, or check the one that is there, before anything is run."""
-    recover(place)
+def _check(plan: Plan, place: Path, needed: int, resume: bool) -> bool:
+    """Refuse what cannot be run before anything is; tell whether there is a store to go on with."""
     there = place.exists() and (not place.is_dir() or any(place.iterdir()))
-    if there and not resume:
+    if not there:
+        plan.check()
+        check_room(needed, place)
+    elif not resume:
         advice = "go on with it with --resume (resume=True), or choose another one"
         raise ArgumentValueError(expected("store", "a name where nothing is", str(place), advice))
-    if there:
+    else:
         check_same(place, plan)
-        return
-    plan.check()
-    check_room(size(plan, layout(plan)), place)
-    with full_disk_as_storage_error(place):
-        create(place, plan)
+    return there
+
+
+@contextmanager
+def _resumable(place: Path) -> Iterator[None]:
+    """Say of a full disk that the sweep can go on."""
+    try:
+        with full_disk_as_storage_error(place):
+            yield
+    except StorageError as error:
+        raise StorageError(f"{error}; tasks that are done are kept: make room, then go on with --resume") from error
 
 
 def _systems(plan: Plan, task: tuple[int, ...]) -> int:

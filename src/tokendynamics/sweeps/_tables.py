@@ -9,6 +9,9 @@ from pydantic_core import PydanticCustomError
 
 from tokendynamics.specification._section import Angle, TomlTable
 
+MOST_POINTS = 10**7
+"""Of an axis, and of a random design: their coordinates are held in memory."""
+
 
 class AxisTable(TomlTable):
     """``[[sweep.axis]]``: keys of the specification that take the same value, and the values."""
@@ -19,7 +22,7 @@ class AxisTable(TomlTable):
     labels: list[str] | None = None
     low: float | None = None
     high: float | None = None
-    points: PositiveInt | None = None
+    points: Annotated[int, Field(ge=1, le=MOST_POINTS)] | None = None
     spacing: Literal["linear", "log"] = "linear"
     whole: bool = False
 
@@ -43,7 +46,7 @@ class SweepTable(TomlTable):
     """``[sweep]``: which systems are run, what is kept of them, and when another engine tries again."""
 
     design: Literal["grid", "random"] = "grid"
-    points: PositiveInt | None = None
+    points: Annotated[int, Field(ge=1, le=MOST_POINTS)] | None = None
     draws: PositiveInt = 1
     seed: NonNegativeInt
     axis: list[AxisTable] = Field(default=[])
