@@ -52,9 +52,9 @@ def test_a_system_does_not_depend_on_the_task_that_it_is_in() -> None:
 
 def test_a_system_does_not_depend_on_further_draws_and_points() -> None:
     few = {index: rest for index, *rest in systems(plan_of())}
-    many = dict((index, rest) for index, *rest in systems(plan_of("draws = 4", "draws = 9")))
+    many = {index: rest for index, *rest in systems(plan_of("draws = 4", "draws = 9"))}
     assert all(torch.equal(few[index][0], many[index][0]) for index in few)
-    wider = dict((index, rest) for index, *rest in systems(plan_of("values = [2, 3]", "values = [5, 3]")))
+    wider = {index: rest for index, *rest in systems(plan_of("values = [2, 3]", "values = [5, 3]"))}
     assert all(torch.equal(few[index][1], wider[index][1]) for index in few if index[0] == 1)
 
 

@@ -53,12 +53,10 @@ def _joinable(one: Setup, other: Setup) -> bool:
 
 def _attention_options(attention: Attention) -> tuple[object, ...]:
     positions = attention.positions
-    rotary = (positions.base, positions.scale, positions.query.shape[-2:]) if _rotary(positions) else ()
+    rotary: tuple[object, ...] = ()
+    if isinstance(positions, RotaryPositions):
+        rotary = positions.base, positions.scale, positions.query.shape[-2:]
     return attention.causal, attention.weights, attention.normalization, type(positions), *rotary
-
-
-def _rotary(positions: object) -> bool:
-    return isinstance(positions, RotaryPositions)
 
 
 def _constant(attention: Attention) -> bool:
@@ -74,8 +72,8 @@ def _batch(setups: Sequence[Setup]) -> Setup:
     counts = [len(setup.start) for setup in setups]
     positions = first.flow.attention.positions
     if isinstance(positions, RotaryPositions):
-        pairs = [(each.positions.query, each.positions.key) for each in attentions if each.positions is not None]
-        query, key = (_matrices(side, counts) for side in zip(*pairs, strict=True))
+        turning = [each.positions for each in attentions if isinstance(each.positions, RotaryPositions)]
+        query, key = (_matrices([getattr(each, side) for each in turning], counts) for side in ("query", "key"))
         positions = positions.with_schedules(query, key)
     qk, ov = (_matrices([getattr(each, name) for each in attentions], counts) for name in ("qk", "ov"))
     flow = Flow(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
+import dask.config
 from distributed import Client, Future, KilledWorker, LocalCluster, as_completed
 
 from tokendynamics.numerics._errors import ArgumentTypeError, TokenDynamicsError, expected, shown
@@ -54,10 +56,17 @@ def connected(scheduler: str | Client | None, workers: int | None) -> Iterator[C
 
 
 def _local(workers: int | None) -> LocalCluster:
-    count = workers or len(os.sched_getaffinity(0))
-    return LocalCluster(
-        n_workers=count, threads_per_worker=1, processes=True, host="127.0.0.1", dashboard_address=None, silence_logs=50
-    )
+    # Each process of dask opens a port for web pages; without routes it serves none.
+    with dask.config.set({"distributed.scheduler.http.routes": [], "distributed.worker.http.routes": []}):
+        return LocalCluster(
+            n_workers=workers or len(os.sched_getaffinity(0)),
+            threads_per_worker=1,
+            processes=True,
+            host="127.0.0.1",
+            dashboard_address="127.0.0.1:0",
+            scheduler_kwargs={"dashboard": False},
+            silence_logs=logging.CRITICAL,
+        )
 
 
 def _reached(address: str) -> Client:
@@ -74,7 +83,7 @@ def _check_workers(client: Client) -> None:
     """Refuse workers of other versions, of which the first is named."""
     wanted = own_versions()
     try:
-        found: Mapping[str, Any] = client.run(own_versions, on_error="return")
+        found = cast("Mapping[str, Any]", client.run(own_versions, on_error="return"))
     except TypeError as error:
         raise SchedulerError(expected("scheduler", "one with workers that answer", str(error))) from error
     for worker, versions in found.items():
@@ -98,7 +107,7 @@ def results(client: Client, text: str, name: str, tasks: Iterable[Task]) -> Iter
         under_way[future] = task, deaths
         ended.add(future)
 
-    for task in islice(waiting, max(2, _AHEAD * sum(client.nthreads().values()))):
+    for task in islice(waiting, max(2, _AHEAD * sum(cast("Mapping[str, int]", client.nthreads()).values()))):
         give(task)
     for future in ended:
         task, deaths = under_way.pop(future)

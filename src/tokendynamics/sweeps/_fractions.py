@@ -41,5 +41,5 @@ def fractions(dataset: xr.Dataset, variable: str = "outcome", *, over: tuple[str
     return xr.Dataset({"count": count, "fraction": count / known, "low": low, "high": high, "total": total})
 
 
-def _wilson(count: int, total: int) -> tuple[float, float]:
+def _wilson(count: np.integer, total: np.integer) -> tuple[float, float]:
     return wilson(int(count), int(total)) if total else (np.nan, np.nan)
