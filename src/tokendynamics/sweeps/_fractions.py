@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import xarray as xr
 
@@ -41,5 +43,5 @@ def fractions(dataset: xr.Dataset, variable: str = "outcome", *, over: tuple[str
     return xr.Dataset({"count": count, "fraction": count / known, "low": low, "high": high, "total": total})
 
 
-def _wilson(count: np.integer, total: np.integer) -> tuple[float, float]:
+def _wilson(count: Any, total: Any) -> tuple[float, float]:
     return wilson(int(count), int(total)) if total else (np.nan, np.nan)
