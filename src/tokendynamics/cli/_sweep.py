@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,9 +53,10 @@ def sweep_command(
     output, store = Output(as_json=as_json), out or Path(f"sweep-{spec.stem}.zarr")
     plan = read_plan(spec)
     output.say(described(plan))
+    command = shlex.join(["tokendynamics", *sys.argv[1:]])
     try:
         with output.progress() as progress:
-            dataset = sweep(plan, store, scheduler, workers, resume=resume, progress=progress)
+            dataset = sweep(plan, store, scheduler, workers, resume=resume, progress=progress, command=command)
     except KeyboardInterrupt:
         echo(f"interrupted: what is done is in {store}; go on with --resume", err=True)
         raise click.exceptions.Exit(130) from None

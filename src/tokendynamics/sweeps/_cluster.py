@@ -90,6 +90,14 @@ def _check_workers(client: Client) -> None:
         check_versions(wanted, versions if isinstance(versions, dict) else {}, worker)
 
 
+def threads_of(client: Client) -> int:
+    """Return how many tasks the workers can run at a time; 0 where none answers any more."""
+    try:
+        return sum(cast("Mapping[str, int]", client.nthreads()).values())
+    except (OSError, TypeError, ValueError):
+        return 0
+
+
 def results(client: Client, text: str, name: str, tasks: Iterable[Task]) -> Iterator[tuple[Task, Arrays]]:
     """Run tasks and return their arrays, in the order in which they end.
 
@@ -107,7 +115,7 @@ def results(client: Client, text: str, name: str, tasks: Iterable[Task]) -> Iter
         under_way[future] = task, deaths
         ended.add(future)
 
-    for task in islice(waiting, max(2, _AHEAD * sum(cast("Mapping[str, int]", client.nthreads()).values()))):
+    for task in islice(waiting, max(2, _AHEAD * threads_of(client))):
         give(task)
     for future in ended:
         task, deaths = under_way.pop(future)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from tokendynamics.provenance._whole import full_disk_as_storage_error
 from tokendynamics.sweeps._layout import check_room, layout, size
 from tokendynamics.sweeps._open import open_store
 from tokendynamics.sweeps._plan import Plan, read_plan
+from tokendynamics.sweeps._record import write_record
 from tokendynamics.sweeps._store import Store, check_same
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ def sweep(
     *,
     resume: bool = False,
     progress: bool | Progress = False,
+    command: str | None = None,
 ) -> xr.Dataset:
     """Run every system of a sweep and return what was kept of them, from the store.
 
@@ -46,6 +49,7 @@ def sweep(
         workers: Processes on this machine; None for one for each processor.
         resume: Go on with a store that is there; without it a store is refused.
         progress: True for a progress bar, or a function; see `Progress`.
+        command: What to record as the command that makes this again; None for the Python call.
 
     Returns:
         Dataset with the axes of the design and `draw` as dims, read from the store when it is used.
@@ -58,8 +62,9 @@ def sweep(
         StorageError: The disk is full; the sweep can be resumed.
     """
     require("sweeps", "sweep", "running on many workers")
-    from tokendynamics.sweeps._cluster import connected, results
+    from tokendynamics.sweeps._cluster import connected, results, threads_of
 
+    started = datetime.now(UTC)
     plan, place = _plan(spec), Path(store)
     variables = layout(plan)
     recover(place)
@@ -78,10 +83,15 @@ def sweep(
             with connected(scheduler, workers) as client:
                 if not there:
                     written.create()
-                for task, arrays in results(client, plan.text, plan.name, missing):
-                    written.write(task, arrays)
-                    done += _systems(plan, task)
-                    report(done, plan.systems, what)
+                before = done
+                try:
+                    for task, arrays in results(client, plan.text, plan.name, missing):
+                        written.write(task, arrays)
+                        done += _systems(plan, task)
+                        report(done, plan.systems, what)
+                finally:
+                    called = command or f"tokendynamics.sweep({plan.name!r}, …)"
+                    write_record(place, plan, started, done - before, threads_of(client), called)
     return open_store(place)
 
 
