@@ -62,37 +62,37 @@ def sweep(
         StorageError: The disk is full; the sweep can be resumed.
     """
     require("sweeps", "sweep", "running on many workers")
-    from tokendynamics.sweeps._cluster import connected, results, threads_of
-
-    started = datetime.now(UTC)
     plan, place = _plan(spec), Path(store)
     variables = layout(plan)
     recover(place)
     there = _check(plan, place, size(plan, variables), resume)
-    with (
-        _resumable(place),
-        limited_threads(None),
-        reporting(progress) as report,
-        staging(place) as staged,
-    ):
+    with _resumable(place), limited_threads(None), reporting(progress) as report, staging(place) as staged:
         written = Store(place, plan, variables, staged)
-        missing = list(written.missing())
-        done = plan.systems - sum(_systems(plan, task) for task in missing)
-        report(done, plan.systems, what := f"Sweeping {plan.name}")
-        if missing:
-            with connected(scheduler, workers) as client:
-                if not there:
-                    written.create()
-                before = done
-                try:
-                    for task, arrays in results(client, plan.text, plan.name, missing):
-                        written.write(task, arrays)
-                        done += _systems(plan, task)
-                        report(done, plan.systems, what)
-                finally:
-                    called = command or f"tokendynamics.sweep({plan.name!r}, …)"
-                    write_record(place, plan, started, done - before, threads_of(client), called)
+        if not there or next(written.missing(), None) is not None:
+            called = command or f"tokendynamics.sweep({plan.name!r}, …)"
+            _fill(written, scheduler, workers, report, called, there=there)
     return open_store(place)
+
+
+def _fill(
+    store: Store, scheduler: str | Client | None, workers: int | None, report: Progress, command: str, *, there: bool
+) -> None:
+    """Run the tasks that a store lacks; it is made once the workers are known to be fit."""
+    from tokendynamics.sweeps._cluster import connected, results, threads_of
+
+    plan, started, missing = store.plan, datetime.now(UTC), list(store.missing())
+    before = done = plan.systems - sum(_systems(plan, task) for task in missing)
+    report(done, plan.systems, what := f"Sweeping {plan.name}")
+    with connected(scheduler, workers) as client:
+        if not there:
+            store.create()
+        try:
+            for task, arrays in results(client, plan.text, plan.name, missing):
+                store.write(task, arrays)
+                done += _systems(plan, task)
+                report(done, plan.systems, what)
+        finally:
+            write_record(store.path, plan, started, done - before, threads_of(client), command)
 
 
 def _plan(spec: Any) -> Plan:
