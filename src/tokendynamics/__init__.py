@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tokendynamics._version import __version__
 
 if TYPE_CHECKING:
-    from tokendynamics import attention, circuits, observables, plots, spaces, specification, spectra, theorems
+    from tokendynamics import attention, circuits, observables, plots, spaces, specification, spectra, sweeps, theorems
     from tokendynamics.attention import AbsolutePositions, Attention, Periodic, RotaryPositions, Sinusoidal
     from tokendynamics.diagnosis import (
         Comparison,
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from tokendynamics.dynamics import Flow, Trajectory, events, simulate
     from tokendynamics.pretrained import Checkpoint, load
     from tokendynamics.spaces import Ellipsoid, Free, Sphere
+    from tokendynamics.sweeps import sweep
     from tokendynamics.theorems import certify, check
 
 _HOMES = {
@@ -64,16 +65,27 @@ _HOMES = {
     "dynamics": ("Flow", "Trajectory", "events", "simulate"),
     "pretrained": ("Checkpoint", "load"),
     "spaces": ("Ellipsoid", "Free", "Sphere"),
+    "sweeps": ("sweep",),
     "theorems": ("certify", "check"),
 }
-_PACKAGES = ("attention", "circuits", "observables", "plots", "spaces", "specification", "spectra", "theorems")
+_PACKAGES = (
+    "attention",
+    "circuits",
+    "observables",
+    "plots",
+    "spaces",
+    "specification",
+    "spectra",
+    "sweeps",
+    "theorems",
+)
 
 __all__ = [
     "AbsolutePositions", "Attention", "Checkpoint", "Comparison", "Deeper", "Diagnosis", "Ellipsoid", "Flow", "Free",
     "Levers", "Periodic", "RotaryPositions", "Sinusoidal", "Sphere", "Trajectory", "__version__", "attention",
     "attention_seen", "audit", "certify", "check", "circuits", "compare", "decode", "deeper", "diagnose", "events",
     "flow_of", "levers", "load", "logit_lens", "observables", "passes", "plots", "simulate", "spaces", "specification",
-    "spectra", "theorems", "token_clusters", "token_paths", "trace", "what_if",
+    "spectra", "sweep", "sweeps", "theorems", "token_clusters", "token_paths", "trace", "what_if",
 ]  # fmt: skip
 
 

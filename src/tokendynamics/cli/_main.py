@@ -12,6 +12,7 @@ from tokendynamics.cli._compare import compare_command
 from tokendynamics.cli._diagnose import diagnose_command
 from tokendynamics.cli._inspect import inspect_command
 from tokendynamics.cli._simulate import simulate_command
+from tokendynamics.cli._sweep import sweep_command
 from tokendynamics.cli._terminal import echo, fail
 from tokendynamics.cli.circuits import circuits_group
 from tokendynamics.numerics._printable import shortened
@@ -27,6 +28,7 @@ Examples:
   tokendynamics simulate --example fig3 > fig3.toml
   tokendynamics check fig3.toml
   tokendynamics simulate fig3.toml
+  tokendynamics sweep outcomes.toml
   tokendynamics circuits build solution-2 --x "1,3,2,2"
 
 Exit codes: 0 done, 1 failed, 2 wrong usage or wrong input, 130 interrupted.
@@ -60,6 +62,7 @@ commands.add_command(compare_command)
 commands.add_command(inspect_command)
 commands.add_command(simulate_command)
 commands.add_command(check_command)
+commands.add_command(sweep_command)
 commands.add_command(circuits_group)
 
 

@@ -13,6 +13,7 @@ EXTRAS = {
     "gguf": ("gguf", "accelerate"),
     "peft": ("peft",),
     "netcdf": ("h5netcdf", "h5py"),
+    "sweeps": ("distributed",),
 }
 """The modules of each optional dependency of the project."""
 

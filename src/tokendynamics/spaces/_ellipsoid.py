@@ -85,7 +85,10 @@ class Ellipsoid(Space):
             Shape (*systems, token, dim), float64.
         """
         check_sample(systems, tokens, dim)
-        normal = torch.randn(*systems, tokens, dim, dtype=torch.float64, generator=generator(seed))
+        return self.image(torch.randn(*systems, tokens, dim, dtype=torch.float64, generator=generator(seed)))
+
+    def image(self, normal: Tensor) -> Tensor:
+        """Return the tokens of `sample` that standard normal ones (…, token, dim) become."""
         metric = self._metric_for(normal)
         if metric is not None:
             values, vectors = torch.linalg.eigh(metric)

@@ -107,9 +107,13 @@ class Space(Protocol):
 
     @typed_arguments
     def sample(self, tokens: int, dim: int, systems: tuple[int, ...] = (), *, seed: int) -> Tensor:
-        """Draw normal tokens and project them, (*systems, token, dim), float64."""
+        """Draw normal tokens and return their `image`, (*systems, token, dim), float64."""
         check_sample(systems, tokens, dim)
-        return self.project(torch.randn(*systems, tokens, dim, dtype=torch.float64, generator=generator(seed)))
+        return self.image(torch.randn(*systems, tokens, dim, dtype=torch.float64, generator=generator(seed)))
+
+    def image(self, normal: Tensor) -> Tensor:
+        """Return what standard normal tokens (…, token, dim) become in `sample`: their projections."""
+        return self.project(normal)
 
     @typed_arguments
     def sample_hemisphere(

@@ -17,9 +17,10 @@ from tokendynamics.dynamics.engines._tableau import TABLEAUS
 from tokendynamics.dynamics.events import AtRest, Consensus, Event, NormAbove
 from tokendynamics.numerics._arguments import as_device
 from tokendynamics.numerics._resources import in_bytes, installed_memory
-from tokendynamics.numerics._seeding import generator
 from tokendynamics.spaces import Ellipsoid, Free, Space, Sphere
+from tokendynamics.spaces._space import into_half_space
 from tokendynamics.specification._circuits import build_circuits, declared_dim, dense, heads_of, matrix_of
+from tokendynamics.specification._draws import Draws, OfSeeds
 from tokendynamics.specification._file import SpecificationFile
 from tokendynamics.specification._tables import (
     AbsoluteTable,
@@ -156,20 +157,24 @@ class Setup:
     options: dict[str, Any]
 
 
-def build(file: SpecificationFile) -> Setup:
+def build(file: SpecificationFile, draws: Draws | None = None) -> Setup:
     """Make the flow and its start.
+
+    Args:
+        file: The checked file.
+        draws: Where random numbers come from; None for the seeds of the laws.
 
     Raises:
         SpecificationError: Shapes that do not fit (both are printed), a metric that is not positive definite, a
             token that cannot be projected, times that do not increase; with the line of the key.
     """
-    dim = _dim(file)
+    dim, draws = _dim(file), draws or OfSeeds()
     _check_size(file, dim)
-    space = _space(file, dim)
-    start = _start(file, space, dim)
-    qk, ov = build_circuits(file, dim)
+    space = _space(file, dim, draws)
+    start = _start(file, space, dim, draws)
+    qk, ov = build_circuits(file, dim, draws)
     table = file.tables.attention
-    positions = _positions(file, dim)
+    positions = _positions(file, dim, draws)
     with file.blaming(("attention",)):
         attention = Attention(
             qk, ov, causal=table.causal, weights=table.weights, normalization=table.normalization, positions=positions
@@ -205,23 +210,24 @@ def _matrices(file: SpecificationFile) -> list[Any]:
     return [*heads, *([space.metric] if isinstance(space, EllipsoidTable) else [])]
 
 
-def _space(file: SpecificationFile, dim: int) -> Free | Ellipsoid:
+def _space(file: SpecificationFile, dim: int, draws: Draws) -> Free | Ellipsoid:
     table = file.tables.space
     if isinstance(table, EllipsoidTable):
         path: KeyPath = ("space", "metric")
         with file.blaming(path):
-            return Ellipsoid(dense(file, table.metric, path, dim))
+            return Ellipsoid(dense(file, table.metric, path, dim, draws))
     return Free() if isinstance(table, FreeTable) else Sphere()
 
 
-def _positions(file: SpecificationFile, dim: int) -> AbsolutePositions | RotaryPositions | None:
+def _positions(file: SpecificationFile, dim: int, draws: Draws) -> AbsolutePositions | RotaryPositions | None:
     table = file.tables.positions
     if table is None:
         return None
     with file.blaming(("positions",)):
         if not isinstance(table, AbsoluteTable):
-            query, key = (matrix_of(file, getattr(table, name), ("positions", name), dim) for name in ("query", "key"))
-            return RotaryPositions(query, key, base=table.base, scale=table.scale)
+            names = ("query", "key")
+            query, key = (matrix_of(file, getattr(table, name), ("positions", name), dim, draws) for name in names)
+            return RotaryPositions(query.unsqueeze(-3), key.unsqueeze(-3), base=table.base, scale=table.scale)
         tokens = tokens_of(file.tables.start)
         if table.table == "sinusoidal":
             return AbsolutePositions.sinusoidal(tokens, dim, base=table.base)
@@ -242,7 +248,7 @@ def tokens_of(start: StartTable) -> int:
     return start.tokens
 
 
-def _start(file: SpecificationFile, space: Space, dim: int) -> Tensor:
+def _start(file: SpecificationFile, space: Space, dim: int, draws: Draws) -> Tensor:
     """Return the tokens, projected onto the space: (token, dim), or (system, token, dim), float64.
 
     Raises:
@@ -254,10 +260,13 @@ def _start(file: SpecificationFile, space: Space, dim: int) -> Tensor:
     else:
         path = ("start", "angles") if isinstance(start, GivenAngles) else ("start", "law")
     with file.blaming(path):
-        return space.project(_tokens(file, start, space, dim))
+        tokens = _tokens(file, start, space, dim, draws)
+        if draws.systems is not None and tokens.ndim == 2:
+            tokens = tokens.expand(draws.systems, -1, -1)
+        return space.project(tokens)
 
 
-def _tokens(file: SpecificationFile, start: StartTable, space: Space, dim: int) -> Tensor:
+def _tokens(file: SpecificationFile, start: StartTable, space: Space, dim: int, draws: Draws) -> Tensor:
     match start:
         case GivenTokens():
             return _given(file, start)
@@ -266,21 +275,21 @@ def _tokens(file: SpecificationFile, start: StartTable, space: Space, dim: int) 
             return torch.stack([angles.cos(), angles.sin()], dim=-1)
     if start.dim is not None and start.dim != dim:
         raise file.error(("start", "dim"), f"expected {dim}, the length of direction, got {start.dim}")
-    systems = () if start.systems is None else (start.systems,)
+    path: KeyPath = ("start",)
+    shape = (*(() if start.systems is None else (start.systems,)), start.tokens, dim)
     match start:
         case UniformStart():
             if isinstance(space, Free):
                 raise file.error(("start", "law"), "expected 'normal' or 'box': free space has no uniform law")
-            return space.sample(start.tokens, dim, systems, seed=start.seed)
+            return space.image(draws.normal(start.seed, path, *shape))
         case HemisphereStart():
-            return space.sample_hemisphere(start.tokens, start.direction, systems, seed=start.seed)
+            normal = draws.normal(start.seed, path, *shape)
+            return into_half_space(start.direction, lambda _: space.image(normal))
         case NormalStart():
-            shape = (*systems, start.tokens, dim)
-            return start.scale * torch.randn(shape, dtype=torch.float64, generator=generator(start.seed))
+            return start.scale * draws.normal(start.seed, path, *shape)
     if start.low >= start.high:
         raise file.error(("start", "low"), f"expected low < high, got {start.low} and {start.high}")
-    uniform = torch.rand((*systems, start.tokens, dim), dtype=torch.float64, generator=generator(start.seed))
-    return start.low + (start.high - start.low) * uniform
+    return start.low + (start.high - start.low) * draws.uniform(start.seed, path, *shape)
 
 
 def _given(file: SpecificationFile, start: GivenTokens) -> Tensor:

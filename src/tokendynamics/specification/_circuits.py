@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from tokendynamics.attention import Periodic, Sinusoidal
-from tokendynamics.numerics._seeding import generator
+from tokendynamics.specification._draws import Draws
 from tokendynamics.specification._file import SpecificationFile
 from tokendynamics.specification._matrices import (
+    DefiniteMatrix,
     DiagonalMatrix,
     DrawnMatrix,
     FromContraction,
@@ -26,8 +27,10 @@ from tokendynamics.specification._toml import KeyPath
 CircuitSchedule = Tensor | Sinusoidal | Periodic
 
 
-def build_circuits(file: SpecificationFile, dim: int) -> tuple[CircuitSchedule, CircuitSchedule]:
+def build_circuits(file: SpecificationFile, dim: int, draws: Draws) -> tuple[CircuitSchedule, CircuitSchedule]:
     """Build the circuits qk and ov of all heads; an entry that stands alone holds for every head.
+
+    What each system draws for itself has the system's axis in front.
 
     Raises:
         SpecificationError: Numbers of heads or shapes that do not fit (both are printed), or schedules that
@@ -39,8 +42,8 @@ def build_circuits(file: SpecificationFile, dim: int) -> tuple[CircuitSchedule, 
     if min(len(qk), len(ov)) not in (1, count):
         raise file.error(("attention", "ov"), f"expected as many heads as qk, {len(qk)}, or one entry, got {len(ov)}")
     qk, ov = (heads if len(heads) == count else heads * count for heads in (qk, ov))
-    ov = [_resolved(file, entry, path, qk[head], dim) for head, (entry, path) in enumerate(ov)]
-    return _schedule(file, qk, dim), _schedule(file, ov, dim)
+    ov = [_resolved(file, entry, path, qk[head], dim, draws) for head, (entry, path) in enumerate(ov)]
+    return _schedule(file, qk, dim, draws), _schedule(file, ov, dim, draws)
 
 
 def heads_of(circuit: Any, path: KeyPath) -> list[tuple[Any, KeyPath]]:
@@ -60,7 +63,7 @@ def declared_dim(entry: Any) -> int | None:
         case Product():
             return len(entry.query)
         case FromContraction():
-            return len(entry.contraction)
+            return declared_dim(entry.contraction)
         case SinusoidalMatrix():
             return declared_dim(entry.matrix)
         case PeriodicMatrix():
@@ -68,32 +71,42 @@ def declared_dim(entry: Any) -> int | None:
     return None
 
 
-def dense(file: SpecificationFile, entry: Any, path: KeyPath, dim: int) -> Tensor:
-    """Return a constant matrix of the file, (dim, dim), float64.
+def dense(file: SpecificationFile, entry: Any, path: KeyPath, dim: int, draws: Draws) -> Tensor:
+    """Return a constant matrix of the file, (dim, dim) or (system, dim, dim), float64.
 
     Raises:
         SpecificationError: A shape that does not fit; both are printed.
     """
-    matrix = _dense(file, entry, path, dim)
-    if matrix.shape != (dim, dim):
+    matrix = _dense(file, entry, path, dim, draws)
+    if matrix.shape[-2:] != (dim, dim):
         raise file.error(path, f"expected shape ({dim}, {dim}) to fit the tokens, got {tuple(matrix.shape)}")
     return matrix
 
 
-def draw(law: Law, *shape: int) -> Tensor:
+def draw(draws: Draws, law: Law, path: KeyPath, *shape: int) -> Tensor:
     """Draw independent numbers of a law, float64."""
-    source = generator(law.seed)
     if law.law == "normal":
-        return law.scale * torch.randn(*shape, dtype=torch.float64, generator=source)
-    return law.low + (law.high - law.low) * torch.rand(*shape, dtype=torch.float64, generator=source)
+        return law.scale * draws.normal(law.seed, path, *shape)
+    return law.low + (law.high - law.low) * draws.uniform(law.seed, path, *shape)
 
 
-def matrix_of(file: SpecificationFile, entry: Any, path: KeyPath, dim: int) -> Tensor:
+def _draw_definite(draws: Draws, law: DefiniteMatrix, path: KeyPath, dim: int) -> Tensor:
+    normal = draws.normal(law.seed, path, 3, dim, dim)
+    below, turning, sizes = normal[..., 0, :, :], normal[..., 1, :, :], normal[..., 2, 0, :]
+    lower = torch.eye(dim, dtype=torch.float64) + below.tril(-1) / math.sqrt(dim)
+    signs = torch.ones(dim, dtype=torch.float64)
+    signs[: {"positive": 0, "mixed": dim // 2, "negative": dim}[law.definite]] = -1
+    values = signs * torch.nn.functional.softplus(sizes)
+    skew = (turning - turning.mT) / math.sqrt(dim)
+    return (lower * values.unsqueeze(-2)) @ lower.mT + law.skew * skew
+
+
+def matrix_of(file: SpecificationFile, entry: Any, path: KeyPath, dim: int, draws: Draws) -> Tensor:
     """Return what `dense` does for matrices that need not be square, such as the Q̄ of rotary positions."""
-    return _dense(file, entry, path, dim)
+    return _dense(file, entry, path, dim, draws)
 
 
-def _dense(file: SpecificationFile, entry: Any, path: KeyPath, dim: int) -> Tensor:
+def _dense(file: SpecificationFile, entry: Any, path: KeyPath, dim: int, draws: Draws) -> Tensor:
     match entry:
         case Tensor():
             return entry
@@ -113,36 +126,46 @@ def _dense(file: SpecificationFile, entry: Any, path: KeyPath, dim: int) -> Tens
                 )
             return query @ key.mT
         case DrawnMatrix():
-            drawn = draw(entry, dim, dim)
+            drawn = draw(draws, entry, path, dim, dim)
             return drawn + drawn.mT if entry.symmetric else drawn
+        case DefiniteMatrix():
+            return _draw_definite(draws, entry, path, dim)
     raise file.error(
         path, "expected a matrix that stands for itself: a contraction form gives ov from qk, nothing else"
     )
 
 
 def _resolved(
-    file: SpecificationFile, entry: Any, path: KeyPath, qk: tuple[Any, KeyPath], dim: int
+    file: SpecificationFile, entry: Any, path: KeyPath, qk: tuple[Any, KeyPath], dim: int, draws: Draws
 ) -> tuple[Any, KeyPath]:
     """Return the matrix ov where it was given by the contraction form A: ``ov = A^{-1} qk``."""
     if not isinstance(entry, FromContraction):
         return entry, path
     if isinstance(qk[0], SinusoidalMatrix | PeriodicMatrix):
         raise file.error(path, "expected a qk that does not depend on time beside a contraction form")
-    contraction = dense(file, entry.contraction, path, dim)
-    if torch.linalg.matrix_rank(contraction) < dim:
+    contraction = dense(file, entry.contraction, (*path, "contraction"), dim, draws)
+    if bool((torch.linalg.matrix_rank(contraction) < dim).any()):
         raise file.error(path, "expected an invertible contraction form, got a singular one")
-    return torch.linalg.solve(contraction, dense(file, *qk, dim)), path
+    ov = torch.linalg.solve(contraction, dense(file, *qk, dim, draws))
+    if entry.norm is not None:
+        ov = ov * (entry.norm / torch.linalg.matrix_norm(ov, ord=2, keepdim=True))
+    return ov, path
 
 
-def _schedule(file: SpecificationFile, heads: list[tuple[Any, KeyPath]], dim: int) -> CircuitSchedule:
+def _schedule(file: SpecificationFile, heads: list[tuple[Any, KeyPath]], dim: int, draws: Draws) -> CircuitSchedule:
     if any(isinstance(entry, PeriodicMatrix) for entry, _ in heads):
-        return _periodic(file, heads, dim)
+        return _periodic(file, heads, dim, draws)
     if any(isinstance(entry, SinusoidalMatrix) for entry, _ in heads):
-        return _sinusoidal(file, heads, dim)
-    return torch.stack([dense(file, entry, path, dim) for entry, path in heads])
+        return _sinusoidal(file, heads, dim, draws)
+    return _stacked([dense(file, entry, path, dim, draws) for entry, path in heads], -3)
 
 
-def _sinusoidal(file: SpecificationFile, heads: list[tuple[Any, KeyPath]], dim: int) -> Sinusoidal:
+def _stacked(heads: list[Tensor], axis: int) -> Tensor:
+    """Put heads side by side; one that all systems share is that of each where another head differs between them."""
+    return torch.stack(torch.broadcast_tensors(*heads), dim=axis)
+
+
+def _sinusoidal(file: SpecificationFile, heads: list[tuple[Any, KeyPath]], dim: int, draws: Draws) -> Sinusoidal:
     varying = [(entry, path) for entry, path in heads if isinstance(entry, SinusoidalMatrix)]
     absolute = varying[0][0].absolute
     for entry, path in varying:
@@ -152,29 +175,29 @@ def _sinusoidal(file: SpecificationFile, heads: list[tuple[Any, KeyPath]], dim: 
     still = SinusoidalMatrix(matrix="identity", frequency=0.0, phase=math.pi / 2)
     gates = [(entry if isinstance(entry, SinusoidalMatrix) else still, path) for entry, path in heads]
     matrices = [
-        dense(file, entry.matrix, (*path, "matrix"), dim)
+        dense(file, entry.matrix, (*path, "matrix"), dim, draws)
         if isinstance(entry, SinusoidalMatrix)
-        else dense(file, entry, path, dim)
+        else dense(file, entry, path, dim, draws)
         for entry, path in heads
     ]
     amplitude, frequency, phase = (
-        torch.stack([_gate(file, getattr(entry, name), (*path, name), dim) for entry, path in gates])
+        _stacked([_gate(file, getattr(entry, name), (*path, name), dim, draws) for entry, path in gates], -2)
         for name in ("amplitude", "frequency", "phase")
     )
-    return Sinusoidal(torch.stack(matrices), amplitude, frequency, phase, absolute)
+    return Sinusoidal(_stacked(matrices, -3), amplitude, frequency, phase, absolute)
 
 
-def _gate(file: SpecificationFile, value: Any, path: KeyPath, dim: int) -> Tensor:
+def _gate(file: SpecificationFile, value: Any, path: KeyPath, dim: int, draws: Draws) -> Tensor:
     """Return one number per row of the matrix."""
     if isinstance(value, Law):
-        return draw(value, dim)
+        return draw(draws, value, path, dim)
     numbers = torch.tensor(value, dtype=torch.float64)
     if numbers.ndim and len(numbers) != dim:
         raise file.error(path, f"expected one number, or one for each of {dim} rows, got {len(numbers)}")
     return numbers.expand(dim)
 
 
-def _periodic(file: SpecificationFile, heads: list[tuple[Any, KeyPath]], dim: int) -> Periodic:
+def _periodic(file: SpecificationFile, heads: list[tuple[Any, KeyPath]], dim: int, draws: Draws) -> Periodic:
     first = next(entry for entry, _ in heads if isinstance(entry, PeriodicMatrix))
     pieces = len(first.matrices)
     columns = []
@@ -190,5 +213,8 @@ def _periodic(file: SpecificationFile, heads: list[tuple[Any, KeyPath]], dim: in
             parts = [(matrix, (*path, "matrices", piece)) for piece, matrix in enumerate(entry.matrices)]
         else:
             parts = [(entry, path)] * pieces
-        columns.append(torch.stack([dense(file, matrix, where, dim) for matrix, where in parts]))
+        pieces_of_head = [dense(file, matrix, where, dim, draws) for matrix, where in parts]
+        if any(matrix.ndim > 2 for matrix in pieces_of_head):
+            raise file.error(path, "expected laws with a seed: the pieces of a period are those of all systems")
+        columns.append(torch.stack(pieces_of_head))
     return Periodic(torch.stack(columns, dim=1), first.period)

@@ -8,16 +8,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from tokendynamics.numerics._arguments import as_path
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError
-from tokendynamics.specification._section import SpecificationError, did_you_mean
+from tokendynamics.specification._matrices import OF_SYSTEMS
+from tokendynamics.specification._section import SpecificationError, TomlTable, did_you_mean
 from tokendynamics.specification._tables import Specification
 from tokendynamics.specification._toml import KeyPath, key_lines, nearest_line, parse_toml, present_part, read_text
+
+T = TypeVar("T", bound=TomlTable)
 
 _LONGEST_VALUE = 60
 _OF_ARGUMENT: dict[str, KeyPath] = {"times": ("time",), "x0": ("start",), "metric": ("space", "metric")}
@@ -44,7 +47,7 @@ class SpecificationFile:
 
     def error(self, path: KeyPath, message: str) -> SpecificationError:
         """Return an error about the key at `path`, with its line."""
-        return _located(self.name, self.lines, path, message)
+        return located(self.name, self.lines, path, message)
 
     @contextmanager
     def blaming(self, path: KeyPath) -> Iterator[None]:
@@ -83,22 +86,46 @@ def parse(text: str, name: str) -> SpecificationFile:
     tokendynamics.specification._section.SpecificationError: a.toml line 3: attention.casual: unknown key; did you
     mean 'causal'? (valid: causal, normalization, ov, qk, weights)
     """
-    values = parse_toml(text, name)
-    lines = key_lines(text)
+    return checked(parse_toml(text, name), name, text, key_lines(text))
+
+
+def checked(
+    values: dict[str, Any], name: str, text: str, lines: dict[KeyPath, int], *, of_systems: bool = False
+) -> SpecificationFile:
+    """Check the values of a file, or what a sweep makes of them.
+
+    Args:
+        values: As TOML has them.
+        name: The file's name, for messages.
+        text: What the file says.
+        lines: The line of every key.
+        of_systems: Whether laws may be without a seed, so that each system draws its own; see `OfSystems`.
+
+    Raises:
+        SpecificationError: A key, value or unit that is wrong; the message has the line.
+    """
+    return SpecificationFile(name, text, checked_table(Specification, values, name, lines, of_systems), lines)
+
+
+def checked_table(
+    table: type[T], values: dict[str, Any], name: str, lines: dict[KeyPath, int], of_systems: bool = False
+) -> T:
+    """Check the values of a table of any kind that stands at the root of a file; see `checked`."""
     try:
-        return SpecificationFile(name, text, Specification.model_validate(values), lines)
+        return table.model_validate(values, context={OF_SYSTEMS: of_systems})
     except ValidationError as error:
         raise _first_in_file(error, name, lines) from None
 
 
 def _first_in_file(error: ValidationError, name: str, lines: dict[KeyPath, int]) -> SpecificationError:
     """Return the error that stands first; a missing key stands nowhere, so it comes after all that are wrong."""
-    described = [(details["type"] == "missing", *_described(details)) for details in error.errors()]
+    described = [(details["type"] in ("missing", "no_seed"), *_described(details)) for details in error.errors()]
     _, path, message = min(described, key=lambda each: (each[0], nearest_line(lines, each[1])))
-    return _located(name, lines, path, message)
+    return located(name, lines, path, message)
 
 
-def _located(name: str, lines: dict[KeyPath, int], path: KeyPath, message: str) -> SpecificationError:
+def located(name: str, lines: dict[KeyPath, int], path: KeyPath, message: str) -> SpecificationError:
+    """Return an error about the key at `path` of a file, with its line."""
     present = present_part(lines, path)
     where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in present).removeprefix(".")
     return SpecificationError(f"{name} line {nearest_line(lines, path)}: {where}{': ' if where else ''}{message}")
@@ -126,7 +153,7 @@ def _described(details: ErrorDetails) -> tuple[KeyPath, str]:
         case "model_type" | "model_attributes_type" | "dict_type":
             return path, f"expected a table, got {_short(came)}"
     message = details["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
-    known = details["type"] not in ("no_unit", "wrong_unit", "ragged", "bounds", "first")
+    known = details["type"] not in ("no_unit", "wrong_unit", "ragged", "bounds", "first", "no_seed")
     return path, message[0].lower() + message[1:] + (f", got {_short(came)}" if known else "")
 
 

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Discriminator, Field, NonNegativeInt, PositiveFloat, Tag, model_validator
+from pydantic import (
+    AfterValidator,
+    Discriminator,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    Tag,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from tokendynamics.specification._section import Angle, Frequency, TomlTable, did_you_mean
+
+OF_SYSTEMS = "of systems"
+"""In the context of a validation: laws without a seed are allowed, and each system draws its own."""
 
 
 def _rectangular(rows: list[list[float]]) -> list[list[float]]:
@@ -42,20 +53,25 @@ class Product(TomlTable):
     key: Rows
 
 
-class FromContraction(TomlTable):
-    """``{ contraction = A }``, for ov only: ``ov = A^{-1} qk``, so that ``A = qk ov^{-1}`` (`positional`)."""
+class Drawn(TomlTable):
+    """What is drawn; the seed is required, but in a sweep, where each system draws its own without one."""
 
-    contraction: Rows
+    seed: NonNegativeInt | None = None
+
+    @model_validator(mode="after")
+    def _has_seed(self, info: Any) -> Drawn:
+        if self.seed is None and not (info.context or {}).get(OF_SYSTEMS):
+            raise PydanticCustomError("no_seed", "missing key 'seed'")
+        return self
 
 
-class Law(TomlTable):
-    """Independent draws, either uniform on [low, high] or normal with a scale; the seed is required."""
+class Law(Drawn):
+    """Independent draws, either uniform on [low, high] or normal with a scale."""
 
     law: Literal["uniform", "normal"]
     low: Angle = -0.5
     high: Angle = 0.5
     scale: PositiveFloat = 1.0
-    seed: NonNegativeInt
 
     @model_validator(mode="after")
     def _ordered(self) -> Law:
@@ -72,12 +88,23 @@ class DrawnMatrix(Law):
     symmetric: bool = False
 
 
+class DefiniteMatrix(Drawn):
+    """``{ definite = "negative", skew = 0.5, seed = 1 }``: the sign of the symmetric part is chosen.
+
+    ``B = L diag(s softplus(d)) L^T + skew (T − T^T)`` (`positional` D.2), L unit lower triangular, s = +1, −1, or half
+    of each (mixed). The entries of d are standard normal, those of T and below the diagonal of L have variance 1/dim.
+    """
+
+    definite: Literal["positive", "negative", "mixed"]
+    skew: Annotated[float, Field(ge=0.0)] = 0.0
+
+
 _FORMS: dict[str, type[TomlTable]] = {
     "<identity>": ScaledIdentity,
     "<diagonal>": DiagonalMatrix,
     "<query>": Product,
-    "<contraction>": FromContraction,
     "<law>": DrawnMatrix,
+    "<definite>": DefiniteMatrix,
 }
 
 
@@ -103,9 +130,32 @@ def _resemblance(keys: set[str], form: type[TomlTable]) -> tuple[int, int]:
     return len(keys & set(form.model_fields)), near
 
 
-def _constant_form(value: Any) -> str | None:
-    return _form(value, _FORMS)
+_NO_MATRIX = "expected rows of numbers, 'identity', or a table such as { identity = -1.0 }"
 
+OwnMatrix = Annotated[
+    Annotated[Literal["identity"], Tag("<name>")]
+    | Annotated[Rows, Tag("<rows>")]
+    | Annotated[ScaledIdentity, Tag("<identity>")]
+    | Annotated[DiagonalMatrix, Tag("<diagonal>")]
+    | Annotated[Product, Tag("<query>")]
+    | Annotated[DrawnMatrix, Tag("<law>")]
+    | Annotated[DefiniteMatrix, Tag("<definite>")],
+    Discriminator(lambda value: _form(value, _FORMS), custom_error_type="no_matrix", custom_error_message=_NO_MATRIX),
+]
+"""A matrix that does not depend on time and stands for itself."""
+
+
+class FromContraction(TomlTable):
+    """``{ contraction = A }``, for ov only: ``ov = A^{-1} qk``, so that ``A = qk ov^{-1}`` (`positional`).
+
+    With `norm` it is scaled to that spectral norm, a change of time.
+    """
+
+    contraction: OwnMatrix
+    norm: PositiveFloat | None = None
+
+
+_CONSTANT_FORMS: dict[str, type[TomlTable]] = {**_FORMS, "<contraction>": FromContraction}
 
 ConstantMatrix = Annotated[
     Annotated[Literal["identity"], Tag("<name>")]
@@ -114,11 +164,10 @@ ConstantMatrix = Annotated[
     | Annotated[DiagonalMatrix, Tag("<diagonal>")]
     | Annotated[Product, Tag("<query>")]
     | Annotated[FromContraction, Tag("<contraction>")]
-    | Annotated[DrawnMatrix, Tag("<law>")],
+    | Annotated[DrawnMatrix, Tag("<law>")]
+    | Annotated[DefiniteMatrix, Tag("<definite>")],
     Discriminator(
-        _constant_form,
-        custom_error_type="no_matrix",
-        custom_error_message="expected rows of numbers, 'identity', or a table such as { identity = -1.0 }",
+        lambda value: _form(value, _CONSTANT_FORMS), custom_error_type="no_matrix", custom_error_message=_NO_MATRIX
     ),
 ]
 """A matrix that does not depend on time."""
@@ -161,12 +210,12 @@ class PeriodicMatrix(TomlTable):
     period: PositiveFloat
 
 
-_ALL_FORMS = {**_FORMS, "<matrix>": SinusoidalMatrix, "<matrices>": PeriodicMatrix}
+_ALL_FORMS = {**_CONSTANT_FORMS, "<matrix>": SinusoidalMatrix, "<matrices>": PeriodicMatrix}
 
 
 def _any_form(value: Any) -> str | None:
     form = _form(value, _ALL_FORMS)
-    return "<constant>" if form in (*_FORMS, "<name>", "<rows>") else form
+    return "<constant>" if form in (*_CONSTANT_FORMS, "<name>", "<rows>") else form
 
 
 Matrix = Annotated[
@@ -176,7 +225,7 @@ Matrix = Annotated[
     Discriminator(
         _any_form,
         custom_error_type="no_matrix",
-        custom_error_message="expected rows of numbers, 'identity', or a table such as { identity = -1.0 }",
+        custom_error_message=_NO_MATRIX,
     ),
 ]
 """A matrix, constant or varying with time."""

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, NonNegativeInt, PositiveFloat, PositiveInt, Tag
 from pydantic_core import PydanticCustomError
 
-from tokendynamics.specification._matrices import Circuit, ConstantMatrix, Rows
+from tokendynamics.specification._matrices import Circuit, ConstantMatrix, Drawn, Rows
 from tokendynamics.specification._section import Angle, TomlTable
 
 
@@ -82,29 +82,28 @@ class GivenAngles(TomlTable):
     angles: Annotated[list[Angle], Field(min_length=1)]
 
 
-class _Drawn(TomlTable):
+class _DrawnTokens(Drawn):
     """What every law of drawn tokens needs."""
 
     tokens: PositiveInt
     systems: PositiveInt | None = None
     dim: PositiveInt | None = None
-    seed: NonNegativeInt
 
 
-class UniformStart(_Drawn):
+class UniformStart(_DrawnTokens):
     """Uniform on the sphere or ellipsoid."""
 
     law: Literal["uniform"]
 
 
-class HemisphereStart(_Drawn):
+class HemisphereStart(_DrawnTokens):
     """Uniform on the part of the sphere or ellipsoid where direction · y > 0."""
 
     law: Literal["hemisphere"]
     direction: Annotated[list[float], Field(min_length=1)]
 
 
-class BoxStart(_Drawn):
+class BoxStart(_DrawnTokens):
     """Each coordinate uniform on [low, high], then projected onto the space."""
 
     law: Literal["box"]
@@ -112,7 +111,7 @@ class BoxStart(_Drawn):
     high: float = 0.5
 
 
-class NormalStart(_Drawn):
+class NormalStart(_DrawnTokens):
     """Each coordinate normal with standard deviation `scale`, then projected onto the space."""
 
     law: Literal["normal"]

@@ -1,0 +1,94 @@
+"""``tokendynamics sweep``: run the systems that a file's design describes, and say what became of them."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tokendynamics.cli._options import Folder, check_writable, whole
+from tokendynamics.cli._terminal import echo, json_line
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+_EPILOG = """
+\b
+Examples:
+  tokendynamics sweep --example list                  files to start from
+  tokendynamics sweep --example outcomes > outcomes.toml
+  tokendynamics sweep outcomes.toml                   writes sweep-outcomes.zarr
+  tokendynamics sweep outcomes.toml --resume          goes on after a stop
+  tokendynamics sweep outcomes.toml --scheduler tcp://10.0.0.1:8786
+
+Results depend on the file alone, to the last bit: not on the workers, nor on when and how often the sweep was stopped.
+"""
+
+
+@click.command("sweep", epilog=_EPILOG)
+@click.argument("spec", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--out", type=Folder(), help="Folder of the Zarr store.  [default: sweep-SPEC.zarr]")
+@click.option("--workers", type=whole(1, 1024), help="Processes on this machine.  [default: one for each processor]")
+@click.option("--scheduler", metavar="ADDRESS", help="A scheduler of dask.distributed, such as tcp://10.0.0.1:8786.")
+@click.option("--resume", is_flag=True, help="Go on with a store that is there.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on standard output.")
+def sweep_command(
+    spec: Path, out: Path | None, workers: int | None, scheduler: str | None, resume: bool, as_json: bool
+) -> None:
+    """Run the sweep that the TOML file SPEC describes: a specification with a table [sweep].
+
+    An axis that the specification does not have is one line with its line number in the file.
+    """
+    if workers is not None and scheduler is not None:
+        raise click.UsageError("expected --workers or --scheduler: workers of a scheduler are its own")
+    check_writable(out)
+
+    from tokendynamics.cli._output import Output
+    from tokendynamics.sweeps import read_plan, sweep
+    from tokendynamics.sweeps._words import described
+
+    output, store = Output(as_json=as_json), out or Path(f"sweep-{spec.stem}.zarr")
+    plan = read_plan(spec)
+    output.say(described(plan))
+    command = shlex.join(["tokendynamics", *sys.argv[1:]])
+    try:
+        with output.progress() as progress:
+            dataset = sweep(plan, store, scheduler, workers, resume=resume, progress=progress, command=command)
+    except KeyboardInterrupt:
+        echo(f"interrupted: what is done is in {store}; go on with --resume", err=True)
+        raise click.exceptions.Exit(130) from None
+    if as_json:
+        click.echo(json_line(_summary(dataset, store)))
+    else:
+        _print(dataset, store)
+
+
+def _summary(dataset: xr.Dataset, store: Path) -> dict[str, object]:
+    from tokendynamics.sweeps._words import counted
+
+    return {"store": str(store), **{each: counted(dataset, each) for each in ("outcome", "status") if each in dataset}}
+
+
+def _print(dataset: xr.Dataset, store: Path) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    from tokendynamics.cli._terminal import Console
+    from tokendynamics.sweeps._words import counted, tried_again
+
+    console = Console(highlight=False)
+    for variable in ("outcome", "status"):
+        if variable not in dataset:
+            continue
+        table = Table(box=SIMPLE_HEAD)
+        for column in (variable, "systems", "share", "95 % interval"):
+            table.add_column(column, justify="left" if column == variable else "right")
+        for row in counted(dataset, variable):
+            interval = f"{row['low']:.4f} … {row['high']:.4f}"
+            table.add_row(str(row["word"]), f"{row['count']:,}", f"{row['fraction']:.4f}", interval)
+        console.print(table)
+    console.print(Text(f"{tried_again(dataset)}\n{store}"))

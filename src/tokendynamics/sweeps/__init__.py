@@ -1,0 +1,14 @@
+"""Sweeps: many systems over the points of a design, on the processors of this machine or of a cluster, in one store.
+
+`sweep` runs the systems that a file describes and `open_store` reads what was stored; `read_plan` and `parse_plan`
+check a file without running it. `docs/sweep.md` shows what a file may say.
+"""
+
+from __future__ import annotations
+
+from tokendynamics.sweeps._fractions import fractions
+from tokendynamics.sweeps._open import open_store
+from tokendynamics.sweeps._plan import Plan, parse_plan, read_plan
+from tokendynamics.sweeps._sweep import sweep
+
+__all__ = ["Plan", "fractions", "open_store", "parse_plan", "read_plan", "sweep"]

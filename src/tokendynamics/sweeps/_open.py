@@ -1,0 +1,62 @@
+"""A sweep's store as a dataset; what is missing is never taken for data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import xarray as xr
+
+from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.sweeps._layout import COMPLETE, layout
+from tokendynamics.sweeps._plan import Plan, parse_plan
+from tokendynamics.sweeps._store import SPECIFICATION, stored_attributes
+
+
+def open_store(store: str | Path, *, partial: bool = False) -> xr.Dataset:
+    """Return the dataset of a sweep.
+
+    Args:
+        store: Folder of the Zarr store.
+        partial: Whether systems may be missing: their numbers are NaN, their codes and counts −1, `complete` false.
+
+    Raises:
+        ArgumentValueError: No store of a sweep, a damaged one, or systems are missing and `partial` is not set.
+    """
+    place = Path(store)
+    plan = parse_plan(stored_attributes(place)[SPECIFICATION], place.name)
+    try:
+        dataset = xr.open_zarr(place, consolidated=True, chunks=None)
+        _check_layout(dataset, plan, place)
+        complete = dataset[COMPLETE].values
+    except ArgumentValueError:
+        raise
+    except Exception as error:  # what readers and codecs raise of damaged files is theirs to choose
+        raise ArgumentValueError(expected("store", "the store of a sweep", f"{place} ({error})")) from error
+    if complete.all():
+        return dataset
+    if not partial:
+        came = f"{place} with {int(complete.sum())} of {complete.size} systems"
+        advice = "resume the sweep, or open what is there with partial=True"
+        raise ArgumentValueError(expected("store", "the store of a sweep that is complete", came, advice))
+    return _masked(dataset.load(), plan)
+
+
+def _check_layout(dataset: xr.Dataset, plan: Plan, place: Path) -> None:
+    """Refuse arrays that are not those of the specification in the store."""
+    for name, variable in layout(plan).items():
+        found = dataset.variables.get(name)
+        if found is None or found.dims != variable.dims or found.shape != variable.shape:
+            came = f"{place}, whose array {name!r} is not that of its specification"
+            raise ArgumentValueError(expected("store", "the store of a sweep", came))
+
+
+def _masked(dataset: xr.Dataset, plan: Plan) -> xr.Dataset:
+    """Put what stands for a missing number wherever a task has no record, whatever its other chunks hold."""
+    there = dataset[COMPLETE]
+    for name, variable in layout(plan).items():
+        if variable.values is None and name != COMPLETE:
+            dtype = dataset[name].dtype
+            filled = xr.where(there, dataset[name], np.asarray(variable.fill, dtype=dtype), keep_attrs=False)
+            dataset[name] = filled.astype(dtype).transpose(*variable.dims).assign_attrs(dataset[name].attrs)
+    return dataset

@@ -1,0 +1,46 @@
+"""How a store came about: the manifest beside its arrays, which alone holds times."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tokendynamics.provenance._manifest import manifest, write_json
+from tokendynamics.provenance._owned import MANIFEST
+from tokendynamics.provenance._whole import whole_file
+from tokendynamics.sweeps._plan import Plan
+from tokendynamics.sweeps._store import identity
+
+
+def write_record(place: Path, plan: Plan, started: datetime, systems: int, workers: int, command: str) -> None:
+    """Write down one more run that a store was filled by, whether it came to the end or was stopped.
+
+    Args:
+        place: The store.
+        plan: What it is of.
+        started: When the run began, timezone-aware.
+        systems: How many this run added.
+        workers: Threads of the workers at its end.
+        command: What the user called.
+    """
+    record = manifest(command, identity(plan), seed=plan.table.seed, started=started, threads=1)
+    run = {
+        "systems": systems,
+        "workers": workers,
+        "started": record.pop("started"),
+        "duration_seconds": (datetime.now(UTC) - started).total_seconds(),
+        "hardware": record.pop("hardware"),
+    }
+    del record["duration_seconds"]
+    with whole_file(place / MANIFEST) as made:
+        write_json(made, record | {"runs": [*_runs(place), run]})
+
+
+def _runs(place: Path) -> list[Any]:
+    try:
+        runs = json.loads((place / MANIFEST).read_text(encoding="utf-8"))["runs"]
+        return runs if isinstance(runs, list) else []
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return []

@@ -1,0 +1,100 @@
+"""One task of a sweep: its systems are drawn, simulated as batches, measured, and tried again where that helps.
+
+Everything follows from the text of the file and the number of the task: neither the worker nor the order matters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+import torch
+
+from tokendynamics.dynamics import Status, Trajectory, simulate
+from tokendynamics.numerics._errors import TokenDynamicsError
+from tokendynamics.specification._batch import joined, selected
+from tokendynamics.specification._build import Setup, build
+from tokendynamics.sweeps._measures import ALWAYS, MEASURES, measured, of_states
+from tokendynamics.sweeps._outcome import undecided
+from tokendynamics.sweeps._plan import Plan, parse_plan
+from tokendynamics.sweeps._versions import check_versions
+
+Arrays = dict[str, np.ndarray]
+
+_ENTRIES = 2**23
+"""Numbers of saved states of a batch: 64 MiB."""
+
+
+def run_task(text: str, name: str, task: tuple[int, ...], versions: Mapping[str, str]) -> Arrays:
+    """Return every variable of a task's systems, in the shape of the task's region of the store.
+
+    Raises:
+        WorkerVersionError: This process has other versions of what makes the numbers.
+        SpecificationError: A point that the specification does not have.
+    """
+    check_versions(versions)
+    plan = _plan(text, name)
+    # For good: another thread of this process may be running another task, and more threads would round otherwise.
+    torch.set_num_threads(1)
+    parts = [_measured(plan, batch) for batch in _batches(plan, task)]
+    region = [part.stop - part.start for part in plan.region(task)]
+    whole = {each: np.concatenate([part[each] for part in parts]) for each in parts[0]}
+    return {each: values.reshape(*region, *values.shape[1:]) for each, values in whole.items()}
+
+
+@lru_cache(maxsize=4)
+def _plan(text: str, name: str) -> Plan:
+    return parse_plan(text, name)
+
+
+def _batches(plan: Plan, task: tuple[int, ...]) -> Iterator[Setup]:
+    """Return the systems of a task in batches whose states fit into the memory, as the file alone decides."""
+    for setup in joined(build(plan.file(block.point), block.draws) for block in plan.blocks(task)):
+        entries = setup.start[0].numel() * len(setup.times)
+        for part in torch.arange(len(setup.start)).split(max(1, _ENTRIES // entries)):
+            yield setup if len(part) == len(setup.start) else selected(setup, part)
+
+
+def _measured(plan: Plan, setup: Setup) -> Arrays:
+    run = simulate(setup.flow, setup.start, setup.times, events=setup.events, **setup.options)
+    found = _variables(plan, setup, run)
+    spent = np.asarray(run.status == str(Status.BUDGET))
+    if plan.table.retry == "none" or not spent.any() or run.engine not in _EXPLICIT:
+        return found
+    if "outcome" in plan.table.measure:
+        spent &= undecided(setup, run, plan.table)
+    again = torch.from_numpy(np.flatnonzero(spent))
+    if len(again) and (second := _second(plan, selected(setup, again))) is not None:
+        second["right_hand_sides"] += found["right_hand_sides"][spent]
+        second["tries"][:] = 2
+        for name, values in second.items():
+            found[name][spent] = values
+    return found
+
+
+_EXPLICIT = ("batched", "compiled")
+
+
+def _second(plan: Plan, setup: Setup) -> Arrays | None:
+    """Return what the stiff engine finds; None where it cannot run such a flow."""
+    options = {name: value for name, value in setup.options.items() if name in ("rtol", "atol", "device", "dtype")}
+    steps = plan.table.retry_steps
+    try:
+        run = simulate(
+            setup.flow, setup.start, setup.times, events=setup.events, engine="stiff", max_steps=steps, **options
+        )
+    except TokenDynamicsError:
+        return None
+    return _variables(plan, replace(setup, options=options), run)
+
+
+def _variables(plan: Plan, setup: Setup, run: Trajectory) -> Arrays:
+    table = plan.table
+    found = {name: measured(measure, setup, run, table) for name, measure in ALWAYS.items()}
+    found |= {name: measured(MEASURES[name], setup, run, table) for name in table.measure}
+    found |= {f"{name}_over_time": of_states(MEASURES[name], run.tensor, table) for name in table.over_time}
+    if table.keep == "states":
+        found["states"] = run.tensor.numpy()
+    return found

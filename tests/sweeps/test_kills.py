@@ -1,0 +1,62 @@
+"""A sweep that is killed from outside, at random moments: what it leaves is resumed to the same bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from distributed import Client
+
+from sweeps.conftest import SMALL, files
+from tokendynamics.sweeps import parse_plan, sweep
+
+TASKS = 12
+
+
+def begun(spec: Path, store: Path) -> subprocess.Popen[bytes]:
+    options = ["--out", str(store), "--workers", "2", *(["--resume"] if store.exists() else [])]
+    command = [sys.executable, "-m", "tokendynamics.cli._main", "sweep", str(spec), *options]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def records(store: Path) -> int:
+    return len(list(store.glob("complete/c/*/*/*")))
+
+
+def kill(process: subprocess.Popen[bytes], *, workers: bool) -> None:
+    """Kill the client, and its scheduler with it; or all processes of the sweep."""
+    every = psutil.Process(process.pid).children(recursive=True) if workers else []
+    process.kill()
+    for each in every:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            os.kill(each.pid, signal.SIGKILL)
+    process.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
+def test_what_is_killed_at_random_moments_resumes_to_the_same_bytes(seed: int, client: Client, tmp_path: Path) -> None:
+    spec, store, moments = tmp_path / "small.toml", tmp_path / "killed.zarr", random.Random(seed)  # noqa: S311
+    spec.write_text(SMALL)
+    for number, share in enumerate(sorted(moments.sample(range(1, TASKS), 3))):
+        process = begun(spec, store)
+        while process.poll() is None and records(store) < share:
+            time.sleep(0.002)
+        time.sleep(moments.uniform(0, 0.02))
+        assert process.poll() is None
+        kill(process, workers=number % 2 == seed)
+        assert records(store) < TASKS
+    process = begun(spec, store)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    sweep(parse_plan(SMALL, "small.toml"), tmp_path / "whole.zarr", client)
+    assert files(store) == files(tmp_path / "whole.zarr")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["killed.zarr", "small.toml", "whole.zarr"]

@@ -1,0 +1,179 @@
+"""What is in a store is whole, says what it is, and does not depend on who wrote it or when."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import Client
+
+from sweeps.conftest import SMALL, files
+from tokendynamics.numerics._errors import ArgumentValueError, StorageError
+from tokendynamics.sweeps import Plan, open_store, parse_plan, sweep
+from tokendynamics.sweeps import _cluster as cluster
+from tokendynamics.sweeps._store import Store
+
+
+@pytest.fixture(scope="module")
+def whole(client: Client, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    store = tmp_path_factory.mktemp("whole") / "sweep.zarr"
+    sweep(parse_plan(SMALL, "small.toml"), store, client)
+    return store
+
+
+class StoppedError(Exception):
+    pass
+
+
+def stopped_after(tasks: int, monkeypatch: pytest.MonkeyPatch, chunks: int = 0) -> None:
+    """Let a sweep fail after some tasks, and some chunks of the next one."""
+    written, task = {"tasks": 0, "chunks": 0}, Store.write
+    chunk = Store._write_chunk
+
+    def counted(self: Store, *arguments: Any) -> None:
+        if written["tasks"] == tasks:
+            if written["chunks"] == chunks:
+                raise StoppedError
+            written["chunks"] += 1
+        chunk(self, *arguments)
+
+    def write(self: Store, *arguments: Any) -> None:
+        task(self, *arguments)
+        written["tasks"] += 1
+
+    monkeypatch.setattr(Store, "_write_chunk", counted)
+    monkeypatch.setattr(Store, "write", write)
+
+
+@pytest.mark.parametrize(("tasks", "chunks"), [(0, 0), (4, 3), (11, 6)])
+def test_a_stopped_sweep_resumes_to_the_same_bytes(
+    tasks: int, chunks: int, small: Plan, whole: Path, client: Client, tmp_path: Path
+) -> None:
+    store = tmp_path / "sweep.zarr"
+    with pytest.MonkeyPatch.context() as patch:
+        stopped_after(tasks, patch, chunks)
+        with pytest.raises(StoppedError):
+            sweep(small, store, client)
+    assert int(open_store(store, partial=True).complete.sum()) < small.systems
+    sweep(small, store, client, resume=True)
+    assert files(store) == files(whole)
+
+
+def test_tasks_of_another_order_give_the_same_bytes(
+    small: Plan, whole: Path, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = cluster.results
+    monkeypatch.setattr(cluster, "results", lambda c, text, name, tasks: given(c, text, name, list(tasks)[::-1]))
+    store = tmp_path / "sweep.zarr"
+    sweep(small, store, client)
+    assert files(store) == files(whole)
+
+
+def test_no_part_of_a_task_is_read_as_data(small: Plan, client: Client, tmp_path: Path) -> None:
+    store = tmp_path / "sweep.zarr"
+    with pytest.MonkeyPatch.context() as patch:
+        stopped_after(3, patch, 4)
+        with pytest.raises(StoppedError):
+            sweep(small, store, client)
+    with pytest.raises(ArgumentValueError, match=r"with 6 of 24 systems; resume"):
+        open_store(store)
+    found = open_store(store, partial=True)
+    missing = ~found.complete.values
+    chunks = len(list(store.glob("accepted/c/*/*/*")))
+    assert chunks == 4  # one more than there are records
+    assert missing.sum() == small.systems - 6
+    assert (found.accepted.values[missing] == -1).all()
+    assert (found.outcome.values[missing] == -1).all()
+    assert np.isnan(found.consensus.values[missing]).all()
+    assert (found.accepted.values[~missing] > 0).all()
+
+
+def test_a_full_disk_is_said_and_leaves_what_can_be_resumed(
+    small: Plan, whole: Path, client: Client, tmp_path: Path
+) -> None:
+    store, written = tmp_path / "sweep.zarr", Path.write_bytes
+
+    def full(self: Path, data: bytes) -> int:
+        if len(list(store.glob("complete/c/*/*/*"))) == 5:
+            written(self, data[: len(data) // 2])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return written(self, data)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "write_bytes", full)
+        with pytest.raises(StorageError, match=r"no space left on device.* go on with --resume"):
+            sweep(small, store, client)
+    assert [path.name for path in tmp_path.iterdir()] == ["sweep.zarr"]
+    assert int(open_store(store, partial=True).complete.sum()) == 10
+    sweep(small, store, client, resume=True)
+    assert files(store) == files(whole)
+
+
+def test_a_store_in_the_way_needs_resume(small: Plan, whole: Path, client: Client) -> None:
+    with pytest.raises(ArgumentValueError, match="go on with it with --resume"):
+        sweep(small, whole, client)
+    before = files(whole)
+    sweep(small, whole, client, resume=True)
+    assert files(whole) == before
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "difference"),
+    [
+        ("rtol = 1e-4", "rtol = 1e-5", "solver.rtol is 0.0001 in the store and 1e-05 here"),
+        ("high = 1.5", "high = 2.5", "sweep.axis.1.high is 1.5 in the store and 2.5 here"),
+        ("seed = 7", "seed = 8", "sweep.seed is 7 in the store and 8 here"),
+        ("dim = 2", "dim = 2\nseed = 4", "start.seed is not in the store and 4 here"),
+    ],
+)
+def test_a_store_of_another_specification_is_refused_with_the_difference(
+    old: str, new: str, difference: str, whole: Path, client: Client
+) -> None:
+    with pytest.raises(ArgumentValueError) as caught:
+        sweep(parse_plan(SMALL.replace(old, new), "other.toml"), whole, client, resume=True)
+    assert difference in str(caught.value)
+
+
+def test_words_and_order_of_the_file_do_not_make_another_specification(
+    whole: Path, client: Client, tmp_path: Path
+) -> None:
+    store = shutil.copytree(whole, tmp_path / "sweep.zarr")
+    same = "# a remark\n" + SMALL.replace('kind = "sphere"', "kind =    'sphere'")
+    sweep(parse_plan(same, "same.toml"), store, client, resume=True)
+
+
+def test_a_store_of_other_versions_is_refused(
+    small: Plan, whole: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tokendynamics.sweeps import _store as module
+
+    versions = module.own_versions()
+    monkeypatch.setattr(module, "own_versions", lambda: versions | {"torch": "0.1"})
+    with pytest.raises(ArgumentValueError, match=r"torch is \".*\" in the store and \"0.1\" here"):
+        sweep(small, whole, client, resume=True)
+
+
+def test_a_sweep_larger_than_the_disk_is_refused_before_it_begins(client: Client, tmp_path: Path) -> None:
+    large = SMALL.replace("draws = 4", "draws = 1_000_000_000_000").replace("task = 2", "task = 1_000_000")
+    with pytest.raises(ArgumentValueError, match=r"fits into the .* GiB free at .*GiB needed"):
+        sweep(parse_plan(large, "large.toml"), tmp_path / "sweep.zarr", client)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_chunk_that_was_damaged_is_not_read(whole: Path, tmp_path: Path) -> None:
+    store = shutil.copytree(whole, tmp_path / "sweep.zarr")
+    chunk = store / "consensus" / "c" / "0" / "0" / "0"
+    chunk.write_bytes(bytes([chunk.read_bytes()[0] ^ 1]) + chunk.read_bytes()[1:])
+    with pytest.raises(ValueError, match="checksum"):
+        open_store(store).consensus.load()
+
+
+def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "zarr.json").write_text("{}")
+    for place in (tmp_path, tmp_path / "nothing"):
+        with pytest.raises(ArgumentValueError, match="the store of a sweep"):
+            open_store(place)

@@ -1,0 +1,93 @@
+"""Workers that die, that are several, that have other versions, and schedulers that do not answer."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from pathlib import Path
+
+import psutil
+import pytest
+from distributed import Client, LocalCluster
+
+from sweeps.conftest import SMALL, files
+from tokendynamics.sweeps import Plan, open_store, parse_plan, sweep
+from tokendynamics.sweeps import _cluster as cluster
+from tokendynamics.sweeps._task import run_task
+from tokendynamics.sweeps._versions import WorkerVersionError, own_versions
+
+
+def test_a_worker_that_is_killed_has_its_tasks_rerun(small: Plan, client: Client, tmp_path: Path) -> None:
+    killed: list[int] = []
+
+    def kill(done: float, total: float, what: str) -> None:
+        """Kill a worker process when the first tasks are done, and another one later."""
+        if len(killed) < 2 and done >= (4, 12)[len(killed)]:
+            workers = [each for each in psutil.Process().children(recursive=True) if "spawn_main" in _command(each)]
+            os.kill(workers[-1].pid, signal.SIGKILL)
+            killed.append(workers[-1].pid)
+
+    sweep(small, tmp_path / "killed.zarr", workers=2, progress=kill)
+    sweep(small, tmp_path / "in this process.zarr", client)
+    assert len(killed) == 2
+    assert files(tmp_path / "killed.zarr") == files(tmp_path / "in this process.zarr")
+
+
+def _command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
+def test_a_scheduler_by_address_gives_the_same_bytes(small: Plan, client: Client, tmp_path: Path) -> None:
+    with LocalCluster(
+        processes=False, n_workers=3, threads_per_worker=1, dashboard_address=None, host="127.0.0.1", protocol="tcp"
+    ) as three:
+        sweep(small, tmp_path / "three.zarr", three.scheduler_address)
+    sweep(small, tmp_path / "two.zarr", client)
+    assert files(tmp_path / "three.zarr") == files(tmp_path / "two.zarr")
+
+
+def test_a_scheduler_that_does_not_answer_is_named_and_nothing_is_left(
+    small: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "_PATIENCE", 0.5)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    for wrong in (address, "nonsense://127.0.0.1:1", "tcp://127.0.0.1"):
+        with pytest.raises(cluster.SchedulerError, match="scheduler: expected the address of a scheduler that answers"):
+            sweep(small, tmp_path / "sweep.zarr", wrong)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_workers_of_another_version_are_refused_before_the_sweep(
+    small: Plan, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = own_versions()
+    monkeypatch.setattr(client, "run", lambda *_, **__: {"tcp://10.0.0.7:4": ours | {"tokendynamics": "0.0.3"}})
+    with pytest.raises(WorkerVersionError, match=r"got tokendynamics 0\.0\.3 on the worker tcp://10\.0\.0\.7:4"):
+        sweep(small, tmp_path / "sweep.zarr", client)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_worker_of_another_version_that_comes_later_is_refused_by_its_first_task(small: Plan, client: Client) -> None:
+    wanted = own_versions() | {"tokendynamics": "99.0"}
+    future = client.submit(run_task, small.text, small.name, (0, 0, 0), wanted, pure=False)
+    with pytest.raises(WorkerVersionError, match=r"expected tokendynamics 99\.0, got tokendynamics .* on the worker"):
+        future.result()
+
+
+def test_an_error_of_a_task_is_that_of_the_file(client: Client, tmp_path: Path) -> None:
+    # Each value fits the others' first; both at once do not.
+    spec = SMALL.replace("values = [2, 3]", "values = [2, 3]\n\n[[sweep.axis]]\nkey = 'start.dim'\nvalues = [2, 3]")
+    spec = spec.replace('qk = { law = "normal", scale = 0.5 }', "qk = [[1.0, 0.0], [0.0, 1.0]]")
+    spec = spec[: spec.index('[[sweep.axis]]\nkey = "attention')]
+    plan = parse_plan(
+        spec + '[[sweep.axis]]\nkey = "attention.qk"\nvalues = ["identity", [[1.0, 0.0], [0.0, 1.0]]]\n', "a"
+    )
+    with pytest.raises(ValueError, match=r"attention.qk: expected shape \(3, 3\) to fit the tokens, got \(2, 2\)"):
+        sweep(plan, tmp_path / "sweep.zarr", client)
+    assert not open_store(tmp_path / "sweep.zarr", partial=True).complete.all()
