@@ -69,7 +69,7 @@ def _norms(x: Tensor) -> Tensor:
     return torch.where(largest > 0, norms, torch.inf)
 
 
-Engine = Literal["auto", "batched", "stiff", "layers", "fixed"]
+Engine = Literal["auto", "batched", "compiled", "stiff", "layers", "fixed"]
 
 
 @typed_arguments
@@ -99,9 +99,9 @@ def simulate(
         x0: Start (…, token, dim) at `times[0]`, projected onto a constrained space; leading axes are systems, and one
             start holds for all systems of matrices. Or a trajectory, which goes on from its last time.
         times: Increasing output times, at least two; after a trajectory one or more, none before its end.
-        rtol: Relative tolerance per step of "batched" and "stiff", 1e-8 if None, at least ten rounding units.
+        rtol: Relative tolerance per step of "batched", "compiled" and "stiff", 1e-8 if None, at least ten rounding units.
         atol: Absolute tolerance per step, 1e-10 if None: of each number in free space, of each token elsewhere.
-        engine: "batched", "stiff", "layers", "fixed"; "auto" chooses, and the trajectory says which.
+        engine: "batched", "compiled", "stiff", "layers", "fixed"; "auto" chooses, and the trajectory says which.
         events: From `tokendynamics.dynamics.events`; a system ends at its first one, unless it is to be recorded.
         max_steps: Attempted steps (layers, fixed steps) for each system, 30,000 if None.
         device: Such as "cuda"; that of `x0` if None.
@@ -201,9 +201,11 @@ def _run_moving(engine: str, problem: Problem, start: Start) -> Outcome:
 
 
 def _run(engine: str, problem: Problem) -> Outcome:
-    run = ENGINES[engine].run
-    reduction = SpanReduction.of(problem) if ENGINES[engine].controls_error else None
-    return run(problem) if reduction is None else reduction.lifted(run(reduction.problem))
+    chosen = ENGINES[engine]
+    reduction = SpanReduction.of(problem) if chosen.controls_error else None
+    if reduction is None or chosen.refusal(reduction.problem) is not None:
+        return chosen.run(problem)
+    return reduction.lifted(chosen.run(reduction.problem))
 
 
 def _trajectory(

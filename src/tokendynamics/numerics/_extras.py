@@ -10,6 +10,7 @@ EXTRAS = {
     "animations": ("imageio_ffmpeg",),
     "bench": ("torchdiffeq", "torchode", "diffrax", "jax"),
     "devices": ("accelerate",),
+    "fast": ("numba",),
     "gguf": ("gguf", "accelerate"),
     "peft": ("peft",),
     "netcdf": ("h5netcdf", "h5py"),

@@ -113,7 +113,7 @@ def _check_step(file: SpecificationFile) -> None:
         if getattr(solver, option) is not None and not fits:
             names = " or ".join(map(repr, users(option)))
             raise file.error(("solver", option), f"engine {engine!r} has no {option!r}; take engine {names}")
-    adaptive = solver.step is None and solver.engine in (None, "auto", "batched")
+    adaptive = solver.step is None and solver.engine in (None, "auto", "batched", "compiled")
     if adaptive and solver.method is not None and not TABLEAUS[solver.method].error:
         known = " or ".join(repr(name) for name, tableau in TABLEAUS.items() if tableau.error)
         raise file.error(("solver", "method"), f"{solver.method!r} needs 'step': only {known} can choose their own")

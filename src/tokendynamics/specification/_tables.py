@@ -185,7 +185,7 @@ def _keys(value: Any) -> list[str]:
 class SolverTable(TomlTable):
     """``[solver]``: how to integrate; what is left out takes the default of `tokendynamics.simulate`."""
 
-    engine: Literal["auto", "batched", "stiff", "fixed", "layers"] | None = None
+    engine: Literal["auto", "batched", "compiled", "stiff", "fixed", "layers"] | None = None
     rtol: PositiveFloat | None = None
     atol: PositiveFloat | None = None
     max_steps: PositiveInt | None = None

@@ -24,7 +24,7 @@ _UNCOUNTED = 1000
 
 def step_controlled(trajectory: Trajectory) -> bool:
     """Tell whether the run's steps followed its tolerances, and these are recorded."""
-    return trajectory.engine in ("batched", "stiff") and {"rtol", "atol"} <= set(trajectory.parameters)
+    return trajectory.engine in ("batched", "compiled", "stiff") and {"rtol", "atol"} <= set(trajectory.parameters)
 
 
 def integration_tolerance(trajectory: Trajectory) -> float:

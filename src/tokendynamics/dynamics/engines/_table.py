@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from importlib import import_module
+
+import torch
 
 from tokendynamics.attention._mixing import logits
 from tokendynamics.dynamics.engines import _batched as batched
@@ -11,7 +14,9 @@ from tokendynamics.dynamics.engines import _fixed as fixed
 from tokendynamics.dynamics.engines import _layers as layers
 from tokendynamics.dynamics.engines import _stiff as stiff
 from tokendynamics.dynamics.engines._problem import Outcome, Problem
+from tokendynamics.dynamics.engines.compiled._refusal import refusal
 from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.numerics._extras import missing, require
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,7 @@ class Engine:
             start where that is exact, and states near `atol` are warned of.
         differentiable: Whether gradients flow through it.
         needs_jacobian: Whether it asks for the derivative of the field by formula.
+        refusal: Says what of a problem it cannot do at all; None if it can do all of it.
     """
 
     run: Callable[[Problem], Outcome]
@@ -32,10 +38,23 @@ class Engine:
     controls_error: bool = False
     differentiable: bool = True
     needs_jacobian: bool = False
+    refusal: Callable[[Problem], str | None] = lambda problem: None
+
+
+def _run_compiled(problem: Problem) -> Outcome:
+    # numba is an extra, and takes half a second to import.
+    return import_module("tokendynamics.dynamics.engines.compiled._run").run(problem)
 
 
 ENGINES: dict[str, Engine] = {
     "batched": Engine(batched.run, frozenset({"rtol", "atol", "method"}), controls_error=True),
+    "compiled": Engine(
+        _run_compiled,
+        frozenset({"rtol", "atol", "method"}),
+        controls_error=True,
+        differentiable=False,
+        refusal=refusal,
+    ),
     "stiff": Engine(
         stiff.run, frozenset({"rtol", "atol"}), controls_error=True, differentiable=False, needs_jacobian=True
     ),
@@ -50,7 +69,7 @@ def users(option: str) -> tuple[str, ...]:
     """Return the engines that use an option, by name.
 
     >>> users("method")
-    ('batched', 'fixed')
+    ('batched', 'compiled', 'fixed')
     """
     return tuple(name for name, engine in ENGINES.items() if option in engine.options)
 
@@ -59,6 +78,8 @@ LONG_HORIZON = 1e4
 """Horizons from here on, in units of the fastest possible motion, go to the stiff engine."""
 
 _LARGEST_STIFF, _SYSTEMS, _JUMPS = 1024, 64, 50
+_MANY, _SMALL = 10_000, 512
+"""So many systems of at most so many numbers are worth the seconds that the compiler takes when it runs first."""
 
 
 def choose(engine: str, problem: Problem, given: Collection[str] = ()) -> str:
@@ -78,7 +99,8 @@ def choose(engine: str, problem: Problem, given: Collection[str] = ()) -> str:
     asked = engine
     if engine == "auto":
         may_be_stiff = "method" not in given and _suits_stiff(problem)
-        engine = "fixed" if problem.step is not None else "stiff" if may_be_stiff else "batched"
+        adaptive = "stiff" if may_be_stiff else "compiled" if _suits_compiled(problem) else "batched"
+        engine = "fixed" if problem.step is not None else adaptive
         chosen = f"'auto', which takes {engine!r} here"
     else:
         chosen = repr(engine)
@@ -96,10 +118,22 @@ def choose(engine: str, problem: Problem, given: Collection[str] = ()) -> str:
     if ENGINES[engine].needs_jacobian and not problem.has_jacobian:
         wanted = "'batched', 'fixed' or 'layers' for a space or positions of your own"
         raise ArgumentValueError(expected("engine", wanted, repr(engine), "their Jacobian is not known"))
-    if engine == "batched" and not problem.tableau.error:
+    if engine == "compiled":
+        require("fast", "engine", "engine='compiled'", otherwise="take 'batched'")
+        refused = refusal(problem)
+        if refused is not None:
+            raise ArgumentValueError(expected("engine", f"'batched' for {refused}", chosen))
+    if engine in ("batched", "compiled") and not problem.tableau.error:
         advice = "give step= for a fixed step, or take dopri5 or bosh3"
         raise ArgumentValueError(expected("method", "one with an error estimate", problem.tableau.name, advice))
     return engine
+
+
+def _suits_compiled(problem: Problem) -> bool:
+    systems, tokens, dim = problem.start.shape
+    if systems < _MANY or tokens * dim > _SMALL or problem.start.dtype != torch.float64 or problem.wants_gradients:
+        return False
+    return bool(problem.tableau.error) and not missing("fast") and refusal(problem) is None
 
 
 def _suits_stiff(problem: Problem) -> bool:

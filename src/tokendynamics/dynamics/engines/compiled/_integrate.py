@@ -1,0 +1,219 @@
+"""The adaptive loop: eight systems at a time, each with its own step, a lane refilled as soon as its system ends.
+
+Everything is done lane by lane, and what a lane holds beside its system never reaches it: a system's run is the same
+to the last bit whoever its neighbours are. A system that is new in a lane first takes a step of length nought, which
+gives it the field at its start without holding up the others.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from tokendynamics.dynamics.engines.compiled._ends import at_end, share_at
+from tokendynamics.dynamics.engines.compiled._field import project
+from tokendynamics.dynamics.engines.compiled._lane_traffic import (
+    ACCEPTED,
+    ARRIVED,
+    DUE,
+    FRESH,
+    LIVE,
+    MET,
+    RATIO,
+    SPENT,
+    STEP,
+    STOPPED,
+    STUCK,
+    TIME,
+    TRIED,
+    VALUES,
+    enter,
+    hand_out,
+    leave,
+    noted,
+    scratch,
+)
+from tokendynamics.dynamics.engines.compiled._lanes import (
+    WIDTH,
+    any_of,
+    behind,
+    broadcast,
+    fma,
+    function,
+    holds,
+    inlined,
+    load,
+    select,
+    store,
+)
+from tokendynamics.dynamics.engines.compiled._model import eight
+from tokendynamics.dynamics.engines.compiled._steps import (
+    dense_state,
+    error_size,
+    first_step,
+    proposed,
+    take_step,
+)
+
+
+@function
+def _attempt(features, options, lanes, method, steps, control, interval, known):
+    """Attempt a step in every lane, and set the control memory for the next one.
+
+    Returns:
+        Time and length of the step, the time after it, and masks: whether it was accepted, whether the lane was new,
+        whether the field was finite.
+    """
+    t, h, ratio_before = load(control, TIME), load(control, STEP), load(control, RATIO)
+    fresh = load(control, FRESH) > 0.0
+    moving = (load(control, LIVE) > 0.0) & ~fresh
+    last = moving & (fma(h, 1.0001, t) >= interval.right)
+    used = select(last, interval.right - t, h)
+    take_step(features, options, lanes, method, steps, t, used)
+    project(features, options, lanes, steps.state, steps.after)
+    ratio = error_size(features, options, lanes, method, steps, used)
+    accepted = moving & (ratio <= 1.0)
+    now = select(accepted, select(last, interval.right, t + used), t)
+    following = proposed(method, used, ratio, ratio_before, accepted)
+    # A step cut short by the end of the interval says nothing against a longer one.
+    following = select(last & accepted & (following < h), h, following)
+    if any_of(fresh):
+        guess = first_step(features, options, lanes, method, steps, interval.right - interval.left)
+        following = select(fresh, select(known > 0.0, known, guess), following)
+    store(control, TIME, now)
+    store(control, STEP, following)
+    store(control, RATIO, select(accepted, select(ratio < 1e-4, 1e-4, ratio), ratio_before))
+    store(control, FRESH, 0.0)
+    store(control, TRIED, load(control, TRIED) + select(moving, 1.0, 0.0))
+    store(control, ACCEPTED, load(control, ACCEPTED) + select(accepted, 1.0, 0.0))
+    return t, used, now, accepted, fresh, ratio < math.inf
+
+
+@function
+def _end(features, options, lanes, method, steps, control, ends, attempt):
+    """Return the share of the step at which a system's run ended, infinite where it did not, and by which event."""
+    t, used, now, accepted, fresh, _ = attempt
+    share, first = broadcast(math.inf), broadcast(0.0)
+    for event in range(ends.ending):
+        value = at_end(features, options, lanes, method, steps, ends, event, now)
+        hit = accepted & (value <= 0.0)
+        if any_of(hit):
+            at = share_at(features, options, lanes, method, steps, ends, event, t, used)
+            earlier = hit & (at < share)
+            share, first = select(earlier, at, share), select(earlier, event, first)
+    return share, first
+
+
+@function
+def _record(features, options, lanes, method, steps, control, ends, attempt, inside, crossings, signals):
+    """Write down where the values of recorded events fell to zero in this step."""
+    t, used, now, accepted, fresh, _ = attempt
+    entries = options.tokens * len(features)
+    for event in range(ends.ending, len(ends.kinds)):
+        value = at_end(features, options, lanes, method, steps, ends, event, now)
+        before = load(control, VALUES + event)
+        hit = accepted & (before > 0.0) & (value <= 0.0)
+        store(control, VALUES + event, select(accepted | fresh, value, before))
+        if any_of(hit):
+            at = share_at(features, options, lanes, method, steps, ends, event, t, used)
+            dense_state(features, options, method, steps, at, used)
+            store(steps.clock, 0, fma(at, used, t))
+            for lane in range(WIDTH):
+                if holds(hit, lane):
+                    crossings = noted(crossings, signals[2], steps, entries, lane, event, inside[lane])
+                    signals[2] += 1
+    return crossings
+
+
+@inlined
+def _move_on(entries, method, steps, attempt, ended):
+    """Take the accepted states and their slopes; where a run ended, the state between."""
+    _, _, _, accepted, fresh, _ = attempt
+    slope = (len(method.nodes) - 1) * entries
+    for entry in range(entries):
+        y = select(accepted, load(steps.after, entry), load(steps.y, entry))
+        store(steps.y, entry, select(ended, load(steps.between, entry), y))
+        known = select(accepted | fresh, load(steps.slopes, slope + entry), load(steps.slopes, entry))
+        store(steps.slopes, entry, known)
+
+
+@inlined
+def _code(ended, arrived, stuck, lane, event):
+    if holds(ended, lane):
+        return MET + int(event)
+    if holds(arrived, lane):
+        return ARRIVED
+    return STUCK if holds(stuck, lane) else SPENT
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def integrate(features, options, systems, method, ends, run, interval, queue, signals):
+    """Run the systems of the queue from the left to the right end of the interval.
+
+    Args:
+        features: A tuple as long as a token has features.
+        options: What all systems share.
+        systems: Their matrices.
+        method: The pair and the tolerances.
+        ends: The events.
+        run: Where the systems are, and what becomes of them.
+        interval: Where they go.
+        queue: Indices of the systems to run.
+        signals: Three whole numbers: whether to stop, set by the caller, how many systems are done, and how many
+            crossings there are.
+
+    Returns:
+        The crossings of recorded events, each as event, system, time and the state there.
+    """
+    lanes, memory_of_lanes = eight(features, options, systems)
+    steps, control, memory_of_steps = scratch(features, options, method, ends)
+    entries = options.tokens * len(features)
+    crossings, inside = np.empty(0), np.empty(WIDTH, dtype=np.int64)
+    known = behind(control, VALUES + len(ends.kinds))
+    waiting = live = min(WIDTH, len(queue))
+    for lane in range(live):
+        inside[lane] = queue[lane]
+        enter(systems, lanes, steps, control, interval, run, lane, inside[lane])
+        known[lane] = run.step[inside[lane]]
+    while live > 0 and signals[0] == 0:
+        attempt = _attempt(features, options, lanes, method, steps, control, interval, load(known, 0))
+        t, used, now, accepted, _, finite = attempt
+        share, first = _end(features, options, lanes, method, steps, control, ends, attempt)
+        ended = share <= 1.0
+        if ends.ending < len(ends.kinds):
+            crossings = _record(
+                features, options, lanes, method, steps, control, ends, attempt, inside, crossings, signals
+            )
+        until = select(ended, fma(share, used, t), now)
+        if any_of(accepted & (load(control, DUE) <= until)):
+            hand_out(features, options, method, steps, control, interval, run, inside, accepted, until, t, used)
+        if any_of(ended):
+            dense_state(features, options, method, steps, share, used)
+        _move_on(entries, method, steps, attempt, ended)
+        arrived, spent = accepted & (now >= interval.right), load(control, TRIED) >= interval.max_steps
+        stuck = ~(now + load(control, STEP) > now)
+        leaving = (load(control, LIVE) > 0.0) & (ended | arrived | stuck | spent)
+        if any_of(leaving):
+            store(steps.clock, 0, until)
+            store(steps.clock, 1, first)
+            for lane in range(WIDTH):
+                if holds(leaving, lane):
+                    code = _code(ended, arrived, stuck, lane, steps.clock[WIDTH + lane])
+                    leave(steps, control, run, lane, inside[lane], code, steps.clock[lane], holds(finite, lane))
+                    signals[1] += 1
+                    if waiting < len(queue):
+                        inside[lane] = queue[waiting]
+                        enter(systems, lanes, steps, control, interval, run, lane, inside[lane])
+                        known[lane] = run.step[inside[lane]]
+                        waiting += 1
+                    else:
+                        live -= 1
+    for lane in range(WIDTH):
+        if control[WIDTH * LIVE + lane] > 0.0:
+            leave(steps, control, run, lane, inside[lane], STOPPED, control[WIDTH * TIME + lane], True)
+    for place in range(waiting, len(queue)):
+        run.code[queue[place]], run.end[queue[place]] = STOPPED, interval.left
+    # The arrays must live as long as their addresses are used.
+    return crossings, memory_of_lanes[0] + memory_of_steps[0]

@@ -1,0 +1,214 @@
+"""The systems that a run takes, and the eight that are under way, as numba sees them.
+
+Eight systems lie side by side: entry k of a system in lane l stands at ``array[8 · k + l]``. Arrays of systems that
+share their matrices have one entry along the first axis.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from tokendynamics.dynamics.engines.compiled._lanes import WIDTH, behind, function, inlined, room, store
+
+
+class Options(NamedTuple):
+    """What all systems of a run share.
+
+    Attributes:
+        tokens: Tokens of a system.
+        heads: Heads.
+        rotary: Coordinates that rotary positions turn; 0 without them.
+        causal: Whether token i sees tokens j ≤ i only.
+        softmax: Whether weights are softmax, or else the logits themselves.
+        constrained: Whether tokens are held to ``y^T M y = 1``.
+        has_metric: Whether M is not the identity.
+        has_table: Whether attention reads x + p.
+        turning: Whether a circuit depends on time.
+        multiple: Whether ov is a multiple of the identity, so that differences give the velocity of slow tokens.
+    """
+
+    tokens: int
+    heads: int
+    rotary: int
+    causal: bool
+    softmax: bool
+    constrained: bool
+    has_metric: bool
+    has_table: bool
+    turning: bool
+    multiple: bool
+
+
+class Circuit(NamedTuple):
+    """Matrices ``diag(gate) B`` with gates ``amplitude · sin(frequency · t + phase)``, or with |sin|.
+
+    Attributes:
+        matrix: B, (system or 1, head · row · column).
+        gates: Amplitude, frequency, phase and whether the sine is taken absolutely, (system or 1, head · row · 4);
+            (0, 0) where nothing turns.
+        rows: Rows of all heads.
+        columns: Columns.
+    """
+
+    matrix: Any
+    gates: Any
+    rows: int
+    columns: int
+
+
+class Systems(NamedTuple):
+    """Matrices of all systems, and what belongs to each token.
+
+    Attributes:
+        qk: The QK circuits, with what multiplies all logits.
+        ov: The OV circuits, with what multiplies all weights.
+        query: Of rotary positions, (dim, rank) matrices, with what multiplies all logits.
+        key: Likewise.
+        metric: (system or 1, dim · dim).
+        table: Absolute positions, (token · dim).
+        turns: Cosine and sine of the angle of each token and pair, (token · rank).
+    """
+
+    qk: Circuit
+    ov: Circuit
+    query: Circuit
+    key: Circuit
+    metric: Any
+    table: Any
+    turns: Any
+
+
+class InLanes(NamedTuple):
+    """A circuit of eight systems, as addresses.
+
+    Attributes:
+        now: The matrices as they are at the time at hand.
+        matrix: B.
+        gates: Those of each row.
+        rows: Rows of all heads.
+        columns: Columns.
+        turning: Whether there are gates.
+    """
+
+    now: Any
+    matrix: Any
+    gates: Any
+    rows: int
+    columns: int
+    turning: bool
+
+
+class Lanes(NamedTuple):
+    """Eight systems and the scratch memory of their field, as addresses.
+
+    Attributes:
+        qk: The QK circuits.
+        ov: The OV circuits.
+        query: Of rotary positions.
+        key: Likewise.
+        metric: (dim · dim).
+        table: (token · dim), the same in all lanes.
+        points: Projections of the states, (token · dim).
+        placed: What attention reads, (token · dim).
+        turns: Cosines and sines, (token · rank).
+        turned: Rotated keys of a head, (token · rank), and behind them one rotated query.
+        logits: Of one receiver, (token).
+    """
+
+    qk: InLanes
+    ov: InLanes
+    query: InLanes
+    key: InLanes
+    metric: Any
+    table: Any
+    points: Any
+    placed: Any
+    turns: Any
+    turned: Any
+    logits: Any
+
+
+@inlined
+def _in_lanes(circuit, place):
+    """Return a circuit of eight systems from `place` on, and the place behind it."""
+    entries, turning = circuit.rows * circuit.columns, len(circuit.gates) > 0
+    matrix, gates = behind(place, entries), behind(place, 2 * entries)
+    found = InLanes(place, matrix, gates, circuit.rows, circuit.columns, turning)
+    return found, behind(place, _room_of(circuit))
+
+
+@inlined
+def _room_of(circuit):
+    return circuit.rows * (2 * circuit.columns + 4)
+
+
+@function
+def eight(features, options, systems):
+    """Return lanes without systems, and the array that holds them."""
+    tokens, dim, rank = options.tokens, len(features), options.rotary
+    circuits = _room_of(systems.qk) + _room_of(systems.ov) + _room_of(systems.query) + _room_of(systems.key)
+    array, place = room(circuits + dim * dim + 3 * tokens * dim + (2 * tokens + 1) * rank + tokens)
+    qk, place = _in_lanes(systems.qk, place)
+    ov, place = _in_lanes(systems.ov, place)
+    query, place = _in_lanes(systems.query, place)
+    key, place = _in_lanes(systems.key, place)
+    table = behind(place, dim * dim)
+    points, placed = behind(table, tokens * dim), behind(table, 2 * tokens * dim)
+    turns = behind(table, 3 * tokens * dim)
+    turned = behind(turns, tokens * rank)
+    logits = behind(turned, (tokens + 1) * rank)
+    for entry in range(len(systems.table)):
+        store(table, entry, systems.table[entry])
+    for entry in range(len(systems.turns)):
+        store(turns, entry, systems.turns[entry])
+    return Lanes(qk, ov, query, key, place, table, points, placed, turns, turned, logits), array
+
+
+@inlined
+def _fill_circuit(matrices, gates, into, lane, system):
+    """Copy the numbers of one system, kept flat, into one lane."""
+    own = system % len(matrices)
+    for entry in range(matrices.shape[1]):
+        place = WIDTH * entry + lane
+        into.matrix[place] = into.now[place] = matrices[own, entry]
+    if into.turning:
+        own = system % len(gates)
+        for entry in range(gates.shape[1]):
+            into.gates[WIDTH * entry + lane] = gates[own, entry]
+
+
+@function
+def fill(systems, lanes, lane, system):
+    """Put the matrices of one system into one lane."""
+    _fill_circuit(systems.qk.matrix, systems.qk.gates, lanes.qk, lane, system)
+    _fill_circuit(systems.ov.matrix, systems.ov.gates, lanes.ov, lane, system)
+    _fill_circuit(systems.query.matrix, systems.query.gates, lanes.query, lane, system)
+    _fill_circuit(systems.key.matrix, systems.key.gates, lanes.key, lane, system)
+    own = system % len(systems.metric)
+    for entry in range(systems.metric.shape[1]):
+        lanes.metric[WIDTH * entry + lane] = systems.metric[own, entry]
+
+
+@inlined
+def _turn_circuit(circuit, lane, t):
+    if not circuit.turning:
+        return
+    for row in range(circuit.rows):
+        gate = 4 * row * WIDTH + lane
+        amplitude, frequency, phase = circuit.gates[gate], circuit.gates[gate + WIDTH], circuit.gates[gate + 2 * WIDTH]
+        wave = math.sin(frequency * t + phase)
+        value = amplitude * (abs(wave) if circuit.gates[gate + 3 * WIDTH] > 0.0 else wave)
+        for column in range(circuit.columns):
+            place = (row * circuit.columns + column) * WIDTH + lane
+            circuit.now[place] = value * circuit.matrix[place]
+
+
+@function
+def turn(lanes, times):
+    """Take the circuits that depend on time at `times`, the address of one for each lane."""
+    for lane in range(WIDTH):
+        _turn_circuit(lanes.qk, lane, times[lane])
+        _turn_circuit(lanes.ov, lane, times[lane])
+        _turn_circuit(lanes.query, lane, times[lane])
+        _turn_circuit(lanes.key, lane, times[lane])

@@ -1,0 +1,148 @@
+"""Runs a problem in the compiled loop: interval by interval between the jumps of its circuits, on all threads."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import torch
+
+from tokendynamics.dynamics._status import Status
+from tokendynamics.dynamics.engines._endings import of_stuck
+from tokendynamics.dynamics.engines._problem import Outcome, Problem
+from tokendynamics.dynamics.engines.compiled._ends import ends_of
+from tokendynamics.dynamics.engines.compiled._integrate import integrate
+from tokendynamics.dynamics.engines.compiled._lane_traffic import (
+    ARRIVED,
+    MET,
+    SPENT,
+    STOPPED,
+    STUCK,
+    Interval,
+    Run,
+)
+from tokendynamics.dynamics.engines.compiled._prepare import options_of, systems_of
+from tokendynamics.dynamics.engines.compiled._steps import Method
+
+_LOOK = 0.05
+"""Seconds between two looks at how far the threads are."""
+
+
+def run(problem: Problem) -> Outcome:
+    """Run all systems of the problem, in float64 whatever the start is."""
+    place = {"dtype": torch.float64, "device": torch.device("cpu")}
+    field = problem.field
+    field = replace(field, attention=field.attention.to(**place), geometry=field.geometry.to(**place))
+    loop = _Loop(replace(problem, field=field, start=problem.start.detach().to(**place)))
+    loop.run()
+    outcome = loop.finished()
+    outcome.states = outcome.states.to(problem.start.dtype)
+    outcome.states[:, 0] = problem.start.detach()
+    return outcome
+
+
+class _Loop:
+    """The run of all systems of a problem in float64."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem, self.outcome = problem, Outcome.blank(problem)
+        systems = len(problem.start)
+        counts = {name: np.zeros(systems, dtype=np.int64) for name in ("tried", "accepted", "evaluations", "code")}
+        self.systems = Run(
+            y=problem.start.numpy().copy(),
+            step=np.zeros(systems),
+            cursor=np.ones(systems, dtype=np.int64),
+            end=np.full(systems, problem.times[0]),
+            finite=np.ones(systems, dtype=np.bool_),
+            states=self.outcome.states.numpy(),
+            **counts,
+        )
+        self.ends = ends_of(problem)
+        self.method = Method.of(problem.tableau, problem.rtol, problem.atol)
+        self.interrupted = False
+
+    def run(self) -> None:
+        """Run all intervals; Ctrl-C ends the one under way."""
+        first, *_, last = self.problem.times
+        joints = [first, *self.problem.field.attention.joints(first, last), last]
+        self._end_where_events_hold(first)
+        for number, (left, right) in enumerate(pairwise(joints)):
+            queue = np.flatnonzero(self.systems.code == ARRIVED)
+            if len(queue) == 0 or self.interrupted:
+                break
+            self._interval(queue, left, right, number, len(joints) - 1)
+        self.systems.code[(self.systems.code == ARRIVED) & (self.systems.end < last)] = STOPPED
+
+    def _interval(self, queue: np.ndarray, left: float, right: float, number: int, count: int) -> None:
+        problem = self.problem
+        field, (_, tokens, dim) = problem.field.within(left, right), problem.start.shape
+        interval = Interval(left, right, np.array(problem.times), problem.max_steps)
+        # Every thread takes every so manieth system: long runs are spread over all.
+        threads = min(torch.get_num_threads(), len(queue))
+        signals = np.zeros((threads, 3), dtype=np.int64)
+        parts = [
+            ((0,) * dim, options_of(field, tokens), systems_of(field, tokens), self.method, self.ends, self.systems,
+             interval, np.ascontiguousarray(queue[thread::threads]), signals[thread])
+            for thread in range(threads)
+        ]  # fmt: skip
+        with ThreadPoolExecutor(threads) as pool:
+            runs: list[Future] = []
+            try:
+                problem.report(number / count)
+                runs = [pool.submit(integrate, *part) for part in parts]
+                while wait(runs, _LOOK).not_done:
+                    problem.report((number + float(signals[:, 1].sum()) / len(queue)) / count)
+            except KeyboardInterrupt:
+                signals[:, 0], self.interrupted = 1, True
+                runs = runs or [pool.submit(integrate, *part) for part in parts]
+        for number, one in enumerate(runs):
+            rows, width = one.result()[0], 3 + tokens * dim
+            self._note(rows[: len(rows) // width * width].reshape(-1, width)[: signals[number, 2]])
+
+    def _note(self, crossings: np.ndarray) -> None:
+        """Keep rows of event, system, time and state of recorded events."""
+        shape = self.problem.start.shape[1:]
+        for event, system, time, *state in crossings.tolist():
+            field = self.problem.field.select(torch.tensor([int(system)]))
+            exact = field.exactly_projected(torch.tensor(state, dtype=torch.float64).view(1, *shape))[0]
+            self.outcome.crossings.append((int(event) - self.ends.ending, int(system), time, exact))
+
+    def _end_where_events_hold(self, start: float) -> None:
+        problem = self.problem
+        now = torch.full((len(problem.start),), start, dtype=torch.float64)
+        for number, event in reversed(list(enumerate(problem.events))):
+            holds = (event.value(problem.field, problem.start, now) <= 0).numpy()
+            self.systems.code[holds] = MET + number
+
+    def finished(self) -> Outcome:
+        """Return the outcome: from the end of a system's run on its last state is held."""
+        systems, outcome, problem = self.systems, self.outcome, self.problem
+        for row in np.flatnonzero(systems.cursor < len(problem.times)):
+            systems.states[row, systems.cursor[row] :] = systems.y[row]
+        outcome.states[:, 1:] = problem.field.projected_over_time(outcome.states[:, 1:])
+        outcome.end_times = torch.from_numpy(systems.end)
+        outcome.counts = {
+            "right_hand_sides": torch.from_numpy(systems.evaluations * (len(self.method.nodes) - 1)),
+            "accepted": torch.from_numpy(systems.accepted),
+            "rejected": torch.from_numpy(systems.tried - systems.accepted),
+        }
+        named = {ARRIVED: Status.HORIZON, SPENT: Status.BUDGET, STOPPED: Status.INTERRUPTED, STUCK: Status.UNDERFLOW}
+        named |= {MET + number: event.status for number, event in enumerate(problem.events)}
+        outcome.status = [named[code] for code in systems.code.tolist()]
+        self._name_stuck()
+        outcome.interrupted = self.interrupted
+        return outcome
+
+    def _name_stuck(self) -> None:
+        """Say of systems without a step whether they diverged, are not finite, or are too rough for their tolerance."""
+        rows = np.flatnonzero(self.systems.code == STUCK)
+        if len(rows) == 0:
+            return
+        for row in rows:
+            # One at a time: the circuits may be others at each one's time.
+            t, finite = (torch.from_numpy(numbers[[row]]) for numbers in (self.systems.end, self.systems.finite))
+            field, y = self.problem.field.select(torch.tensor([row])), torch.from_numpy(self.systems.y[[row]])
+            found = of_stuck(field, y, field.velocity(y, float(t)), t, finite)
+            self.outcome.status[row] = next(status for status, which in found.items() if bool(which))
