@@ -91,7 +91,7 @@ def test_whole_numbers_as_times_are_fine():
         np.testing.assert_array_equal(run.times, [0.0, 1.0, 2.0])
 
 
-@pytest.mark.parametrize("engine", ["batched", "stiff", "layers", "auto"])
+@pytest.mark.parametrize("engine", ["batched", "compiled", "stiff", "layers", "auto"])
 def test_no_systems_give_no_results(engine, tmp_path):
     run = td.simulate(SPHERE, np.zeros((0, 4, 3)), [0, 1], engine=engine)
     assert run.states.shape == (0, 2, 4, 3)

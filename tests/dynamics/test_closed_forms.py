@@ -17,7 +17,7 @@ from tokendynamics.spaces import Ellipsoid, Free, Sphere
 # Many short steps: checking every call of every kernel would take most of the time.
 pytestmark = pytest.mark.usefixtures("unchecked")
 
-ENGINES = ("batched", "stiff")
+ENGINES = ("batched", "compiled", "stiff")
 TIMES = np.array([0.0, 0.7, 2.0])
 
 FIG_4_OV = np.array([[-0.2590, 0.4965, 0.5609], [0.4965, -0.7174, -0.5003], [0.5609, -0.5003, -0.0247]])

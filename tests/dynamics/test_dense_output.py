@@ -23,7 +23,7 @@ def example(request):
     return system, rng.normal(size=(4, 3)), np.sort(np.concatenate([[0.0, 3.0], rng.uniform(0.0, 3.0, size=98)]))
 
 
-@pytest.mark.parametrize("engine", ["batched", "stiff"])
+@pytest.mark.parametrize("engine", ["batched", "compiled", "stiff"])
 def test_values_at_a_hundred_random_times_equal_runs_that_end_there(example, engine):
     system, start, times = example
     flow = system.flow()
@@ -37,7 +37,7 @@ def test_values_at_a_hundred_random_times_equal_runs_that_end_there(example, eng
     assert flow.space.defect(run.states) <= 1e-14
 
 
-@pytest.mark.parametrize("engine", ["batched", "stiff"])
+@pytest.mark.parametrize("engine", ["batched", "compiled", "stiff"])
 def test_output_times_do_not_change_the_steps(example, engine):
     system, start, times = example
     flow = system.flow()

@@ -14,7 +14,7 @@ from tokendynamics.spaces import Free, Sphere
 # Many short steps: checking every call of every kernel would take most of the time.
 pytestmark = pytest.mark.usefixtures("unchecked")
 
-CONTINUOUS = ("batched", "stiff", "dopri5", "bosh3", "rk4", "euler")
+CONTINUOUS = ("batched", "compiled", "stiff", "dopri5", "bosh3", "rk4", "euler")
 ENGINES = (*CONTINUOUS, "layers")
 EYE = np.eye(2)
 TURN = np.array([[1.0, -3.0], [3.0, 1.0]])
@@ -22,7 +22,7 @@ TURN = np.array([[1.0, -3.0], [3.0, 1.0]])
 
 def run(engine, flow, start, times, tau=None, **tolerances):
     """The engine, or the method in fixed steps of a two-hundredth of the horizon."""
-    if engine in ("batched", "stiff"):
+    if engine in ("batched", "compiled", "stiff"):
         return simulate(flow, start, times, engine=engine, **tolerances)
     if engine == "layers":
         return simulate(flow, start, times, engine=engine, tau=tau)
@@ -59,12 +59,12 @@ def test_a_pole_is_divergence_in_every_engine(engine, name):
     assert str(found.status) == "diverged"
     assert np.isfinite(found.states).all()
     assert not found.reached[-1]
-    if engine in ("batched", "stiff") and pole is not None:
+    if engine in ("batched", "compiled", "stiff") and pole is not None:
         # Hundreds of steps of relative error 1e-8 shift the pole by their sum.
         assert float(found.end_times) == pytest.approx(pole, rel=1e-5)
 
 
-@pytest.mark.parametrize("engine", ["batched", "stiff"])
+@pytest.mark.parametrize("engine", ["batched", "compiled", "stiff"])
 @pytest.mark.parametrize(("rtol", "begin"), [(1e-3, 0.0), (1e-10, 0.0), (1e-4, -3.0), (1e-6, 1e6)])
 def test_a_pole_is_divergence_at_any_tolerance_and_whenever_it_comes(engine, rtol, begin):
     found = run(engine, linear(EYE), [[0.5, 0.0]], [begin, begin + 1.0, begin + 10.0], rtol=rtol, atol=rtol / 100)
@@ -91,7 +91,7 @@ def broken_from(moment):
     return lambda t: EYE if t < moment else np.full((2, 2), np.nan)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", [engine for engine in ENGINES if engine != "compiled"])
 @pytest.mark.parametrize("space", [Free(), Sphere()])
 def test_a_field_that_breaks_at_a_moderate_state_is_not_finite(engine, space):
     flow, start = Flow(Attention(EYE, broken_from(2.5)), space), [[0.6, 0.8], [1.0, 0.0]]
@@ -99,7 +99,7 @@ def test_a_field_that_breaks_at_a_moderate_state_is_not_finite(engine, space):
     assert str(found.status) == "not finite"
     assert 1.5 <= float(found.end_times) <= (3.0 if engine == "layers" else 2.5)
     assert np.isfinite(found.states).all()
-    if engine in ("batched", "stiff"):
+    if engine in ("batched", "compiled", "stiff"):
         assert float(found.end_times) == pytest.approx(2.5, abs=1e-9)
 
 

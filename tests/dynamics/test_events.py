@@ -17,7 +17,7 @@ from tokendynamics.spaces import Free, Sphere
 # Many short steps: checking every call of every kernel would take most of the time.
 pytestmark = pytest.mark.usefixtures("unchecked")
 
-ENGINES = ("batched", "stiff")
+ENGINES = ("batched", "compiled", "stiff")
 EYE = torch.eye(3, dtype=torch.float64)
 TIGHT = {"rtol": 1e-11, "atol": 1e-13}
 
@@ -203,6 +203,8 @@ class InterruptAfter:
 @pytest.mark.parametrize("schedule", ["constant", "periodic"])
 @pytest.mark.parametrize("calls", [0, 1, 7])
 def test_ctrl_c_leaves_a_readable_trajectory(engine, schedule, calls, tmp_path):
+    if engine == "compiled" and schedule == "constant" and calls:
+        pytest.skip("three systems are done before it tells a second time how far it is")
     generator = torch.Generator().manual_seed(1)
     matrices = torch.randn(2, 3, 3, dtype=torch.float64, generator=generator)
     qk = matrices[0] if schedule == "constant" else Periodic(matrices, 1.0)
@@ -227,7 +229,7 @@ def test_ctrl_c_leaves_a_readable_trajectory(engine, schedule, calls, tmp_path):
     np.testing.assert_array_equal(opened.end_times, part.end_times)
 
 
-@pytest.mark.parametrize("engine", [*ENGINES, "layers"])
+@pytest.mark.parametrize("engine", ["batched", "stiff", "layers"])
 @pytest.mark.parametrize("calls", [0, 1, 4])
 def test_ctrl_c_inside_an_event_is_caught_too(engine, calls):
     flow, start = Flow(Attention(EYE, EYE), Sphere()), Sphere().sample(4, 3, (2,), seed=2)
@@ -253,7 +255,7 @@ def test_with_a_fixed_step_a_system_ends_after_the_step_that_meets_an_event():
     np.testing.assert_allclose(np.asarray(run.states)[1:, 0, 0], math.exp(0.7), rtol=1e-5)
 
 
-@pytest.mark.parametrize("engine", ["batched", "stiff", "layers"])
+@pytest.mark.parametrize("engine", ["batched", "compiled", "stiff", "layers"])
 def test_of_several_events_the_earliest_counts_whatever_their_order(engine):
     flow = Flow(Attention(EYE, EYE), Free())
     early, late = NormAbove(2.0), NormAbove(2.01 if engine != "layers" else 5.0, status=Status.EQUILIBRIUM)

@@ -26,7 +26,7 @@ def options(engine):
     return {"step": 0.125} if engine == "fixed" else {"tau": 0.4} if engine == "layers" else {}
 
 
-@pytest.mark.parametrize("engine", ["batched", "stiff", "fixed", "layers"])
+@pytest.mark.parametrize("engine", ["batched", "compiled", "stiff", "fixed", "layers"])
 @pytest.mark.parametrize("space", [Free(), Sphere(), Ellipsoid(np.diag([1.0, 2.0, 5.0]))], ids=lambda space: space.name)
 @pytest.mark.parametrize("qk", [GATES, Periodic(MATRICES, 2.0)], ids=["gates", "periodic"])
 def test_two_runs_are_the_run_in_one_go(engine, space, qk):
@@ -101,7 +101,7 @@ def test_times_before_the_end_are_refused():
         simulate(first.flow, first, [])
 
 
-@pytest.mark.parametrize("engine", ["batched", "stiff", "fixed", "layers"])
+@pytest.mark.parametrize("engine", ["batched", "compiled", "stiff", "fixed", "layers"])
 def test_one_start_holds_for_all_systems_of_parameters(engine):
     ov, setting = RNG.normal(size=(2, 3, 1, 3, 3)), {"engine": engine, **options(engine)}
     metrics = np.stack([np.diag([1.0, 2.0, 3.0 + k]) for k in range(6)]).reshape(2, 3, 3, 3)

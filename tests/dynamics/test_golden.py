@@ -17,7 +17,7 @@ FIXED_STEPS |= {path: 0.02 for path in FIXED_STEPS if path.stem.startswith("A03"
 FIXED_STEPS |= {path: 0.01 for path in FIXED_STEPS if path.stem.startswith("C04")}
 RUNS = [
     pytest.param(engine, path, id=f"{engine}-{path.stem}")
-    for engine in ("batched", "stiff", "fixed")
+    for engine in ("batched", "compiled", "stiff", "fixed")
     for path in (FIXED_STEPS if engine == "fixed" else CONTINUOUS)
 ]
 

@@ -119,6 +119,7 @@ def test_the_error_of_step_control_follows_the_tolerance(space):
     ("space", "engine"),
     [
         ("ellipsoid", "batched"),
+        ("ellipsoid", "compiled"),
         ("ellipsoid", "stiff"),
         ("sphere", "stiff"),
         pytest.param("sphere", "batched", marks=pytest.mark.slow),

@@ -23,7 +23,7 @@ PASSED = NormAbove(2.0, then="record")
 MOMENTS = math.log(2) + 2 * np.arange(3)
 
 
-@pytest.mark.parametrize("engine", ["batched", "stiff", "fixed"])
+@pytest.mark.parametrize("engine", ["batched", "compiled", "stiff", "fixed"])
 def test_every_crossing_is_recorded_and_the_run_goes_on(engine, tmp_path):
     options = {"step": 0.01} if engine == "fixed" else {"rtol": 1e-10, "atol": 1e-12}
     run = simulate(FLOW, START, [0.0, 6.0], events=[PASSED, NormAbove(50.0, then="record")], engine=engine, **options)
@@ -50,7 +50,7 @@ def test_layers_record_after_the_layer_that_meets_the_event():
     np.testing.assert_array_equal(run.recorded.times[:2, 0, 0], [1.0, 2.0])
 
 
-@pytest.mark.parametrize("engine", ["batched", "stiff"])
+@pytest.mark.parametrize("engine", ["batched", "compiled", "stiff"])
 def test_what_would_come_after_the_end_is_not_recorded(engine):
     flow = Flow(Attention(EYE, EYE), Free())
     events = [NormAbove(3.0), NormAbove(2.0, then="record"), NormAbove(3.01, then="record")]

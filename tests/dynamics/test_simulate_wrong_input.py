@@ -161,7 +161,7 @@ def test_times_must_increase(times, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"engine": "turbo"}, r"engine: expected one of auto, batched, stiff, layers, fixed, got 'turbo'"),
+        ({"engine": "turbo"}, r"engine: expected one of auto, batched, compiled, stiff, layers, fixed, got 'turbo'"),
         ({"method": "rk45"}, r"method: expected one of dopri5, bosh3, rk4, euler, got 'rk45'"),
         ({"method": "rk4", "engine": "batched"}, r"method: expected one with an error estimate, got rk4; give step="),
         ({"method": "euler"}, r"method: expected one with an error estimate, got euler"),
@@ -173,17 +173,17 @@ def test_times_must_increase(times, message):
         ({"engine": "stiff", "tau": 1.0}, r"engine: expected 'layers' where tau is given, got 'stiff'"),
         (
             {"engine": "layers", "rtol": 1e-8},
-            r"engine: expected 'batched' or 'stiff' or 'auto' where rtol is given, got 'layers'; or leave rtol out$",
+            r"engine: expected 'batched' or 'compiled' or 'stiff' or 'auto' where rtol is given, got 'layers'; or leave rtol out$",
         ),
         ({"engine": "fixed", "step": 0.1, "atol": 1e-10}, r"engine: expected .* where atol is given, got 'fixed'"),
         (
             {"step": 0.1, "rtol": 1e-8},
-            r"engine: expected 'batched' or 'stiff' where rtol is given, got 'auto', which takes 'fixed' here",
+            r"engine: expected 'batched' or 'compiled' or 'stiff' where rtol is given, got 'auto', which takes 'fixed' here",
         ),
         ({"tau": 1.0}, r"engine: expected 'layers' where tau is given, got 'auto', which takes 'batched' here"),
         (
             {"engine": "stiff", "method": "bosh3"},
-            r"engine: expected 'batched' or 'fixed' or 'auto' where method is giv",
+            r"engine: expected 'batched' or 'compiled' or 'fixed' or 'auto' where method is giv",
         ),
         (
             {"engine": "layers", "method": "dopri5"},

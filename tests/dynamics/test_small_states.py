@@ -35,7 +35,7 @@ def root_of(name):
     return np.diag(1 / np.array(SEMI_AXES[name]))
 
 
-@pytest.mark.parametrize("engine", ["batched", "stiff"])
+@pytest.mark.parametrize("engine", ["batched", "compiled", "stiff"])
 @pytest.mark.parametrize("name", SEMI_AXES)
 def test_an_ellipsoid_is_the_sphere_in_other_coordinates(engine, name):
     root = root_of(name)
@@ -54,7 +54,7 @@ def decay(size, **options):
     return simulate(Flow(Attention(EYE, -EYE), Free()), [[[size, 0.0, 0.0]], [[1.0, 0.0, 0.0]]], [0.0, 1.0], **options)
 
 
-@pytest.mark.parametrize("engine", ["batched", "stiff"])
+@pytest.mark.parametrize("engine", ["batched", "compiled", "stiff"])
 @pytest.mark.parametrize(("size", "atol"), [(1e-12, 1e-10), (1e-9, 1e-10), (1e-200, 1e-180), (1e-3, 1e-4)])
 def test_states_near_atol_are_named_with_what_to_do(engine, size, atol, tmp_path):
     run = decay(size, engine=engine, atol=atol)
@@ -68,9 +68,9 @@ def test_states_near_atol_are_named_with_what_to_do(engine, size, atol, tmp_path
     np.testing.assert_allclose(np.asarray(better.states)[0, -1, 0, 0], size * np.exp(-1), rtol=1e-6)
 
 
-@pytest.mark.parametrize("engine", ["batched", "stiff", "fixed", "layers"])
+@pytest.mark.parametrize("engine", ["batched", "compiled", "stiff", "fixed", "layers"])
 def test_states_well_above_atol_or_without_an_atol_are_not_warned_of(engine):
-    size = 1e-6 if engine in ("batched", "stiff") else 1e-12
+    size = 1e-6 if engine in ("batched", "compiled", "stiff") else 1e-12
     run = decay(size, engine=engine, **({"step": 0.1} if engine == "fixed" else {}))
     assert not any(note.startswith("warning: ") for note in run.notes)
 
