@@ -107,7 +107,9 @@ def test_float32_runs_are_those_of_float64_to_single_precision(engine: str, choi
 @pytest.mark.parametrize(
     ("engine", "kind"),
     [
-        pytest.param(engine, kind, marks=() if engine in ("batched", "compiled") or kind == "sinusoidal" else pytest.mark.slow)
+        pytest.param(
+            engine, kind, marks=() if engine in ("batched", "compiled") or kind == "sinusoidal" else pytest.mark.slow
+        )
         for engine in ("batched", "compiled", "stiff", "layers", "fixed")
         for kind in ("dense", "factored", "sinusoidal")
     ],

@@ -99,7 +99,7 @@ def simulate(
         x0: Start (…, token, dim) at `times[0]`, projected onto a constrained space; leading axes are systems, and one
             start holds for all systems of matrices. Or a trajectory, which goes on from its last time.
         times: Increasing output times, at least two; after a trajectory one or more, none before its end.
-        rtol: Relative tolerance per step of "batched", "compiled" and "stiff", 1e-8 if None, at least ten rounding units.
+        rtol: Relative tolerance per step where steps are controlled, 1e-8 if None, at least ten rounding units.
         atol: Absolute tolerance per step, 1e-10 if None: of each number in free space, of each token elsewhere.
         engine: "batched", "compiled", "stiff", "layers", "fixed"; "auto" chooses, and the trajectory says which.
         events: From `tokendynamics.dynamics.events`; a system ends at its first one, unless it is to be recorded.

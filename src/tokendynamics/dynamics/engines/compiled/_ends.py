@@ -9,22 +9,19 @@ import numpy as np
 from tokendynamics.dynamics.engines._problem import Problem
 from tokendynamics.dynamics.engines.compiled._field import project, refine
 from tokendynamics.dynamics.engines.compiled._lanes import (
-    added,
     at_least,
     behind,
     broadcast,
-    dot,
     fma,
     function,
     inlined,
     load,
-    load_row,
-    scaled,
     select,
     sqrt,
     store,
 )
 from tokendynamics.dynamics.engines.compiled._model import turn
+from tokendynamics.dynamics.engines.compiled._rows import added, dot, load_row, scaled
 from tokendynamics.dynamics.engines.compiled._steps import dense_state, velocity_at
 from tokendynamics.dynamics.events import AtRest, Consensus, Event, NormAbove
 
@@ -76,7 +73,7 @@ def _numbers(event: Event) -> tuple[int, float, int]:
     raise AssertionError
 
 
-@function
+@inlined
 def value(features, options, lanes, kind, bound, reference, x, slope):
     """Return what is zero or less where the event holds, of states x on the space and the field there."""
     dim = len(features)

@@ -41,7 +41,6 @@ from tokendynamics.dynamics.engines.compiled._lanes import (
     behind,
     broadcast,
     fma,
-    function,
     holds,
     inlined,
     load,
@@ -58,7 +57,7 @@ from tokendynamics.dynamics.engines.compiled._steps import (
 )
 
 
-@function
+@inlined
 def _attempt(features, options, lanes, method, steps, control, interval, known):
     """Attempt a step in every lane, and set the control memory for the next one.
 
@@ -91,10 +90,10 @@ def _attempt(features, options, lanes, method, steps, control, interval, known):
     return t, used, now, accepted, fresh, ratio < math.inf
 
 
-@function
+@inlined
 def _end(features, options, lanes, method, steps, control, ends, attempt):
     """Return the share of the step at which a system's run ended, infinite where it did not, and by which event."""
-    t, used, now, accepted, fresh, _ = attempt
+    t, used, now, accepted, _, _ = attempt
     share, first = broadcast(math.inf), broadcast(0.0)
     for event in range(ends.ending):
         value = at_end(features, options, lanes, method, steps, ends, event, now)
@@ -106,7 +105,7 @@ def _end(features, options, lanes, method, steps, control, ends, attempt):
     return share, first
 
 
-@function
+@inlined
 def _record(features, options, lanes, method, steps, control, ends, attempt, inside, crossings, signals):
     """Write down where the values of recorded events fell to zero in this step."""
     t, used, now, accepted, fresh, _ = attempt
@@ -148,6 +147,25 @@ def _code(ended, arrived, stuck, lane, event):
     return STUCK if holds(stuck, lane) else SPENT
 
 
+@inlined
+def _take_next(systems, lanes, steps, control, interval, run, queue, inside, known, lane, waiting):
+    """Put the next system of the queue into a lane; return how many have been taken."""
+    inside[lane] = queue[waiting]
+    enter(systems, lanes, steps, control, interval, run, lane, inside[lane])
+    known[lane] = run.step[inside[lane]]
+    return waiting + 1
+
+
+@inlined
+def _give_up(steps, control, interval, run, queue, inside, waiting):
+    """Write down that the systems under way, and those that wait, were stopped."""
+    for lane in range(WIDTH):
+        if control[WIDTH * LIVE + lane] > 0.0:
+            leave(steps, control, run, lane, inside[lane], STOPPED, control[WIDTH * TIME + lane], True)
+    for place in range(waiting, len(queue)):
+        run.code[queue[place]], run.end[queue[place]] = STOPPED, interval.left
+
+
 @njit(nogil=True, cache=True, error_model="numpy")
 def integrate(features, options, systems, method, ends, run, interval, queue, signals):
     """Run the systems of the queue from the left to the right end of the interval.
@@ -169,51 +187,39 @@ def integrate(features, options, systems, method, ends, run, interval, queue, si
     """
     lanes, memory_of_lanes = eight(features, options, systems)
     steps, control, memory_of_steps = scratch(features, options, method, ends)
-    entries = options.tokens * len(features)
-    crossings, inside = np.empty(0), np.empty(WIDTH, dtype=np.int64)
-    known = behind(control, VALUES + len(ends.kinds))
-    waiting = live = min(WIDTH, len(queue))
+    crossings, inside, known = np.empty(0), np.empty(WIDTH, dtype=np.int64), behind(control, VALUES + len(ends.kinds))
+    live, waiting = min(WIDTH, len(queue)), 0
     for lane in range(live):
-        inside[lane] = queue[lane]
-        enter(systems, lanes, steps, control, interval, run, lane, inside[lane])
-        known[lane] = run.step[inside[lane]]
+        waiting = _take_next(systems, lanes, steps, control, interval, run, queue, inside, known, lane, waiting)
     while live > 0 and signals[0] == 0:
         attempt = _attempt(features, options, lanes, method, steps, control, interval, load(known, 0))
         t, used, now, accepted, _, finite = attempt
         share, first = _end(features, options, lanes, method, steps, control, ends, attempt)
-        ended = share <= 1.0
         if ends.ending < len(ends.kinds):
             crossings = _record(
                 features, options, lanes, method, steps, control, ends, attempt, inside, crossings, signals
             )
+        ended = share <= 1.0
         until = select(ended, fma(share, used, t), now)
         if any_of(accepted & (load(control, DUE) <= until)):
             hand_out(features, options, method, steps, control, interval, run, inside, accepted, until, t, used)
         if any_of(ended):
             dense_state(features, options, method, steps, share, used)
-        _move_on(entries, method, steps, attempt, ended)
-        arrived, spent = accepted & (now >= interval.right), load(control, TRIED) >= interval.max_steps
-        stuck = ~(now + load(control, STEP) > now)
-        leaving = (load(control, LIVE) > 0.0) & (ended | arrived | stuck | spent)
-        if any_of(leaving):
-            store(steps.clock, 0, until)
-            store(steps.clock, 1, first)
-            for lane in range(WIDTH):
-                if holds(leaving, lane):
-                    code = _code(ended, arrived, stuck, lane, steps.clock[WIDTH + lane])
-                    leave(steps, control, run, lane, inside[lane], code, steps.clock[lane], holds(finite, lane))
-                    signals[1] += 1
-                    if waiting < len(queue):
-                        inside[lane] = queue[waiting]
-                        enter(systems, lanes, steps, control, interval, run, lane, inside[lane])
-                        known[lane] = run.step[inside[lane]]
-                        waiting += 1
-                    else:
-                        live -= 1
-    for lane in range(WIDTH):
-        if control[WIDTH * LIVE + lane] > 0.0:
-            leave(steps, control, run, lane, inside[lane], STOPPED, control[WIDTH * TIME + lane], True)
-    for place in range(waiting, len(queue)):
-        run.code[queue[place]], run.end[queue[place]] = STOPPED, interval.left
+        _move_on(options.tokens * len(features), method, steps, attempt, ended)
+        arrived, stuck = accepted & (now >= interval.right), ~(now + load(control, STEP) > now)
+        over = ended | arrived | stuck | (load(control, TRIED) >= interval.max_steps)
+        leaving = over & (load(control, LIVE) > 0.0)
+        store(steps.clock, 0, until)
+        store(steps.clock, 1, first)
+        for lane in range(WIDTH if any_of(leaving) else 0):
+            if holds(leaving, lane):
+                code = _code(ended, arrived, stuck, lane, steps.clock[WIDTH + lane])
+                leave(steps, control, run, lane, inside[lane], code, steps.clock[lane], holds(finite, lane))
+                live, signals[1] = live - 1, signals[1] + 1
+                if waiting < len(queue):
+                    live, waiting = live + 1, _take_next(
+                        systems, lanes, steps, control, interval, run, queue, inside, known, lane, waiting
+                    )  # fmt: skip
+    _give_up(steps, control, interval, run, queue, inside, waiting)
     # The arrays must live as long as their addresses are used.
     return crossings, memory_of_lanes[0] + memory_of_steps[0]

@@ -72,7 +72,7 @@ class Interval(NamedTuple):
     max_steps: int
 
 
-@function
+@inlined
 def scratch(features, options, method, ends):
     """Return memory for steps and control, and the array that holds it."""
     entries, stages = options.tokens * len(features), len(method.nodes)
@@ -115,7 +115,7 @@ def leave(steps, control, run, lane, system, code, end, finite):
     control[WIDTH * LIVE + lane] = control[WIDTH * STEP + lane] = 0.0
 
 
-@function
+@inlined
 def hand_out(features, options, method, steps, control, interval, run, inside, which, until, t, h):
     """Write the states at the output times up to `until`, of the lanes where the mask holds."""
     entries, dim = options.tokens * len(features), len(features)
@@ -141,7 +141,7 @@ def _due(times, cursor):
     return times[cursor] if cursor < len(times) else math.inf
 
 
-@function
+@inlined
 def noted(crossings, count, steps, entries, lane, event, system):
     """Write down a crossing, at the time in the clock and the state between; return the rows, wider where need be."""
     width = 3 + entries

@@ -21,8 +21,8 @@ from numba.extending import intrinsic, lower_builtin, models, register_model
 
 WIDTH = 8
 
-_DOUBLE, _BIT, _LONG = ir.DoubleType(), ir.IntType(1), ir.IntType(64)
-_VECTOR, _BITS, _LONGS = (ir.VectorType(one, WIDTH) for one in (_DOUBLE, _BIT, _LONG))
+_DOUBLE, _BIT, LONG = ir.DoubleType(), ir.IntType(1), ir.IntType(64)
+VECTOR, _BITS, _LONGS = (ir.VectorType(one, WIDTH) for one in (_DOUBLE, _BIT, LONG))
 _ALIGNMENT = 8 * WIDTH
 
 
@@ -40,18 +40,28 @@ class MaskType(types.Type):
         super().__init__(name="mask")
 
 
-function = njit(error_model="numpy")
-"""A function for the compiler: a division by zero gives an infinity, as eight of them do."""
-inlined = njit(error_model="numpy", inline="always")
-"""Likewise, always made part of its caller."""
-
 lanes, mask, memory = LanesType(), MaskType(), types.CPointer(types.float64)
+
+
+def function(python: Callable[..., Any]) -> Any:
+    """Return a function for the compiler: a division by zero gives an infinity, as eight of them do."""
+    return njit(error_model="numpy")(python)
+
+
+def inlined(python: Callable[..., Any]) -> Any:
+    """Return a `function` that is always made part of its caller."""
+    return njit(error_model="numpy", inline="always")(python)
+
+
+def instruction(typing: Callable[..., Any]) -> Any:
+    """Return a function that is written in the instructions of LLVM."""
+    return intrinsic(typing)
 
 
 @register_model(LanesType)
 class _LanesModel(models.PrimitiveModel):
     def __init__(self, manager: Any, kind: Any) -> None:
-        super().__init__(manager, kind, _VECTOR)
+        super().__init__(manager, kind, VECTOR)
 
 
 @register_model(MaskType)
@@ -64,27 +74,27 @@ def _known(kind: Any) -> bool:
     return isinstance(kind, LanesType | types.Float | types.Integer)
 
 
-def _as_lanes(context: Any, builder: Any, value: Any, kind: Any) -> Any:
+def as_lanes(context: Any, builder: Any, value: Any, kind: Any) -> Any:
     if kind == lanes:
         return value
     number = context.cast(builder, value, kind, types.float64)
-    first = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), number, ir.Constant(ir.IntType(32), 0))
+    first = builder.insert_element(ir.Constant(VECTOR, ir.Undefined), number, ir.Constant(ir.IntType(32), 0))
     return builder.shuffle_vector(
-        first, ir.Constant(_VECTOR, ir.Undefined), ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), [0] * WIDTH)
+        first, ir.Constant(VECTOR, ir.Undefined), ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), [0] * WIDTH)
     )
 
 
 def _register(operation: Any, accepts: Callable[..., bool], result: Any, emit: Callable[..., Any]) -> None:
     """Teach numba an operator on lanes or masks."""
 
-    @infer_global(operation)
+    @infer_global(operation)  # pyright: ignore[reportOptionalCall]
     class _Typing(AbstractTemplate):
         def generic(self, args: Any, kws: Any) -> Any:
             return signature(result, *args) if accepts(*args) else None
 
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         if mask not in sig.args:
-            args = [_as_lanes(context, builder, value, kind) for value, kind in zip(args, sig.args, strict=True)]
+            args = [as_lanes(context, builder, value, kind) for value, kind in zip(args, sig.args, strict=True)]
         return emit(builder, *args)
 
     sides = (mask, lanes, types.Float, types.Integer)
@@ -118,84 +128,72 @@ _register(operator.or_, _all_are_masks, mask, lambda builder, *args: builder.or_
 _register(operator.invert, _all_are_masks, mask, lambda builder, value: builder.not_(value))
 
 
-def _fused(context: Any, builder: Any, first: Any, second: Any, third: Any) -> Any:
+def fused(context: Any, builder: Any, first: Any, second: Any, third: Any) -> Any:
     # `fma` itself is a call for every number where the processor has no such instruction.
     call = cgutils.get_or_insert_function(
-        builder.module, ir.FunctionType(_VECTOR, [_VECTOR] * 3), f"llvm.fmuladd.v{WIDTH}f64"
+        builder.module, ir.FunctionType(VECTOR, [VECTOR] * 3), f"llvm.fmuladd.v{WIDTH}f64"
     )
     return builder.call(call, (first, second, third))
 
 
 def _unary(builder: Any, name: str, value: Any) -> Any:
-    call = cgutils.get_or_insert_function(
-        builder.module, ir.FunctionType(_VECTOR, [_VECTOR]), f"llvm.{name}.v{WIDTH}f64"
-    )
+    call = cgutils.get_or_insert_function(builder.module, ir.FunctionType(VECTOR, [VECTOR]), f"llvm.{name}.v{WIDTH}f64")
     return builder.call(call, (value,))
 
 
-@intrinsic
+@instruction
 def fma(typing: Any, first: Any, second: Any, third: Any) -> Any:
     """Return first · second + third."""
 
     def emit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return _fused(
-            context, builder, *(_as_lanes(context, builder, *pair) for pair in zip(args, sig.args, strict=True))
+        return fused(
+            context, builder, *(as_lanes(context, builder, *pair) for pair in zip(args, sig.args, strict=True))
         )
 
     return lanes(first, second, third), emit
 
 
-@intrinsic
+@instruction
 def broadcast(typing: Any, number: Any) -> Any:
     """Return eight equal numbers."""
-    return lanes(number), lambda context, builder, sig, args: _as_lanes(context, builder, args[0], sig.args[0])
+    return lanes(number), lambda context, builder, sig, args: as_lanes(context, builder, args[0], sig.args[0])
 
 
-@intrinsic
-def zeros(typing: Any, features: Any) -> Any:
-    """Return a row of zeros, as long as the tuple `features`."""
-
-    def emit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return cgutils.pack_array(builder, [ir.Constant(_VECTOR, [0.0] * WIDTH)] * len(sig.args[0]))
-
-    return types.UniTuple(lanes, len(features))(features), emit
-
-
-@intrinsic
+@instruction
 def sqrt(typing: Any, x: Any) -> Any:
     """Return the square roots."""
     return lanes(x), lambda context, builder, sig, args: _unary(builder, "sqrt", args[0])
 
 
-@intrinsic
+@instruction
 def absolute(typing: Any, x: Any) -> Any:
     """Return the absolute values."""
     return lanes(x), lambda context, builder, sig, args: _unary(builder, "fabs", args[0])
 
 
-@intrinsic
+@instruction
 def select(typing: Any, which: Any, first: Any, second: Any) -> Any:
     """Return `first` where the mask holds and `second` elsewhere."""
 
     def emit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        sides = (_as_lanes(context, builder, *pair) for pair in zip(args[1:], sig.args[1:], strict=True))
+        sides = (as_lanes(context, builder, *pair) for pair in zip(args[1:], sig.args[1:], strict=True))
         return builder.select(args[0], *sides)
 
     return lanes(which, first, second), emit
 
 
-@intrinsic
+@instruction
 def at_least(typing: Any, x: Any, bound: Any) -> Any:
     """Return the larger of x and the bound; NaN where x is NaN."""
 
     def emit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        value, least = (_as_lanes(context, builder, *pair) for pair in zip(args, sig.args, strict=True))
+        value, least = (as_lanes(context, builder, *pair) for pair in zip(args, sig.args, strict=True))
         return builder.select(builder.fcmp_ordered("<", value, least), least, value)
 
     return lanes(x, bound), emit
 
 
-@intrinsic
+@instruction
 def any_of(typing: Any, which: Any) -> Any:
     """Tell whether the mask holds in some lane."""
 
@@ -207,13 +205,13 @@ def any_of(typing: Any, which: Any) -> Any:
     return types.boolean(which), emit
 
 
-@intrinsic
+@instruction
 def holds(typing: Any, which: Any, lane: Any) -> Any:
     """Tell whether the mask holds in one lane."""
     return types.boolean(which, lane), lambda context, builder, sig, args: builder.extract_element(*args)
 
 
-@intrinsic
+@instruction
 def address(typing: Any, array: Any, first: Any) -> Any:
     """Return where the numbers from ``array[first]`` on stand: no array is counted when it is handed on.
 
@@ -227,184 +225,65 @@ def address(typing: Any, array: Any, first: Any) -> Any:
     return memory(array, types.intp), emit
 
 
-def _load(builder: Any, place: Any, index: Any) -> Any:
-    found = builder.load(builder.gep(builder.bitcast(place, _VECTOR.as_pointer()), [index]))
+def load_lanes(builder: Any, place: Any, index: Any) -> Any:
+    found = builder.load(builder.gep(builder.bitcast(place, VECTOR.as_pointer()), [index]))
     found.align = _ALIGNMENT
     return found
 
 
-def _store(builder: Any, value: Any, place: Any, index: Any) -> None:
-    builder.store(value, builder.gep(builder.bitcast(place, _VECTOR.as_pointer()), [index])).align = _ALIGNMENT
+def store_lanes(builder: Any, value: Any, place: Any, index: Any) -> None:
+    builder.store(value, builder.gep(builder.bitcast(place, VECTOR.as_pointer()), [index])).align = _ALIGNMENT
 
 
-@intrinsic
+@instruction
 def behind(typing: Any, place: Any, count: Any) -> Any:
     """Return the address `count` lanes further on."""
 
     def emit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return builder.gep(args[0], [builder.mul(args[1], ir.Constant(_LONG, WIDTH))])
+        return builder.gep(args[0], [builder.mul(args[1], ir.Constant(LONG, WIDTH))])
 
     return memory(place, types.intp), emit
 
 
-@intrinsic
+@instruction
 def load(typing: Any, place: Any, index: Any) -> Any:
     """Return the eight numbers at ``place[8 · index]``, an aligned address."""
-    return lanes(place, types.intp), lambda context, builder, sig, args: _load(builder, *args)
+    return lanes(place, types.intp), lambda context, builder, sig, args: load_lanes(builder, *args)
 
 
-@intrinsic
+@instruction
 def store(typing: Any, place: Any, index: Any, value: Any) -> Any:
     """Write eight numbers to ``place[8 · index]``."""
 
     def emit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        _store(builder, _as_lanes(context, builder, args[2], sig.args[2]), *args[:2])
+        store_lanes(builder, as_lanes(context, builder, args[2], sig.args[2]), *args[:2])
         return context.get_dummy_value()
 
     return types.void(place, types.intp, value), emit
 
 
-@intrinsic
-def load_row(typing: Any, features: Any, place: Any, index: Any) -> Any:
-    """Return as many lanes from `index` on as the tuple `features` is long."""
-
-    def emit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        parts = [
-            _load(builder, args[1], builder.add(args[2], ir.Constant(_LONG, feature)))
-            for feature in range(len(sig.args[0]))
-        ]
-        return cgutils.pack_array(builder, parts)
-
-    return types.UniTuple(lanes, len(features))(features, place, types.intp), emit
-
-
-@intrinsic
-def store_row(typing: Any, place: Any, index: Any, row: Any) -> Any:
-    """Write a row from `index` on."""
-
-    def emit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        for feature, value in enumerate(cgutils.unpack_tuple(builder, args[2])):
-            _store(builder, value, args[0], builder.add(args[1], ir.Constant(_LONG, feature)))
-        return context.get_dummy_value()
-
-    return types.void(place, types.intp, row), emit
-
-
-@intrinsic
-def dot(typing: Any, first: Any, second: Any) -> Any:
-    """Return the inner product of two rows."""
-
-    def emit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        pairs = zip(*(cgutils.unpack_tuple(builder, row) for row in args), strict=True)
-        total = builder.fmul(*next(pairs))
-        for pair in pairs:
-            total = _fused(context, builder, *pair, total)
-        return total
-
-    return lanes(first, second), emit
-
-
-@intrinsic
-def added(typing: Any, factor: Any, row: Any, to: Any) -> Any:
-    """Return ``factor · row + to``, the factor being lanes or a number."""
-
-    def emit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        number = _as_lanes(context, builder, args[0], sig.args[0])
-        pairs = zip(*(cgutils.unpack_tuple(builder, one) for one in args[1:]), strict=True)
-        return cgutils.pack_array(builder, [_fused(context, builder, number, *pair) for pair in pairs])
-
-    return row(factor, row, to), emit
-
-
-@intrinsic
-def scaled(typing: Any, factor: Any, row: Any) -> Any:
-    """Return ``factor · row``, the factor being lanes or a number."""
-
-    def emit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        number = _as_lanes(context, builder, args[0], sig.args[0])
-        return cgutils.pack_array(
-            builder, [builder.fmul(number, one) for one in cgutils.unpack_tuple(builder, args[1])]
-        )
-
-    return row(factor, row), emit
-
-
-@intrinsic
-def combined(typing: Any, factors: Any, place: Any, index: Any, stride: Any) -> Any:
-    """Return ``Σ_k factors[k] · place[index + k · stride]`` for a tuple of numbers."""
-
-    def emit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        index, total = args[2], None
-        for factor in cgutils.unpack_tuple(builder, args[0]):
-            number, value = _as_lanes(context, builder, factor, types.float64), _load(builder, args[1], index)
-            total = builder.fmul(number, value) if total is None else _fused(context, builder, number, value, total)
-            index = builder.add(index, args[3])
-        return total
-
-    return lanes(factors, place, types.intp, types.intp), emit
-
-
-@intrinsic
-def chosen(typing: Any, which: Any, first: Any, second: Any) -> Any:
-    """Return the row `first` where the mask holds and `second` elsewhere."""
-
-    def emit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        pairs = zip(*(cgutils.unpack_tuple(builder, one) for one in args[1:]), strict=True)
-        return cgutils.pack_array(builder, [builder.select(args[0], *pair) for pair in pairs])
-
-    return first(which, first, second), emit
-
-
-def _product(transposed: bool) -> Callable[..., Any]:
-    def emit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        row = cgutils.unpack_tuple(builder, args[2])
-        size, found = len(row), []
-        for one in range(size):
-            total = None
-            for other, value in enumerate(row):
-                number = other * size + one if transposed else one * size + other
-                entry = _load(builder, args[0], builder.add(args[1], ir.Constant(_LONG, number)))
-                total = builder.fmul(entry, value) if total is None else _fused(context, builder, entry, value, total)
-            found.append(total)
-        return cgutils.pack_array(builder, found)
-
-    return emit
-
-
-@intrinsic
-def matrix_times(typing: Any, place: Any, index: Any, row: Any) -> Any:
-    """Return ``B row`` for the square matrices stored from `index` on."""
-    return row(place, types.intp, row), _product(transposed=False)
-
-
-@intrinsic
-def transpose_times(typing: Any, place: Any, index: Any, row: Any) -> Any:
-    """Return ``B^T row`` for the square matrices stored from `index` on."""
-    return row(place, types.intp, row), _product(transposed=True)
-
-
-@intrinsic
+@instruction
 def _times_power_of_two(typing: Any, x: Any, shifted: Any) -> Any:
     """Return x · 2^n for the whole number n in the lowest bits of `shifted`; the result must be a normal number."""
 
     def emit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         bits, power = (builder.bitcast(value, _LONGS) for value in args)
         power = builder.shl(power, ir.Constant(_LONGS, [52] * WIDTH))
-        return builder.bitcast(builder.add(bits, power), _VECTOR)
+        return builder.bitcast(builder.add(bits, power), VECTOR)
 
     return lanes(x, shifted), emit
 
 
-@intrinsic
+@instruction
 def _exponent_and_mantissa(typing: Any, x: Any) -> Any:
     """Return e and m with x = m · 2^e and 1 ≤ m < 2, of positive normal numbers."""
 
     def emit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         bits = builder.bitcast(args[0], _LONGS)
         biased = builder.lshr(bits, ir.Constant(_LONGS, [52] * WIDTH))
-        exponent = builder.fsub(builder.sitofp(biased, _VECTOR), ir.Constant(_VECTOR, [1023.0] * WIDTH))
+        exponent = builder.fsub(builder.sitofp(biased, VECTOR), ir.Constant(VECTOR, [1023.0] * WIDTH))
         fraction = builder.and_(bits, ir.Constant(_LONGS, [2**52 - 1] * WIDTH))
-        mantissa = builder.bitcast(builder.or_(fraction, ir.Constant(_LONGS, [1023 << 52] * WIDTH)), _VECTOR)
+        mantissa = builder.bitcast(builder.or_(fraction, ir.Constant(_LONGS, [1023 << 52] * WIDTH)), VECTOR)
         return cgutils.pack_array(builder, [exponent, mantissa])
 
     return types.UniTuple(lanes, 2)(x), emit
@@ -416,14 +295,9 @@ _LOG2_E, _SHIFT = 1.4426950408889634, 1.5 * 2.0**52
 _LOG_2 = float.fromhex("0x1.62E42FEFA0000p-1")
 _LOG_2_REST = float.fromhex("0x1.CF79ABC9E3B3Ap-40")
 # (e^r − 1 − r)/r² for |r| ≤ log(2)/2, interpolated at ten Chebyshev nodes: e^r is then right to 1.6e-17.
-_C2, _C3, _C4, _C5, _C6 = (
-    0.5000000000000001,
-    0.16666666666666669,
-    0.04166666666662413,
-    0.008333333333330062,
-    0.0013888888917213717,
-)
-_C7, _C8, _C9, _C10, _C11 = 0.00019841269863053618, 2.4801521295954376e-05, 2.7557268459997064e-06, 2.7620088445409746e-07, 2.510038549551032e-08  # fmt: skip
+_C2, _C3, _C4, _C5 = 0.5000000000000001, 0.16666666666666669, 0.04166666666662413, 0.008333333333330062
+_C6, _C7, _C8 = 0.0013888888917213717, 0.00019841269863053618, 2.4801521295954376e-05
+_C9, _C10, _C11 = 2.7557268459997064e-06, 2.7620088445409746e-07, 2.510038549551032e-08
 
 
 @inlined

@@ -143,7 +143,7 @@ def _room_of(circuit):
     return circuit.rows * (2 * circuit.columns + 4)
 
 
-@function
+@inlined
 def eight(features, options, systems):
     """Return lanes without systems, and the array that holds them."""
     tokens, dim, rank = options.tokens, len(features), options.rotary
@@ -178,7 +178,7 @@ def _fill_circuit(matrices, gates, into, lane, system):
             into.gates[WIDTH * entry + lane] = gates[own, entry]
 
 
-@function
+@inlined
 def fill(systems, lanes, lane, system):
     """Put the matrices of one system into one lane."""
     _fill_circuit(systems.qk.matrix, systems.qk.gates, lanes.qk, lane, system)

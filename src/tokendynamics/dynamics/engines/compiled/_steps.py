@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from numba import literal_unroll
-
 from tokendynamics.dynamics.engines._tableau import Tableau
 from tokendynamics.dynamics.engines.compiled._field import inner, velocity
 from tokendynamics.dynamics.engines.compiled._lanes import (
@@ -14,21 +12,22 @@ from tokendynamics.dynamics.engines.compiled._lanes import (
     at_least,
     behind,
     broadcast,
-    combined,
     exp,
     fma,
     function,
     inlined,
     load,
-    load_row,
     rough_log,
     select,
     sqrt,
     store,
 )
 from tokendynamics.dynamics.engines.compiled._model import turn
+from tokendynamics.dynamics.engines.compiled._rows import combined, load_row
 
 SAFETY, SLOWEST, FASTEST = 0.9, 0.2, 10.0
+MOST = 6
+"""Stages that a step evaluates at most."""
 
 
 class Method(NamedTuple):
@@ -37,7 +36,7 @@ class Method(NamedTuple):
     Attributes:
         order: Of the solution that is propagated.
         nodes: c.
-        stages: Rows of a, without the first, which is empty.
+        stages: Rows of a, without the first, which is empty; the last one is repeated until there are `MOST`.
         error: b − b̂.
         dense: For each stage the coefficients of θ, θ², …
         rtol: Relative tolerance per step.
@@ -60,7 +59,9 @@ class Method(NamedTuple):
             return tuple(tuple(map(float, row)) for row in table)
 
         nodes, error = rows((tableau.nodes, tableau.error))
-        return cls(tableau.order, nodes, rows(tableau.stages[1:]), error, rows(tableau.dense), rtol, atol)
+        stages = rows(tableau.stages[1:])
+        stages += stages[-1:] * (MOST - len(stages))
+        return cls(tableau.order, nodes, stages, error, rows(tableau.dense), rtol, atol)
 
 
 class Steps(NamedTuple):
@@ -90,23 +91,33 @@ def take_step(features, options, lanes, method, steps, t, h):
     """Fill the slopes, of which the first is known, and `steps.state`."""
     entries = options.tokens * len(features)
     for stage in range(1, len(method.nodes)):
-        node = _set_state(entries, method, steps, stage, h)
+        _set_state(entries, method, steps, stage, h)
         slope = behind(steps.slopes, stage * entries)
-        velocity_at(features, options, lanes, steps, fma(h, node, t), steps.state, slope)
+        velocity_at(features, options, lanes, steps, fma(h, method.nodes[stage], t), steps.state, slope)
 
 
 @inlined
 def _set_state(entries, method, steps, stage, h):
-    """Write the state of a stage; return its node."""
-    number, node = 0, 0.0
-    for row in literal_unroll(method.stages):
-        number += 1
-        if number == stage:
-            node = method.nodes[stage]
-            for entry in range(entries):
-                direction = combined(row, steps.slopes, entry, entries)
-                store(steps.state, entry, fma(h, direction, load(steps.y, entry)))
-    return node
+    """Write the state of a stage."""
+    # A loop over tuples of different lengths would take stack anew at each step, and misalign it for lanes.
+    if stage == 1:
+        _move(entries, method.stages[0], steps, h)
+    elif stage == 2:
+        _move(entries, method.stages[1], steps, h)
+    elif stage == 3:
+        _move(entries, method.stages[2], steps, h)
+    elif stage == 4:
+        _move(entries, method.stages[3], steps, h)
+    elif stage == 5:
+        _move(entries, method.stages[4], steps, h)
+    else:
+        _move(entries, method.stages[5], steps, h)
+
+
+@inlined
+def _move(entries, row, steps, h):
+    for entry in range(entries):
+        store(steps.state, entry, fma(h, combined(row, steps.slopes, entry, entries), load(steps.y, entry)))
 
 
 @function
@@ -178,13 +189,12 @@ def proposed(method, h, ratio, last_ratio, accepted):
 @function
 def dense_state(features, options, method, steps, share, h):
     """Write the states at the shares θ of the step into `steps.between`, by the continuous extension."""
-    entries, stage = options.tokens * len(features), 0
-    for row in literal_unroll(method.dense):
-        total = broadcast(0.0)
+    entries = options.tokens * len(features)
+    for stage in range(len(method.dense)):
+        row, total = method.dense[stage], broadcast(0.0)
         for power in range(len(row) - 1, -1, -1):
             total = fma(total, share, row[power])
         store(steps.clock, stage, h * total * share)
-        stage += 1
     for entry in range(entries):
         total = load(steps.y, entry)
         for stage in range(len(method.dense)):
