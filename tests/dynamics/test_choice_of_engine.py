@@ -7,6 +7,8 @@ import pytest
 import torch
 
 import tokendynamics as td
+from tokendynamics.attention._positions import Positions
+from tokendynamics.numerics import _extras as extras
 from tokendynamics.numerics._errors import ArgumentValueError
 
 RNG = np.random.default_rng(1)
@@ -108,3 +110,63 @@ def test_a_function_of_time_that_turns_nan_ends_the_run_and_what_was_reached_is_
     assert run.reached.tolist() == [True, True, False]
     assert np.isfinite(run.states).all()
     np.testing.assert_allclose(run.states[1], td.simulate(SPHERE, TOKENS, [0.0, 0.25]).states[1], atol=1e-8)
+
+
+def many(systems: int, dim: int = 3) -> np.ndarray:
+    return np.random.default_rng(2).normal(size=(systems, 2, dim))
+
+
+def test_very_many_small_systems_are_compiled_where_that_is_installed(monkeypatch):
+    assert td.simulate(SPHERE, many(10_000), [0.0, 0.1]).engine == "compiled"
+    assert td.simulate(SPHERE, many(9_999), [0.0, 0.1]).engine == "batched"
+    assert td.simulate(SPHERE, many(10_000), [0.0, 0.1], dtype="float32").engine == "batched"
+    assert td.simulate(SPHERE, many(10_000), [0.0, 0.1], step=0.1).engine == "fixed"
+    monkeypatch.setattr(extras, "find_spec", lambda name: None)
+    assert td.simulate(SPHERE, many(10_000), [0.0, 0.1]).engine == "batched"
+    with pytest.raises(ArgumentValueError, match=r"engine: expected the packages for .* got no numba; .*\[fast\]"):
+        td.simulate(SPHERE, TOKENS, [0.0, 1.0], engine="compiled")
+
+
+class Box(td.spaces.Space):
+    name = "box"
+    bounded = False
+
+    def project(self, x):
+        return x
+
+    def tangent(self, y, vectors):
+        return vectors
+
+
+class OwnPositions(Positions):
+    pass
+
+
+class Sooner(td.events.Consensus):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("flow", "events", "reason"),
+    [
+        (td.Flow(td.Attention(np.eye(3), np.eye(3)), Box()), (), "a space of your own"),
+        (td.Flow(td.Attention(np.eye(3), np.eye(3), positions=OwnPositions()), td.Sphere()), (), "positions of your"),
+        (td.Flow(td.Attention(lambda t: np.eye(3) * t, np.eye(3)), td.Sphere()), (), "a function of time of your own"),
+        (SPHERE, (Sooner(1e-3),), "events of your own"),
+        (td.Flow(td.Attention(np.eye(17), np.eye(17)), td.Sphere()), (), "more than 16 features"),
+    ],
+)
+def test_what_cannot_be_compiled_is_refused_with_the_engine_that_runs_it(flow, events, reason, unchecked):
+    start = np.random.default_rng(3).normal(size=(2, flow.dim))
+    with pytest.raises(ArgumentValueError, match=f"engine: expected 'batched' for .*{reason}.*, got 'compiled'"):
+        td.simulate(flow, start, [0.0, 1.0], engine="compiled", events=events)
+    assert td.simulate(flow, start, [0.0, 1e-3], engine="batched", events=events).engine == "batched"
+
+
+def test_the_budget_of_steps_is_one_for_all_the_pieces_of_a_schedule():
+    pieces = td.Periodic(np.random.default_rng(4).normal(size=(2, 3, 3)), 1.0)
+    flow = td.Flow(td.Attention(pieces, np.eye(3)), td.Sphere())
+    found = td.simulate(flow, many(3), [0.0, 20.0], engine="compiled", max_steps=40)
+    assert set(found.status.tolist()) == {"step budget spent"}
+    np.testing.assert_array_equal(found.counts["accepted"] + found.counts["rejected"], 40)
+    assert (found.end_times > 1.0).all()

@@ -8,6 +8,9 @@ gives it the field at its start without holding up the others.
 from __future__ import annotations
 
 import math
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -157,6 +160,27 @@ def _take_next(systems, lanes, steps, control, interval, run, queue, inside, kno
 
 
 @inlined
+def _hand_over(
+    systems, lanes, steps, control, interval, run, queue, inside, known, signals, leaving, lasts, until, first, live,
+    waiting,
+):  # fmt: skip
+    """Write down the systems that leave and put others into their lanes; return how many live and have been taken."""
+    ended, arrived, stuck, finite = lasts
+    store(steps.clock, 0, until)
+    store(steps.clock, 1, first)
+    for lane in range(WIDTH):
+        if holds(leaving, lane):
+            code = _code(ended, arrived, stuck, lane, steps.clock[WIDTH + lane])
+            leave(steps, control, run, lane, inside[lane], code, steps.clock[lane], holds(finite, lane))
+            signals[1] += 1
+            if waiting < len(queue):
+                waiting = _take_next(systems, lanes, steps, control, interval, run, queue, inside, known, lane, waiting)
+            else:
+                live -= 1
+    return live, waiting
+
+
+@inlined
 def _give_up(steps, control, interval, run, queue, inside, waiting):
     """Write down that the systems under way, and those that wait, were stopped."""
     for lane in range(WIDTH):
@@ -166,60 +190,73 @@ def _give_up(steps, control, interval, run, queue, inside, waiting):
         run.code[queue[place]], run.end[queue[place]] = STOPPED, interval.left
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def integrate(features, options, systems, method, ends, run, interval, queue, signals):
-    """Run the systems of the queue from the left to the right end of the interval.
+def _sources() -> int:
+    """Return a number that changes with any of the files that the loop is compiled from."""
+    folder, digest = Path(__file__).parent, sha256()
+    for path in (*sorted(folder.glob("*.py")), folder.parent.parent / "_field.py"):
+        digest.update(path.read_bytes())
+    return int.from_bytes(digest.digest()[:7], "big")
 
-    Args:
-        features: A tuple as long as a token has features.
-        options: What all systems share.
-        systems: Their matrices.
-        method: The pair and the tolerances.
-        ends: The events.
-        run: Where the systems are, and what becomes of them.
-        interval: Where they go.
-        queue: Indices of the systems to run.
-        signals: Three whole numbers: whether to stop, set by the caller, how many systems are done, and how many
-            crossings there are.
 
-    Returns:
-        The crossings of recorded events, each as event, system, time and the state there.
-    """
-    lanes, memory_of_lanes = eight(features, options, systems)
-    steps, control, memory_of_steps = scratch(features, options, method, ends)
-    crossings, inside, known = np.empty(0), np.empty(WIDTH, dtype=np.int64), behind(control, VALUES + len(ends.kinds))
-    live, waiting = min(WIDTH, len(queue)), 0
-    for lane in range(live):
-        waiting = _take_next(systems, lanes, steps, control, interval, run, queue, inside, known, lane, waiting)
-    while live > 0 and signals[0] == 0:
-        attempt = _attempt(features, options, lanes, method, steps, control, interval, load(known, 0))
-        t, used, now, accepted, _, finite = attempt
-        share, first = _end(features, options, lanes, method, steps, control, ends, attempt)
-        if ends.ending < len(ends.kinds):
-            crossings = _record(
-                features, options, lanes, method, steps, control, ends, attempt, inside, crossings, signals
-            )
-        ended = share <= 1.0
-        until = select(ended, fma(share, used, t), now)
-        if any_of(accepted & (load(control, DUE) <= until)):
-            hand_out(features, options, method, steps, control, interval, run, inside, accepted, until, t, used)
-        if any_of(ended):
-            dense_state(features, options, method, steps, share, used)
-        _move_on(options.tokens * len(features), method, steps, attempt, ended)
-        arrived, stuck = accepted & (now >= interval.right), ~(now + load(control, STEP) > now)
-        over = ended | arrived | stuck | (load(control, TRIED) >= interval.max_steps)
-        leaving = over & (load(control, LIVE) > 0.0)
-        store(steps.clock, 0, until)
-        store(steps.clock, 1, first)
-        for lane in range(WIDTH if any_of(leaving) else 0):
-            if holds(leaving, lane):
-                code = _code(ended, arrived, stuck, lane, steps.clock[WIDTH + lane])
-                leave(steps, control, run, lane, inside[lane], code, steps.clock[lane], holds(finite, lane))
-                live, signals[1] = live - 1, signals[1] + 1
-                if waiting < len(queue):
-                    live, waiting = live + 1, _take_next(
-                        systems, lanes, steps, control, interval, run, queue, inside, known, lane, waiting
-                    )  # fmt: skip
-    _give_up(steps, control, interval, run, queue, inside, waiting)
-    # The arrays must live as long as their addresses are used.
-    return crossings, memory_of_lanes[0] + memory_of_steps[0]
+def _loop(sources: int) -> Any:
+    """Return the loop; what is compiled is kept on disk under `sources`: numba itself looks at this one file only."""
+
+    @njit(nogil=True, cache=True, error_model="numpy")
+    def integrate(features, options, systems, method, ends, run, interval, queue, signals):
+        """Run the systems of the queue from the left to the right end of the interval.
+
+        Args:
+            features: A tuple as long as a token has features.
+            options: What all systems share.
+            systems: Their matrices.
+            method: The pair and the tolerances.
+            ends: The events.
+            run: Where the systems are, and what becomes of them.
+            interval: Where they go.
+            queue: Indices of the systems to run.
+            signals: Three whole numbers: whether to stop, set by the caller, how many systems are done, and how many
+                crossings there are.
+
+        Returns:
+            The crossings of recorded events, each as event, system, time and the state there; and what the loop was
+            compiled from.
+        """
+        lanes, memory_of_lanes = eight(features, options, systems)
+        steps, control, memory_of_steps = scratch(features, options, method, ends)
+        crossings, inside = np.empty(0), np.empty(WIDTH, dtype=np.int64)
+        known = behind(control, VALUES + len(ends.kinds))
+        live, waiting = min(WIDTH, len(queue)), 0
+        for lane in range(live):
+            waiting = _take_next(systems, lanes, steps, control, interval, run, queue, inside, known, lane, waiting)
+        while live > 0 and signals[0] == 0:
+            attempt = _attempt(features, options, lanes, method, steps, control, interval, load(known, 0))
+            t, used, now, accepted, _, finite = attempt
+            share, first = _end(features, options, lanes, method, steps, control, ends, attempt)
+            if ends.ending < len(ends.kinds):
+                crossings = _record(
+                    features, options, lanes, method, steps, control, ends, attempt, inside, crossings, signals
+                )
+            ended = share <= 1.0
+            until = select(ended, fma(share, used, t), now)
+            if any_of(accepted & (load(control, DUE) <= until)):
+                hand_out(features, options, method, steps, control, interval, run, inside, accepted, until, t, used)
+            if any_of(ended):
+                dense_state(features, options, method, steps, share, used)
+            _move_on(options.tokens * len(features), method, steps, attempt, ended)
+            arrived, stuck = accepted & (now >= interval.right), ~(now + load(control, STEP) > now)
+            over = ended | arrived | stuck | (load(control, TRIED) >= interval.max_steps)
+            leaving = over & (load(control, LIVE) > 0.0)
+            if any_of(leaving):
+                lasts = ended, arrived, stuck, finite
+                live, waiting = _hand_over(
+                    systems, lanes, steps, control, interval, run, queue, inside, known, signals, leaving, lasts,
+                    until, first, live, waiting,
+                )  # fmt: skip
+        _give_up(steps, control, interval, run, queue, inside, waiting)
+        # The arrays must live as long as their addresses are used.
+        return crossings, sources, memory_of_lanes[0] + memory_of_steps[0]
+
+    return integrate
+
+
+integrate = _loop(_sources())
