@@ -170,3 +170,9 @@ def test_the_budget_of_steps_is_one_for_all_the_pieces_of_a_schedule():
     assert set(found.status.tolist()) == {"step budget spent"}
     np.testing.assert_array_equal(found.counts["accepted"] + found.counts["rejected"], 40)
     assert (found.end_times > 1.0).all()
+
+
+def test_a_compiled_run_records_what_compiled_it():
+    found = td.simulate(SPHERE, many(2), [0.0, 0.1], engine="compiled").parameters
+    assert {"numba", "llvmlite", "torch"} <= set(found)
+    assert "numba" not in td.simulate(SPHERE, many(2), [0.0, 0.1], engine="batched").parameters

@@ -232,7 +232,7 @@ def _trajectory(
         engine=engine,
         counts={name: count.numpy().reshape(leading) for name, count in outcome.counts.items()},
         notes=tuple(outcome.notes),
-        parameters=_parameters(problem, start) | versions("torch", "numpy", "scipy"),
+        parameters=_parameters(problem, start) | versions(*ENGINES[engine].libraries),
         recorded=recorded(problem.recorded, outcome, leading),
     )
     if outcome.interrupted:

@@ -31,6 +31,7 @@ class Engine:
         differentiable: Whether gradients flow through it.
         needs_jacobian: Whether it asks for the derivative of the field by formula.
         refusal: Says what of a problem it cannot do at all; None if it can do all of it.
+        libraries: Packages whose versions a trajectory records.
     """
 
     run: Callable[[Problem], Outcome]
@@ -39,6 +40,7 @@ class Engine:
     differentiable: bool = True
     needs_jacobian: bool = False
     refusal: Callable[[Problem], str | None] = lambda problem: None
+    libraries: tuple[str, ...] = ("torch", "numpy", "scipy")
 
 
 def _run_compiled(problem: Problem) -> Outcome:
@@ -54,6 +56,7 @@ ENGINES: dict[str, Engine] = {
         controls_error=True,
         differentiable=False,
         refusal=refusal,
+        libraries=("torch", "numpy", "numba", "llvmlite"),
     ),
     "stiff": Engine(
         stiff.run, frozenset({"rtol", "atol"}), controls_error=True, differentiable=False, needs_jacobian=True
