@@ -12,9 +12,7 @@ from torch import Tensor
 from tokendynamics.attention import AbsolutePositions, RotaryPositions
 from tokendynamics.attention.schedules import Constant, PerHead, Schedule, Sinusoidal
 from tokendynamics.dynamics._field import Field
-from tokendynamics.dynamics.engines._problem import Problem
 from tokendynamics.dynamics.engines.compiled._model import Circuit, Options, Systems
-from tokendynamics.dynamics.events import AtRest, Consensus, Event, NormAbove
 
 
 def options_of(field: Field, tokens: int) -> Options:
