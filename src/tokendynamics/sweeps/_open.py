@@ -27,6 +27,8 @@ def open_store(store: str | Path, *, partial: bool = False) -> xr.Dataset:
     plan = parse_plan(stored_attributes(place)[SPECIFICATION], place.name)
     try:
         dataset = xr.open_zarr(place, consolidated=True, chunks=None)
+        # What varies in a random design is a coordinate of its points, though no index.
+        dataset = dataset.set_coords([axis.name for axis in plan.axes if axis.name in dataset])
         _check_layout(dataset, plan, place)
         complete = dataset[COMPLETE].values
     except ArgumentValueError:
