@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import shutil
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +107,39 @@ def test_a_full_disk_is_said_and_leaves_what_can_be_resumed(
             sweep(small, store, client)
     assert [path.name for path in tmp_path.iterdir()] == ["sweep.zarr"]
     assert int(open_store(store, partial=True).complete.sum()) == 10
+    sweep(small, store, client, resume=True)
+    assert files(store) == files(whole)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 240 KiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=240k", "tmpfs", str(place)], capture_output=True)
+    if made.returncode:
+        pytest.skip("no right to mount a small file system")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.mark.skipif(shutil.which("mount") is None, reason="no mount")
+def test_a_disk_that_fills_up_is_said_and_what_is_done_is_resumed(
+    small: Plan, whole: Path, client: Client, small_disk: Path
+) -> None:
+    store, ballast = small_disk / "sweep.zarr", small_disk / "ballast"
+
+    def others_write(done: float, total: float, what: str) -> None:
+        """Let somebody else fill the disk when a third of the systems are done."""
+        if done >= 8 and not ballast.exists():
+            free = shutil.disk_usage(small_disk).free
+            ballast.write_bytes(bytes(free - free % 4096 - 4096))
+
+    with pytest.raises(StorageError, match=r"no space left on device.* go on with --resume"):
+        sweep(small, store, client, progress=others_write)
+    found = int(open_store(store, partial=True).complete.sum())
+    assert 8 <= found < small.systems
+    ballast.unlink()
     sweep(small, store, client, resume=True)
     assert files(store) == files(whole)
 

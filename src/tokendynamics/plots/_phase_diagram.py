@@ -68,6 +68,8 @@ def phase_diagram(
     >>> [line.get_label() for line in figure.axes[0].lines], figure.axes[0].lines[0].get_ydata().round(3).tolist()
     (['zero', 'consensus'], [0.667, 0.0])
     """
+    if where is not None and not isinstance(where, Mapping):
+        raise ArgumentTypeError(expected("where", "values by the names of parameters", shown(where)))
     kind = _kind_of_words(shares)
     chosen = _section(shares, kind, where or {})
     names = _names(chosen, kind, x, y)

@@ -9,6 +9,7 @@ import xarray as xr
 
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.numerics._intervals import wilson
+from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.sweeps._bins import counted_in_cells
 from tokendynamics.sweeps._measures import MISSING, STATUSES
 from tokendynamics.sweeps._outcome import OUTCOMES
@@ -17,6 +18,7 @@ from tokendynamics.sweeps._plan import DRAW
 _WORDS = {"outcome": OUTCOMES, "status": STATUSES}
 
 
+@typed_arguments
 def fractions(
     dataset: xr.Dataset,
     variable: str = "outcome",
@@ -45,6 +47,8 @@ def fractions(
     if variable not in _WORDS or variable not in dataset:
         wanted = "'outcome' or 'status', if the sweep measured it"
         raise ArgumentValueError(expected("variable", wanted, repr(variable), "add it to measure in [sweep]"))
+    if cells < 1:
+        raise ArgumentValueError(expected("cells", "at least 1", cells))
     codes, words = dataset[variable], _WORDS[variable]
     if by:
         count = counted_in_cells(codes, len(words), by, cells).rename(word=variable)

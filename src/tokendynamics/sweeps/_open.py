@@ -8,11 +8,13 @@ import numpy as np
 import xarray as xr
 
 from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.sweeps._layout import COMPLETE, layout
 from tokendynamics.sweeps._plan import Plan, parse_plan
 from tokendynamics.sweeps._store import SPECIFICATION, stored_attributes
 
 
+@typed_arguments
 def open_store(store: str | Path, *, partial: bool = False) -> xr.Dataset:
     """Return the dataset of a sweep.
 

@@ -13,6 +13,7 @@ import xarray as xr
 from tokendynamics import plots
 from tokendynamics.numerics._arguments import as_path
 from tokendynamics.numerics._errors import ArgumentTypeError, expected, shown
+from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.provenance._manifest import plain
 from tokendynamics.provenance._owned import MANIFEST
 from tokendynamics.provenance._whole import check_free, whole_folder
@@ -26,6 +27,7 @@ _ROWS = 4
 """Values of a third parameter that a diagram has a row for."""
 
 
+@typed_arguments
 def report(
     dataset: xr.Dataset,
     path: str | Path,
@@ -55,6 +57,8 @@ def report(
     if not isinstance(dataset, xr.Dataset) or not {"status", "tries"} <= set(dataset):
         raise ArgumentTypeError(expected("dataset", "what `sweep` or `open_store` gave", shown(type(dataset).__name__)))
     as_path(path, "path")
+    if manifest is not None and not isinstance(manifest, dict):
+        raise ArgumentTypeError(expected("manifest", "a record by name, or None", shown(manifest)))
     # Pages stand above results, and no result imports them; see `Diagnosis.report`.
     pages = import_module("tokendynamics.report.sweep")
     by = parameters(dataset) if POINT in dataset.dims else ()
@@ -128,8 +132,8 @@ def _drawn(dataset: xr.Dataset) -> xr.Dataset:
 
 
 _IN_CELLS = (
-    "The points of this random design are sorted into at most 12 cells along each parameter; a cell of numbers is named "
-    "by its middle."
+    "The points of this random design are sorted into at most 12 cells along each parameter; a cell of numbers is "
+    "named by its middle."
 )
 
 

@@ -14,6 +14,7 @@ import xarray as xr
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, StorageError, expected, shown
 from tokendynamics.numerics._extras import require
 from tokendynamics.numerics._resources import limited_threads
+from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.provenance._progress import Progress, reporting
 from tokendynamics.provenance._swap import recover, staging
 from tokendynamics.provenance._whole import full_disk_as_storage_error
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from distributed import Client
 
 
+@typed_arguments
 def sweep(
     spec: str | Path | Plan,
     store: str | Path,

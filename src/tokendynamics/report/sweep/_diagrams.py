@@ -11,7 +11,7 @@ from contourpy import contour_generator
 
 from tokendynamics.plots._parameter import Parameter
 from tokendynamics.report.kit._figure import Figure, Table, cells
-from tokendynamics.report.kit._palette import ORANGE, PAPER, POSITIONS
+from tokendynamics.report.kit._palette import GRID, ORANGE, PAPER, POSITIONS
 from tokendynamics.report.kit._svg import WIDE, Drawing, Key, draw_for_screens, inline
 from tokendynamics.report.sweep._axes import axis, parameter_of, shortened, value_of
 from tokendynamics.report.sweep._curves import curves
@@ -57,6 +57,7 @@ def _map(over: xr.Dataset, across: Parameter, up: Parameter, word: str) -> Figur
     ]
     borders = _borders(one, across, up)
     keys = [Key(label, "box", colour) for label, colour in _classes()]
+    keys += [Key("no system was run", "box", GRID)] if bool((one.total == 0).any()) else []
     keys += [Key("share 1/2", "line", ORANGE)] if any(not each["dashed"] for each in borders) else []
     dashed = any(each["dashed"] for each in borders)
     keys += [Key("an end of its interval is 1/2", "line", ORANGE, dash="4 3", width=1.3)] if dashed else []
@@ -82,9 +83,9 @@ def _classes() -> list[tuple[str, str]]:
     return [("0", PAPER), *zip(steps, POSITIONS, strict=True)]
 
 
-def _colour(share: Share) -> str | None:
+def _colour(share: Share) -> str:
     if not share.total:
-        return None
+        return GRID
     if not share.count:
         return PAPER
     return POSITIONS[int(np.searchsorted(_STEPS, share.count / share.total))]
@@ -128,10 +129,9 @@ def _drawn(
 ) -> Drawing:
     height = min(0.62 * width, 420.0) if width >= WIDE else 0.95 * width
     x, y = axis(alt.X, "x", across, width), axis(alt.Y, "y", up, 2 * height)
-    drawn = [row for row in rows if row["colour"] is not None]
     layers: list[alt.Chart] = [
-        alt.Chart(inline(drawn), name="hover")
-        .mark_rect(stroke=PAPER, strokeWidth=0.5)
+        alt.Chart(inline(rows), name="hover")
+        .mark_rect(stroke=GRID, strokeWidth=0.5)
         .encode(x=x, x2="x2:Q", y=y, y2="y2:Q", fill=alt.Fill("colour:N", scale=None), description="text:N")
     ]
     for dashed, look in (

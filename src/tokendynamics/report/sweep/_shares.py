@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -36,7 +37,8 @@ class Share:
         low, high = self.interval
         share, low, high = (100 * value for value in (self.count / self.total, low, high))
         digits = _decimals(share, low, high)
-        return f"{share:.{digits}f} % (95 % interval {low:.{digits}f} % to {high:.{digits}f} %)"
+        share, low, high = (f"{each:.{digits if 0 < each < 100 else 0}f} %" for each in (share, low, high))
+        return f"{share} (95 % interval {low} to {high})"
 
 
 def _decimals(share: float, low: float, high: float) -> int:
@@ -94,5 +96,5 @@ def summed(shares: xr.Dataset, axes: list[str]) -> xr.Dataset:
     return xr.Dataset({"count": count, "fraction": fraction, "low": low, "high": high, "total": total})
 
 
-def _wilson(count: int, total: int) -> tuple[float, float]:
+def _wilson(count: Any, total: Any) -> tuple[float, float]:
     return wilson(int(count), int(total)) if total else (np.nan, np.nan)

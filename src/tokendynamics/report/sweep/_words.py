@@ -31,8 +31,10 @@ def _how_often(shares: xr.Dataset) -> str:
     if len(words) == 1:
         low, _ = together(shares, words[0]).interval
         return f"{_all(total)} ended as “{words[0]}” (95 % interval from {percent(low)})."
-    listed = "; ".join(f"{count(together(shares, word).count)} as “{word}”, {together(shares, word)}" for word in words)
-    return f"Of {plural(total, 'system')} ended {listed}."
+    counts = [together(shares, word) for word in words]
+    ended = [f"“{word}”: {share}" for word, share in zip(words, counts, strict=True)]
+    listed = "; ".join(f"{count(share.count)} as {each}" for share, each in zip(counts[1:], ended[1:], strict=True))
+    return f"Of {plural(total, 'system')}, {count(counts[0].count)} ended as {ended[0]}; {listed}."
 
 
 def _all(total: int) -> str:
