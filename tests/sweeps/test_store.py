@@ -113,10 +113,10 @@ def test_a_full_disk_is_said_and_leaves_what_can_be_resumed(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 240 KiB."""
+    """A file system of 1 MiB."""
     place = tmp_path / "disk"
     place.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=240k", "tmpfs", str(place)], capture_output=True)
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True)
     if made.returncode:
         pytest.skip("no right to mount a small file system")
     yield place
@@ -132,8 +132,7 @@ def test_a_disk_that_fills_up_is_said_and_what_is_done_is_resumed(
     def others_write(done: float, total: float, what: str) -> None:
         """Let somebody else fill the disk when a third of the systems are done."""
         if done >= 8 and not ballast.exists():
-            free = shutil.disk_usage(small_disk).free
-            ballast.write_bytes(bytes(free - free % 4096 - 4096))
+            ballast.write_bytes(bytes(shutil.disk_usage(small_disk).free - 8192))
 
     with pytest.raises(StorageError, match=r"no space left on device.* go on with --resume"):
         sweep(small, store, client, progress=others_write)

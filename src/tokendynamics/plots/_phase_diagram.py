@@ -19,8 +19,9 @@ from tokendynamics.plots import _style as style
 from tokendynamics.plots._parameter import MOST_TICKS, Parameter, parameter, ticks
 from tokendynamics.plots._style import DOUBLE, SINGLE, panels, paper_style
 
+_MISSING = "#e8e4de"
 _COLOURS = LinearSegmentedColormap.from_list("share", ["#ffffff", "#a9cbe6", "#3f82ba", "#0d335f"]).with_extremes(
-    bad="#e8e4de"
+    bad=_MISSING
 )
 _HALF = 0.5
 _SIDE_BY_SIDE, _MOST_ROWS, _NEAR = 3, 8, 1e-6
@@ -199,7 +200,7 @@ def _map(panel: Axes, one: xr.Dataset, across: Parameter, up: Parameter) -> bool
     panel.pcolormesh(
         across.edges, up.edges, np.ma.masked_invalid(one.fraction.values.T), cmap=_COLOURS, norm=Normalize(0, 1)
     )
-    panel.set_facecolor(_COLOURS.get_bad())
+    panel.set_facecolor(_MISSING)
     _scale(panel, across, up)
     panel.set(xlabel=across.name, ylabel=up.name)
     bordered = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import TypeVar
 
 import altair as alt
 import numpy as np
@@ -21,11 +22,14 @@ def parameter_of(shares: xr.Dataset, name: str) -> Parameter:
     return parameter(name, shares[name].values if name in shares.coords else np.arange(shares.sizes[name]))
 
 
-def axis(kind: type[alt.X] | type[alt.Y], field: str, over: Parameter, length: float) -> alt.X | alt.Y:
+C = TypeVar("C", alt.X, alt.Y)
+
+
+def axis(kind: type[C], field: str, over: Parameter, length: float) -> C:
     """Return the axis of a chart.
 
     Args:
-        kind: Which.
+        kind: Which: alt.X or alt.Y.
         field: Of the rows.
         over: What stands on it.
         length: Of the axis: a short one has fewer ticks.

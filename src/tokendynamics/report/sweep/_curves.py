@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import altair as alt
 import xarray as xr
@@ -31,7 +32,7 @@ def curves(over: xr.Dataset, along: Parameter, words: Sequence[str]) -> Figure:
     """
     over = over.isel({along.name: along.order})
     found = {word: over.sel({kind_of(over): word}) for word in words}
-    mark = "disc" if along.words else "line"
+    mark: Literal["disc", "line"] = "disc" if along.words else "line"
     looks = zip(words, _LOOKS, strict=False)
     ends = "; ".join(
         f"{word} {number(one.fraction[0].item())} at first and {number(one.fraction[-1].item())} at last"
@@ -73,17 +74,16 @@ def _chart(found: Mapping[str, xr.Dataset], along: Parameter, width: float) -> D
         colour, dash = _LOOKS[number_of]
         rows = _drawn(word, one, along)
         base = alt.Chart(inline(rows)).encode(x=x)
+        # Words have no values between; their bars stand side by side, or they would cover each other.
+        aside: dict[str, Any] = {"xOffset": 9.0 * (number_of - (len(found) - 1) / 2)} if along.words else {}
         if along.words:
-            # Side by side, or the bars would cover each other.
-            aside = {"xOffset": 9.0 * (number_of - (len(found) - 1) / 2)}
             bands.append(base.mark_rule(color=colour, strokeWidth=1.4, **aside).encode(y=_share("low"), y2="high:Q"))
         else:
-            aside = {}
-            look = {"strokeDash": list(dash)} if dash else {}
+            stroke: dict[str, Any] = {"strokeDash": list(dash)} if dash else {}
             bands.append(base.mark_area(color=colour, opacity=0.16).encode(y=_share("low"), y2="high:Q"))
-            bands.append(base.mark_line(color=colour, strokeWidth=2.2, **look).encode(y=_share("fraction")))
+            bands.append(base.mark_line(color=colour, strokeWidth=2.2, **stroke).encode(y=_share("fraction")))
         dots = alt.Chart(inline(rows), name=f"hover-{number_of}").encode(x=x, description="text:N")
-        look = {"shape": "circle", "filled": True, "size": 40, "opacity": 1, "fill": colour, **aside}
+        look: dict[str, Any] = {"shape": "circle", "filled": True, "size": 40, "opacity": 1, "fill": colour, **aside}
         points.append(dots.mark_point(**look).encode(y=_share("fraction")))
     return alt.layer(*bands, *points, width=width, height=280)
 

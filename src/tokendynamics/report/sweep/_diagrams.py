@@ -109,7 +109,7 @@ def _borders(one: xr.Dataset, across: Parameter, up: Parameter) -> list[dict[str
     found: list[dict[str, object]] = []
     for name in ("fraction", "low", "high"):
         numbers = np.ma.masked_invalid(one[name].values.T)
-        for line in contour_generator(x, y, numbers).lines(_HALF):
+        for line in map(np.asarray, contour_generator(x, y, numbers).lines(_HALF)):
             places = [np.exp(line[:, side]) if axis.log else line[:, side] for side, axis in ((0, across), (1, up))]
             ident = len({each["line"] for each in found})
             dashed = name != "fraction"
