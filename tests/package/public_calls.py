@@ -10,11 +10,14 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+import xarray as xr
 
 import tokendynamics as td
 from tokendynamics import circuits, observables, plots, spectra
 from tokendynamics.circuits import PairTask, constructions, evidence, functionals, landscape, learning, logic
 from tokendynamics.spaces import remark_5_1_projection
+from tokendynamics.sweeps import fractions, open_store, parse_plan, report, sweep
+from tokendynamics.sweeps.examples import example_text
 
 Kind = Literal["array", "array or none", "number", "integer", "flag", "choice", "text", "ours", "any"]
 
@@ -26,6 +29,13 @@ ATTENTION = td.Attention(QK, OV)
 FLOW = td.Flow(ATTENTION, td.Sphere())
 RUN = td.simulate(FLOW, X, TIMES)
 TASK = PairTask([[1.0, -2.0], [3.0, 4.0]], positions=3)
+SWEPT = xr.Dataset(
+    {
+        name: (("scale", "tokens", "draw"), np.zeros((2, 2, 3), dtype=np.int8))
+        for name in ("outcome", "status", "tries")
+    },
+    {"scale": [0.5, 1.0], "tokens": [2, 3]},
+)
 MODEL = constructions.solution_2(TASK)
 ON_POSITIONS = landscape.PositionsOnly([0.5, 0.5], 3)
 
@@ -375,6 +385,15 @@ PLOTS: dict[str, Call] = {
         column_label=("k", "text"),
         **_DRAWN,
     ),
+    "phase_diagram": _call(
+        plots.phase_diagram,
+        shares=(fractions(SWEPT), "ours"),
+        x=("scale", "any"),
+        y=("tokens", "any"),
+        words=(("zero",), "any"),
+        where=({"tokens": 2}, "any"),
+        width=(3.3, "any"),
+    ),
     "panels": _call(
         plots.panels,
         columns=(1, "integer"),
@@ -400,5 +419,34 @@ PLOTS: dict[str, Call] = {
         view=(None, "any"),
         width=(1.0, "number"),
         dots_per_inch=(20, "number"),
+    ),
+}
+
+SWEEPS: dict[str, Call] = {
+    "fractions": _call(
+        fractions,
+        dataset=(SWEPT, "ours"),
+        variable=("outcome", "choice"),
+        over=(("draw",), "any"),
+        by=((), "any"),
+        cells=(12, "integer"),
+    ),
+    "report": _call(
+        report,
+        dataset=(SWEPT, "ours"),
+        path=("sweep.html", "any"),
+        title=("a sweep", "text"),
+        files=((), "any"),
+        manifest=(None, "any"),
+        max_bytes=(None, "any"),
+    ),
+    "open_store": _call(open_store, store=("none.zarr", "any"), partial=(False, "any")),
+    # Nothing answers at that address: what is right ends there, before anything is run.
+    "sweep": _call(
+        partial(sweep, parse_plan(example_text("random"), "random.toml"), scheduler="nonsense://127.0.0.1:1"),
+        store=("swept.zarr", "any"),
+        workers=(1, "any"),
+        resume=(False, "flag"),
+        command=(None, "any"),
     ),
 }

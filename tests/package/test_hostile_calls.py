@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from package import hostile_values as values
-from package.public_calls import CIRCUITS, FLOWS, OBSERVABLES, PLOTS, SPECTRA, Kind
+from package.public_calls import CIRCUITS, FLOWS, OBSERVABLES, PLOTS, SPECTRA, SWEEPS, Kind
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, TokenDynamicsError
 
-_CALLS = {**OBSERVABLES, **SPECTRA, **FLOWS, **CIRCUITS, **PLOTS}
+_CALLS = {**OBSERVABLES, **SPECTRA, **FLOWS, **CIRCUITS, **PLOTS, **SWEEPS}
 _REFUSED: dict[Kind, dict[str, Any]] = {
     "array": values.ARRAYS,
     "array or none": values.ARRAYS,
@@ -45,7 +45,7 @@ _NOT_READ = {("summarize", "x", "no systems"), ("value_spectrum_of_factors", "le
 }
 """Internal forms that take checked tensors, and complex eigenvalues, which are right."""
 
-_WRITING = ("save", "animate")
+_WRITING = ("save", "animate", "report")
 """Whose answer is a file."""
 
 

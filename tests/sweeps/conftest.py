@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from distributed import Client
 
-from tokendynamics.sweeps import Plan, parse_plan
+from tokendynamics.sweeps import Plan, parse_plan, sweep
 
 SMALL = """
 [attention]
@@ -28,6 +28,7 @@ end = 2.0
 points = 5
 
 [solver]
+engine = "batched"
 rtol = 1e-4
 
 [sweep]
@@ -59,6 +60,14 @@ def client() -> Iterator[Client]:
 @pytest.fixture
 def small() -> Plan:
     return parse_plan(SMALL, "small.toml")
+
+
+@pytest.fixture(scope="session")
+def whole(client: Client, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of the small sweep that nothing stopped."""
+    store = tmp_path_factory.mktemp("whole") / "sweep.zarr"
+    sweep(parse_plan(SMALL, "small.toml"), store, client)
+    return store
 
 
 def files(store: Path) -> dict[str, bytes]:

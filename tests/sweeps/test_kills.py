@@ -42,21 +42,29 @@ def kill(process: subprocess.Popen[bytes], *, workers: bool) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1])
-def test_what_is_killed_at_random_moments_resumes_to_the_same_bytes(seed: int, client: Client, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("seed", "engine"), [(0, "batched"), (1, "batched"), (2, "compiled"), (3, "compiled")])
+def test_what_is_killed_at_random_moments_resumes_to_the_same_bytes(
+    seed: int, engine: str, client: Client, tmp_path: Path
+) -> None:
+    text = SMALL.replace('engine = "batched"', f'engine = "{engine}"')
     spec, store, moments = tmp_path / "small.toml", tmp_path / "killed.zarr", random.Random(seed)  # noqa: S311
-    spec.write_text(SMALL)
+    spec.write_text(text)
     for number, share in enumerate(sorted(moments.sample(range(1, TASKS), 3))):
         process = begun(spec, store)
         while process.poll() is None and records(store) < share:
             time.sleep(0.002)
         time.sleep(moments.uniform(0, 0.02))
         assert process.poll() is None
-        kill(process, workers=number % 2 == seed)
+        kill(process, workers=number % 2 == seed % 2)
         assert records(store) < TASKS
     process = begun(spec, store)
     _, said = process.communicate(timeout=120)
     assert process.returncode == 0, said
-    sweep(parse_plan(SMALL, "small.toml"), tmp_path / "whole.zarr", client)
+    sweep(parse_plan(text, "small.toml"), tmp_path / "whole.zarr", client)
     assert files(store) == files(tmp_path / "whole.zarr")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["killed.zarr", "small.toml", "whole.zarr"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "killed-report",
+        "killed.zarr",
+        "small.toml",
+        "whole.zarr",
+    ]

@@ -122,8 +122,8 @@ def test_random_designs_have_points_within_their_bounds() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('"start.tokens"', '"start.tokns"', r"line 28: start.tokns: unknown key; did you mean 'tokens'"),
-        ('"start.tokens"', '"begin.tokens"', r"line 28: begin: unknown key; valid: attention"),
+        ('"start.tokens"', '"start.tokns"', r"line 29: start.tokns: unknown key; did you mean 'tokens'"),
+        ('"start.tokens"', '"begin.tokens"', r"line 29: begin: unknown key; valid: attention"),
         ("values = [2, 3]", "values = [2, -3]", r"line \d+: start.tokens: expected"),
         ("values = [2, 3]", "values = [2, 3]\nname = 'draw'", r"expected a name of its own, got 'draw'"),
         ('"attention.qk.scale"', '"start.tokens"', r"sweep.axis\[1\]: expected a name of its own"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,7 @@ from tokendynamics.dynamics import simulate
 from tokendynamics.specification._batch import joined, selected
 from tokendynamics.specification._build import build
 from tokendynamics.specification._draws import OfSystems
-from tokendynamics.sweeps import Plan, fractions, parse_plan, sweep
+from tokendynamics.sweeps import Plan, fractions, open_store, parse_plan, sweep
 
 GROWTH = """
 [attention]
@@ -34,6 +33,7 @@ end = 3.0
 points = 7
 
 [solver]
+engine = "batched"
 atol = 1e-40
 
 [sweep]
@@ -62,9 +62,9 @@ def test_one_free_token_grows_by_its_rate(client: Client, tmp_path: Path) -> Non
 
 
 def test_a_system_of_a_sweep_is_that_of_a_simulation_of_its_own(client: Client, tmp_path: Path) -> None:
-    plan = parse_plan(SMALL.replace("rtol = 1e-4", "rtol = 1e-9"), "small.toml")
+    plan = parse_plan(SMALL.replace("rtol = 1e-4", "rtol = 1e-9").replace("task = 2", "task = 24"), "small.toml")
     found = sweep(plan, tmp_path / "sweep.zarr", client)
-    for point in product(range(2), range(3)):
+    for point in ((0, 0), (1, 2)):
         setup = build(plan.file(point), OfSystems(plan._key(point), 2, 1))
         run = simulate(setup.flow, setup.start, setup.times, rtol=1e-11, atol=1e-12)
         alone = observables.consensus(run.tensor[0, -1]).item()
@@ -87,10 +87,13 @@ def test_joined_points_move_as_each_does_alone(small: Plan) -> None:
 
 
 def test_systems_that_spend_their_steps_are_tried_again_and_counted(client: Client, tmp_path: Path) -> None:
-    short = SMALL.replace("rtol = 1e-4", "rtol = 1e-4\nmax_steps = 3")
+    large = SMALL.replace("task = 2", "task = 24")
+    short = large.replace("rtol = 1e-4", "rtol = 1e-4\nmax_steps = 3")
     found = sweep(parse_plan(short, "short.toml"), tmp_path / "twice.zarr", client)
-    once = sweep(parse_plan(short.replace("task = 2", 'task = 2\nretry = "none"'), "a"), tmp_path / "once.zarr", client)
-    enough = sweep(parse_plan(SMALL, "enough.toml"), tmp_path / "enough.zarr", client)
+    once = sweep(
+        parse_plan(short.replace("task = 24", 'task = 24\nretry = "none"'), "a"), tmp_path / "once.zarr", client
+    )
+    enough = sweep(parse_plan(large, "enough.toml"), tmp_path / "enough.zarr", client)
     statuses = found.status.attrs["flag_meanings"].split()
     spent = once.status.values == statuses.index("step_budget_spent")
     undecided = once.outcome.values == once.outcome.attrs["flag_meanings"].split().index("undecided")
@@ -104,8 +107,8 @@ def test_systems_that_spend_their_steps_are_tried_again_and_counted(client: Clie
     np.testing.assert_allclose(found.consensus.values[again], enough.consensus.values[again], atol=1e-2)
 
 
-def test_fractions_are_those_of_the_systems_that_were_run(client: Client, tmp_path: Path) -> None:
-    found = sweep(parse_plan(SMALL, "small.toml"), tmp_path / "sweep.zarr", client).load()
+def test_fractions_are_those_of_the_systems_that_were_run(whole: Path) -> None:
+    found = open_store(whole).load()
     found.outcome[0, 1, :] = -1
     shares = fractions(found)
     assert shares.total.values.tolist() == [[4, 0, 4], [4, 4, 4]]

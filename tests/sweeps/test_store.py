@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import shutil
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +17,8 @@ from sweeps.conftest import SMALL, files
 from tokendynamics.numerics._errors import ArgumentValueError, StorageError
 from tokendynamics.sweeps import Plan, open_store, parse_plan, sweep
 from tokendynamics.sweeps import _cluster as cluster
+from tokendynamics.sweeps import _store as module
 from tokendynamics.sweeps._store import Store
-
-
-@pytest.fixture(scope="module")
-def whole(client: Client, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    store = tmp_path_factory.mktemp("whole") / "sweep.zarr"
-    sweep(parse_plan(SMALL, "small.toml"), store, client)
-    return store
 
 
 class StoppedError(Exception):
@@ -67,7 +63,9 @@ def test_tasks_of_another_order_give_the_same_bytes(
     small: Plan, whole: Path, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = cluster.results
-    monkeypatch.setattr(cluster, "results", lambda c, text, name, tasks: given(c, text, name, list(tasks)[::-1]))
+    monkeypatch.setattr(
+        cluster, "results", lambda c, text, name, tasks, *rest: given(c, text, name, [*tasks][::-1], *rest)
+    )
     store = tmp_path / "sweep.zarr"
     sweep(small, store, client)
     assert files(store) == files(whole)
@@ -95,20 +93,52 @@ def test_no_part_of_a_task_is_read_as_data(small: Plan, client: Client, tmp_path
 def test_a_full_disk_is_said_and_leaves_what_can_be_resumed(
     small: Plan, whole: Path, client: Client, tmp_path: Path
 ) -> None:
-    store, written = tmp_path / "sweep.zarr", Path.write_bytes
+    store, written = tmp_path / "sweep.zarr", module.put_durably
 
-    def full(self: Path, data: bytes) -> int:
+    def full(data: bytes, made: Path, target: Path) -> None:
         if len(list(store.glob("complete/c/*/*/*"))) == 5:
-            written(self, data[: len(data) // 2])
+            made.write_bytes(data[: len(data) // 2])
             raise OSError(errno.ENOSPC, "No space left on device")
-        return written(self, data)
+        written(data, made, target)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Path, "write_bytes", full)
+        patch.setattr(module, "put_durably", full)
         with pytest.raises(StorageError, match=r"no space left on device.* go on with --resume"):
             sweep(small, store, client)
     assert [path.name for path in tmp_path.iterdir()] == ["sweep.zarr"]
     assert int(open_store(store, partial=True).complete.sum()) == 10
+    sweep(small, store, client, resume=True)
+    assert files(store) == files(whole)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True)
+    if made.returncode:
+        pytest.skip("no right to mount a small file system")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.mark.skipif(shutil.which("mount") is None, reason="no mount")
+def test_a_disk_that_fills_up_is_said_and_what_is_done_is_resumed(
+    small: Plan, whole: Path, client: Client, small_disk: Path
+) -> None:
+    store, ballast = small_disk / "sweep.zarr", small_disk / "ballast"
+
+    def others_write(done: float, total: float, what: str) -> None:
+        """Let somebody else fill the disk when a third of the systems are done."""
+        if done >= 8 and not ballast.exists():
+            ballast.write_bytes(bytes(shutil.disk_usage(small_disk).free - 8192))
+
+    with pytest.raises(StorageError, match=r"no space left on device.* go on with --resume"):
+        sweep(small, store, client, progress=others_write)
+    found = int(open_store(store, partial=True).complete.sum())
+    assert 8 <= found < small.systems
+    ballast.unlink()
     sweep(small, store, client, resume=True)
     assert files(store) == files(whole)
 
@@ -149,8 +179,6 @@ def test_words_and_order_of_the_file_do_not_make_another_specification(
 def test_a_store_of_other_versions_is_refused(
     small: Plan, whole: Path, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tokendynamics.sweeps import _store as module
-
     versions = module.own_versions()
     monkeypatch.setattr(module, "own_versions", lambda: versions | {"torch": "0.1"})
     with pytest.raises(ArgumentValueError, match=r"torch is \".*\" in the store and \"0.1\" here"):

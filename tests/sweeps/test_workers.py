@@ -12,13 +12,14 @@ import pytest
 from distributed import Client, LocalCluster
 
 from sweeps.conftest import SMALL, files
+from tokendynamics.specification import SpecificationError
 from tokendynamics.sweeps import Plan, open_store, parse_plan, sweep
 from tokendynamics.sweeps import _cluster as cluster
 from tokendynamics.sweeps._task import run_task
 from tokendynamics.sweeps._versions import WorkerVersionError, own_versions
 
 
-def test_a_worker_that_is_killed_has_its_tasks_rerun(small: Plan, client: Client, tmp_path: Path) -> None:
+def test_a_worker_that_is_killed_has_its_tasks_rerun(small: Plan, whole: Path, tmp_path: Path) -> None:
     killed: list[int] = []
 
     def kill(done: float, total: float, what: str) -> None:
@@ -29,9 +30,8 @@ def test_a_worker_that_is_killed_has_its_tasks_rerun(small: Plan, client: Client
             killed.append(workers[-1].pid)
 
     sweep(small, tmp_path / "killed.zarr", workers=2, progress=kill)
-    sweep(small, tmp_path / "in this process.zarr", client)
     assert len(killed) == 2
-    assert files(tmp_path / "killed.zarr") == files(tmp_path / "in this process.zarr")
+    assert files(tmp_path / "killed.zarr") == files(whole)
 
 
 def _command(process: psutil.Process) -> str:
@@ -41,13 +41,12 @@ def _command(process: psutil.Process) -> str:
         return ""
 
 
-def test_a_scheduler_by_address_gives_the_same_bytes(small: Plan, client: Client, tmp_path: Path) -> None:
+def test_a_scheduler_by_address_gives_the_same_bytes(small: Plan, whole: Path, tmp_path: Path) -> None:
     with LocalCluster(
         processes=False, n_workers=3, threads_per_worker=1, dashboard_address=None, host="127.0.0.1", protocol="tcp"
     ) as three:
         sweep(small, tmp_path / "three.zarr", three.scheduler_address)
-    sweep(small, tmp_path / "two.zarr", client)
-    assert files(tmp_path / "three.zarr") == files(tmp_path / "two.zarr")
+    assert files(tmp_path / "three.zarr") == files(whole)
 
 
 def test_a_scheduler_that_does_not_answer_is_named_and_nothing_is_left(
@@ -75,19 +74,35 @@ def test_workers_of_another_version_are_refused_before_the_sweep(
 
 def test_a_worker_of_another_version_that_comes_later_is_refused_by_its_first_task(small: Plan, client: Client) -> None:
     wanted = own_versions() | {"tokendynamics": "99.0"}
-    future = client.submit(run_task, small.text, small.name, (0, 0, 0), wanted, pure=False)
+    future = client.submit(run_task, small.text, small.name, (0, 0, 0), wanted, "batched", pure=False)
     with pytest.raises(WorkerVersionError, match=r"expected tokendynamics 99\.0, got tokendynamics .* on the worker"):
         future.result()
 
 
-def test_an_error_of_a_task_is_that_of_the_file(client: Client, tmp_path: Path) -> None:
-    # Each value fits the others' first; both at once do not.
-    spec = SMALL.replace("values = [2, 3]", "values = [2, 3]\n\n[[sweep.axis]]\nkey = 'start.dim'\nvalues = [2, 3]")
-    spec = spec.replace('qk = { law = "normal", scale = 0.5 }', "qk = [[1.0, 0.0], [0.0, 1.0]]")
-    spec = spec[: spec.index('[[sweep.axis]]\nkey = "attention')]
-    plan = parse_plan(
-        spec + '[[sweep.axis]]\nkey = "attention.qk"\nvalues = ["identity", [[1.0, 0.0], [0.0, 1.0]]]\n', "a"
-    )
-    with pytest.raises(ValueError, match=r"attention.qk: expected shape \(3, 3\) to fit the tokens, got \(2, 2\)"):
-        sweep(plan, tmp_path / "sweep.zarr", client)
+def of_two_axes() -> Plan:
+    """Each value fits the others' first; dim 3 and a matrix of dim 2 do not fit each other."""
+    spec = SMALL[: SMALL.index("[[sweep.axis]]")].replace('{ law = "normal", scale = 0.5 }', "[[1.0, 0.0], [0.0, 1.0]]")
+    dims = '[[sweep.axis]]\nkey = "start.dim"\nvalues = [2, 3]\n'
+    matrices = '[[sweep.axis]]\nkey = "attention.qk"\nvalues = ["identity", [[1.0, 0.0], [0.0, 1.0]]]\n'
+    return parse_plan(spec + dims + matrices, "two.toml")
+
+
+TOGETHER = (
+    r"two.toml line 32: attention.qk: expected shape \(3, 3\) to fit the tokens, got \(2, 2\).*; "
+    r"at the point start.dim = 3, attention.qk = \[\[1.0, 0.0\], \[0.0, 1.0\]\]"
+)
+
+
+def test_values_that_do_not_go_together_are_refused_before_the_sweep(client: Client, tmp_path: Path) -> None:
+    with pytest.raises(SpecificationError, match=TOGETHER):
+        sweep(of_two_axes(), tmp_path / "sweep.zarr", client)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_values_that_do_not_go_together_in_a_large_sweep_end_as_an_error_that_names_the_point(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tokendynamics.sweeps._plan._SAMPLES", 3)  # points that are looked at before
+    with pytest.raises(SpecificationError, match=TOGETHER):
+        sweep(of_two_axes(), tmp_path / "sweep.zarr", client)
     assert not open_store(tmp_path / "sweep.zarr", partial=True).complete.all()

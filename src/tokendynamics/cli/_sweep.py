@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tokendynamics.cli._options import Folder, check_writable, whole
+from tokendynamics.cli._options import Folder, check_writable, overwrite_option, whole
 from tokendynamics.cli._terminal import echo, json_line
 
 if TYPE_CHECKING:
@@ -20,38 +20,56 @@ _EPILOG = """
 Examples:
   tokendynamics sweep --example list                  files to start from
   tokendynamics sweep --example outcomes > outcomes.toml
-  tokendynamics sweep outcomes.toml                   writes sweep-outcomes.zarr
+  tokendynamics sweep outcomes.toml                   writes sweep-outcomes.zarr and sweep-outcomes-report
   tokendynamics sweep outcomes.toml --resume          goes on after a stop
   tokendynamics sweep outcomes.toml --scheduler tcp://10.0.0.1:8786
 
+The folder beside the store holds report.html, the phase diagram (PNG, SVG) and shares.csv.
 Results depend on the file alone, to the last bit: not on the workers, nor on when and how often the sweep was stopped.
 """
 
 
 @click.command("sweep", epilog=_EPILOG)
-@click.argument("spec", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("spec", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--example", help="Print a documented example instead of running; 'list' names them.")
 @click.option("--out", type=Folder(), help="Folder of the Zarr store.  [default: sweep-SPEC.zarr]")
 @click.option("--workers", type=whole(1, 1024), help="Processes on this machine.  [default: one for each processor]")
 @click.option("--scheduler", metavar="ADDRESS", help="A scheduler of dask.distributed, such as tcp://10.0.0.1:8786.")
 @click.option("--resume", is_flag=True, help="Go on with a store that is there.")
+@overwrite_option()
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on standard output.")
 def sweep_command(
-    spec: Path, out: Path | None, workers: int | None, scheduler: str | None, resume: bool, as_json: bool
+    spec: Path | None,
+    example: str | None,
+    out: Path | None,
+    workers: int | None,
+    scheduler: str | None,
+    resume: bool,
+    overwrite: bool,
+    as_json: bool,
 ) -> None:
     """Run the sweep that the TOML file SPEC describes: a specification with a table [sweep].
 
     An axis that the specification does not have is one line with its line number in the file.
     """
+    if example is not None and spec is None:
+        _print_example(example)
+        return
+    if spec is None or example is not None:
+        raise click.UsageError("expected either SPEC or --example NAME; --example list names the examples")
     if workers is not None and scheduler is not None:
         raise click.UsageError("expected --workers or --scheduler: workers of a scheduler are its own")
     check_writable(out)
 
     from tokendynamics.cli._output import Output
     from tokendynamics.sweeps import read_plan, sweep
+    from tokendynamics.sweeps._report import check_results, write_results
     from tokendynamics.sweeps._words import described
 
     output, store = Output(as_json=as_json), out or Path(f"sweep-{spec.stem}.zarr")
+    folder = store.with_name(f"{store.name.removesuffix('.zarr')}-report")
     plan = read_plan(spec)
+    check_results(folder, overwrite=overwrite)
     output.say(described(plan))
     command = shlex.join(["tokendynamics", *sys.argv[1:]])
     try:
@@ -60,19 +78,35 @@ def sweep_command(
     except KeyboardInterrupt:
         echo(f"interrupted: what is done is in {store}; go on with --resume", err=True)
         raise click.exceptions.Exit(130) from None
+    paths = write_results(dataset, store, folder, title=plan.name, overwrite=overwrite)
     if as_json:
-        click.echo(json_line(_summary(dataset, store)))
+        click.echo(json_line(_summary(dataset, store, folder)))
     else:
-        _print(dataset, store)
+        _print(dataset, f"{store}\n{folder}: {', '.join(path.name for path in paths)}")
 
 
-def _summary(dataset: xr.Dataset, store: Path) -> dict[str, object]:
+def _print_example(name: str) -> None:
+    from tokendynamics.sweeps.examples import example_names, example_text
+
+    if name == "list":
+        titles = {each: example_text(each).splitlines()[0].strip("# ") for each in example_names()}
+        width = max(map(len, titles))
+        click.echo("\n".join(f"{each:<{width}}  {title}" for each, title in titles.items()))
+    else:
+        click.echo(example_text(name), nl=False)
+
+
+def _summary(dataset: xr.Dataset, store: Path, folder: Path) -> dict[str, object]:
     from tokendynamics.sweeps._words import counted
 
-    return {"store": str(store), **{each: counted(dataset, each) for each in ("outcome", "status") if each in dataset}}
+    return {
+        "store": str(store),
+        "folder": str(folder),
+        **{each: counted(dataset, each) for each in ("outcome", "status") if each in dataset},
+    }
 
 
-def _print(dataset: xr.Dataset, store: Path) -> None:
+def _print(dataset: xr.Dataset, where: str) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -88,7 +122,7 @@ def _print(dataset: xr.Dataset, store: Path) -> None:
         for column in (variable, "systems", "share", "95 % interval"):
             table.add_column(column, justify="left" if column == variable else "right")
         for row in counted(dataset, variable):
-            interval = f"{row['low']:.4f} … {row['high']:.4f}"
-            table.add_row(str(row["word"]), f"{row['count']:,}", f"{row['fraction']:.4f}", interval)
+            interval = f"{row['low']:.4g} … {row['high']:.4g}"
+            table.add_row(str(row["word"]), f"{row['count']:,}", f"{row['fraction']:.4g}", interval)
         console.print(table)
-    console.print(Text(f"{tried_again(dataset)}\n{store}"))
+    console.print(Text(f"{tried_again(dataset)}\n{where}"))

@@ -1,4 +1,4 @@
-"""Figures fit for print: tokens on their surface, phase planes, functionals, distances and norms over time, films.
+"""Figures fit for print: tokens, phase planes, functionals, distances and norms over time, phase diagrams, films.
 
 Every function takes plain data or a `tokendynamics.dynamics.Trajectory`, draws on a panel it is given or on a new
 figure, and returns the `matplotlib.figure.Figure`. Nothing is interpolated: lines join the states that were saved.
@@ -14,11 +14,12 @@ from tokendynamics.plots._animate import animate
 from tokendynamics.plots._files import save
 from tokendynamics.plots._heat_map import heat_map
 from tokendynamics.plots._over_time import distances, norms, over_time
+from tokendynamics.plots._phase_diagram import phase_diagram
 from tokendynamics.plots._phase_plane import phase_plane
 from tokendynamics.plots._scene import tokens
 from tokendynamics.plots._style import DOUBLE, SINGLE, panels
 
 __all__ = [
-    "DOUBLE", "SINGLE", "Figure", "animate", "distances", "heat_map", "norms", "over_time", "panels", "phase_plane",
-    "save", "tokens",
+    "DOUBLE", "SINGLE", "Figure", "animate", "distances", "heat_map", "norms", "over_time", "panels", "phase_diagram",
+    "phase_plane", "save", "tokens",
 ]  # fmt: skip

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from enum import Enum
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -93,5 +94,11 @@ def versions(*packages: str) -> dict[str, str]:
     found = {"tokendynamics": __version__, "python": platform.python_version()}
     for name in packages:
         with suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
+            found[name] = _version(name)
     return found
+
+
+@cache
+def _version(package: str) -> str:
+    """Return the version of what this process runs: what is installed meanwhile does not change that."""
+    return metadata.version(package)

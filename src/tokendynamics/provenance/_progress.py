@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_MANY = 1000
+"""Parts from which on it is told how many a second are done."""
+
 
 @runtime_checkable
 class Progress(Protocol):
@@ -89,6 +92,16 @@ def tracked(items: Collection[T], report: Progress, what: str) -> Iterator[T]:
         report(done, total, what)
 
 
+def rate(speed: float) -> str:
+    """Return parts a second in words, with three digits.
+
+    >>> rate(12345.6), rate(0.01234)
+    ('12,300/s', '0.0123/s')
+    """
+    rounded = float(f"{speed:.3g}")
+    return f"{rounded:,.0f}/s" if rounded >= 100 else f"{rounded:g}/s"
+
+
 @contextmanager
 def bar(console: Console | None = None) -> Iterator[Progress]:
     """Yield what draws a bar with the time left for each piece of work; closed however the body ends.
@@ -99,14 +112,22 @@ def bar(console: Console | None = None) -> Iterator[Progress]:
     from rich import progress
     from rich.console import Console
     from rich.markup import escape
+    from rich.text import Text
 
-    columns = ("{task.description}", progress.BarColumn(), "{task.fields[counted]}")
+    class Rate(progress.ProgressColumn):
+        """How many parts a second are done, where they are many."""
+
+        def render(self, task: progress.Task) -> Text:
+            speed = task.finished_speed or task.speed
+            return Text(rate(speed) if speed and (task.total or 0) >= _MANY else "")
+
+    columns = ("{task.description}", progress.BarColumn(), "{task.fields[counted]}", Rate())
     times = (progress.TimeElapsedColumn(), progress.TimeRemainingColumn())
     tasks: dict[str, TaskID] = {}
     with progress.Progress(*columns, *times, console=console or Console(file=sys.stderr)) as bars:
 
         def report(done: float, total: float, what: str) -> None:
-            counted = f"{done:.0%}" if isinstance(total, float) else f"{done}/{total}"
+            counted = f"{done:.0%}" if isinstance(total, float) else f"{done:,}/{total:,}"
             if what not in tasks:
                 # Names of files and models are text: nothing in them is markup.
                 tasks[what] = bars.add_task(escape(printable(what)), total=total, counted=counted)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from tokendynamics.sweeps._fractions import fractions
 from tokendynamics.sweeps._open import open_store
 from tokendynamics.sweeps._plan import Plan, parse_plan, read_plan
+from tokendynamics.sweeps._report import report
 from tokendynamics.sweeps._sweep import sweep
 
-__all__ = ["Plan", "fractions", "open_store", "parse_plan", "read_plan", "sweep"]
+__all__ = ["Plan", "fractions", "open_store", "parse_plan", "read_plan", "report", "sweep"]

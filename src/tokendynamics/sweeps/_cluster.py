@@ -98,7 +98,7 @@ def threads_of(client: Client) -> int:
         return 0
 
 
-def results(client: Client, text: str, name: str, tasks: Iterable[Task]) -> Iterator[tuple[Task, Arrays]]:
+def results(client: Client, text: str, name: str, tasks: Iterable[Task], engine: str) -> Iterator[tuple[Task, Arrays]]:
     """Run tasks and return their arrays, in the order in which they end.
 
     Raises:
@@ -111,7 +111,7 @@ def results(client: Client, text: str, name: str, tasks: Iterable[Task]) -> Iter
 
     def give(task: Task, deaths: int = 0) -> None:
         key = f"sweep-{run}-{'-'.join(map(str, task))}-{deaths}"
-        future = client.submit(run_task, text, name, task, versions, key=key, pure=False)
+        future = client.submit(run_task, text, name, task, versions, engine, key=key, pure=False)
         under_way[future] = task, deaths
         ended.add(future)
 

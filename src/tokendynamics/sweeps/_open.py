@@ -8,11 +8,13 @@ import numpy as np
 import xarray as xr
 
 from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.sweeps._layout import COMPLETE, layout
 from tokendynamics.sweeps._plan import Plan, parse_plan
 from tokendynamics.sweeps._store import SPECIFICATION, stored_attributes
 
 
+@typed_arguments
 def open_store(store: str | Path, *, partial: bool = False) -> xr.Dataset:
     """Return the dataset of a sweep.
 
@@ -27,6 +29,8 @@ def open_store(store: str | Path, *, partial: bool = False) -> xr.Dataset:
     plan = parse_plan(stored_attributes(place)[SPECIFICATION], place.name)
     try:
         dataset = xr.open_zarr(place, consolidated=True, chunks=None)
+        # What varies in a random design is a coordinate of its points, though no index.
+        dataset = dataset.set_coords([axis.name for axis in plan.axes if axis.name in dataset])
         _check_layout(dataset, plan, place)
         complete = dataset[COMPLETE].values
     except ArgumentValueError:

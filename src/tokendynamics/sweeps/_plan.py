@@ -9,13 +9,15 @@ import copy
 import json
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
-from tokendynamics.specification._build import build
+from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, shown
+from tokendynamics.specification._build import Setup, build
 from tokendynamics.specification._draws import OfSystems
 from tokendynamics.specification._file import SpecificationFile, checked, checked_table, located
 from tokendynamics.specification._section import SpecificationError, did_you_mean
@@ -25,7 +27,8 @@ from tokendynamics.sweeps._measures import MEASURES
 from tokendynamics.sweeps._tables import SweepOnly, SweepTable
 
 DRAW, POINT = "draw", "point"
-_MOST_OF_A_TASK, _TASKS, _FEWEST = 1024, 64, 128
+_MOST_OF_A_TASK, _TASKS, _FEWEST = 8192, 64, 256
+"""Systems of a task, tasks of a sweep: small systems run at 30 µs each, what is to be done for a task takes 50 ms."""
 _SAMPLES = 1000
 _STEPS = 2000
 """Attempted steps of a system in the first try, unless the file says."""
@@ -133,15 +136,33 @@ class Plan:
                 lines[path] = axis.line
         return checked(values, self.name, self.text, lines, of_systems=True)
 
+    def setup(self, block: Block) -> Setup:
+        """Build the systems of a block.
+
+        Raises:
+            SpecificationError: The values of the axes do not go together; the point is named.
+        """
+        with self._naming(block.point):
+            return build(self.file(block.point), block.draws)
+
+    @contextmanager
+    def _naming(self, point: tuple[int, ...]) -> Iterator[None]:
+        """Name the point in errors: values that are fine by themselves may not go together."""
+        try:
+            yield
+        except (ArgumentTypeError, ArgumentValueError) as error:
+            named = ", ".join(f"{key} = {shown(value)}" for key, value in self.at(point).items())
+            raise SpecificationError(f"{error}; at the point {named}" if named else str(error)) from error
+
     def error(self, path: KeyPath, message: str) -> SpecificationError:
         """Return an error about the key at `path`, with its line."""
         return located(self.name, self.lines, path, message)
 
     def samples(self) -> Iterator[tuple[tuple[int, ...], OfSystems]]:
-        """Return points at which every value of every axis occurs, each with its first system."""
+        """Return all points, or of many some at which every value of every axis occurs, each with its first system."""
         points = self.shape[:-1]
-        if self.table.design == "random":
-            chosen = [(number,) for number in range(points[0])][:_SAMPLES]
+        if self.table.design == "random" or math.prod(points) <= _SAMPLES:
+            chosen = list(islice(product(*map(range, points)), _SAMPLES))
         else:
             lines = [[(axis, place) for place in range(length)] for axis, length in enumerate(points)]
             origin = (0,) * len(points)
@@ -150,14 +171,15 @@ class Plan:
             yield point, OfSystems(self._key(point), 0, 1)
 
     def check(self) -> None:
-        """Build one system for every value of every axis, so that what is wrong is said before anything is run.
+        """Build one system of every point, or of some of many, so that what is wrong is said before anything is run.
 
         Raises:
             SpecificationError: An axis that the specification does not have, a value that does not fit; with its line.
         """
         for point, first in self.samples():
-            file = self.file(point)
-            build(file, first)
+            with self._naming(point):
+                file = self.file(point)
+                build(file, first)
             if self.table.draws > 1 and not _draws_itself(file.tables.model_dump(exclude_none=True)):
                 message = "every draw of a point would be the same system: expected a law without seed, or draws = 1"
                 raise self.error(("sweep", "draws"), message)

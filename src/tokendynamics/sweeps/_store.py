@@ -2,7 +2,7 @@
 
 A chunk is written beside the store under a name of its own and renamed into it, by the client alone: a worker that
 dies leaves nothing behind, and no file system needs to be shared. The record of a task is its chunk of the variable
-`complete`, which is written last.
+`complete`, which is written last: when all others of the task are on the disk, so that a power cut leaves none without.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from zarr.errors import ZarrUserWarning
 from zarr.storage import MemoryStore
 
 from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.provenance._durable import put_durably
 from tokendynamics.sweeps._layout import COMPLETE, Variable
 from tokendynamics.sweeps._plan import Plan
 from tokendynamics.sweeps._versions import own_versions
 
-SPECIFICATION, IDENTITY, VERSIONS = "specification", "identity", "versions"
+SPECIFICATION, IDENTITY, VERSIONS, ENGINE = "specification", "identity", "versions", "engine"
 
 Task = tuple[int, ...]
 
@@ -41,10 +42,11 @@ class Store:
         plan: What is to be in it.
         variables: Its arrays, from `layout`.
         staged: A folder on the same disk for what is not whole yet.
+        engine: What tries first where the file has no engine.
     """
 
-    def __init__(self, path: Path, plan: Plan, variables: Mapping[str, Variable], staged: Path) -> None:
-        self.path, self.plan, self._staged, self._all = path, plan, staged, variables
+    def __init__(self, path: Path, plan: Plan, variables: Mapping[str, Variable], staged: Path, engine: str) -> None:
+        self.path, self.plan, self._staged, self._all, self.engine = path, plan, staged, variables, engine
         self._variables = {name: each for name, each in variables.items() if each.values is None}
         # Chunks are encoded in memory by the library, so that only whole ones reach the disk.
         self._buffers: dict[str, dict[str, Any]] = {name: {} for name in self._variables}
@@ -54,7 +56,8 @@ class Store:
 
     def create(self) -> None:
         """Make the store without chunks, whole or not at all."""
-        attributes = {SPECIFICATION: self.plan.text, IDENTITY: identity(self.plan), VERSIONS: own_versions()}
+        attributes = {SPECIFICATION: self.plan.text, IDENTITY: identity(self.plan)}
+        attributes |= {VERSIONS: own_versions(), ENGINE: self.engine}
         made = self._staged / "new"
         with warnings.catch_warnings():
             # Consolidated metadata and text are extensions that the specification of Zarr 3 does not have yet.
@@ -86,10 +89,7 @@ class Store:
         (encoded,) = (part for key, part in self._buffers[name].items() if not key.endswith("zarr.json"))
         data = encoded.to_bytes()
         self._buffers[name].clear()
-        made, target = self._staged / "chunk", self._chunk(name, task)
-        made.write_bytes(data)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        made.replace(target)
+        put_durably(data, self._staged / "chunk", self._chunk(name, task))
 
     def _chunk(self, name: str, task: Task) -> Path:
         further = len(self._variables[name].shape) - len(task)
@@ -126,7 +126,7 @@ def stored_attributes(path: Path) -> dict[str, Any]:
     """
     try:
         attributes = json.loads((path / "zarr.json").read_text(encoding="utf-8"))["attributes"]
-        if isinstance(attributes[SPECIFICATION], str) and {IDENTITY, VERSIONS} <= set(attributes):
+        if isinstance(attributes[SPECIFICATION], str) and {IDENTITY, VERSIONS, ENGINE} <= set(attributes):
             return attributes
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         pass
@@ -134,8 +134,13 @@ def stored_attributes(path: Path) -> dict[str, Any]:
     raise ArgumentValueError(expected("store", "the store of a sweep", came))
 
 
-def check_same(path: Path, plan: Plan) -> None:
-    """Refuse to go on with a store that another specification made, or other versions.
+def check_same(path: Path, plan: Plan, engine: str) -> None:
+    """Refuse to go on with a store that another specification made, or another engine or other versions.
+
+    Args:
+        path: The store.
+        plan: What is to be in it.
+        engine: What would try first.
 
     Raises:
         ArgumentValueError: With what differs, key by key.
@@ -149,6 +154,10 @@ def check_same(path: Path, plan: Plan) -> None:
             f"store: expected one of the same specification at {path}, got another one: {'; '.join(found[:_NAMED])}"
             f"{more}; choose another store, or put back what was changed"
         )
+    if attributes[ENGINE] != engine:
+        advice = 'install the extra "fast" on both machines or on neither: the last bits of the two differ'
+        wanted_words = f"the engine {attributes[ENGINE]!r} that the store was begun with"
+        raise ArgumentValueError(expected("store", wanted_words, f"{engine!r} here", advice))
     other = differences(attributes[VERSIONS], own_versions())
     if other:
         advice = "install those, or begin another store: results of other versions are not the same to the last bit"

@@ -14,9 +14,11 @@ import xarray as xr
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, StorageError, expected, shown
 from tokendynamics.numerics._extras import require
 from tokendynamics.numerics._resources import limited_threads
+from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.provenance._progress import Progress, reporting
 from tokendynamics.provenance._swap import recover, staging
 from tokendynamics.provenance._whole import full_disk_as_storage_error
+from tokendynamics.sweeps._engine import first_engine
 from tokendynamics.sweeps._layout import check_room, layout, size
 from tokendynamics.sweeps._open import open_store
 from tokendynamics.sweeps._plan import Plan, read_plan
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from distributed import Client
 
 
+@typed_arguments
 def sweep(
     spec: str | Path | Plan,
     store: str | Path,
@@ -62,12 +65,12 @@ def sweep(
         StorageError: The disk is full; the sweep can be resumed.
     """
     require("sweeps", "sweep", "running on many workers")
-    plan, place = _plan(spec), Path(store)
+    plan, place, engine = _plan(spec), Path(store), first_engine()
     variables = layout(plan)
     recover(place)
-    there = _check(plan, place, size(plan, variables), resume)
+    there = _check(plan, place, size(plan, variables), resume, engine)
     with _resumable(place), limited_threads(None), reporting(progress) as report, staging(place) as staged:
-        written = Store(place, plan, variables, staged)
+        written = Store(place, plan, variables, staged, engine)
         if not there or next(written.missing(), None) is not None:
             called = command or f"tokendynamics.sweep({plan.name!r}, …)"
             _fill(written, scheduler, workers, report, called, there=there)
@@ -87,7 +90,7 @@ def _fill(
         if not there:
             store.create()
         try:
-            for task, arrays in results(client, plan.text, plan.name, missing):
+            for task, arrays in results(client, plan.text, plan.name, missing, store.engine):
                 store.write(task, arrays)
                 done += _systems(plan, task)
                 report(done, plan.systems, what)
@@ -103,7 +106,7 @@ def _plan(spec: Any) -> Plan:
     raise ArgumentTypeError(expected("spec", "the path of a sweep's file, or what `read_plan` gave", shown(spec)))
 
 
-def _check(plan: Plan, place: Path, needed: int, resume: bool) -> bool:
+def _check(plan: Plan, place: Path, needed: int, resume: bool, engine: str) -> bool:
     """Refuse what cannot be run before anything is; tell whether there is a store to go on with."""
     there = place.exists() and (not place.is_dir() or any(place.iterdir()))
     if not there:
@@ -113,7 +116,7 @@ def _check(plan: Plan, place: Path, needed: int, resume: bool) -> bool:
         advice = "go on with it with --resume (resume=True), or choose another one"
         raise ArgumentValueError(expected("store", "a name where nothing is", str(place), advice))
     else:
-        check_same(place, plan)
+        check_same(place, plan, engine)
     return there
 
 

@@ -15,7 +15,8 @@ import torch
 from tokendynamics.dynamics import Status, Trajectory, simulate
 from tokendynamics.numerics._errors import TokenDynamicsError
 from tokendynamics.specification._batch import joined, selected
-from tokendynamics.specification._build import Setup, build
+from tokendynamics.specification._build import Setup
+from tokendynamics.sweeps._engine import simulated
 from tokendynamics.sweeps._measures import ALWAYS, MEASURES, measured, of_states
 from tokendynamics.sweeps._outcome import undecided
 from tokendynamics.sweeps._plan import Plan, parse_plan
@@ -27,8 +28,15 @@ _ENTRIES = 2**23
 """Numbers of saved states of a batch: 64 MiB."""
 
 
-def run_task(text: str, name: str, task: tuple[int, ...], versions: Mapping[str, str]) -> Arrays:
+def run_task(text: str, name: str, task: tuple[int, ...], versions: Mapping[str, str], engine: str) -> Arrays:
     """Return every variable of a task's systems, in the shape of the task's region of the store.
+
+    Args:
+        text: What the sweep's file says.
+        name: The file's name, for messages.
+        task: Number along each axis.
+        versions: Of the client.
+        engine: What tries first where the file has no engine; see `first_engine`.
 
     Raises:
         WorkerVersionError: This process has other versions of what makes the numbers.
@@ -38,7 +46,7 @@ def run_task(text: str, name: str, task: tuple[int, ...], versions: Mapping[str,
     plan = _plan(text, name)
     # For good: another thread of this process may be running another task, and more threads would round otherwise.
     torch.set_num_threads(1)
-    parts = [_measured(plan, batch) for batch in _batches(plan, task)]
+    parts = [_measured(plan, batch, engine) for batch in _batches(plan, task)]
     region = [part.stop - part.start for part in plan.region(task)]
     whole = {each: np.concatenate([part[each] for part in parts]) for each in parts[0]}
     return {each: values.reshape(*region, *values.shape[1:]) for each, values in whole.items()}
@@ -51,14 +59,14 @@ def _plan(text: str, name: str) -> Plan:
 
 def _batches(plan: Plan, task: tuple[int, ...]) -> Iterator[Setup]:
     """Return the systems of a task in batches whose states fit into the memory, as the file alone decides."""
-    for setup in joined(build(plan.file(block.point), block.draws) for block in plan.blocks(task)):
+    for setup in joined(map(plan.setup, plan.blocks(task))):
         entries = setup.start[0].numel() * len(setup.times)
         for part in torch.arange(len(setup.start)).split(max(1, _ENTRIES // entries)):
             yield setup if len(part) == len(setup.start) else selected(setup, part)
 
 
-def _measured(plan: Plan, setup: Setup) -> Arrays:
-    run = simulate(setup.flow, setup.start, setup.times, events=setup.events, **setup.options)
+def _measured(plan: Plan, setup: Setup, engine: str) -> Arrays:
+    run = simulated(setup, engine)
     found = _variables(plan, setup, run)
     spent = np.asarray(run.status == str(Status.BUDGET))
     if plan.table.retry == "none" or not spent.any() or run.engine not in _EXPLICIT:

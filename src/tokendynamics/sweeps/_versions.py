@@ -36,12 +36,14 @@ def check_versions(wanted: Mapping[str, str], came: Mapping[str, str] | None = N
         WorkerVersionError: They differ.
     """
     found = own_versions() if came is None else came
-    other = [f"{name} {found.get(name, 'not installed')}" for name in wanted if found.get(name) != wanted[name]]
-    if other:
-        names = [f"{name} {wanted[name]}" for name in wanted if found.get(name) != wanted[name]]
+    differing = [name for name in {**wanted, **found} if found.get(name) != wanted.get(name)]
+    if differing:
+        ours, theirs = (
+            ", ".join(f"{name} {versions.get(name, 'not installed')}" for name in differing)
+            for versions in (wanted, found)
+        )
         advice = "install the same versions on every worker: results are then the same to the last bit"
-        came_in_words = f"{', '.join(other)} on the worker {worker or _name()}"
-        raise WorkerVersionError(expected("workers", ", ".join(names), came_in_words, advice))
+        raise WorkerVersionError(expected("workers", ours, f"{theirs} on the worker {worker or _name()}", advice))
 
 
 def _name() -> str:

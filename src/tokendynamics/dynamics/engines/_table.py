@@ -77,11 +77,15 @@ def users(option: str) -> tuple[str, ...]:
     return tuple(name for name, engine in ENGINES.items() if option in engine.options)
 
 
+class UnsuitableEngineError(ArgumentValueError):
+    """The engine that was asked for cannot run the problem; another one may."""
+
+
 LONG_HORIZON = 1e4
 """Horizons from here on, in units of the fastest possible motion, go to the stiff engine."""
 
 _LARGEST_STIFF, _SYSTEMS, _JUMPS = 1024, 64, 50
-_MANY, _SMALL = 10_000, 512
+_MANY, SMALL = 10_000, 512
 """So many systems of at most so many numbers are worth the seconds that the compiler takes when it runs first."""
 
 
@@ -125,7 +129,7 @@ def choose(engine: str, problem: Problem, given: Collection[str] = ()) -> str:
         require("fast", "engine", "engine='compiled'", otherwise="take 'batched'")
         refused = refusal(problem)
         if refused is not None:
-            raise ArgumentValueError(expected("engine", f"'batched' for {refused}", chosen))
+            raise UnsuitableEngineError(expected("engine", f"'batched' for {refused}", chosen))
     if engine in ("batched", "compiled") and not problem.tableau.error:
         advice = "give step= for a fixed step, or take dopri5 or bosh3"
         raise ArgumentValueError(expected("method", "one with an error estimate", problem.tableau.name, advice))
@@ -134,7 +138,7 @@ def choose(engine: str, problem: Problem, given: Collection[str] = ()) -> str:
 
 def _suits_compiled(problem: Problem) -> bool:
     systems, tokens, dim = problem.start.shape
-    if systems < _MANY or tokens * dim > _SMALL or problem.start.dtype != torch.float64 or problem.wants_gradients:
+    if systems < _MANY or tokens * dim > SMALL or problem.start.dtype != torch.float64 or problem.wants_gradients:
         return False
     return bool(problem.tableau.error) and not missing("fast") and refusal(problem) is None
 

@@ -1,0 +1,248 @@
+"""How often each outcome is over one parameter, two, or three: curves with bands, or maps with contours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LinearSegmentedColormap, Normalize
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected, shown
+from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.plots import _style as style
+from tokendynamics.plots._parameter import MOST_TICKS, Parameter, parameter, ticks
+from tokendynamics.plots._style import DOUBLE, SINGLE, panels, paper_style
+
+_MISSING = "#e8e4de"
+_COLOURS = LinearSegmentedColormap.from_list("share", ["#ffffff", "#a9cbe6", "#3f82ba", "#0d335f"]).with_extremes(
+    bad=_MISSING
+)
+_HALF = 0.5
+_SIDE_BY_SIDE, _MOST_ROWS, _NEAR = 3, 8, 1e-6
+BORDER, UNSURE = "#d55e00", (0, (3, 1.6))
+"""Colour of the line at which a share is one half, and dash of those at which an end of its interval is."""
+
+
+@paper_style()
+@typed_arguments
+def phase_diagram(
+    shares: xr.Dataset,
+    x: str | None = None,
+    y: str | None = None,
+    *,
+    words: Sequence[str] = (),
+    where: Mapping[str, Any] | None = None,
+    width: float | None = None,
+) -> Figure:
+    """Draw how often each outcome is, over one parameter or more.
+
+    Over one, each outcome is a line with a band, its 95 % Wilson interval. Over two, each outcome is a map of cells,
+    one for each point that was run; between numbers, a line shows where its share is 1/2, and dashed lines where the
+    lower and the upper end of its interval are: the border lies between these. A third parameter has a row of maps for
+    each of its values. An axis is logarithmic where its values rise by factors. A point without systems is grey.
+
+    Args:
+        shares: From `tokendynamics.sweeps.fractions`: fraction, low and high over parameters and words, and total over
+            parameters.
+        x: The parameter of the horizontal axis; None for the first.
+        y: That of the vertical axis; None for the next, if there is one.
+        words: Which outcomes; empty for those that occur, at most six.
+        where: Values of further parameters, by name, at which the diagram is a section.
+        width: Width in inches; None for one printed column, or both.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ArgumentTypeError, ArgumentValueError: Not such a dataset, a parameter, value or outcome that it does not have,
+            a random design (which has points and no axes), or more parameters than can be drawn.
+
+    >>> from tokendynamics.sweeps import fractions
+    >>> codes = xr.DataArray([[0, 0, 3], [3, 3, 3]], dims=("scale", "draw"), coords={"scale": [0.5, 1.0]})
+    >>> figure = phase_diagram(fractions(xr.Dataset({"outcome": codes})))
+    >>> [line.get_label() for line in figure.axes[0].lines], figure.axes[0].lines[0].get_ydata().round(3).tolist()
+    (['zero', 'consensus'], [0.667, 0.0])
+    """
+    if where is not None and not isinstance(where, Mapping):
+        raise ArgumentTypeError(expected("where", "values by the names of parameters", shown(where)))
+    kind = _kind_of_words(shares)
+    chosen = _section(shares, kind, where or {})
+    names = _names(chosen, kind, x, y)
+    chosen = chosen.sel({kind: _words(shares, kind, words)})
+    axes = [parameter(name, _values(chosen, name)) for name in names]
+    chosen = chosen.isel({axis.name: axis.order for axis in axes}).transpose(*names, kind)
+    if len(axes) == 1:
+        return _curves(chosen, axes[0], kind, width or SINGLE)
+    return _maps(chosen, axes, kind, width or DOUBLE)
+
+
+def _kind_of_words(shares: xr.Dataset) -> str:
+    """Return the dim of the outcomes: that which the total does not have."""
+    if not {"fraction", "low", "high", "total"} <= set(shares):
+        wanted = "what tokendynamics.sweeps.fractions returns"
+        raise ArgumentTypeError(expected("shares", wanted, f"variables {', '.join(map(str, shares)) or 'none'}"))
+    further = [str(dim) for dim in shares.fraction.dims if dim not in shares.total.dims]
+    if len(further) != 1:
+        raise ArgumentTypeError(expected("shares", "one dim of words beyond those of total", str(further)))
+    return further[0]
+
+
+def _values(shares: xr.Dataset, name: str) -> np.ndarray:
+    return shares[name].values if name in shares.coords else np.arange(shares.sizes[name])
+
+
+def _section(shares: xr.Dataset, kind: str, where: Mapping[str, Any]) -> xr.Dataset:
+    for name, value in where.items():
+        _check_name("where", name, shares, kind)
+        values = _values(shares, name)
+        if values.dtype.kind in "iuf" and isinstance(value, int | float):
+            near = np.isclose(values, value, rtol=_NEAR, atol=0.0)
+        else:
+            near = values == value
+        if not np.any(near):
+            wanted = f"a value of {name}: {', '.join(map(str, values[:12]))}{', …' if len(values) > 12 else ''}"
+            raise ArgumentValueError(expected("where", wanted, shown(value)))
+        shares = shares.isel({name: int(np.argmax(near))})
+    return shares
+
+
+def _check_name(argument: str, name: str, shares: xr.Dataset, kind: str) -> None:
+    known = [str(dim) for dim in shares.fraction.dims if dim != kind]
+    if name not in known:
+        raise ArgumentValueError(expected(argument, f"one of {', '.join(known)}", repr(name)))
+
+
+def _names(shares: xr.Dataset, kind: str, x: str | None, y: str | None) -> list[str]:
+    """Return the parameters to draw over: x, y, and the one of the rows."""
+    dims = [str(dim) for dim in shares.fraction.dims if dim != kind]
+    if "point" in dims:
+        advice = "sort its points into bins first, or draw systems over its coordinates"
+        raise ArgumentValueError(expected("shares", "those of a grid", "a random design, which has no axes", advice))
+    for argument, name in (("x", x), ("y", y)):
+        if name is not None:
+            _check_name(argument, name, shares, kind)
+    if x is not None and x == y:
+        raise ArgumentValueError(expected("y", "another parameter than x", repr(y)))
+    first = [name for name in (x, y) if name is not None]
+    rest = [name for name in dims if name not in first]
+    names = [x or rest.pop(0), *([y] if y else []), *rest] if dims else []
+    if not 1 <= len(names) <= 3:
+        came = f"{len(names)}: {', '.join(names)}" if names else "none"
+        raise ArgumentValueError(expected("shares", "one to three parameters", came, "fix others with where="))
+    if len(names) == 3 and shares.sizes[names[2]] > _MOST_ROWS:
+        came = f"{shares.sizes[names[2]]} values of {names[2]}"
+        raise ArgumentValueError(expected("shares", f"at most {_MOST_ROWS} rows of maps", came, "fix one with where="))
+    return names
+
+
+def _words(shares: xr.Dataset, kind: str, words: Sequence[str]) -> list[str]:
+    known = [str(word) for word in shares[kind].values]
+    for word in words:
+        if word not in known:
+            raise ArgumentValueError(expected("words", f"of {', '.join(known)}", repr(word)))
+    if words:
+        return list(words)[: len(style.LINES)] if len(words) <= len(style.LINES) else _too_many(words)
+    counts = shares.fraction.sum([dim for dim in shares.fraction.dims if dim != kind])
+    found = [word for word in known if float(counts.sel({kind: word})) > 0]
+    most = sorted(found, key=lambda word: -float(counts.sel({kind: word})))[: len(style.LINES)]
+    return [word for word in found if word in most] or known[:1]
+
+
+def _too_many(words: Sequence[str]) -> list[str]:
+    raise ArgumentValueError(expected("words", f"at most {len(style.LINES)}", len(words)))
+
+
+def _curves(shares: xr.Dataset, axis: Parameter, kind: str, width: float) -> Figure:
+    figure, (panel,) = panels(width=width)
+    for word, (colour, dash) in zip(shares[kind].values, style.LINES, strict=False):
+        one = shares.sel({kind: word})
+        panel.fill_between(axis.places, one.low, one.high, fc=colour, ec="none", alpha=0.15)
+        mark = "o" if axis.words or len(axis.places) < 20 else ""
+        line = "none" if axis.words else dash
+        panel.plot(axis.places, one.fraction, color=colour, ls=line, marker=mark, ms=2.5, label=str(word))
+    panel.set(xlabel=axis.name, ylabel="share of systems", ylim=(-0.02, 1.02))
+    _scale(panel, axis, None)
+    figure.legend(loc="outside upper left", ncols=2, columnspacing=1.2)
+    return figure
+
+
+def _maps(shares: xr.Dataset, axes: Sequence[Parameter], kind: str, width: float) -> Figure:
+    words = [str(word) for word in shares[kind].values]
+    over = axes[2] if len(axes) == 3 else None
+    columns = len(words) if over is not None else 2 if len(words) == 4 else min(len(words), _SIDE_BY_SIDE)
+    rows = len(over.values) if over is not None else -(-len(words) // columns)
+    figure, spots = panels(columns, rows, width=width, height=max(2.0, 0.8 * width / max(columns, 2)) * rows + 0.3)
+    bordered = False
+    for number, spot in enumerate(spots):
+        if over is None and number >= len(words):
+            spot.remove()
+            continue
+        word = words[number % columns if over is not None else number]
+        one = shares.sel({kind: word})
+        title = word
+        if over is not None:
+            one = one.isel({over.name: number // columns})
+            title += f", {over.name} = {over.labels[number // columns]}"
+        spot.set_title(title)
+        bordered |= _map(spot, one, axes[0], axes[1])
+    _explain(figure, [spot for spot in spots if spot.figure is not None], bordered)
+    return figure
+
+
+def _map(panel: Axes, one: xr.Dataset, across: Parameter, up: Parameter) -> bool:
+    """Draw the cells of one outcome and the border of its half; tell whether it has one."""
+    panel.pcolormesh(
+        across.edges, up.edges, np.ma.masked_invalid(one.fraction.values.T), cmap=_COLOURS, norm=Normalize(0, 1)
+    )
+    panel.set_facecolor(_MISSING)
+    _scale(panel, across, up)
+    panel.set(xlabel=across.name, ylabel=up.name)
+    bordered = False
+    if not (across.words or up.words) and min(one.fraction.shape) > 1:
+        for name, dash in (("fraction", "solid"), ("low", UNSURE), ("high", UNSURE)):
+            numbers = np.ma.masked_invalid(one[name].values.T)
+            if numbers.count() and numbers.min() < _HALF < numbers.max():
+                width = 1.2 if name == "fraction" else 0.8
+                panel.contour(
+                    across.places,
+                    up.places,
+                    numbers,
+                    levels=[_HALF],
+                    colors=BORDER,
+                    linewidths=width,
+                    linestyles=[dash],
+                )
+                bordered = True
+    return bordered
+
+
+def _scale(panel: Axes, across: Parameter, up: Parameter | None) -> None:
+    for axis, which in ((across, panel.xaxis), (up, panel.yaxis)):
+        if axis is None:
+            continue
+        (panel.set_xscale if which is panel.xaxis else panel.set_yscale)("log" if axis.log else "linear")
+        if axis.words or len(axis.places) <= MOST_TICKS:
+            which.set_ticks(*ticks(axis))
+            which.set_ticks([], minor=True)
+    if up is not None:
+        panel.set(xlim=across.edges[[0, -1]], ylim=up.edges[[0, -1]])
+        panel.tick_params(which="both", top=False, right=False)
+        panel.spines[["top", "right"]].set_visible(True)
+
+
+def _explain(figure: Figure, spots: list[Axes], bordered: bool) -> None:
+    bar = figure.colorbar(ScalarMappable(Normalize(0, 1), _COLOURS), ax=spots, shrink=0.75, aspect=22, pad=0.02)
+    bar.set_label("share of systems", fontsize=7)
+    bar.outline.set_linewidth(0.4)
+    if bordered:
+        lines = [
+            Line2D([], [], color=BORDER, lw=1.2, label="share 1/2"),
+            Line2D([], [], color=BORDER, lw=0.8, ls=UNSURE, label="an end of its 95 % interval is 1/2"),
+        ]
+        figure.legend(handles=lines, loc="outside lower left", ncols=2)

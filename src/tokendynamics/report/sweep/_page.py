@@ -1,0 +1,149 @@
+"""Puts a sweep into one page: how often each outcome was, where, and how the runs ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import xarray as xr
+
+from tokendynamics.diagnosis._convention import Convention
+from tokendynamics.report.kit._figure import Section, Table, cells
+from tokendynamics.report.kit._page import render, write_page
+from tokendynamics.report.kit._text import count, written
+from tokendynamics.report.sweep._diagrams import diagrams
+from tokendynamics.report.sweep._shares import kind_of, together, words_of
+from tokendynamics.report.sweep._words import findings, ranges
+
+_LONGEST = 400
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a sweep found, counted.
+
+    Attributes:
+        title: What it is called.
+        shape: How many systems there are over what.
+        shares: Counts, shares and intervals of each outcome over the parameters, from `fractions`.
+        status: The same of the statuses.
+        again: How many systems were tried again.
+        systems: How many the design has; some of them may not have been run yet.
+        facts: What else is known, by name.
+        manifest: How to make it again.
+        files: Names of the data files beside the page.
+        notes: What is to be known of the diagrams.
+    """
+
+    title: str
+    shape: str
+    shares: xr.Dataset
+    status: xr.Dataset
+    again: int
+    systems: int
+    facts: tuple[tuple[str, str], ...] = ()
+    manifest: Mapping[str, Any] = field(default_factory=dict)
+    files: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def render_sweep(found: Findings) -> str:
+    """Return the whole page as HTML that needs nothing else; all text that came from a user is escaped.
+
+    Args:
+        found: What is shown; nothing is measured here.
+    """
+    run = int(found.status.total.sum())
+    missing = [] if run == found.systems else [f"Of {count(found.systems)} systems {count(run)} were run so far."]
+    said = missing + (findings(found.shares, found.status, found.again) if run else [])
+    return render(
+        "sweep.html.jinja",
+        title=f"{found.title}: how often does each outcome occur?",
+        verdict_title="What was found",
+        sections=_sections(found) if run else [],
+        conventions=_CONVENTIONS,
+        manifest={name: _shortened(value) for name, value in found.manifest.items()},
+        files=found.files,
+        scripts=("shared.js",),
+        sheets=("page.css",),
+        name=found.title,
+        shape=found.shape,
+        facts=[*ranges(found.shares), *found.facts],
+        findings=said,
+    )
+
+
+def write_sweep(found: Findings, path: str | Path, *, max_bytes: int | None = None) -> Path:
+    """Write the page as one file, whole or not at all; see `tokendynamics.report.write_report`.
+
+    Args:
+        found: See `render_sweep`.
+        path: The file to write; its folder is made if need be.
+        max_bytes: Refuse to write a page larger than this; None for no limit.
+
+    Returns:
+        The path written.
+
+    Raises:
+        ArgumentValueError: `path` is a folder, or the page would be larger than `max_bytes`.
+    """
+    return write_page(render_sweep(found), path, max_bytes=max_bytes)
+
+
+def _sections(found: Findings) -> list[Section]:
+    shown = diagrams(found.shares)
+    further = [str(axis) for axis in found.shares.total.dims if found.shares.sizes[axis] > 1][2:]
+    notes = [f"Systems of all values of {' and of '.join(further)} are counted together here."] if further else []
+    many = len(shown) > 1
+    parts = {"variants" if many else "figures": tuple(shown), "notes": (*notes, *found.notes)}
+    sections = [Section("where", "Where does each outcome occur?", **parts)] if shown else []
+    return [*sections, Section("ends", "How did the runs end?", tables=_tables(found))]
+
+
+def _tables(found: Findings) -> tuple[Table, ...]:
+    shown = [found.status] if kind_of(found.shares) == "status" else [found.shares, found.status]
+    return tuple(_table(shares) for shares in shown)
+
+
+def _table(shares: xr.Dataset) -> Table:
+    rows = []
+    for word in words_of(shares):
+        share = together(shares, word)
+        rows.append(cells([word, share.count, share.count / share.total, *share.interval]))
+    kind = kind_of(shares).capitalize()
+    return Table(f"{kind} of all systems, with 95 % intervals", (kind, "Systems", "Share", "Low", "High"), tuple(rows))
+
+
+def _shortened(value: Any) -> Any:
+    """Return an entry of the manifest with what is too long for a page left out: matrices, starts token by token."""
+    if isinstance(value, Mapping):
+        return {name: _shortened(each) for name, each in value.items()}
+    text = written(value)
+    return value if len(text) <= _LONGEST else f"{text[:_LONGEST].rsplit(',', 1)[0]}, …"
+
+
+_CONVENTIONS = (
+    Convention(
+        "Intervals",
+        "are Wilson’s, of 95 %, of the probability with which a system drawn at a point ends in that way",
+        "shares of few systems would look as sure as those of many",
+    ),
+    Convention(
+        "Along a parameter",
+        "systems of all values of the others are counted together, with the weight that the design gives them",
+        "an effect that is opposite at two values of another parameter would show, which cancels here: see the maps",
+    ),
+    Convention(
+        "What changes most",
+        "is the largest difference of any two values; it was looked for, so that of many values some differ by chance, "
+        "and intervals that just do not overlap are a weak sign",
+        "a difference would have to be named before the sweep",
+    ),
+    Convention(
+        "Undecided",
+        "is what neither rests nor has met at the end of its run; of these a longer run may decide some",
+        "they would be counted with an outcome that they have not reached",
+    ),
+)
