@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-pytest.importorskip("numba")
+njit = pytest.importorskip("numba").njit
 
 from tokendynamics.dynamics.engines.compiled._lanes import (
     WIDTH,
@@ -24,7 +24,6 @@ from tokendynamics.dynamics.engines.compiled._lanes import (
     dot,
     exp,
     fma,
-    function,
     holds,
     load,
     load_row,
@@ -42,6 +41,8 @@ from tokendynamics.dynamics.engines.compiled._lanes import (
 
 Array = np.ndarray
 
+compiled = njit(error_model="numpy")
+
 EPS = float(np.finfo(float).eps)
 ODD = np.array([0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 5e-324, -2.5e-308, 1.7e308, -1e-16, 3.0])
 
@@ -56,7 +57,7 @@ def pairs() -> tuple[Array, Array]:
     return x, y
 
 
-@function
+@compiled
 def _operations(x, y, found):
     array, place = room(24)
     for first in range(0, len(x), WIDTH):
@@ -122,7 +123,7 @@ def test_a_bound_does_not_hide_what_is_no_number():
     np.testing.assert_array_equal(found[16], 1.0)
 
 
-@function
+@compiled
 def _elementary(x, exponentials, logarithms):
     array, place = room(2)
     for first in range(0, len(x), WIDTH):
@@ -189,7 +190,7 @@ def test_rough_logarithms_are_right_to_a_ten_thousandth_over_six_hundred_decades
     np.testing.assert_allclose(elementary(x)[1], np.log(x), rtol=0, atol=1e-4)
 
 
-@function
+@compiled
 def _rows(features, first, second, matrices, factors, found):
     dim = len(features)
     array, place = room(dim * (dim + 3) + 2)
@@ -221,7 +222,7 @@ def _rows(features, first, second, matrices, factors, found):
     return array
 
 
-@function
+@compiled
 def _copy(found, row, place, count):
     for a in range(count):
         for lane in range(WIDTH):
@@ -262,7 +263,7 @@ def test_products_are_rounded_as_sums_of_products_may_be(dim: int):
         assert abs(Fraction(found[8, 0, lane]) - exact) <= dim * EPS * size
 
 
-@function
+@compiled
 def _places(count, found):
     array, place = room(count)
     # Where the first of the numbers behind the address stands in the array: found by writing one there.
