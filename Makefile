@@ -11,12 +11,18 @@ THREADS ?= 2
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(THREADS) --dist worksteal
 DEMO_OUT ?= diagnosis-smollm2
 PAPERS_OUT ?= papers-out
+BENCH_OUT ?= bench-out
 
 # The numerical tests as other processors would run them: `make portable-NAME` for one, `make test-portable` for all.
 # MKL_CBWR and MKL_ENABLE_INSTRUCTIONS: the first is what MKL heeds on AMD, the second on Intel.
 PROCESSORS := oldest avx2 avx512 two-threads other-rounding
 oldest := ATEN_CPU_CAPABILITY=default OPENBLAS_CORETYPE=Prescott MKL_CBWR=COMPATIBLE MKL_ENABLE_INSTRUCTIONS=SSE4_2
 avx2 := ATEN_CPU_CAPABILITY=avx2 OPENBLAS_CORETYPE=Haswell MKL_CBWR=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2
+# What the engine "compiled" is compiled for: other names than those of this kind of processor are errors.
+ifneq ($(filter x86_64 amd64 AMD64,$(shell uname -m)),)
+oldest += NUMBA_CPU_NAME=x86-64 NUMBA_CPU_FEATURES=+64bit,+sse2
+avx2 += NUMBA_CPU_NAME=haswell NUMBA_CPU_FEATURES=+64bit,+sse4.2,+avx,+avx2,+fma,+bmi,+bmi2,+lzcnt,+popcnt
+endif
 avx512 := ATEN_CPU_CAPABILITY=avx512 OPENBLAS_CORETYPE=$(AVX512_CORE) MKL_CBWR=AVX512 MKL_ENABLE_INSTRUCTIONS=AVX512
 two-threads := OMP_NUM_THREADS=2 OPENBLAS_NUM_THREADS=2 MKL_NUM_THREADS=2
 # Sums in another order and elementary functions with another last bit (tests/other_rounding.py): no machine's, and any.
@@ -38,7 +44,7 @@ help:
 	@echo "make test-all  every test"
 	@echo "make test-portable  the numerical tests as other processors round them (hours)"
 	@echo "make lint      ruff, pyright, import-linter, rings of imports, names and lengths"
-	@echo "make bench     speed and memory, as ratios measured in one run"
+	@echo "make bench     speed and memory, as ratios measured in one run, in $(BENCH_OUT); BENCH=--quick for less (docs/bench.md)"
 
 $(VENV): $(VENV)/.demo
 
@@ -97,7 +103,7 @@ $(VENV)/.bench: $(VENV)/.dev
 	@touch $@
 
 bench: $(VENV)/.bench
-	@$(BIN)/python -m bench --threads $(THREADS)
+	@$(BIN)/python -m bench --threads $(THREADS) --out $(BENCH_OUT) $(BENCH)
 
 clean:
 	rm -rf $(VENV)
