@@ -60,7 +60,7 @@ class Case:
             qk, matrix = Sinusoidal(qk, waves, 2 * waves, 0.3 * waves), np.eye(DIM)[:, :2]
             positions = RotaryPositions(matrix, matrix, scale=0.5)
         if self.kind == "jumping":
-            qk = Periodic(np.stack([qk, -qk]), 0.8)
+            qk = Periodic(np.random.default_rng(9).normal(size=(2, DIM, DIM)), 0.8)
         attention = Attention(qk, self.ov[:, None], causal=self.kind == "ellipsoid", positions=positions)
         return simulate(Flow(attention, spaces.get(self.kind, Sphere())), self.starts, times, **(OPTIONS | options))
 
