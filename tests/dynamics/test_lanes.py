@@ -1,0 +1,286 @@
+"""Eight numbers side by side: every operation against NumPy's, on ordinary, infinite and missing numbers."""
+
+from __future__ import annotations
+
+import math
+from decimal import Context, Decimal
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba")
+
+from tokendynamics.dynamics.engines.compiled._lanes import (
+    WIDTH,
+    absolute,
+    added,
+    any_of,
+    at_least,
+    behind,
+    broadcast,
+    chosen,
+    combined,
+    dot,
+    exp,
+    fma,
+    function,
+    holds,
+    load,
+    load_row,
+    matrix_times,
+    room,
+    rough_log,
+    scaled,
+    select,
+    sqrt,
+    store,
+    store_row,
+    transpose_times,
+    zeros,
+)
+
+Array = np.ndarray
+
+EPS = float(np.finfo(float).eps)
+ODD = np.array([0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 5e-324, -2.5e-308, 1.7e308, -1e-16, 3.0])
+
+
+def pairs() -> tuple[Array, Array]:
+    """All pairs of odd numbers, and ordinary ones of many sizes."""
+    rng = np.random.default_rng(0)
+    sizes = rng.normal(size=(2, 1024)) * 10.0 ** rng.integers(-150, 150, size=(2, 1024))
+    odd = np.array([[one, other] for one in ODD for other in ODD]).T
+    x, y = np.concatenate([odd, sizes, rng.normal(size=(2, 400))], axis=1)
+    assert len(x) % WIDTH == 0
+    return x, y
+
+
+@function
+def _operations(x, y, found):
+    array, place = room(24)
+    for first in range(0, len(x), WIDTH):
+        for lane in range(WIDTH):
+            place[lane], place[WIDTH + lane] = x[first + lane], y[first + lane]
+        a, b = load(place, 0), load(place, 1)
+        less, more = a < b, a >= 1.0
+        store(place, 2, a + b)
+        store(place, 3, a - b)
+        store(place, 4, a * b)
+        store(place, 5, a / b)
+        store(place, 6, -a)
+        store(place, 7, absolute(a))
+        store(place, 8, sqrt(a))
+        store(place, 9, at_least(a, b))
+        store(place, 10, 2.0 - a)
+        store(place, 11, a * 3)
+        store(place, 12, select(less, a, b))
+        store(place, 13, select(a <= b, 1.0, 0.0))
+        store(place, 14, select(a > b, 1.0, 0.0))
+        store(place, 15, select(more, 1.0, 0.0))
+        store(place, 16, select(less & more, 1.0, 0.0))
+        store(place, 17, select(less | more, 1.0, 0.0))
+        store(place, 18, select(~less, 1.0, 0.0))
+        store(place, 19, 1.0 if any_of(less & more) else 0.0)
+        store(place, 20, broadcast(x[first]))
+        store(place, 21, fma(a, b, 0.5))
+        store(place, 22, 7.0)
+        for lane in range(WIDTH):
+            place[23 * WIDTH + lane] = 1.0 if holds(less, lane) else 0.0
+        for row in range(found.shape[0]):
+            for lane in range(WIDTH):
+                found[row, first + lane] = place[(row + 2) * WIDTH + lane]
+    return array
+
+
+def test_operators_are_those_of_numpy_in_every_lane():
+    x, y = pairs()
+    found = np.empty((22, len(x)))
+    _operations(x, y, found)
+    with np.errstate(all="ignore"):
+        less, more, crossed = x < y, x >= 1, ((x < y) & (x >= 1)).reshape(-1, WIDTH).any(axis=1)
+        wanted = [
+            x + y, x - y, x * y, x / y, -x, abs(x), np.sqrt(x), np.where(x < y, y, x), 2 - x, 3 * x,
+            np.where(less, x, y), x <= y, x > y, more, less & more, less | more, ~less, np.repeat(crossed, WIDTH),
+            np.repeat(x[::WIDTH], WIDTH), None, np.full(len(x), 7.0), less,
+        ]  # fmt: skip
+        for row, numbers in enumerate(wanted):
+            if numbers is not None:
+                np.testing.assert_array_equal(found[row], numbers, err_msg=f"operation {row}")
+                zero = found[row] == 0
+                np.testing.assert_array_equal(np.signbit(found[row][zero]), np.signbit(np.asarray(numbers)[zero]))
+        # Rounded once or twice, as the processor has it.
+        np.testing.assert_allclose(found[19], x * y + 0.5, rtol=4 * EPS, atol=EPS)
+
+
+def test_a_bound_does_not_hide_what_is_no_number():
+    found = np.empty((22, WIDTH))
+    _operations(np.full(WIDTH, np.nan), np.zeros(WIDTH), found)
+    assert np.isnan(found[7]).all()
+    # Nothing is less than it, nor more, nor equal.
+    np.testing.assert_array_equal(found[[11, 12, 13, 14, 15, 17, 21]], 0.0)
+    np.testing.assert_array_equal(found[16], 1.0)
+
+
+@function
+def _elementary(x, exponentials, logarithms):
+    array, place = room(2)
+    for first in range(0, len(x), WIDTH):
+        for lane in range(WIDTH):
+            place[lane] = x[first + lane]
+        number = load(place, 0)
+        store(place, 0, exp(number))
+        store(place, 1, rough_log(number))
+        for lane in range(WIDTH):
+            exponentials[first + lane], logarithms[first + lane] = place[lane], place[WIDTH + lane]
+    return array
+
+
+def elementary(x: Array) -> tuple[Array, Array]:
+    """Exponentials and rough logarithms of numbers, as many as fill lanes."""
+    full = np.concatenate([x, np.ones(-len(x) % WIDTH)])
+    exponentials, logarithms = np.empty_like(full), np.empty_like(full)
+    _elementary(full, exponentials, logarithms)
+    return exponentials[: len(x)], logarithms[: len(x)]
+
+
+def exponents() -> Array:
+    """Where e^x is a normal number: everywhere, near nought, and on both sides of where the reduction rounds."""
+    rng = np.random.default_rng(1)
+    halves = (np.arange(-1021, 1022) + 0.5) * math.log(2)
+    edges = np.concatenate([halves * (1 + step * EPS) for step in range(-4, 5)])
+    small = rng.normal(size=20_000) * 10.0 ** rng.uniform(-320, 0, size=20_000)
+    x = np.concatenate([rng.uniform(-708, 709, size=200_000), rng.uniform(-1, 1, size=50_000), edges, small, ODD[:4]])
+    return x[(x >= -708) & (x <= 709)]
+
+
+@pytest.mark.skipif(np.finfo(np.longdouble).nmant < 60, reason="no longer format to compare with")
+def test_exponentials_are_within_a_unit_in_the_last_place():
+    x = exponents()
+    found, exact = elementary(x)[0], np.exp(x.astype(np.longdouble))
+    units = np.abs(found.astype(np.longdouble) - exact) / np.spacing(exact.astype(np.float64))
+    assert units.max() <= 1, (x[units.argmax()], units.max())
+
+
+def test_exponentials_are_within_a_unit_in_the_last_place_in_forty_digits():
+    x = np.random.default_rng(2).choice(exponents(), size=400)
+    x = np.concatenate([x, [-708.0, 709.0, 0.5 * math.log(2), -0.5 * math.log(2)]])
+    digits = Context(prec=40)
+    for number, found in zip(x, elementary(x)[0], strict=True):
+        exact = digits.exp(Decimal(float(number)))
+        unit = Decimal(float(np.spacing(float(exact))))
+        assert abs(Decimal(float(found)) - exact) <= unit, number
+
+
+def test_exponentials_stop_at_their_bound_and_keep_what_is_no_number():
+    x = np.array([0.0, -0.0, -708.0, -708.5, -1e300, -np.inf, np.nan, -np.nan])
+    found = elementary(x)[0]
+    np.testing.assert_array_equal(found[:2], 1.0)
+    np.testing.assert_array_equal(found[3:6], found[2])
+    assert found[2] == pytest.approx(math.exp(-708), rel=EPS)
+    assert np.isnan(found[6:]).all()
+
+
+def test_rough_logarithms_are_right_to_a_ten_thousandth_over_six_hundred_decades():
+    rng = np.random.default_rng(3)
+    x = 10.0 ** rng.uniform(-300, 300, size=100_000)
+    powers = 2.0 ** np.arange(-1000, 1000)
+    x = np.concatenate([x, powers, np.nextafter(powers, 0), np.linspace(0.5, 2, 10_000)])
+    np.testing.assert_allclose(elementary(x)[1], np.log(x), rtol=0, atol=1e-4)
+
+
+@function
+def _rows(features, first, second, matrices, factors, found):
+    dim = len(features)
+    array, place = room(dim * (dim + 3) + 2)
+    other, square, out = behind(place, dim), behind(place, 2 * dim), behind(place, dim * (dim + 2))
+    for lane in range(WIDTH):
+        for a in range(dim):
+            place[WIDTH * a + lane], other[WIDTH * a + lane] = first[a, lane], second[a, lane]
+            for b in range(dim):
+                square[WIDTH * (a * dim + b) + lane] = matrices[a, b, lane]
+    x, y = load_row(features, place, 0), load_row(features, place, dim)
+    factor = load(place, 1)
+    rows = (
+        added(factor, x, y),
+        added(2.5, x, y),
+        scaled(factor, x),
+        scaled(-0.5, x),
+        chosen(load(place, 0) < 0.0, x, y),
+        matrix_times(square, 0, x),
+        transpose_times(square, 0, x),
+        zeros(features),
+    )
+    for number in range(len(rows)):
+        store_row(out, 0, rows[number])
+        _copy(found, number, out, dim)
+    store(out, 0, dot(x, y))
+    # Every second entry of the first row and then of the second: a stride, as from stage to stage.
+    store(out, 1, combined(factors, place, 1, 2))
+    _copy(found, len(rows), out, 2)
+    return array
+
+
+@function
+def _copy(found, row, place, count):
+    for a in range(count):
+        for lane in range(WIDTH):
+            found[row, a, lane] = place[WIDTH * a + lane]
+
+
+@pytest.mark.parametrize("dim", [2, 5])
+def test_rows_are_the_vectors_of_linear_algebra_in_every_lane(dim: int):
+    rng = np.random.default_rng(dim)
+    x, y, matrices = rng.normal(size=(dim, WIDTH)), rng.normal(size=(dim, WIDTH)), rng.normal(size=(dim, dim, WIDTH))
+    # What one lane holds does not reach the others.
+    x[:, 3], y[0, 5] = np.nan, np.inf
+    factors, found = (0.3, -1.7), np.empty((9, dim, WIDTH))
+    _rows((0,) * dim, x, y, matrices, factors, found)
+    with np.errstate(invalid="ignore"):
+        wanted = [
+            x[1] * x + y, 2.5 * x + y, x[1] * x, -0.5 * x, np.where(x[0] < 0, x, y),
+            np.einsum("abl,bl->al", matrices, x), np.einsum("bal,bl->al", matrices, x), np.zeros((dim, WIDTH)),
+        ]  # fmt: skip
+        for row, numbers in enumerate(wanted):
+            np.testing.assert_allclose(found[row], numbers, rtol=0, atol=8 * dim * EPS, err_msg=f"operation {row}")
+        np.testing.assert_allclose(found[8, 0], (x * y).sum(axis=0), rtol=0, atol=8 * dim * EPS)
+        both = np.concatenate([x, y])
+        np.testing.assert_allclose(found[8, 1], 0.3 * both[1] - 1.7 * both[3], rtol=0, atol=8 * EPS)
+
+
+@pytest.mark.parametrize("dim", [5])
+def test_products_are_rounded_as_sums_of_products_may_be(dim: int):
+    """No more than a rounding for each product and sum, also where nearly everything cancels."""
+    rng = np.random.default_rng(7)
+    x, y = rng.normal(size=(dim, WIDTH)), rng.normal(size=(dim, WIDTH))
+    x[-1] = -(x[:-1] * y[:-1]).sum(axis=0) / y[-1]
+    found = np.empty((9, dim, WIDTH))
+    _rows((0,) * dim, x, y, rng.normal(size=(dim, dim, WIDTH)), (0.3, -1.7), found)
+    for lane in range(WIDTH):
+        exact = sum(Fraction(one) * Fraction(other) for one, other in zip(x[:, lane], y[:, lane], strict=True))
+        size = float(np.abs(x[:, lane] * y[:, lane]).sum())
+        assert abs(Fraction(found[8, 0, lane]) - exact) <= dim * EPS * size
+
+
+@function
+def _places(count, found):
+    array, place = room(count)
+    # Where the first of the numbers behind the address stands in the array: found by writing one there.
+    place[0] = 1.0
+    for number in range(len(array)):
+        if array[number] == 1.0:
+            found[0] = array.ctypes.data + 8 * number
+            found[1] = len(array) - number
+            break
+    place[0] = 0.0
+    return array
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 1000])
+def test_memory_for_lanes_is_aligned_empty_and_large_enough(count: int):
+    found = np.zeros(2, dtype=np.int64)
+    for _ in range(20):
+        array = _places(count, found)
+        assert not array.any()
+        assert found[0] % (8 * WIDTH) == 0
+        assert found[1] >= WIDTH * count
