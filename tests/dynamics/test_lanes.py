@@ -9,38 +9,41 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-pytest.importorskip("numba")
+njit = pytest.importorskip("numba").njit
 
 from tokendynamics.dynamics.engines.compiled._lanes import (
     WIDTH,
     absolute,
-    added,
     any_of,
     at_least,
     behind,
     broadcast,
-    chosen,
-    combined,
-    dot,
     exp,
     fma,
-    function,
     holds,
     load,
-    load_row,
-    matrix_times,
     room,
     rough_log,
-    scaled,
     select,
     sqrt,
     store,
+)
+from tokendynamics.dynamics.engines.compiled._rows import (
+    added,
+    chosen,
+    combined,
+    dot,
+    load_row,
+    matrix_times,
+    scaled,
     store_row,
     transpose_times,
     zeros,
 )
 
 Array = np.ndarray
+
+compiled = njit(error_model="numpy")
 
 EPS = float(np.finfo(float).eps)
 ODD = np.array([0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 5e-324, -2.5e-308, 1.7e308, -1e-16, 3.0])
@@ -56,7 +59,7 @@ def pairs() -> tuple[Array, Array]:
     return x, y
 
 
-@function
+@compiled
 def _operations(x, y, found):
     array, place = room(24)
     for first in range(0, len(x), WIDTH):
@@ -122,7 +125,7 @@ def test_a_bound_does_not_hide_what_is_no_number():
     np.testing.assert_array_equal(found[16], 1.0)
 
 
-@function
+@compiled
 def _elementary(x, exponentials, logarithms):
     array, place = room(2)
     for first in range(0, len(x), WIDTH):
@@ -189,7 +192,7 @@ def test_rough_logarithms_are_right_to_a_ten_thousandth_over_six_hundred_decades
     np.testing.assert_allclose(elementary(x)[1], np.log(x), rtol=0, atol=1e-4)
 
 
-@function
+@compiled
 def _rows(features, first, second, matrices, factors, found):
     dim = len(features)
     array, place = room(dim * (dim + 3) + 2)
@@ -201,31 +204,26 @@ def _rows(features, first, second, matrices, factors, found):
                 square[WIDTH * (a * dim + b) + lane] = matrices[a, b, lane]
     x, y = load_row(features, place, 0), load_row(features, place, dim)
     factor = load(place, 1)
-    rows = (
-        added(factor, x, y),
-        added(2.5, x, y),
-        scaled(factor, x),
-        scaled(-0.5, x),
-        chosen(load(place, 0) < 0.0, x, y),
-        matrix_times(square, 0, x),
-        transpose_times(square, 0, x),
-        zeros(features),
-    )
-    for number in range(len(rows)):
-        store_row(out, 0, rows[number])
-        _copy(found, number, out, dim)
-    store(out, 0, dot(x, y))
+    _copy(found, 0, out, added(factor, x, y))
+    _copy(found, 1, out, added(2.5, x, y))
+    _copy(found, 2, out, scaled(factor, x))
+    _copy(found, 3, out, scaled(-0.5, x))
+    _copy(found, 4, out, chosen(load(place, 0) < 0.0, x, y))
+    _copy(found, 5, out, matrix_times(square, 0, x))
+    _copy(found, 6, out, transpose_times(square, 0, x))
+    _copy(found, 7, out, zeros(features))
     # Every second entry of the first row and then of the second: a stride, as from stage to stage.
-    store(out, 1, combined(factors, place, 1, 2))
-    _copy(found, len(rows), out, 2)
+    pair = (dot(x, y), combined(factors, place, 1, 2))
+    _copy(found, 8, out, pair)
     return array
 
 
-@function
-def _copy(found, row, place, count):
-    for a in range(count):
+@compiled
+def _copy(found, number, place, row):
+    store_row(place, 0, row)
+    for a in range(len(row)):
         for lane in range(WIDTH):
-            found[row, a, lane] = place[WIDTH * a + lane]
+            found[number, a, lane] = place[WIDTH * a + lane]
 
 
 @pytest.mark.parametrize("dim", [2, 5])
@@ -262,7 +260,7 @@ def test_products_are_rounded_as_sums_of_products_may_be(dim: int):
         assert abs(Fraction(found[8, 0, lane]) - exact) <= dim * EPS * size
 
 
-@function
+@compiled
 def _places(count, found):
     array, place = room(count)
     # Where the first of the numbers behind the address stands in the array: found by writing one there.
