@@ -17,6 +17,11 @@ PAPERS_OUT ?= papers-out
 PROCESSORS := oldest avx2 avx512 two-threads other-rounding
 oldest := ATEN_CPU_CAPABILITY=default OPENBLAS_CORETYPE=Prescott MKL_CBWR=COMPATIBLE MKL_ENABLE_INSTRUCTIONS=SSE4_2
 avx2 := ATEN_CPU_CAPABILITY=avx2 OPENBLAS_CORETYPE=Haswell MKL_CBWR=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2
+# What the engine "compiled" is compiled for: other names than those of this kind of processor are errors.
+ifneq ($(filter x86_64 amd64 AMD64,$(shell uname -m)),)
+oldest += NUMBA_CPU_NAME=x86-64 NUMBA_CPU_FEATURES=+64bit,+sse2
+avx2 += NUMBA_CPU_NAME=haswell NUMBA_CPU_FEATURES=+64bit,+sse4.2,+avx,+avx2,+fma,+bmi,+bmi2,+lzcnt,+popcnt
+endif
 avx512 := ATEN_CPU_CAPABILITY=avx512 OPENBLAS_CORETYPE=$(AVX512_CORE) MKL_CBWR=AVX512 MKL_ENABLE_INSTRUCTIONS=AVX512
 two-threads := OMP_NUM_THREADS=2 OPENBLAS_NUM_THREADS=2 MKL_NUM_THREADS=2
 # Sums in another order and elementary functions with another last bit (tests/other_rounding.py): no machine's, and any.

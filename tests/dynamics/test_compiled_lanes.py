@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-pytest.importorskip("numba")
-
 from tokendynamics.attention import Attention, RotaryPositions, Sinusoidal
 from tokendynamics.dynamics import Flow, Trajectory, simulate
 from tokendynamics.dynamics.events import AtRest, Consensus, NormAbove

@@ -8,8 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-
-njit = pytest.importorskip("numba").njit
+from numba import njit
 
 from tokendynamics.dynamics.engines.compiled._lanes import (
     WIDTH,
