@@ -1,4 +1,4 @@
-"""Runs the benchmarks and prints one table; ``python -m bench --only spectra`` runs one of them."""
+"""Runs the benchmarks and prints their tables; ``python -m bench --only spectra`` runs one of them."""
 
 from __future__ import annotations
 
@@ -6,15 +6,34 @@ import argparse
 import os
 import platform
 import sys
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 import torch
 from rich.console import Console
 from rich.table import Table
 
-from bench import auditing, circuits, comparing, levers, passing, reading, reporting, simulating, spectra, tracing
-from bench.measure import Comparison
+from bench import (
+    auditing,
+    circuits,
+    comparing,
+    growing,
+    lanes,
+    levers,
+    passing,
+    reading,
+    reporting,
+    simulating,
+    spectra,
+    sweeping,
+    tracing,
+)
+from bench.measure import Comparison, Cost, Row
+from bench.writing import COMPARISONS, COSTS, comparison_cells, cost_cells, write
 
-BENCHMARKS = {
+NETWORKS: dict[str, Callable[[], Iterable[Row]]] = {
     "spectra": spectra.run,
     "tracing": tracing.run,
     "levers": levers.run,
@@ -23,39 +42,74 @@ BENCHMARKS = {
     "passing": passing.run,
     "auditing": auditing.run,
     "reporting": reporting.run,
-    "simulating": simulating.run,
     "circuits": circuits.run,
 }
+FLOWS: dict[str, Callable[[bool], Iterable[Row]]] = {
+    "simulating": simulating.run,
+    "lanes": lanes.run,
+    "sweeping": sweeping.run,
+    "growing": growing.run,
+}
+PEERS = ("numpy", "scipy", "torch", "numba", "torchdiffeq", "torchode", "diffrax", "jax")
 
 
 def main() -> int:
-    """Print the table; exit with 1 when a target is missed."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", choices=BENCHMARKS, action="append", help="a benchmark to run; may be repeated")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="PyTorch threads")
-    arguments = parser.parse_args()
+    """Print the tables; exit with 1 when a target is missed."""
+    arguments = _arguments()
     torch.set_num_threads(arguments.threads)
     console = Console(width=max(Console().width, 150), highlight=False)
-    machine = f"{platform.machine()}, {os.cpu_count()} cores, {arguments.threads} threads, torch {torch.__version__}"
-    console.print(f"Ratios from alternating runs in this process ({machine}); times are no results.")
-    rows: list[Comparison] = []
-    for name in arguments.only or BENCHMARKS:
+    machine = _machine(arguments.threads, arguments.quick)
+    words = ", ".join(f"{name} {value}" for name, value in machine.items())
+    console.print(f"Ratios from alternating runs in this process ({words}); times are no results.")
+    works = {name: partial(work, arguments.quick) for name, work in FLOWS.items()}
+    works |= {} if arguments.quick and not arguments.only else NETWORKS
+    rows: list[Row] = []
+    for name in arguments.only or works:
         console.print(f"running {name} …")
-        rows.extend(BENCHMARKS[name]())
-    console.print(_table(rows))
-    return 0 if all(row.met for row in rows) else 1
+        rows.extend((works | NETWORKS)[name]())
+    console.print(_table(COSTS, [cost_cells(row) for row in rows if isinstance(row, Cost)]))
+    console.print(_table(COMPARISONS, [comparison_cells(row) for row in rows if isinstance(row, Comparison)]))
+    if arguments.out is not None:
+        write(arguments.out, machine, rows)
+        console.print(f"written to {arguments.out}")
+    return 0 if all(row.met for row in rows if isinstance(row, Comparison)) else 1
 
 
-def _table(rows: list[Comparison]) -> Table:
-    table = Table()
-    for column in ("workload", "ours", "other", "ratio", "lowest–highest", "target", "met", "error"):
-        table.add_column(column)
-    for row in rows:
-        spread = f"{row.spread[0]:.2f}–{row.spread[1]:.2f}"
-        ours, other = (f"{value:.4g} {row.unit}" for value in (row.ours, row.other))
-        table.add_row(
-            row.workload, ours, other, f"{row.ratio:.2f}", spread, row.target, "yes" if row.met else "NO", row.error
-        )
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", choices=[*FLOWS, *NETWORKS], action="append", help="one to run; may be repeated")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="PyTorch threads")
+    parser.add_argument("--out", type=Path, help="folder for bench.json, bench.md and the curves")
+    quick = f"fewer and smaller runs, and of {', '.join(NETWORKS)} none: minutes"
+    parser.add_argument("--quick", action="store_true", help=quick)
+    return parser.parse_args()
+
+
+def _machine(threads: int, quick: bool) -> dict[str, str]:
+    """What the numbers were measured on and with."""
+    found = {"processor": _processor(), "cores": str(os.cpu_count()), "threads": str(threads), "quick": str(quick)}
+    found["python"] = platform.python_version()
+    for name in PEERS:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0]} ({platform.machine()})" if names else platform.machine()
+
+
+def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> Table:
+    table = Table(*head)
+    for line in lines:
+        table.add_row(*line)
     return table
 
 

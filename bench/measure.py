@@ -35,6 +35,61 @@ class Comparison:
     unit: str = "s"
 
 
+@dataclass(frozen=True)
+class Cost:
+    """What one solver costs on one workload, at the error asked for.
+
+    Attributes:
+        workload: By name.
+        solver: By name.
+        systems: How many it was timed on.
+        rtol: Tolerance at which it met the error.
+        error: Its largest difference to the reference.
+        right: Whether it met the error and arrived.
+        milliseconds: Processor time for a system, median.
+        spread: Lowest and highest of them.
+        right_hand_sides: For a system; NaN where nobody counts them.
+        peak: MB that the run adds to the resident memory of a process in which it has run with few systems.
+        first: Seconds of processor time that a first call takes more than a second one, its imports included.
+        cached: The same with what was compiled before on the disk; None where nothing is kept there.
+    """
+
+    workload: str
+    solver: str
+    systems: int
+    rtol: float
+    error: float
+    right: bool
+    milliseconds: float
+    spread: tuple[float, float]
+    right_hand_sides: float
+    peak: float
+    first: float
+    cached: float | None
+
+
+@dataclass(frozen=True)
+class Curve:
+    """How a cost grows.
+
+    Attributes:
+        title: What is drawn.
+        along: What grows, and its unit in words.
+        at: Where it was measured.
+        costs: For each line its name and the costs there, median of the rounds.
+        unit: Of the costs.
+    """
+
+    title: str
+    along: str
+    at: list[float]
+    costs: dict[str, list[float]]
+    unit: str
+
+
+Row = Comparison | Cost | Curve
+
+
 def alternate(ours: Callable[[], object], other: Callable[[], object], rounds: int) -> list[tuple[float, float]]:
     """Seconds of (ours, other) per round, after one round that is not counted."""
     return [(taken["ours"], taken["other"]) for taken in rounds_of({"ours": ours, "other": other}, rounds)]

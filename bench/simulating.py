@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bench.flows import long_sequence, many_small, metastable, wide
-from bench.measure import Comparison
+from bench.measure import Comparison, Cost
 
 
-def run() -> Iterator[Comparison]:
+def run(quick: bool = False) -> Iterator[Comparison | Cost]:
     """The four workloads, the quickest first."""
     for workload in (long_sequence, metastable, many_small, wide):
-        yield from workload.run()
+        yield from workload.run(quick)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from bench.flows.peers import Solver
+from bench.flows.peers import Solved, Solver
 from bench.measure import Comparison, rounds_of
 
 RUNG = 10**0.25
@@ -21,16 +21,31 @@ class Contender:
     """A solver and how many systems it is timed on.
 
     Attributes:
-        name: In the table.
-        solver: None where the package is not installed.
+        name: In the tables.
+        make: Imports and builds the solver; None where the package is not installed.
         systems: Enough for a steady time per system; solvers that step systems together get them in such batches.
-        at_least: How many times faster ours must be; None where this is only told.
+        alone: Whether what it does to a system hangs on that system alone, so that a few say what tolerance it needs.
     """
 
     name: str
-    solver: Solver | None
+    make: Callable[[], Solver] | None
     systems: int
-    at_least: float | None = None
+    alone: bool = False
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What takes part in a race, as a process of its own can build it too.
+
+    Attributes:
+        starts: (system, token, dim).
+        horizon: Time to which the runs that are timed go.
+        contenders: The solvers.
+    """
+
+    starts: Tensor
+    horizon: float
+    contenders: list[Contender]
 
 
 @dataclass(frozen=True)
@@ -39,19 +54,19 @@ class Race:
 
     Attributes:
         workload: In words.
-        starts: (system, token, dim).
+        entry: Who takes part.
         checked: Time at which errors are measured.
         exact: The states of the first systems then.
-        horizon: Time to which the runs that are timed go.
         arrived: Whether the states at the horizon are what the run was for, and that in words.
+        loosest: Tolerance from which on no looser one is tried.
     """
 
     workload: str
-    starts: Tensor
+    entry: Entry
     checked: float
     exact: Tensor
-    horizon: float
     arrived: Callable[[Tensor], tuple[bool, str]] = lambda states: (True, "")
+    loosest: float = 0.1
 
     def error(self, states: Tensor) -> float:
         """The largest difference to the reference, in any entry."""
@@ -67,15 +82,36 @@ class Tuned:
     error: float
 
 
+@dataclass(frozen=True)
+class Timed:
+    """A solver's run at equal error.
+
+    Attributes:
+        contender: Whose.
+        setting: The tolerance at which it was run, and the error there.
+        seconds: Processor time for a system, of each round.
+        solved: What it found at the horizon.
+        right: Whether it met the error and arrived.
+        words: That in words.
+    """
+
+    contender: Contender
+    setting: Tuned
+    seconds: list[float]
+    solved: Solved
+    right: bool
+    words: str
+
+
 def tuned(race: Race, solver: Solver, systems: int, wanted: float) -> Tuned:
     """The loosest of tolerances a quarter of a decade apart whose error is at most `wanted`."""
 
     def at(rtol: float) -> Tuned:
-        return Tuned(rtol, race.error(solver(race.starts[:systems], race.checked, rtol)))
+        return Tuned(rtol, race.error(solver(race.entry.starts[:systems], race.checked, rtol).states))
 
     best = at(wanted)
     if best.error <= wanted:
-        while best.rtol < 0.1 and (looser := at(best.rtol * RUNG)).error <= wanted:
+        while best.rtol < race.loosest and (looser := at(best.rtol * RUNG)).error <= wanted:
             best = looser
         return best
     while not best.error <= wanted and best.rtol > TIGHTEST:
@@ -83,58 +119,59 @@ def tuned(race: Race, solver: Solver, systems: int, wanted: float) -> Tuned:
     return best
 
 
-def run(race: Race, ours: Contender, others: list[Contender], wanted: float, rounds: int) -> Iterator[Comparison]:
-    """Time all solvers in turn and compare CPU time per system; ``at_least`` targets need the error met as well.
+def run(race: Race, wanted: float, rounds: int) -> dict[str, Timed]:
+    """Time all solvers that are installed, in turn, each at the loosest tolerance at which it is right enough.
 
     CPU time and not the clock's, so that threads are paid for: the comparison is per core.
     """
-    solvers = {one: one.solver for one in (ours, *others) if one.solver is not None}
-    settings = {one.name: tuned(race, solver, _tuning(one, race), wanted) for one, solver in solvers.items()}
-    ends: dict[str, Tensor] = {}
+    entry = race.entry
+    solvers = {one.name: (one, one.make()) for one in entry.contenders if one.make is not None}
+    settings = {name: tuned(race, solver, _tuning(one, race), wanted) for name, (one, solver) in solvers.items()}
+    found: dict[str, Solved] = {}
 
     def work(one: Contender, solver: Solver) -> Callable[[], object]:
         def solve() -> None:
-            ends[one.name] = solver(race.starts[: one.systems], race.horizon, settings[one.name].rtol)
+            found[one.name] = solver(entry.starts[: one.systems], entry.horizon, settings[one.name].rtol)
 
         return solve
 
-    works = {one.name: work(one, solver) for one, solver in solvers.items()}
-    # Tuning has warmed up every solver at the shapes that are timed.
+    works = {name: work(one, solver) for name, (one, solver) in solvers.items()}
+    # Tuning has warmed up every solver, those that are compiled for a number of systems at that number.
     seconds = rounds_of(works, rounds, uncounted=0, clock=time.process_time)
-    per_system = {one.name: [taken[one.name] / one.systems for taken in seconds] for one in solvers}
-    for other in others:
-        workload = f"{race.workload}, to error {wanted:.0e}, {ours.name} against {other.name}"
-        if other.solver is None:
-            yield _skipped(workload)
-            continue
-        ratings = [_rated(race, settings[one.name], ends[one.name], one, wanted) for one in (ours, other)]
-        right, words = all(good for good, _ in ratings), "; ".join(said for _, said in ratings)
-        yield _compared(workload, per_system[ours.name], per_system[other.name], other.at_least, right, words)
+    return {
+        name: _timed(race, one, settings[name], [taken[name] / one.systems for taken in seconds], found[name], wanted)
+        for name, (one, _) in solvers.items()
+    }
+
+
+def against(
+    race: Race, timed: dict[str, Timed], wanted: float, one: str, other: str, at_least: float | None
+) -> Comparison:
+    """Compare processor time for a system; an ``at_least`` target needs both to have met the error."""
+    workload = f"{race.workload}, to error {wanted:.0e}, {one} against {other}"
+    if one not in timed or other not in timed:
+        return _skipped(workload)
+    mine, theirs = timed[one], timed[other]
+    ratios = [slow / fast for fast, slow in zip(mine.seconds, theirs.seconds, strict=True)]
+    ratio = statistics.median(ratios)
+    target = "none: told" if at_least is None else f"≥ {at_least:g} × faster"
+    met = at_least is None or (mine.right and theirs.right and ratio >= at_least)
+    medians = (1e3 * statistics.median(each.seconds) for each in (mine, theirs))
+    words = f"{mine.words}; {theirs.words}"
+    return Comparison(workload, *medians, ratio, (min(ratios), max(ratios)), target, met, words, "ms/system")
 
 
 def _tuning(one: Contender, race: Race) -> int:
-    # Ours steps every system by itself: how many there are changes no tolerance.
-    return len(race.exact) if one.name == "ours" else one.systems
+    return min(len(race.exact), one.systems) if one.alone else one.systems
 
 
-def _rated(race: Race, setting: Tuned, ends: Tensor, one: Contender, wanted: float) -> tuple[bool, str]:
+def _timed(race: Race, one: Contender, setting: Tuned, seconds: list[float], solved: Solved, wanted: float) -> Timed:
     """Whether a solver is right enough, and its error in words."""
-    error = race.error(ends) if race.horizon == race.checked else setting.error
-    arrived, words = race.arrived(ends)
+    error = race.error(solved.states) if race.entry.horizon == race.checked else setting.error
+    arrived, words = race.arrived(solved.states)
     said = f"{one.name} {error:.1e} at rtol {setting.rtol:.1e}, {one.systems} systems"
-    return arrived and error <= wanted, f"{said}, {words}" if words else said
-
-
-def _compared(
-    workload: str, ours: list[float], other: list[float], at_least: float | None, right: bool, error: str
-) -> Comparison:
-    ratios = [theirs / mine for mine, theirs in zip(ours, other, strict=True)]
-    ratio, scale = statistics.median(ratios), 1e3
-    target = "none: told" if at_least is None else f"≥ {at_least:g} × faster"
-    met = at_least is None or (right and ratio >= at_least)
-    mine, theirs = (scale * statistics.median(times) for times in (ours, other))
-    spread = (min(ratios), max(ratios))
-    return Comparison(workload, mine, theirs, ratio, spread, target, met, error, "ms/system")
+    said = f"{said}, {words}" if words else said
+    return Timed(one, Tuned(setting.rtol, error), seconds, solved, arrived and error <= wanted, said)
 
 
 def _skipped(workload: str) -> Comparison:

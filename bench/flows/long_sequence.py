@@ -9,15 +9,21 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from bench.flows import equal_error, peers
+from bench.flows.costs import costs
+from bench.flows.equal_error import Contender, Entry, Race
 from bench.flows.sphere_flow import SphereFlow
-from bench.measure import Comparison, rounds_of, share
+from bench.measure import Comparison, Cost, rounds_of, share
 from tokendynamics.dynamics import Flow
+from tokendynamics.numerics._resources import limited_threads
 from tokendynamics.spaces import Sphere
 
 TOKENS, DIM = 8192, 64
 BLOCKS = (128, 256, 512, 1024)
 ROUNDS = 5
 ALLOWED = 50e6
+RUN, RUN_QUICKLY, HORIZON = 2048, 512, 10.0
+WANTED, REFERENCE_RTOL = 1e-9, 1e-12
 _PARTS = ("products", "exponentials")
 # The slopes of a Dormand–Prince step are seven states by themselves: the memory of a run is told and not judged.
 _JUDGED = {"velocity": True, "simulate": False}
@@ -47,19 +53,50 @@ print(peak() - footprint)
 
 def flow_and_start(tokens: int) -> tuple[Flow, Tensor]:
     """One head, full mask, constant matrices; and tokens on the sphere."""
+    return _flow().ours(), Sphere().sample(tokens, DIM, seed=1)
+
+
+def _flow() -> SphereFlow:
     generator = torch.Generator().manual_seed(0)
     qk, ov = torch.randn(2, 1, DIM, DIM, generator=generator, dtype=torch.float64) / 8
-    return SphereFlow(qk, ov).ours(), Sphere().sample(tokens, DIM, seed=1)
+    return SphereFlow(qk, ov)
 
 
-def run() -> Iterator[Comparison]:
-    """Time of a right-hand side, and the memory that it and a run take."""
+def entry(quick: bool) -> Entry:
+    """A run of a shorter sequence: the peers hold all its logits at once, several times."""
+    flow = _flow()
+    contenders = [
+        Contender("ours, batched", lambda: peers.ours(flow), 1),
+        Contender("scipy DOP853", lambda: peers.scipy(flow), 1),
+        Contender("torchdiffeq dopri5", peers.where_installed("torchdiffeq", flow), 1),
+        Contender("torchode dopri5", peers.where_installed("torchode", flow), 1),
+        Contender("diffrax Tsit5", peers.where_installed("diffrax", flow), 1),
+    ]
+    tokens = RUN_QUICKLY if quick else RUN
+    return Entry(Sphere().sample(tokens, DIM, seed=1)[None], HORIZON, contenders)
+
+
+def run(quick: bool = False) -> Iterator[Comparison | Cost]:
+    """Time of a right-hand side, the memory that it and a run take, and a run beside others' solvers."""
+    yield from _right_hand_side(1 if quick else ROUNDS)
+    with limited_threads(1):
+        taking_part = entry(quick)
+        exact = peers.scipy(_flow())(taking_part.starts, HORIZON, REFERENCE_RTOL).states
+        workload = f"one system of {taking_part.starts.shape[1]} × {DIM} to t = {HORIZON:g}"
+        race = Race(workload, taking_part, HORIZON, exact, loosest=1e-3)
+        timed = equal_error.run(race, WANTED, 1 if quick else 3)
+        for other in taking_part.contenders[1:]:
+            yield equal_error.against(race, timed, WANTED, "ours, batched", other.name, None)
+        yield from costs("long_sequence", timed, taking_part.contenders, quick)
+
+
+def _right_hand_side(rounds: int) -> Iterator[Comparison]:
     flow, x = flow_and_start(TOKENS)
     field = flow.field(x)
     works: dict[str, Callable[[], object]] = {"ours": lambda: field.velocity(x, 0.0)}
     for block in BLOCKS:
         works |= {f"products {block}": _products(x, block), f"exponentials {block}": _exponentials(block)}
-    seconds = rounds_of(works, ROUNDS)
+    seconds = rounds_of(works, rounds)
     bounds = [sum(min(taken[f"{part} {block}"] for block in BLOCKS) for part in _PARTS) for taken in seconds]
     # A share of the bound's rate: right-hand sides per second of each.
     rates = [(1 / taken["ours"], 1 / bound) for taken, bound in zip(seconds, bounds, strict=True)]

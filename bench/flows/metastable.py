@@ -12,26 +12,58 @@ import torch
 from scipy.integrate import solve_ivp
 from torch import Tensor
 
-from bench.measure import Comparison
+from bench.flows import equal_error, peers
+from bench.flows.costs import costs
+from bench.flows.equal_error import Contender, Entry, Race
+from bench.flows.sphere_flow import SphereFlow
+from bench.measure import Comparison, Cost
 from tokendynamics.attention import Attention
 from tokendynamics.dynamics import Flow, Trajectory, simulate
+from tokendynamics.numerics._resources import limited_threads
 from tokendynamics.spaces import Sphere
 
 TOKENS, BETA, STARTS = 64, 25.0, 8
 HORIZONS = (1e6, 1e9, 1e12)
 JUDGED, CALLS, GROWTH = 1e9, 1500, 1.1
 RTOL, ATOL = 1e-6, 1e-8
+RACED, RACED_TO_QUICKLY, WANTED = 2, 1e4, 1e-4
 REFERENCE_RTOL, REFERENCE_ATOL = 1e-12, 1e-13
 APART = 0.05
 """Tokens of different clusters are at least so far apart, in radians."""
 
 
-def run() -> Iterator[Comparison]:
-    """Right-hand sides, which are what a longer horizon could cost."""
+def entry(quick: bool) -> Entry:
+    """Implicit solvers: an explicit one takes a step for every unit of time, and there are 1e9."""
+    flow = SphereFlow(BETA * torch.eye(2, dtype=torch.float64)[None])
+    contenders = [
+        Contender("ours, stiff", lambda: peers.ours(flow, "stiff"), RACED, alone=True),
+        Contender("scipy LSODA", lambda: peers.scipy(flow, "LSODA"), RACED, alone=True),
+        Contender("diffrax Kvaerno5", peers.where_installed("diffrax", flow, method="Kvaerno5"), RACED),
+    ]
+    return Entry(
+        Sphere().sample(TOKENS, 2, (STARTS,), seed=0)[:RACED], RACED_TO_QUICKLY if quick else JUDGED, contenders
+    )
+
+
+def run(quick: bool = False) -> Iterator[Comparison | Cost]:
+    """Right-hand sides, which are what a longer horizon could cost; then a run beside others' solvers."""
+    yield from _right_hand_sides(HORIZONS[: 2 if quick else None])
+    with limited_threads(1):
+        taking_part = entry(quick)
+        exact = _reference(taking_part.starts, taking_part.horizon)
+        workload = f"{TOKENS} tokens on the circle, β = {BETA:g}, to t = {taking_part.horizon:.0e}"
+        race = Race(workload, taking_part, taking_part.horizon, exact, loosest=1e-3)
+        timed = equal_error.run(race, WANTED, 1 if quick else 3)
+        for other in taking_part.contenders[1:]:
+            yield equal_error.against(race, timed, WANTED, "ours, stiff", other.name, None)
+        yield from costs("metastable", timed, taking_part.contenders, quick)
+
+
+def _right_hand_sides(horizons: tuple[float, ...]) -> Iterator[Comparison]:
     starts = Sphere().sample(TOKENS, 2, (STARTS,), seed=0)
     identity = torch.eye(2, dtype=torch.float64)
     flow = Flow(Attention(BETA * identity, identity), Sphere())
-    runs = {horizon: simulate(flow, starts, [0.0, horizon], rtol=RTOL, atol=ATOL) for horizon in HORIZONS}
+    runs = {horizon: simulate(flow, starts, [0.0, horizon], rtol=RTOL, atol=ATOL) for horizon in horizons}
     name = f"{TOKENS} tokens on the circle, β = {BETA:g}"
     judged = runs[JUDGED]
     calls = _calls(judged)
@@ -42,7 +74,7 @@ def run() -> Iterator[Comparison]:
         statistics.median(calls), CALLS, statistics.median(shares), (min(shares), max(shares)),
         f"median ≤ {CALLS}", statistics.median(calls) <= CALLS, f"{difference:.0e} at rtol {RTOL:.0e}", "calls",
     )  # fmt: skip
-    for shorter, longer in pairwise(HORIZONS):
+    for shorter, longer in pairwise(horizons):
         yield _growth(name, runs, shorter, longer)
 
 

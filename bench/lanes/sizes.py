@@ -1,0 +1,47 @@
+"""The engine "compiled" against the plain loop, from 4 to 32 tokens in 2 to 8 dimensions, on one core."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import torch
+
+from bench.flows import generic, peers
+from bench.flows.sphere_flow import SphereFlow
+from bench.measure import Comparison, rounds_of, speedup
+from tokendynamics.numerics._resources import limited_threads
+from tokendynamics.spaces import Sphere
+
+TOKENS, DIMS = (4, 8, 16, 32), (2, 3, 4, 6, 8)
+TOKENS_QUICKLY, DIMS_QUICKLY = (4, 10, 32), (2, 3, 8)
+HORIZON, RTOL, AT_LEAST, ROUNDS = 10.0, 1e-6, 8, 5
+WORK = 1_600_000
+"""Systems times products of a right-hand side: so many are timed that every size takes about as long."""
+
+
+def run(quick: bool = False) -> Iterator[Comparison]:
+    """Processor time of both on the same systems, at the same tolerances: pair, norm and controller are the same."""
+    with limited_threads(1):
+        for dim in DIMS_QUICKLY if quick else DIMS:
+            for tokens in TOKENS_QUICKLY if quick else TOKENS:
+                yield compared(tokens, dim)
+
+
+def compared(tokens: int, dim: int) -> Comparison:
+    """One size."""
+    generator = torch.Generator().manual_seed(dim)
+    qk, ov = torch.randn(2, 1, dim, dim, generator=generator, dtype=torch.float64)
+    flow, systems = SphereFlow(qk, ov), 8 * max(25, WORK // (8 * tokens * tokens * dim))
+    starts = Sphere().sample(tokens, dim, (systems,), seed=1)
+    ours, plain = peers.ours(flow, "compiled"), generic.solver(flow)
+    ends = {name: solve(starts, HORIZON, RTOL) for name, solve in (("ours", ours), ("plain", plain))}
+    works = {"ours": lambda: ours(starts, HORIZON, RTOL), "plain": lambda: plain(starts, HORIZON, RTOL)}
+    taken = rounds_of(works, ROUNDS, uncounted=0, clock=time.process_time)
+    difference = float((ends["ours"].states - ends["plain"].states).abs().max())
+    return speedup(
+        f"{systems} systems of {tokens} × {dim}, compiled against the plain numba loop",
+        [(one["ours"], one["plain"]) for one in taken],
+        at_least=AT_LEAST,
+        error=f"ends differ by {difference:.0e} at rtol {RTOL:.0e}",
+    )
