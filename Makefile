@@ -11,6 +11,7 @@ THREADS ?= 2
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(THREADS) --dist worksteal
 DEMO_OUT ?= diagnosis-smollm2
 PAPERS_OUT ?= papers-out
+BENCH_OUT ?= bench-out
 
 # The numerical tests as other processors would run them: `make portable-NAME` for one, `make test-portable` for all.
 # MKL_CBWR and MKL_ENABLE_INSTRUCTIONS: the first is what MKL heeds on AMD, the second on Intel.
@@ -43,7 +44,7 @@ help:
 	@echo "make test-all  every test"
 	@echo "make test-portable  the numerical tests as other processors round them (hours)"
 	@echo "make lint      ruff, pyright, import-linter, rings of imports, names and lengths"
-	@echo "make bench     speed and memory, as ratios measured in one run"
+	@echo "make bench     speed and memory, as ratios measured in one run, in $(BENCH_OUT); BENCH=--quick for less (docs/bench.md)"
 
 $(VENV): $(VENV)/.demo
 
@@ -102,7 +103,7 @@ $(VENV)/.bench: $(VENV)/.dev
 	@touch $@
 
 bench: $(VENV)/.bench
-	@$(BIN)/python -m bench --threads $(THREADS)
+	@$(BIN)/python -m bench --threads $(THREADS) --out $(BENCH_OUT) $(BENCH)
 
 clean:
 	rm -rf $(VENV)

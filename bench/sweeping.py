@@ -62,13 +62,24 @@ def run(quick: bool = False) -> Iterator[Comparison]:
     yield overhead(
         f"{name}, drawn, measured and stored, against simulating them", pairs, at_most=2.5, error="the same runs"
     )
+    yield _pace()
+
+
+def _pace() -> Comparison:
+    """Two sweeps on workers of this machine: their start and end are paid once, the rest for every system."""
+    few, many = (_plan(systems) for systems in (SYSTEMS_QUICKLY, SYSTEMS))
     begin = time.perf_counter()
-    _swept(plan, None)
-    seconds = (time.perf_counter() - begin) * MILLION / plan.systems
+    _swept(few, None)
+    middle = time.perf_counter()
+    _swept(many, None)
+    shorter, longer = middle - begin, time.perf_counter() - middle
+    each = (longer - shorter) / (many.systems - few.systems)
+    seconds = shorter + each * (MILLION - few.systems)
     share = seconds / ALLOWED
-    yield Comparison(
-        f"{name}, on {os.cpu_count()} workers from their start to their end, a million at that pace", seconds, ALLOWED,
-        share, (share, share), "≤ an hour for a million", share <= 1, "none: time",
+    return Comparison(
+        f"a million systems of a sweep on {os.cpu_count()} workers, at the pace from {few.systems} to {many.systems}",
+        seconds, ALLOWED, share, (share, share), "≤ an hour for a million", 0 < share <= 1,
+        f"start and end of the workers and {few.systems} systems take {shorter:.0f} s",
     )  # fmt: skip
 
 
