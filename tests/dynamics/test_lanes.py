@@ -203,31 +203,26 @@ def _rows(features, first, second, matrices, factors, found):
                 square[WIDTH * (a * dim + b) + lane] = matrices[a, b, lane]
     x, y = load_row(features, place, 0), load_row(features, place, dim)
     factor = load(place, 1)
-    rows = (
-        added(factor, x, y),
-        added(2.5, x, y),
-        scaled(factor, x),
-        scaled(-0.5, x),
-        chosen(load(place, 0) < 0.0, x, y),
-        matrix_times(square, 0, x),
-        transpose_times(square, 0, x),
-        zeros(features),
-    )
-    for number in range(len(rows)):
-        store_row(out, 0, rows[number])
-        _copy(found, number, out, dim)
-    store(out, 0, dot(x, y))
+    _copy(found, 0, out, added(factor, x, y))
+    _copy(found, 1, out, added(2.5, x, y))
+    _copy(found, 2, out, scaled(factor, x))
+    _copy(found, 3, out, scaled(-0.5, x))
+    _copy(found, 4, out, chosen(load(place, 0) < 0.0, x, y))
+    _copy(found, 5, out, matrix_times(square, 0, x))
+    _copy(found, 6, out, transpose_times(square, 0, x))
+    _copy(found, 7, out, zeros(features))
     # Every second entry of the first row and then of the second: a stride, as from stage to stage.
-    store(out, 1, combined(factors, place, 1, 2))
-    _copy(found, len(rows), out, 2)
+    pair = (dot(x, y), combined(factors, place, 1, 2))
+    _copy(found, 8, out, pair)
     return array
 
 
 @compiled
-def _copy(found, row, place, count):
-    for a in range(count):
+def _copy(found, number, place, row):
+    store_row(place, 0, row)
+    for a in range(len(row)):
         for lane in range(WIDTH):
-            found[row, a, lane] = place[WIDTH * a + lane]
+            found[number, a, lane] = place[WIDTH * a + lane]
 
 
 @pytest.mark.parametrize("dim", [2, 5])
