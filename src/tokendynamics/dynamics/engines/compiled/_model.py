@@ -165,7 +165,7 @@ def eight(features, options, systems):
     return Lanes(qk, ov, query, key, place, table, points, placed, turns, turned, logits), array
 
 
-@inlined
+@function
 def _fill_circuit(matrices, gates, into, lane, system):
     """Copy the numbers of one system, kept flat, into one lane."""
     own = system % len(matrices)
@@ -190,7 +190,7 @@ def fill(systems, lanes, lane, system):
         lanes.metric[WIDTH * entry + lane] = systems.metric[own, entry]
 
 
-@inlined
+@function
 def _turn_circuit(circuit, lane, t):
     if not circuit.turning:
         return
