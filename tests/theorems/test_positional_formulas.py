@@ -219,6 +219,39 @@ def test_a_short_run_tells_only_what_fell_to_a_millionth(start: float, end: floa
     assert ends_as({0: start, 1: end}, end=3.0) == outcome
 
 
+@pytest.mark.parametrize(
+    ("norms", "end", "outcome"),
+    [
+        # Rest in the last third (but for 1 %), after steps of the size of t^(−1/2): a factor of ten in two decades.
+        ({0: 2.0, 20: 0.5, 2000: 0.05, 8000: 0.0495}, 1e4, "zero"),
+        # 100^(−1/4) is a factor of 0.316.
+        ({0: 2.0, 20: 0.16, 2000: 0.0501, 8000: 0.0496}, 1e4, "zero"),
+        ({0: 2.0, 20: 0.15, 2000: 0.0490, 8000: 0.0485}, 1e4, "undecided"),
+        # No lower than a tenth of the scale of the logits: it may turn back.
+        ({0: 2.0, 20: 1.0, 2000: 0.101, 8000: 0.100}, 1e4, "undecided"),
+        ({0: 2.0, 20: 1.0, 2000: 0.099, 8000: 0.098}, 1e4, "zero"),
+        # What returned in the last third is not small, wherever it ended.
+        ({0: 2.0, 20: 0.5, 2000: 0.05, 4000: 0.4, 8000: 0.39}, 1e4, "undecided"),
+        # Steps are told from rest in long runs alone.
+        ({0: 2.0, 20: 0.5, 2000: 0.05, 8000: 0.0495}, 9.9e3, "undecided"),
+        # Steps that have come to rest to a thousandth are rest.
+        ({0: 2.0, 20: 0.5, 2000: 0.05}, 1e4, "nonzero equilibrium"),
+    ],
+)
+def test_what_falls_in_steps_goes_to_zero_if_it_falls_far_enough(
+    norms: dict[float, float], end: float, outcome: str
+) -> None:
+    assert ends_as(norms, end=end) == outcome
+
+
+def test_a_run_that_leaves_between_two_saved_times_is_judged_by_the_state_in_which_it_ended() -> None:
+    flow = Flow(Attention([[1.0]], [[1.0]]), Free())
+    run = simulate(flow, [[1.0], [1.0]], np.array([0.0, 1.0, 3.0, 9.0]), events=(NormAbove(100.0),))
+    assert float(run.end_times) == pytest.approx(math.log(100.0), rel=1e-6)
+    assert outcomes_of(run) == "diverged"
+    assert outcomes_of(simulate(flow, [[1.0], [1.0]], np.array([0.0, 1.0, 3.0]))) == "undecided"
+
+
 def test_a_run_of_which_nothing_is_saved_in_its_last_third_tells_nothing() -> None:
     times = np.array([0.0, 200.0])
     still = simulate(Flow(Attention([[1.0]], [[0.0]]), Free()), torch.ones(2, 1).double(), times)

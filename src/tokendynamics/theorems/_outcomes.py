@@ -73,6 +73,8 @@ _VANISHED = math.log(1e-6)
 _AT_REST = 1e-3
 _DECAYING = -0.25
 _LONG_ENOUGH = 100.0
+_SMALL = math.log(0.1)
+_LONG = 100.0
 
 
 def log_norms(states: Tensor) -> Tensor:
@@ -94,12 +96,15 @@ def outcomes_of(trajectory: Trajectory) -> np.ndarray:
 
     - "diverged": n is 50 times the larger of s and its start or more, and has doubled at least in the last third;
     - "zero": n fell like t^(−1/4) or faster in the last third (t^(−1/2) is what theorem 3.4 has, exponentials fall
-      ever faster); or it is below a millionth of s and of its start;
+      ever faster); or it is below a millionth of s and of its start; or it is below s/10 and its largest value in the
+      last third is 100^(−1/4) of that a hundred times earlier or less, at T/300 … T/100, of a run to 10^4/‖ov‖ at
+      least. Without symmetry n falls in steps, between which it may rest for a decade;
     - "nonzero equilibrium": no token moved by more than a thousandth of n in the last third;
     - "undecided" otherwise, such as slower motion and rotation, or if nothing was saved in the last third. A run that
       ends before t = 100/‖ov‖ has "diverged" or is below a millionth, or is undecided: a longer one may tell.
 
-    Save times evenly in log t, ten a decade, say.
+    Save times evenly in log t, ten a decade, say. The state in which a run ended stands at the first saved time that
+    it did not reach.
 
     Source: `positional` Remark 3.5, whose two classes (zero, infinity) are one too few.
 
@@ -116,20 +121,31 @@ def outcomes_of(trajectory: Trajectory) -> np.ndarray:
     states, flow = states_with_positions(trajectory), flow_of_run(trajectory)
     logs, scale, rate = log_norms(states).numpy(), *_scales(flow, states.shape[:-3])
     elapsed = np.asarray(trajectory.times, dtype=float) - float(trajectory.times[0])
-    last = np.asarray(np.searchsorted(trajectory.times, trajectory.end_times, side="right") - 1)
-    third = np.asarray(np.searchsorted(elapsed, elapsed[last] / 3))
+    length = np.asarray(trajectory.end_times - float(trajectory.times[0]), dtype=float)
+    last = np.asarray(np.minimum(np.searchsorted(elapsed, length), len(elapsed) - 1))
+    third = np.asarray(np.minimum(np.searchsorted(elapsed, length / 3), last))
     start, before, end = logs[..., 0], _taken(logs, third), _taken(logs, last)
     seen = third < last
     with np.errstate(invalid="ignore"):  # −inf at zero; what has vanished needs no slope.
         rise = end - before
         diverged = seen & (end - np.maximum(start, scale) > _GROWN) & (rise > _GROWING)
         vanished = end <= np.minimum(start, scale) + _VANISHED
-        ratio = np.where(seen, elapsed[last], 1.0) / np.where(seen, elapsed[third], 1.0)
+        ratio = np.where(seen, length, 1.0) / np.where(seen, elapsed[third], 1.0)
         decaying = rise < _DECAYING * np.log(ratio)
-    told = seen & (elapsed[last] * rate >= _LONG_ENOUGH)
+        late, early = (_largest(logs, elapsed, length, part) for part in (1.0, _LONG))
+        in_steps = (late - early < _DECAYING * math.log(_LONG)) & (late < scale + _SMALL)
+    told = seen & (length * rate >= _LONG_ENOUGH)
+    in_steps &= length * rate >= _LONG_ENOUGH * _LONG
     resting = _largest_motion(states, third, last) < _AT_REST
-    choices = [diverged, vanished, told & resting, told & decaying]
-    return np.select(choices, ["diverged", "zero", "nonzero equilibrium", "zero"], "undecided")
+    choices = [diverged, vanished, told & resting, told & decaying, told & in_steps]
+    return np.select(choices, ["diverged", "zero", "nonzero equilibrium", "zero", "zero"], "undecided")
+
+
+def _largest(logs: np.ndarray, elapsed: np.ndarray, length: np.ndarray, part: float) -> np.ndarray:
+    """Return the largest log norm saved between a third of length/part and length/part; NaN if nothing was saved."""
+    until = length[..., None] / part
+    within = (elapsed >= until / 3) & (elapsed <= until)
+    return np.where(within.any(axis=-1), np.where(within, logs, -np.inf).max(axis=-1), np.nan)
 
 
 def _scales(flow: Flow, systems: torch.Size) -> tuple[np.ndarray, np.ndarray]:
