@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from tokendynamics.attention import Periodic, Sinusoidal
-from tokendynamics.specification._draws import Draws
+from tokendynamics.specification._draws import Draws, OfSystems
 from tokendynamics.specification._file import SpecificationFile
 from tokendynamics.specification._matrices import (
     DefiniteMatrix,
@@ -101,6 +103,28 @@ def _draw_definite(draws: Draws, law: DefiniteMatrix, path: KeyPath, dim: int) -
     return (lower * values.unsqueeze(-2)) @ lower.mT + law.skew * skew
 
 
+_CANDIDATES = {1: 8, 2: 32, 3: 128, 4: 1024, 5: 8192}
+"""Matrices of the first try by dim, somewhat more than it takes to find a definite one."""
+
+
+def _draw_by_rejection(draws: Draws, law: DefiniteMatrix, path: KeyPath, dim: int) -> Tensor:
+    """Draw the first standard normal matrix whose symmetric part is positive definite, of each system its own."""
+    if isinstance(draws, OfSystems) and draws.systems > 1 and law.seed is None:
+        alone = (replace(draws, first=draws.first + number, systems=1) for number in range(draws.systems))
+        return torch.cat([_draw_by_rejection(each, law, path, dim) for each in alone])
+    for attempt in count():
+        # A law with a seed has one stream: twice as many are then drawn anew.
+        drawn = draws.normal(law.seed, (*path, attempt), _CANDIDATES[dim] << attempt, dim, dim)
+        symmetric = (drawn + drawn.mT) / 2
+        definite = torch.linalg.cholesky_ex(symmetric).info == 0
+        if bool(definite.any(dim=-1).all()):
+            chosen = definite.int().argmax(dim=-1, keepdim=True)[..., None, None].expand(*drawn.shape[:-3], 1, dim, dim)
+            symmetric, drawn = (each.gather(-3, chosen).squeeze(-3) for each in (symmetric, drawn))
+            sign = -1.0 if law.definite == "negative" else 1.0
+            return sign * (symmetric + law.skew * (drawn - symmetric))
+    raise AssertionError
+
+
 def matrix_of(file: SpecificationFile, entry: Any, path: KeyPath, dim: int, draws: Draws) -> Tensor:
     """Return what `dense` does for matrices that need not be square, such as the Q̄ of rotary positions."""
     return _dense(file, entry, path, dim, draws)
@@ -128,6 +152,10 @@ def _dense(file: SpecificationFile, entry: Any, path: KeyPath, dim: int, draws: 
         case DrawnMatrix():
             drawn = draw(draws, entry, path, dim, dim)
             return drawn + drawn.mT if entry.symmetric else drawn
+        case DefiniteMatrix() if entry.by == "rejection":
+            if dim not in _CANDIDATES:
+                raise file.error(path, f"expected at most {max(_CANDIDATES)} dimensions by rejection, got {dim}")
+            return _draw_by_rejection(draws, entry, path, dim)
         case DefiniteMatrix():
             return _draw_definite(draws, entry, path, dim)
     raise file.error(

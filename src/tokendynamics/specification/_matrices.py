@@ -93,10 +93,21 @@ class DefiniteMatrix(Drawn):
 
     ``B = L diag(s softplus(d)) L^T + skew (T − T^T)`` (`positional` D.2), L unit lower triangular, s = +1, −1, or half
     of each (mixed). The entries of d are standard normal, those of T and below the diagonal of L have variance 1/dim.
+
+    With ``by = "rejection"`` standard normal matrices are drawn until the symmetric part S of one is definite, and the
+    matrix is S + skew · (the rest): with skew = 1 the normal law, given the sign. One matrix in 7 has it in dim 2, one
+    in 400 in dim 4, one in 7000 in dim 5.
     """
 
     definite: Literal["positive", "negative", "mixed"]
     skew: Annotated[float, Field(ge=0.0)] = 0.0
+    by: Literal["construction", "rejection"] = "construction"
+
+    @model_validator(mode="after")
+    def _can_be_rejected(self) -> DefiniteMatrix:
+        if self.by == "rejection" and self.definite == "mixed":
+            raise PydanticCustomError("mixed", "expected definite = 'positive' or 'negative' by rejection, got 'mixed'")
+        return self
 
 
 _FORMS: dict[str, type[TomlTable]] = {

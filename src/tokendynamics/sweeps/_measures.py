@@ -15,7 +15,9 @@ from tokendynamics.dynamics import Status, Trajectory
 from tokendynamics.specification._build import Setup
 from tokendynamics.sweeps._outcome import OUTCOMES, outcome_codes
 from tokendynamics.sweeps._tables import SweepTable
+from tokendynamics.theorems._contraction import contraction_form
 from tokendynamics.theorems._outcomes import log_norms
+from tokendynamics.theorems.statements._positional_remark_3_5 import largest_real_part
 
 MISSING = -1
 """The code of a system that was not run yet."""
@@ -63,13 +65,30 @@ ALWAYS: dict[str, Measure] = {
         "int32", "right-hand sides of all tries", of_run=lambda setup, run, table: run.counts["right_hand_sides"]
     ),
     "tries": Measure(
-        "int8", "1, or 2 where the stiff engine tried again", of_run=lambda setup, run, table: np.ones(len(run.status))
+        "int8",
+        "1, 2 where the stiff engine tried again, 3 where many explicit steps did",
+        of_run=lambda setup, run, table: np.ones(len(run.status)),
     ),
 }
 """What is kept of every system."""
 
 MEASURES: dict[str, Measure] = {
     "outcome": Measure("int8", "what became of the tokens", of_run=outcome_codes, attributes=flags(OUTCOMES)),
+    "value_growth": Measure(
+        "float64",
+        "largest Re λ(V), over ‖V‖, of one head",
+        of_run=lambda setup, run, table: _value_growth(setup),
+    ),
+    "contraction_growth": Measure(
+        "float64",
+        "largest eigenvalue of A_sym over ‖A‖, of one head",
+        of_run=lambda setup, run, table: _highest(contraction_form(setup.flow).matrix, len(setup.start)),
+    ),
+    "qk_lowest": Measure(
+        "float64",
+        "lowest eigenvalue of qk_sym over ‖qk‖, of one head",
+        of_run=lambda setup, run, table: -_highest(-contraction_form(setup.flow).qk, len(setup.start)),
+    ),
     "log_norm": Measure(
         "float64", "log max |x_l|", of_states=lambda states, table: log_norms(states), directions=False
     ),
@@ -102,6 +121,17 @@ MEASURES: dict[str, Measure] = {
     ),
 }
 """What ``measure`` and ``over_time`` of a sweep can name."""
+
+
+def _value_growth(setup: Setup) -> np.ndarray:
+    size = torch.linalg.matrix_norm(contraction_form(setup.flow).ov, ord=2).numpy()
+    return np.broadcast_to(largest_real_part(setup.flow)[0] / size, (len(setup.start),))
+
+
+def _highest(matrix: Tensor, systems: int) -> np.ndarray:
+    """Return the largest eigenvalue of the symmetric part over the spectral norm, (system,)."""
+    highest = torch.linalg.eigvalsh((matrix + matrix.mT) / 2)[..., -1] / torch.linalg.matrix_norm(matrix, ord=2)
+    return np.broadcast_to(highest.numpy(), (systems,))
 
 
 def measured(measure: Measure, setup: Setup, run: Trajectory, table: SweepTable) -> np.ndarray:

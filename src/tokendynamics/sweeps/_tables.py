@@ -56,6 +56,7 @@ class SweepTable(TomlTable):
     keep: Literal["states"] | None = None
     retry: Literal["stiff", "none"] = "stiff"
     retry_steps: PositiveInt = 3000
+    last_steps: PositiveInt | None = None
     task: PositiveInt | None = None
 
 

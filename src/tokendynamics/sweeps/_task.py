@@ -6,8 +6,8 @@ Everything follows from the text of the file and the number of the task: neither
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -67,35 +67,42 @@ def _batches(plan: Plan, task: tuple[int, ...]) -> Iterator[Setup]:
 
 def _measured(plan: Plan, setup: Setup, engine: str) -> Arrays:
     run = simulated(setup, engine)
-    found = _variables(plan, setup, run)
-    spent = np.asarray(run.status == str(Status.BUDGET))
-    if plan.table.retry == "none" or not spent.any() or run.engine not in _EXPLICIT:
+    found, rows = _variables(plan, setup, run), np.arange(len(setup.start))
+    if plan.table.retry == "none" or run.engine not in _EXPLICIT:
         return found
-    if "outcome" in plan.table.measure:
-        spent &= undecided(setup, run, plan.table)
-    again = torch.from_numpy(np.flatnonzero(spent))
-    if len(again) and (second := _second(plan, selected(setup, again))) is not None:
-        second["right_hand_sides"] += found["right_hand_sides"][spent]
-        second["tries"][:] = 2
-        for name, values in second.items():
-            found[name][spent] = values
+    for number, options in enumerate(_further(plan, setup, run.engine), start=2):
+        again = _worth(plan, setup, run)
+        if not again.any():
+            break
+        rows, setup = rows[again], selected(setup, torch.from_numpy(np.flatnonzero(again)))
+        try:
+            run = simulate(setup.flow, setup.start, setup.times, events=setup.events, **options)
+        except TokenDynamicsError:  # A flow that the engine cannot run.
+            break
+        better = _variables(plan, setup, run)
+        better["right_hand_sides"] += found["right_hand_sides"][rows]
+        better["tries"][:] = number
+        for name, values in better.items():
+            found[name][rows] = values
     return found
 
 
 _EXPLICIT = ("batched", "compiled")
 
 
-def _second(plan: Plan, setup: Setup) -> Arrays | None:
-    """Return what the stiff engine finds; None where it cannot run such a flow."""
-    options = {name: value for name, value in setup.options.items() if name in ("rtol", "atol", "device", "dtype")}
-    steps = plan.table.retry_steps
-    try:
-        run = simulate(
-            setup.flow, setup.start, setup.times, events=setup.events, engine="stiff", max_steps=steps, **options
-        )
-    except TokenDynamicsError:
-        return None
-    return _variables(plan, replace(setup, options=options), run)
+def _further(plan: Plan, setup: Setup, engine: str) -> Iterator[dict[str, Any]]:
+    """Return the options of further tries: implicit steps, then, where the file says so, many explicit ones."""
+    table = plan.table
+    kept = {name: value for name, value in setup.options.items() if name in ("rtol", "atol", "device", "dtype")}
+    yield {**kept, "engine": "stiff", "max_steps": table.retry_steps}
+    if table.last_steps is not None:
+        yield {**setup.options, "engine": engine, "max_steps": table.last_steps}
+
+
+def _worth(plan: Plan, setup: Setup, run: Trajectory) -> np.ndarray:
+    """Tell which systems would gain by another try: they have spent their steps before anything was decided."""
+    spent = np.asarray(run.status == str(Status.BUDGET))
+    return spent & undecided(setup, run, plan.table) if "outcome" in plan.table.measure else spent
 
 
 def _variables(plan: Plan, setup: Setup, run: Trajectory) -> Arrays:

@@ -1,0 +1,99 @@
+"""The studies by name: run one, say what it found, keep it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.papers._record import environment
+from tokendynamics.papers.studies import _remark_3_2, _remark_3_5, _wendel
+from tokendynamics.papers.studies._design import design
+from tokendynamics.papers.studies._page import page
+from tokendynamics.papers.studies._record import Size, StudyRecord, Table
+from tokendynamics.provenance._progress import Progress
+from tokendynamics.provenance._whole import whole_file
+
+
+@dataclass(frozen=True)
+class Study:
+    """One study.
+
+    Attributes:
+        name: By which it is asked for.
+        module: With `TITLE`, `QUESTION`, `SPECS`, `measure` and `conclude`.
+    """
+
+    name: str
+    module: ModuleType
+
+    @property
+    def title(self) -> str:
+        """Heading of its page."""
+        return self.module.TITLE
+
+    @property
+    def specs(self) -> tuple[str, ...]:
+        """Names of its designs."""
+        return self.module.SPECS
+
+    def run(self, folder: Path, size: Size = "full", progress: bool | Progress = False, **how: Any) -> StudyRecord:
+        """Run every design and measure.
+
+        Args:
+            folder: Where stores are, and go on where they were stopped.
+            size: "quick" for a twentieth of the draws.
+            progress: See `tokendynamics.sweeps.sweep`.
+            how: `scheduler` or `workers` of it.
+        """
+        started = time.perf_counter()
+        designs = {name: design(name, size, folder, progress=progress, **how) for name in self.specs}
+        measure: Callable[[Mapping[str, Any]], tuple[Table, ...]] = self.module.measure
+        tables = measure(designs)
+        told = {name: each.told() for name, each in designs.items()}
+        return StudyRecord(self.name, size, told, tables, time.perf_counter() - started, environment())
+
+    def conclusions(self, record: StudyRecord) -> list[str]:
+        """Return what the tables of a record say, in sentences."""
+        return self.module.conclude({table.name: table for table in record.tables})
+
+    def page(self, record: StudyRecord) -> str:
+        """Return the record's page."""
+        return page(record, self.module.TITLE, self.module.QUESTION, self.conclusions(record))
+
+    def write(self, record: StudyRecord, folder: Path) -> None:
+        """Write the record and its page to a folder, each whole or not at all."""
+        folder.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(record.as_json(), indent=1, ensure_ascii=False, allow_nan=False)
+        with whole_file(folder / f"{self.name}.json") as made:
+            made.write_text(text + "\n", encoding="utf-8")
+        # Of the record as it was written, so that the page is always that of the file.
+        with whole_file(folder / f"{self.name}.md") as made:
+            made.write_text(self.page(StudyRecord.from_json(json.loads(text))), encoding="utf-8")
+
+    def kept(self, folder: Path) -> StudyRecord:
+        """Return the record in a folder.
+
+        Raises:
+            ArgumentValueError: There is none, or it cannot be read.
+        """
+        place = folder / f"{self.name}.json"
+        try:
+            return StudyRecord.from_json(json.loads(place.read_text(encoding="utf-8")))
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise ArgumentValueError(expected("folder", f"the record of {self.name}", f"{place} ({error})")) from error
+
+
+STUDIES: Mapping[str, Study] = {
+    study.name: study
+    for study in (
+        Study("remark-3-5", _remark_3_5),
+        Study("remark-3-2", _remark_3_2),
+        Study("wendel", _wendel),
+    )
+}

@@ -1,0 +1,1 @@
+"""The designs of the studies: files of `tokendynamics.sweeps`."""
