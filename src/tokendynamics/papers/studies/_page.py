@@ -22,7 +22,21 @@ def page(record: StudyRecord, title: str, question: str, sentences: Sequence[str
     said = [f"- {sentence}" for sentence in sentences]
     tables = [line for table in record.tables for line in _table(table)]
     return "\n".join(
-        [f"# {title}", "", *quick, question, "", "## What was found", "", *said, "", _ESTIMATES, "", *tables, *_run(record)]
+        [
+            f"# {title}",
+            "",
+            *quick,
+            question,
+            "",
+            "## What was found",
+            "",
+            *said,
+            "",
+            _ESTIMATES,
+            "",
+            *tables,
+            *_run(record),
+        ]
     )
 
 
@@ -43,7 +57,8 @@ def _text(cell: Cell) -> str:
 def _run(record: StudyRecord) -> list[str]:
     folder = "../../src/tokendynamics/papers/studies/specs"
     rows = [
-        f"| [{name}]({folder}/{name}.toml) | {told['systems']:,} | {told['draws']:,} | {told['seed']} | {told['sha256']} |"
+        f"| [{name}]({folder}/{name}.toml) | {told['systems']:,} | {told['draws']:,} | {told['seed']} | "
+        f"{told['sha256']} |"
         for name, told in record.designs.items()
     ]
     machine = ", ".join(f"{key} {value}" for key, value in record.ran_on.items())

@@ -24,13 +24,22 @@ class Estimate:
     low: float
     high: float
 
+    def of(self, total: int) -> int:
+        """Return of how many of `total` this is the share; 0 of none.
+
+        >>> share = Estimate(0.92, 0.85, 0.96)
+        >>> share.of(100), Estimate(math.nan, math.nan, math.nan).of(0)
+        (92, 0)
+        """
+        return round(self.value * total) if total else 0
+
     def __str__(self) -> str:
         """Return such as "0.92 (0.90 … 0.94)", to the digits that the interval leaves.
 
-        >>> str(Estimate(0.9187, 0.9002, 0.9341))
-        '0.92 (0.90 … 0.93)'
+        >>> str(Estimate(0.9187, 0.8502, 0.9641))
+        '0.92 (0.85 … 0.96)'
         >>> str(Estimate(1.0, 0.9962, 1.0))
-        '1 (0.996 … 1)'
+        '1 (0.9962 … 1)'
         """
         if math.isnan(self.value):
             return "–"
@@ -42,9 +51,7 @@ class Estimate:
 
 
 def _round(value: float, digits: int) -> str:
-    text = f"{value:.{digits}f}"
-    whole = float(text).is_integer() and value == round(value)
-    return f"{value:.0f}" if whole else text
+    return f"{value:.0f}" if math.isclose(value, round(value), abs_tol=1e-12) else f"{value:.{digits}f}"
 
 
 Cell = Estimate | float | int | str

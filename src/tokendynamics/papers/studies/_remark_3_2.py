@@ -34,10 +34,10 @@ def measure(designs: Mapping[str, Design]) -> tuple[Table, ...]:
     rows: list[tuple[Cell, ...]] = []
     for point, parts in found.items():
         wrong = np.concatenate(parts)
-        rows.append((*point, len(wrong), share(wrong.any(axis=-1)), float(wrong.mean())))
+        rows.append((*point, len(wrong), share(np.asarray(wrong.any(axis=-1))), float(wrong.mean())))
     caption = (
-        "W standard normal; A = S + skew · (B − S) with B standard normal and S = B_sym ≻ 0 (by rejection): skew = 1 is "
-        "the normal law, 0 the symmetric case. Shares of states with Wilson intervals; pairs of a state are not "
+        "W standard normal; A = S + skew · (B − S) with B standard normal and S = B_sym ≻ 0 (by rejection): skew = 1 "
+        "is the normal law, 0 the symmetric case. Shares of states with Wilson intervals; pairs of a state are not "
         "independent and have none."
     )
     heads = ("dim", "tokens", "skew", "states", "states with a distance that falls", "pairs that fall")
@@ -59,14 +59,11 @@ def conclude(tables: Mapping[str, Table]) -> list[str]:
     heading = "states with a distance that falls"
     skewed = [row for row in rows if row["skew"] > 0]
     symmetric = [row for row in rows if row["skew"] == 0]
-    falling = [round(row[heading].value * row["states"]) for row in skewed]
+    falling = [row[heading].of(row["states"]) for row in skewed]
     states = sum(row["states"] for row in skewed)
-    said = [
-        f"The claim is false: in {sum(falling):,} of {states:,} states with an A that is not symmetric a distance falls."
-        if sum(falling)
-        else f"None of {states:,} states contradicts the claim."
-    ]
-    bent = sum(round(row[heading].value * row["states"]) for row in symmetric)
+    false = f"The claim is false: in {sum(falling):,} of {states:,} states with A not symmetric a distance falls."
+    said = [false if sum(falling) else f"None of {states:,} states contradicts the claim."]
+    bent = sum(row[heading].of(row["states"]) for row in symmetric)
     count = sum(row["states"] for row in symmetric)
     stands = "as theorem 3.1 has it" if not bent else "and theorem 3.1 has none: look into it"
     said.append(f"Where A is symmetric a distance falls in {bent or 'none'} of {count:,} states, {stands}.")

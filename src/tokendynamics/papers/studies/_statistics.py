@@ -110,3 +110,21 @@ def slope(x: np.ndarray, y: np.ndarray) -> float:
     deviation = x - x.mean()
     spread = float((deviation**2).sum())
     return float((deviation * y).sum() / spread) if spread > 0 else math.nan
+
+
+def bootstrap_groups(
+    statistic: Callable[[list[np.ndarray]], float], groups: list[np.ndarray], seed: int, resamples: int = RESAMPLES
+) -> Estimate:
+    """Return a statistic of several samples and its percentile interval, each sample being resampled within itself.
+
+    >>> found = bootstrap_groups(lambda both: float(both[1].mean() - both[0].mean()), [np.zeros(9), np.ones(9)], 1)
+    >>> (found.value, found.low, found.high)
+    (1.0, 1.0, 1.0)
+    """
+    source = np.random.default_rng(seed)
+    drawn = (
+        statistic([group[source.integers(len(group), size=len(group))] for group in groups]) for _ in range(resamples)
+    )
+    found = np.array([value for value in drawn if math.isfinite(value)])
+    ends = np.quantile(found, _TAILS) if len(found) else (math.nan, math.nan)
+    return Estimate(statistic(groups), float(ends[0]), float(ends[1]))

@@ -12,7 +12,14 @@ from typing import Any
 
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.papers._record import environment
-from tokendynamics.papers.studies import _remark_3_2, _remark_3_5, _wendel
+from tokendynamics.papers.studies import (
+    _consensus_time,
+    _metastability,
+    _remark_3_2,
+    _remark_3_5,
+    _rotary_strength,
+    _wendel,
+)
 from tokendynamics.papers.studies._design import design
 from tokendynamics.papers.studies._page import page
 from tokendynamics.papers.studies._record import Size, StudyRecord, Table
@@ -95,5 +102,8 @@ STUDIES: Mapping[str, Study] = {
         Study("remark-3-5", _remark_3_5),
         Study("remark-3-2", _remark_3_2),
         Study("wendel", _wendel),
+        Study("consensus-time", _consensus_time),
+        Study("rotary-strength", _rotary_strength),
+        Study("metastability", _metastability),
     )
 }

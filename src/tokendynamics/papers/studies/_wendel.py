@@ -1,4 +1,4 @@
-"""`asymptotic` Remark 4.2: how often uniform tokens share a half space, beside the printed and the corrected formula."""
+"""`asymptotic` Remark 4.2: how often uniform tokens share a half space, beside both formulas."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tokendynamics.papers.studies._statistics import share
 TITLE = "How often do uniform tokens share a half space?"
 QUESTION = (
     "Theorem 4.1 of `asymptotic` asks that all tokens start in one open half space. Its Remark 4.2 gives the "
-    "probability of that for ℓ uniform tokens in dimension n + 1 by Wendel's theorem, as 2^(1−ℓ) Σ C(ℓ−1, μ) over "
-    "μ = 0 … n−1. Wendel's own sum ends at μ = n. Which do draws agree with?"
+    "probability of that for ℓ uniform tokens in dimension n + 1 by Wendel's theorem, as 2^(1−ℓ) Σ C(ℓ−1, μ) over μ = "
+    "0 … n−1. Wendel's own sum ends at μ = n. Which do draws agree with?"
 )
 SPEC = "wendel"
 SPECS = (SPEC,)

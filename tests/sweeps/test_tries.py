@@ -1,0 +1,122 @@
+"""Later tries of systems that spent their steps, and what is measured of the matrices of a system."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from distributed import Client
+
+from sweeps.conftest import SMALL
+from tokendynamics.specification._build import build
+from tokendynamics.specification._draws import OfSystems
+from tokendynamics.sweeps import parse_plan, sweep
+
+FREE = """
+[attention]
+qk = { definite = "positive", by = "rejection", skew = 1.0 }
+ov = { contraction = { definite = "negative", by = "rejection", skew = 1.0 } }
+
+[space]
+kind = "free"
+
+[start]
+law = "normal"
+tokens = 3
+dim = 2
+
+[time]
+end = 1.0
+points = 3
+
+[sweep]
+seed = 3
+draws = 6
+measure = ["value_growth", "contraction_growth", "qk_lowest"]
+
+[[sweep.axis]]
+key = "start.tokens"
+values = [2, 3]
+"""
+
+
+def test_many_explicit_steps_decide_what_few_of_either_kind_do_not(client: Client, tmp_path: Path) -> None:
+    few = SMALL.replace("rtol = 1e-4", "rtol = 1e-4\nmax_steps = 3").replace("task = 2", "task = 2\nretry_steps = 2")
+    twice = sweep(parse_plan(few, "few.toml"), tmp_path / "twice.zarr", client)
+    thrice = sweep(
+        parse_plan(few.replace("task = 2", "task = 2\nlast_steps = 500"), "a"), tmp_path / "thrice.zarr", client
+    )
+    enough = sweep(parse_plan(SMALL, "enough.toml"), tmp_path / "enough.zarr", client)
+    again = thrice.tries.values == 3
+    # What the second try left without an answer is what the third one takes up, and nothing else.
+    left = (twice.tries.values == 2) & (twice.status.values != enough.status.values)
+    assert again.any()
+    assert (again == left).all()
+    assert (thrice.status.values[again] == enough.status.values[again]).all()
+    np.testing.assert_allclose(thrice.consensus.values[again], enough.consensus.values[again], atol=1e-3)
+    assert (thrice.right_hand_sides.values[again] > twice.right_hand_sides.values[again]).all()
+    np.testing.assert_array_equal(thrice.consensus.values[~again], twice.consensus.values[~again])
+
+
+def test_growths_are_those_of_the_matrices(client: Client, tmp_path: Path) -> None:
+    plan = parse_plan(FREE, "free.toml")
+    found = sweep(plan, tmp_path / "free.zarr", client)
+    blocks = [block for task in np.ndindex(*plan.tasks) for block in plan.blocks(task)]
+    for block in blocks:
+        setup = build(plan.file(block.point), block.draws)
+        qk, ov = (each.matrix_at(0.0)[:, 0].numpy() for each in (setup.flow.attention.qk, setup.flow.attention.ov))
+        contraction = qk @ np.linalg.inv(ov)
+        rows = slice(block.draws.first, block.draws.first + block.draws.systems)
+        here = found.isel(tokens=block.point[0], draw=rows)
+        sizes = np.linalg.norm(ov, 2, axis=(1, 2))
+        np.testing.assert_allclose(here.value_growth, np.linalg.eigvals(ov).real.max(axis=1) / sizes, rtol=1e-9)
+        highest = np.linalg.eigvalsh(contraction + contraction.mT)[:, -1] / 2
+        np.testing.assert_allclose(
+            here.contraction_growth, highest / np.linalg.norm(contraction, 2, axis=(1, 2)), rtol=1e-9
+        )
+        lowest = np.linalg.eigvalsh(qk + qk.mT)[:, 0] / 2
+        np.testing.assert_allclose(here.qk_lowest, lowest / np.linalg.norm(qk, 2, axis=(1, 2)), rtol=1e-9)
+    assert (found.contraction_growth < 0).all()
+    assert (found.qk_lowest > 0).all()
+
+
+def rejected(first: int, systems: int, dim: int, skew: float = 1.0) -> torch.Tensor:
+    text = FREE.replace("dim = 2", f"dim = {dim}").replace("skew = 1.0", f"skew = {skew}")
+    plan = parse_plan(text, "free.toml")
+    setup = build(plan.file((0,)), OfSystems("a key", first, systems))
+    return setup.flow.attention.qk.matrix_at(0.0)[:, 0]
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3, 4])
+def test_matrices_by_rejection_are_definite_and_those_of_a_system_are_its_own(dim: int) -> None:
+    together = rejected(0, 6, dim)
+    assert float(torch.linalg.eigvalsh((together + together.mT) / 2).min()) > 0
+    assert torch.equal(together[4:], rejected(4, 2, dim))
+    symmetric, steeper = rejected(0, 6, dim, skew=0.0), rejected(0, 6, dim, skew=3.0)
+    assert torch.equal(symmetric, symmetric.mT)
+    torch.testing.assert_close(symmetric, (together + together.mT) / 2)
+    torch.testing.assert_close(steeper - symmetric, 3 * (together - symmetric))
+
+
+def test_the_law_by_rejection_is_the_normal_law_given_the_sign() -> None:
+    drawn = rejected(0, 4000, 2)
+    random = torch.randn(60_000, 2, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    kept = random[torch.linalg.eigvalsh((random + random.mT) / 2)[:, 0] > 0]
+    for quantity in (
+        lambda m: m.diagonal(dim1=-2, dim2=-1).sum(-1),
+        torch.linalg.det,
+        lambda m: m[:, 0, 1] - m[:, 1, 0],
+    ):
+        ours, theirs = quantity(drawn), quantity(kept)
+        error = (ours.var() / len(ours) + theirs.var() / len(theirs)).sqrt()
+        assert abs(float(ours.mean() - theirs.mean())) < 4 * float(error)
+        assert float(ours.std() / theirs.std()) == pytest.approx(1, abs=0.06)
+
+
+def test_what_cannot_be_drawn_by_rejection_is_named() -> None:
+    with pytest.raises(Exception, match="at most 5 dimensions by rejection, got 6"):
+        rejected(0, 1, 6)
+    with pytest.raises(Exception, match="expected definite = 'positive' or 'negative' by rejection, got 'mixed'"):
+        parse_plan(FREE.replace('"positive"', '"mixed"'), "mixed.toml").file((0,))
