@@ -383,10 +383,12 @@ def test_wendel_rejects_the_formula_that_the_draws_contradict() -> None:
     assert "share none: look into it" in wrong
 
 
-def consensus(law: str, exponent: float, spread: float = 0.1, missing: int = 0, bend: float = 0.0) -> str:
+def consensus(
+    law: str, exponent: float, spread: float = 0.1, missing: int = 0, bend: float = 0.0, short: int = 0
+) -> str:
     """What is said of times that follow a law along one cut, the other cuts being flat."""
     random = np.random.default_rng(11)
-    statuses = {name: STATUSES.index(name) for name in ("consensus", "reached the horizon")}
+    statuses = {name: STATUSES.index(name) for name in ("consensus", "reached the horizon", "step budget spent")}
     tables, rows = [], []
     for cut in _consensus_time.CUTS.values():
         values = np.array([1.0, 2.0, 4.0, 8.0])
@@ -395,12 +397,12 @@ def consensus(law: str, exponent: float, spread: float = 0.1, missing: int = 0, 
         end = np.exp(bent[:, None] + spread * random.standard_normal((4, 80)))
         status = np.full(end.shape, statuses["consensus"])
         status[-1, :missing] = statuses["reached the horizon"]
+        status[-1, :short] = statuses["step budget spent"]
         data = xr.Dataset(
             {"end_time": ((cut.axis, "draw"), end), "status": ((cut.axis, "draw"), status)}, {cut.axis: values}
         )
-        found = _consensus_time.points(data, cut.axis), _consensus_time.times(data, cut.axis)
-        tables.append(_consensus_time.table(cut, *found))
-        rows.append(_consensus_time.fitted(cut, *found))
+        tables.append(_consensus_time.table(cut, data))
+        rows.append(_consensus_time.fitted(cut, data))
     heads = ("theorem", "time against", "law", "p", "p of the first two", "p of the last two", "change of p")
     return "\n".join(_consensus_time.conclude(tables_of(*tables, Table("growth laws", "", heads, tuple(rows)))))
 
@@ -414,7 +416,10 @@ def test_consensus_times_grow_fall_or_stand_as_they_are() -> None:
     assert "but no single such law holds" in consensus("power", 0.7, bend=0.4)
     assert "all 320 systems came to consensus" in grows
     some = consensus("power", 0.7, missing=10)
-    assert "10 of 320 systems did not come to consensus" in some
+    assert "10 of 320 systems did not come to consensus by t = 10^9; their time" in some
+    assert "6 of 320 systems did not come to consensus by t = 10^9 and 4 were not followed so far" in consensus(
+        "power", 0.7, missing=10, short=4
+    )
     assert "grows with tokens" in some
     assert "no law can be fitted" in consensus("power", 0.7, missing=60)
 

@@ -47,18 +47,15 @@ CUTS = {
     "consensus-depth": Cut("depth", "power", "5.1"),
 }
 SPECS = tuple(CUTS)
-_CONSENSUS = STATUSES.index("consensus")
-_FITTED = "growth laws"
+_CONSENSUS, _REACHED = (STATUSES.index(name) for name in ("consensus", "reached the horizon"))
+_FITTED, _STOPPED = "growth laws", "not followed to the end"
 
 
 def measure(designs: Mapping[str, Design]) -> tuple[Table, ...]:
     """Run the designs; return times along each cut, and the laws fitted to them."""
     swept = {name: designs[name].swept() for name in CUTS}
-    along = {
-        name: (points(dataset, CUTS[name].axis), times(dataset, CUTS[name].axis)) for name, dataset in swept.items()
-    }
-    tables = [table(CUTS[name], *found) for name, found in along.items()]
-    rows = tuple(fitted(CUTS[name], *found) for name, found in along.items())
+    tables = [table(CUTS[name], dataset) for name, dataset in swept.items()]
+    rows = tuple(fitted(CUTS[name], dataset) for name, dataset in swept.items())
     caption = (
         "Least squares through the logarithms of the medians: time ∝ (what varies)^p, or ∝ e^(p β); p between the "
         "first two points and between the last two tells whether one law holds. Intervals by bootstrap within points."
@@ -78,15 +75,24 @@ def times(dataset: xr.Dataset, axis: str) -> list[np.ndarray]:
     return list(dataset["end_time"].copy(data=reached).transpose(axis, "draw").values)
 
 
-def table(cut: Cut, values: np.ndarray, found: list[np.ndarray]) -> Table:
-    """Return how many came to consensus, and the quantiles of their time."""
+def stopped(dataset: xr.Dataset, axis: str) -> list[int]:
+    """Return at each point how many systems were neither in consensus nor followed to the horizon."""
+    return (~dataset["status"].isin([_CONSENSUS, _REACHED])).transpose(axis, "draw").values.sum(axis=1).tolist()
+
+
+def table(cut: Cut, dataset: xr.Dataset) -> Table:
+    """Return how many came to consensus, how many were not followed to the end, and the quantiles of the time."""
     rows: list[tuple[Cell, ...]] = []
+    values, found, left = points(dataset, cut.axis), times(dataset, cut.axis), stopped(dataset, cut.axis)
     for seed, (value, each) in enumerate(zip(values.tolist(), found, strict=True)):
         middle = bootstrap_groups(lambda groups: _median(groups[0]), [each], seed)
         outer = [float(np.quantile(each, part, method="nearest")) for part in (0.1, 0.9)]
-        rows.append((value, len(each), share(np.isfinite(each)), middle, *outer))
-    caption = f"Theorem {cut.theorem}: time to consensus. Median with its bootstrap interval; shares with Wilson's."
-    heads = (cut.axis, "draws", "came to consensus", "median time", "first tenth", "last tenth")
+        rows.append((value, len(each), share(np.isfinite(each)), left[seed], middle, *outer))
+    caption = (
+        f"Theorem {cut.theorem}: time to consensus. Median with its bootstrap interval; shares with Wilson's. Those "
+        "not followed to the end had spent their steps before t = 10^9."
+    )
+    heads = (cut.axis, "draws", "came to consensus", _STOPPED, "median time", "first tenth", "last tenth")
     return Table(f"time against {cut.axis}", caption, heads, tuple(rows))
 
 
@@ -94,8 +100,9 @@ def _median(values: np.ndarray) -> float:
     return float(np.quantile(values, 0.5, method="nearest"))  # of a system: none is between a number and infinity
 
 
-def fitted(cut: Cut, values: np.ndarray, found: list[np.ndarray]) -> tuple[Cell, ...]:
+def fitted(cut: Cut, dataset: xr.Dataset) -> tuple[Cell, ...]:
     """Return the exponent over all points, over both ends, and how it changes from one end to the other."""
+    values, found = points(dataset, cut.axis), times(dataset, cut.axis)
     ends = [
         bootstrap_groups(_exponent(cut, values[part]), found[part], seed)
         for seed, part in enumerate((slice(None), slice(2), slice(-2, None)))
@@ -127,8 +134,10 @@ def _came(found: Table, cut: Cut) -> str:
     where = f"Theorem {cut.theorem}, along {cut.axis}"
     if reached == total:
         return f"{where}: all {total:,} systems came to consensus."
-    missed = f"{total - reached} of {total:,} systems did not come to consensus by t = 10^9"
-    return f"{where}: {missed}; their time counts as infinite."
+    left = sum(found.column(_STOPPED))
+    missed = f"{total - reached - left} of {total:,} systems did not come to consensus by t = 10^9"
+    short = f" and {left} were not followed so far" if left else ""
+    return f"{where}: {missed}{short}; their time counts as infinite."
 
 
 def _law(row: Mapping[str, Cell]) -> list[str]:

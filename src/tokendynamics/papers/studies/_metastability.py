@@ -125,7 +125,6 @@ def _end(row: Mapping[str, Cell]) -> str:
         raise AssertionError
     left = row["draws"] - alone.of(row["draws"])
     if left:
-        return (
-            f"β = {row['β']:g}: {left} of {row['draws']} draws still have several clusters at t = 10^9 (one: {alone})."
-        )
+        several = f"{left} of {row['draws']} draws still have several clusters at t = 10^9 (one: {alone})"
+        return f"β = {row['β']:g}: {several}, where their stretch is cut off."
     return f"β = {row['β']:g}: all {row['draws']} draws are one cluster by t = 10^9."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -84,7 +84,7 @@ def below_zero(datasets: list[xr.Dataset]) -> Table:
     return Table("spectrum of V", caption, ("largest Re λ(V)", "draws", *_OUTCOMES), tuple(rows))
 
 
-def areas(populations: list[tuple[str, Mapping[str, np.ndarray], int]]) -> Table:
+def areas(populations: Sequence[tuple[str, Mapping[str, np.ndarray], int]]) -> Table:
     """Return how well each score foretells divergence, with bootstrap intervals, and the difference, paired."""
     rows: list[tuple[Cell, ...]] = []
     for seed, (name, systems, dim) in enumerate(populations):
@@ -111,7 +111,7 @@ def _area(score: np.ndarray, diverged: np.ndarray, seed: int) -> Estimate:
     return bootstrap(lambda chosen: area(score[chosen], diverged[chosen]), len(diverged), seed)
 
 
-def curves(populations: list[tuple[str, Mapping[str, np.ndarray], int]]) -> Table:
+def curves(populations: Sequence[tuple[str, Mapping[str, np.ndarray], int]]) -> Table:
     """Return points of the ROC curves."""
     rows = [
         (name, dim, score, *(sensitivity(systems[score], systems["diverged"], rate) for rate in _RATES))
