@@ -31,6 +31,9 @@ dim = 2
 end = 1.0
 points = 3
 
+[solver]
+engine = "batched"
+
 [sweep]
 seed = 3
 draws = 6

@@ -15,7 +15,7 @@ import numpy as np
 import xarray as xr
 
 from tokendynamics.papers.studies._record import Size
-from tokendynamics.specification._build import Setup, build
+from tokendynamics.specification._build import Setup
 from tokendynamics.sweeps import Plan, parse_plan, sweep
 from tokendynamics.sweeps._outcome import OUTCOMES
 
@@ -52,7 +52,7 @@ class Design:
             for block in plan.blocks(task):
                 places = zip(plan.axes, block.point, strict=True)
                 at = {axis.name: axis.labels[place].item() for axis, place in places}
-                yield at, build(plan.file(block.point), block.draws)
+                yield at, plan.setup(block)
 
     def told(self) -> dict[str, Any]:
         """Return what a record says of the design."""
