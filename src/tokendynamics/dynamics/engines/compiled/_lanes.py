@@ -46,7 +46,7 @@ lanes, mask, memory = LanesType(), MaskType(), types.CPointer(types.float64)
 def function(python: Callable[..., Any]) -> Any:
     """Return a function for the compiler: a division by zero gives an infinity, as eight of them do."""
     # Nobody calls it from Python: the doors for that would take a fifth of the compiler's time.
-    return njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)(python)
+    return njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)(python)  # pyright: ignore[reportCallIssue]
 
 
 def inlined(python: Callable[..., Any]) -> Any:
