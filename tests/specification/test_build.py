@@ -221,7 +221,10 @@ def test_layers_are_counted_in_whole_numbers() -> None:
     [
         ("tau = 0.5", "engine 'auto' has no 'tau'; take engine 'layers'"),
         ("engine = 'stiff'\ntau = 0.5", "engine 'stiff' has no 'tau'; take engine 'layers'"),
-        ("engine = 'stiff'\nmethod = 'bosh3'", "engine 'stiff' has no 'method'; take engine 'batched' or 'compiled' or 'fixed'"),
+        (
+            "engine = 'stiff'\nmethod = 'bosh3'",
+            "engine 'stiff' has no 'method'; take engine 'batched' or 'compiled' or 'fixed'",
+        ),
         ("engine = 'batched'\nstep = 0.5", "engine 'batched' has no 'step'; take engine 'fixed'"),
     ],
 )
