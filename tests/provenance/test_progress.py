@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import re
+import time
 from typing import Any
 
 import pytest
@@ -56,6 +58,19 @@ def test_a_bar_counts_parts_or_shows_a_share_and_takes_names_as_text() -> None:
     assert "3/4" in shown
     assert "25%" in shown
     assert "model [bold]␛[2J" in shown
+
+
+def test_a_bar_tells_how_many_of_many_parts_a_second_are_done_and_the_time_left() -> None:
+    file = io.StringIO()
+    with bar(Console(file=file, force_terminal=True, width=120)) as report:
+        for done in (0, 500, 1000, 1500):
+            report(done, 2000, "systems")
+            report(done // 500, 4, "layers")
+            time.sleep(0.02)
+    lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", file.getvalue()).splitlines()
+    many = [line for line in lines if "1,500/2,000" in line]
+    assert re.search(r"1,500/2,000 [\d,.]+/s 0:00:00 0:00:0\d", many[-1])
+    assert not any("/s" in line for line in lines if "3/4" in line)
 
 
 def test_a_bar_is_closed_when_its_work_fails() -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client, Future, LocalCluster
 
 from sweeps.conftest import SMALL, files
 from tokendynamics.specification import SpecificationError
@@ -32,6 +34,32 @@ def test_a_worker_that_is_killed_has_its_tasks_rerun(small: Plan, whole: Path, t
     sweep(small, tmp_path / "killed.zarr", workers=2, progress=kill)
     assert len(killed) == 2
     assert files(tmp_path / "killed.zarr") == files(whole)
+
+
+def test_arrays_that_are_lost_with_their_worker_are_made_again(
+    small: Plan, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetch, lost = cluster._result, []
+
+    def lose(future: Future, *task: Any) -> Any:
+        """Kill both workers, one of which holds the first arrays, after they are said to be done."""
+        if not lost:
+            for pid in future.client.run(os.getpid).values():
+                os.kill(pid, signal.SIGKILL)
+            lost.append(_until(future, "lost"))
+        return fetch(future, *task)
+
+    monkeypatch.setattr(cluster, "_result", lose)
+    sweep(small, tmp_path / "lost.zarr", workers=2)
+    assert lost == ["lost"]
+    assert files(tmp_path / "lost.zarr") == files(whole)
+
+
+def _until(future: Future, status: str) -> str:
+    end = time.monotonic() + 30
+    while future.status != status and time.monotonic() < end:
+        time.sleep(0.001)
+    return future.status
 
 
 def _command(process: psutil.Process) -> str:

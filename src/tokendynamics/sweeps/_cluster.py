@@ -129,10 +129,12 @@ def results(client: Client, text: str, name: str, tasks: Iterable[Task], engine:
 
 
 def _result(future: Future, task: Task, deaths: int) -> Arrays | None:
-    """Return a task's arrays; None where its worker died and another one shall try."""
+    """Return a task's arrays; None where its worker died with it, or with them, and another one shall try."""
+    if future.status == "lost":  # its worker died with the arrays, before they were fetched
+        return None
     if future.status == "finished":
         return future.result()
-    if future.status in ("cancelled", "lost"):
+    if future.status == "cancelled":
         raise SchedulerError(f"scheduler: it was lost during task {task}; what was done is in the store: resume")
     error = future.exception()
     if isinstance(error, KilledWorker):
