@@ -31,6 +31,7 @@ from tokendynamics.papers.studies import (
 from tokendynamics.papers.studies.__main__ import main
 from tokendynamics.papers.studies._design import design, text_of
 from tokendynamics.papers.studies._record import Estimate, StudyRecord, Table
+from tokendynamics.papers.studies._roc import RATES, curves, roc_picture
 from tokendynamics.papers.studies._statistics import (
     area,
     bootstrap,
@@ -55,6 +56,8 @@ FOLDER = Path(__file__).parents[2] / "docs" / "studies"
 def test_every_study_has_a_record_and_there_are_no_others() -> None:
     assert {path.stem for path in FOLDER.glob("*.json")} == set(STUDIES)
     assert {path.stem for path in FOLDER.glob("*.md")} == set(STUDIES)
+    drawn = {study._file(table) for study in STUDIES.values() for table in study.pictures}
+    assert {path.name for path in FOLDER.glob("*.svg")} == drawn
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -189,6 +192,31 @@ def test_the_curve_s_points_enclose_the_area() -> None:
     assert area(score, positive) == pytest.approx(0.7602, abs=0.03)
 
 
+def test_the_picture_of_the_curves_has_a_line_for_each_dim_with_its_points() -> None:
+    random = np.random.default_rng(7)
+
+    def systems(gap: float) -> dict[str, np.ndarray]:
+        diverged = random.random(900) < 0.5
+        return {"diverged": diverged} | {
+            name: random.standard_normal(900) + shift * diverged for name, shift in (("a", gap), ("b", -gap))
+        }
+
+    table = curves([("few", systems(1.0), 2), ("few", systems(2.0), 16), ("all", systems(0.0), 16)], ("a", "b"))
+    drawn = roc_picture(table)
+    assert [ax.get_title(loc="left") for ax in drawn.axes] == ["few\na", "few\nb", "all\na", "all\nb"]
+    for row in table.each():
+        ax = next(ax for ax in drawn.axes if ax.get_title(loc="left") == f"{row['draws']}\n{row['score']}")
+        line = next(line for line in ax.lines if line.get_label() == str(row["dim"]))
+        assert list(line.get_ydata()) == [row[f"at {rate:g}"] for rate in RATES]
+        # Of unit normals `gap` apart: Φ(gap/√2); the other score has the other sign.
+        known = {("few", 2): 0.760, ("few", 16): 0.921, ("all", 16): 0.5}[row["draws"], row["dim"]]
+        enclosed = np.trapezoid(line.get_ydata(), RATES)
+        assert enclosed == pytest.approx(known if row["score"] == "a" else 1 - known, abs=0.06)
+    colours = {line.get_label(): line.get_color() for line in drawn.axes[0].lines[1:]}
+    assert len(set(colours.values())) == 2
+    assert drawn.axes[2].lines[1].get_color() == colours["16"]
+
+
 def test_a_difference_of_shares_is_decided_as_newcombe_has_it() -> None:
     # Newcombe (1998), table II (a): 56 of 70 and 48 of 80, the difference 0.2 has the interval 0.0524 … 0.3339.
     more, fewer = share_of(56, 70), share_of(48, 80)
@@ -277,7 +305,7 @@ def remark_3_5(normal: xr.Dataset, skew: xr.Dataset | None = None, long: xr.Data
         *(_remark_3_5.frequencies(name, dataset, name) for name, dataset in cuts.items()),
         _remark_3_5.below_zero(everything),
         _remark_3_5.areas(systems),
-        _remark_3_5.curves(systems),
+        curves(systems, tuple(_remark_3_5._SCORES)),
         _remark_3_5.undecided(everything),
         _remark_3_5.longer(normal, normal if long is None else long),
     ]

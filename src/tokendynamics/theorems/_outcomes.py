@@ -95,10 +95,10 @@ def outcomes_of(trajectory: Trajectory) -> np.ndarray:
     (of x + p with absolute positions) and s = ‖qk‖^(−1/2) the scale at which logits are of order 1:
 
     - "diverged": n is 50 times the larger of s and its start or more, and has doubled at least in the last third;
-    - "zero": n fell like t^(−1/4) or faster in the last third (t^(−1/2) is what theorem 3.4 has, exponentials fall
-      ever faster); or it is below a millionth of s and of its start; or it is below s/10 and its largest value in the
-      last third is 100^(−1/4) of that a hundred times earlier or less, at T/300 … T/100, of a run to 10^4/‖ov‖ at
-      least. Without symmetry n falls in steps, between which it may rest for a decade;
+    - "zero": n is below a millionth of s and of its start; or it is below s/10 (of its start for qk = 0, where there
+      is no s) and fell like t^(−1/4) or faster, t^(−1/2) being what theorem 3.4 has: in the last third, or from its
+      largest value at T/300 … T/100 to that in the last third, of a run to 10^4/‖ov‖ at least. Without symmetry n
+      falls in steps, between which it may rest for a decade, and a fall that ends above s/10 may turn round;
     - "nonzero equilibrium": no token moved by more than a thousandth of n in the last third;
     - "undecided" otherwise, such as slower motion and rotation, or if nothing was saved in the last third. A run that
       ends before t = 100/‖ov‖ has "diverged" or is below a millionth, or is undecided: a longer one may tell.
@@ -129,11 +129,12 @@ def outcomes_of(trajectory: Trajectory) -> np.ndarray:
     with np.errstate(invalid="ignore"):  # −inf at zero; what has vanished needs no slope.
         rise = end - before
         diverged = seen & (end - np.maximum(start, scale) > _GROWN) & (rise > _GROWING)
-        vanished = end <= np.minimum(start, scale) + _VANISHED
+        unit = np.where(np.isneginf(scale), start, scale)
+        vanished = end <= np.minimum(start, unit) + _VANISHED
         ratio = np.where(seen, length, 1.0) / np.where(seen, elapsed[third], 1.0)
-        decaying = rise < _DECAYING * np.log(ratio)
+        decaying = (rise < _DECAYING * np.log(ratio)) & (end < unit + _SMALL)
         late, early = (_largest(logs, elapsed, length, part) for part in (1.0, _LONG))
-        in_steps = (late - early < _DECAYING * math.log(_LONG)) & (late < scale + _SMALL)
+        in_steps = (late - early < _DECAYING * math.log(_LONG)) & (late < unit + _SMALL)
     told = seen & (length * rate >= _LONG_ENOUGH)
     in_steps &= length * rate >= _LONG_ENOUGH * _LONG
     resting = _largest_motion(states, third, last) < _AT_REST

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tokendynamics.papers.studies._record import Cell, Estimate, StudyRecord, Table
 
 _ESTIMATES = "Numbers with brackets are estimates: value (lower … upper end of the 95 % interval)."
 
 
-def page(record: StudyRecord, title: str, question: str, sentences: Sequence[str]) -> str:
+def page(record: StudyRecord, title: str, question: str, sentences: Sequence[str], pictures: Mapping[str, str]) -> str:
     """Return the page: question, answers, tables, how it was run.
 
     Args:
@@ -17,10 +17,11 @@ def page(record: StudyRecord, title: str, question: str, sentences: Sequence[str
         title: Heading.
         question: What is asked, with the source.
         sentences: What the tables say.
+        pictures: Files beside the page, by the names of the tables that they show.
     """
     quick = ["**Quick run**: few draws, wide intervals.", ""] if record.size == "quick" else []
     said = [f"- {sentence}" for sentence in sentences]
-    tables = [line for table in record.tables for line in _table(table)]
+    tables = [line for table in record.tables for line in _table(table, pictures.get(table.name))]
     return "\n".join(
         [
             f"# {title}",
@@ -40,10 +41,11 @@ def page(record: StudyRecord, title: str, question: str, sentences: Sequence[str
     )
 
 
-def _table(table: Table) -> list[str]:
+def _table(table: Table, picture: str | None) -> list[str]:
+    shown = [f"![{table.name}]({picture})", ""] if picture else []
     head = [f"| {' | '.join(table.columns)} |", "|" + "---|" * len(table.columns)]
     rows = [f"| {' | '.join(_text(cell) for cell in row)} |" for row in table.rows]
-    return [f"## {table.name}", "", table.caption, "", *head, *rows, ""]
+    return [f"## {table.name}", "", table.caption, "", *shown, *head, *rows, ""]
 
 
 def _text(cell: Cell) -> str:

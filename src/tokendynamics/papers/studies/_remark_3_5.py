@@ -10,7 +10,9 @@ import xarray as xr
 
 from tokendynamics.papers.studies._design import Design, words
 from tokendynamics.papers.studies._record import Cell, Estimate, Table
-from tokendynamics.papers.studies._statistics import area, bootstrap, change, sensitivity, share, share_of
+from tokendynamics.papers.studies._roc import TABLE as ROC
+from tokendynamics.papers.studies._roc import Population, curves, roc_picture
+from tokendynamics.papers.studies._statistics import area, bootstrap, change, share, share_of
 
 TITLE = "Do negative A and positive W send all tokens to zero?"
 QUESTION = (
@@ -22,6 +24,7 @@ QUESTION = (
 NORMAL, CHECK, PREDICTORS = "remark-3-5-normal", "remark-3-5-check", "remark-3-5-predictors"
 CUTS = {"dim": "remark-3-5-dim", "tokens": "remark-3-5-tokens", "skew": "remark-3-5-skew"}
 SPECS = (NORMAL, *CUTS.values(), PREDICTORS, CHECK)
+PICTURES = {ROC: roc_picture}
 
 _OUTCOMES = ("zero", "diverged", "nonzero equilibrium", "undecided")
 _LAW = {
@@ -31,7 +34,6 @@ _LAW = {
         for name, what in (("dim", "dimension"), ("tokens", "number of tokens"), ("skew", "size of the skew part"))
     },
 }
-_RATES = (0.01, 0.05, 0.1, 0.2, 0.5)
 _SCORES = {"signs of A_sym": "contraction_growth", "spectrum of V": "value_growth"}
 PROMISED = 0.005
 """Share of undecided systems below which the outcomes are taken to be known."""
@@ -49,7 +51,7 @@ def measure(designs: Mapping[str, Design]) -> tuple[Table, ...]:
         *tables,
         below_zero([normal, *swept.values()]),
         areas([(name, _systems(each.sel(dim=dim)), int(dim)) for name, each, dim in pairs]),
-        curves([(name, _systems(each.sel(dim=dim)), int(dim)) for name, each, dim in pairs]),
+        curves([(name, _systems(each.sel(dim=dim)), int(dim)) for name, each, dim in pairs], tuple(_SCORES)),
         undecided([normal, *swept.values(), predictors]),
         longer(normal, designs[CHECK].swept()),
     )
@@ -84,7 +86,7 @@ def below_zero(datasets: list[xr.Dataset]) -> Table:
     return Table("spectrum of V", caption, ("largest Re λ(V)", "draws", *_OUTCOMES), tuple(rows))
 
 
-def areas(populations: Sequence[tuple[str, Mapping[str, np.ndarray], int]]) -> Table:
+def areas(populations: Sequence[Population]) -> Table:
     """Return how well each score foretells divergence, with bootstrap intervals, and the difference, paired."""
     rows: list[tuple[Cell, ...]] = []
     for seed, (name, systems, dim) in enumerate(populations):
@@ -109,18 +111,6 @@ def areas(populations: Sequence[tuple[str, Mapping[str, np.ndarray], int]]) -> T
 
 def _area(score: np.ndarray, diverged: np.ndarray, seed: int) -> Estimate:
     return bootstrap(lambda chosen: area(score[chosen], diverged[chosen]), len(diverged), seed)
-
-
-def curves(populations: Sequence[tuple[str, Mapping[str, np.ndarray], int]]) -> Table:
-    """Return points of the ROC curves."""
-    rows = [
-        (name, dim, score, *(sensitivity(systems[score], systems["diverged"], rate) for rate in _RATES))
-        for name, systems, dim in populations
-        for score in _SCORES
-    ]
-    caption = "Share of the diverging systems that a score finds, by the share of the others that it takes for such."
-    heads = ("draws", "dim", "score", *(f"at {rate:g}" for rate in _RATES))
-    return Table("ROC curves", caption, heads, tuple(rows))
 
 
 def undecided(datasets: list[xr.Dataset]) -> Table:

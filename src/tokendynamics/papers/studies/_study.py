@@ -10,6 +10,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from matplotlib.figure import Figure
+
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.papers._record import environment
 from tokendynamics.papers.studies import (
@@ -23,6 +25,7 @@ from tokendynamics.papers.studies import (
 from tokendynamics.papers.studies._design import design
 from tokendynamics.papers.studies._page import page
 from tokendynamics.papers.studies._record import Size, StudyRecord, Table
+from tokendynamics.plots import save
 from tokendynamics.provenance._progress import Progress
 from tokendynamics.provenance._whole import whole_file
 
@@ -33,7 +36,7 @@ class Study:
 
     Attributes:
         name: By which it is asked for.
-        module: With `TITLE`, `QUESTION`, `SPECS`, `measure` and `conclude`.
+        module: With `TITLE`, `QUESTION`, `SPECS`, `measure` and `conclude`, and `PICTURES` of tables, if there are any.
     """
 
     name: str
@@ -48,6 +51,11 @@ class Study:
     def specs(self) -> tuple[str, ...]:
         """Names of its designs."""
         return self.module.SPECS
+
+    @property
+    def pictures(self) -> Mapping[str, Callable[[Table], Figure]]:
+        """What draws a table, by the table's name."""
+        return getattr(self.module, "PICTURES", {})
 
     def run(self, folder: Path, size: Size = "full", progress: bool | Progress = False, **how: Any) -> StudyRecord:
         """Run every design and measure.
@@ -71,17 +79,25 @@ class Study:
 
     def page(self, record: StudyRecord) -> str:
         """Return the record's page."""
-        return page(record, self.module.TITLE, self.module.QUESTION, self.conclusions(record))
+        files = {table: self._file(table) for table in self.pictures}
+        return page(record, self.module.TITLE, self.module.QUESTION, self.conclusions(record), files)
+
+    def _file(self, table: str) -> str:
+        return f"{self.name}-{table.lower().replace(' ', '-')}.svg"
 
     def write(self, record: StudyRecord, folder: Path) -> None:
-        """Write the record and its page to a folder, each whole or not at all."""
+        """Write the record, its page and pictures to a folder, each whole or not at all."""
         folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps(record.as_json(), indent=1, ensure_ascii=False, allow_nan=False)
         with whole_file(folder / f"{self.name}.json") as made:
             made.write_text(text + "\n", encoding="utf-8")
         # Of the record as it was written, so that the page is always that of the file.
+        written = StudyRecord.from_json(json.loads(text))
+        for table in written.tables:
+            if table.name in self.pictures:
+                save(self.pictures[table.name](table), folder / self._file(table.name))
         with whole_file(folder / f"{self.name}.md") as made:
-            made.write_text(self.page(StudyRecord.from_json(json.loads(text))), encoding="utf-8")
+            made.write_text(self.page(written), encoding="utf-8")
 
     def kept(self, folder: Path) -> StudyRecord:
         """Return the record in a folder.
