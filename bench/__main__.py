@@ -67,10 +67,11 @@ def main() -> int:
     for name in arguments.only or works:
         console.print(f"running {name} …")
         rows.extend((works | NETWORKS)[name]())
+        if arguments.out is not None:  # after each, for what takes hours may be stopped
+            write(arguments.out, machine, rows)
     console.print(_table(COSTS, [cost_cells(row) for row in rows if isinstance(row, Cost)]))
     console.print(_table(COMPARISONS, [comparison_cells(row) for row in rows if isinstance(row, Comparison)]))
     if arguments.out is not None:
-        write(arguments.out, machine, rows)
         console.print(f"written to {arguments.out}")
     return 0 if all(row.met for row in rows if isinstance(row, Comparison)) else 1
 

@@ -13,6 +13,7 @@ from sweeps.conftest import SMALL
 from tokendynamics.specification._build import build
 from tokendynamics.specification._draws import OfSystems
 from tokendynamics.sweeps import parse_plan, sweep
+from tokendynamics.sweeps._outcome import OUTCOMES
 
 FREE = """
 [attention]
@@ -61,6 +62,52 @@ def test_many_explicit_steps_decide_what_few_of_either_kind_do_not(client: Clien
     np.testing.assert_allclose(thrice.consensus.values[again], enough.consensus.values[again], atol=1e-3)
     assert (thrice.right_hand_sides.values[again] > twice.right_hand_sides.values[again]).all()
     np.testing.assert_array_equal(thrice.consensus.values[~again], twice.consensus.values[~again])
+
+
+CLUSTERS = """
+[attention]
+qk = { identity = 9.0 }
+ov = "identity"
+normalization = "plain"
+
+[space]
+kind = "sphere"
+
+[start]
+law = "uniform"
+tokens = 8
+dim = 2
+
+[time]
+end = 1e9
+spacing = "log"
+first = 1e-1
+points = 41
+
+[solver]
+engine = "batched"
+rtol = 1e-6
+max_steps = 400
+
+[sweep]
+seed = 8
+draws = 8
+measure = ["outcome"]
+retry = "none"
+"""
+
+
+def test_clusters_at_rest_are_followed_further_for_they_may_merge(client: Client, tmp_path: Path) -> None:
+    once = sweep(parse_plan(CLUSTERS, "once.toml"), tmp_path / "once.zarr", client)
+    followed = sweep(
+        parse_plan(CLUSTERS.replace('retry = "none"', "retry_steps = 20_000"), "a"), tmp_path / "further.zarr", client
+    )
+    resting, together = OUTCOMES.index("nonzero equilibrium"), OUTCOMES.index("consensus")
+    deceived = (once.outcome == resting).values
+    assert deceived.any()
+    assert (followed.tries.values[deceived] == 2).all()
+    # One head, ov = I, qk symmetric and positive: consensus from almost everywhere (`asymptotic` 3.2).
+    assert (followed.outcome == together).all()
 
 
 def test_growths_are_those_of_the_matrices(client: Client, tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ def outcome_codes(setup: Setup, run: Trajectory, table: SweepTable) -> np.ndarra
     return np.array([OUTCOMES.index(str(word)) for word in words.tolist()], dtype=np.int8)
 
 
-def undecided(setup: Setup, run: Trajectory, table: SweepTable) -> np.ndarray:
-    """Tell which systems would gain by another try."""
-    return outcome_codes(setup, run, table) == OUTCOMES.index("undecided")
+def unsettled(setup: Setup, run: Trajectory, table: SweepTable) -> np.ndarray:
+    """Tell what may end otherwise when it is followed further: the undecided, and rest, which may be slow motion."""
+    codes = outcome_codes(setup, run, table)
+    return np.isin(codes, [OUTCOMES.index(word) for word in ("undecided", "nonzero equilibrium")])

@@ -18,7 +18,7 @@ from tokendynamics.specification._batch import joined, selected
 from tokendynamics.specification._build import Setup
 from tokendynamics.sweeps._engine import simulated
 from tokendynamics.sweeps._measures import ALWAYS, MEASURES, measured, of_states
-from tokendynamics.sweeps._outcome import undecided
+from tokendynamics.sweeps._outcome import unsettled
 from tokendynamics.sweeps._plan import Plan, parse_plan
 from tokendynamics.sweeps._versions import check_versions
 
@@ -100,9 +100,9 @@ def _further(plan: Plan, setup: Setup, engine: str) -> Iterator[dict[str, Any]]:
 
 
 def _worth(plan: Plan, setup: Setup, run: Trajectory) -> np.ndarray:
-    """Tell which systems would gain by another try: they have spent their steps before anything was decided."""
+    """Tell which systems would gain by another try: they have spent their steps before anything was settled."""
     spent = np.asarray(run.status == str(Status.BUDGET))
-    return spent & undecided(setup, run, plan.table) if "outcome" in plan.table.measure else spent
+    return spent & unsettled(setup, run, plan.table) if "outcome" in plan.table.measure else spent
 
 
 def _variables(plan: Plan, setup: Setup, run: Trajectory) -> Arrays:
