@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import torch
 from scipy.integrate import solve_ivp
 from torch import Tensor
 
-from tokendynamics.attention import Attention
+from tokendynamics.attention import Attention, RotaryPositions
 from tokendynamics.dynamics import Flow, simulate
 from tokendynamics.dynamics.events import NormAbove
 from tokendynamics.spaces import Free
@@ -204,6 +205,48 @@ def ends_as(norms: dict[float, float], end: float = 1000.0, ov: float = -1.0, sa
 )
 def test_the_end_of_a_run_is_called_by_its_last_third(norms: dict[float, float], outcome: str) -> None:
     assert ends_as(norms, saved=32) == outcome
+
+
+def fallen(states: list[list[float]], qk: list[list[float]], ov: list[list[float]], **attention: Any) -> str:
+    """Classify a run in which these states halved in the last third and ended as they stand here."""
+    end = torch.tensor(states, dtype=torch.float64)
+    sizes = torch.where(torch.arange(41) < 38, 2.0, 1.0).double()
+    run = simulate(Flow(Attention(qk, ov, **attention), Free()), end, np.linspace(0.0, 0.1, 41))
+    times = np.concatenate([[0.0], np.geomspace(1.0, 1000.0, 40)])
+    moved = sizes[:, None, None] * end
+    run = dataclasses.replace(run, times=times, states=moved, tensor=moved, end_times=np.asarray(1000.0))
+    return str(outcomes_of(run))
+
+
+SINKS = [[-1.0, 0.0], [0.0, -1.0]]
+
+
+def test_a_fall_is_one_to_zero_where_attention_has_become_uniform() -> None:
+    # The second direction has logits of 1e-4 where the first has 1.
+    assert fallen([[0.0, 5.0], [0.0, -5.0]], [[1.0, 0.0], [0.0, 1e-4]], SINKS) == "zero"
+    assert fallen([[0.0, 11.0], [0.0, -11.0]], [[1.0, 0.0], [0.0, 1e-4]], SINKS) == "undecided"
+    assert fallen([[0.11, 0.0], [0.09, 0.0]], [[1.0, 0.0], [0.0, 1e-4]], SINKS) == "undecided"
+    # Between different tokens, and negative: logits of the second with the first alone.
+    assert fallen([[1.0, 0.0], [0.0, 0.005]], [[0.0, 0.0], [-1.0, 0.0]], SINKS) == "zero"
+    assert fallen([[1.0, 0.0], [0.0, 0.02]], [[0.0, 0.0], [-1.0, 0.0]], SINKS) == "undecided"
+
+
+def test_the_logits_of_a_rotary_term_count() -> None:
+    small, weak = [[0.05, 0.0], [-0.05, 0.0]], [[1.0, 0.0], [0.0, 1.0]]
+    strong = RotaryPositions(10 * torch.eye(2).double(), torch.eye(2).double())
+    assert fallen(small, weak, SINKS) == "zero"
+    assert fallen(small, weak, SINKS, positions=strong) == "undecided"
+
+
+def test_no_fall_is_one_to_zero_where_zero_is_left_by_the_mean() -> None:
+    small, qk = [[0.05, 0.0], [-0.05, 0.0]], [[1.0, 0.0], [0.0, 1.0]]
+    assert fallen(small, qk, [[-1.0, 0.0], [0.0, 1e-3]]) == "undecided"
+    assert fallen(small, qk, [[-1.0, 0.0], [0.0, 0.0]]) == "zero"
+    # Eigenvalues ±i: their real parts are zero but for rounding.
+    assert fallen(small, qk, [[0.1, 1.01], [-1.0, -0.1]]) == "zero"
+    # The sum of two heads decides; logits that are not normalised vanish with the tokens, and the mean with them.
+    assert fallen(small, [qk, qk], [[[-1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, -1.0]]]) == "zero"
+    assert fallen(small, qk, [[-1.0, 0.0], [0.0, 1e-3]], weights="linear") == "zero"
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,8 @@ _AT_REST = 1e-3
 _DECAYING = -0.25
 _LONG_ENOUGH = 100.0
 _SMALL = math.log(0.1)
+_HUGE = 1e100
+_UNIFORM = 0.01
 _LONG = 100.0
 
 
@@ -95,10 +97,12 @@ def outcomes_of(trajectory: Trajectory) -> np.ndarray:
     (of x + p with absolute positions) and s = ‖qk‖^(−1/2) the scale at which logits are of order 1:
 
     - "diverged": n is 50 times the larger of s and its start or more, and has doubled at least in the last third;
-    - "zero": n is below a millionth of s and of its start; or it is below s/10 (of its start for qk = 0, where there
-      is no s) and fell like t^(−1/4) or faster, t^(−1/2) being what theorem 3.4 has: in the last third, or from its
-      largest value at T/300 … T/100 to that in the last third, of a run to 10^4/‖ov‖ at least. Without symmetry n
-      falls in steps, between which it may rest for a decade, and a fall that ends above s/10 may turn round;
+    - "zero": n is below a millionth of s and of its start; or every logit is below 0.01 at the end (n is below a tenth
+      of its start for qk = 0, where all are zero), no eigenvalue of ov has a positive real part, and n fell like
+      t^(−1/4) or faster, t^(−1/2) being what theorem 3.4 has: in the last third, or from its largest value at T/300 …
+      T/100 to that in the last third, of a run to 10^4/‖ov‖ at least. Without symmetry n falls in steps, between which
+      it may rest for a decade. A fall may turn round that ends where attention is not yet uniform, or where zero is
+      not stable: near it the mean token obeys x' = ov x, which grows from almost every start;
     - "nonzero equilibrium": no token moved by more than a thousandth of n in the last third;
     - "undecided" otherwise, such as slower motion and rotation, or if nothing was saved in the last third. A run that
       ends before t = 100/‖ov‖ has "diverged" or is below a millionth, or is undecided: a longer one may tell.
@@ -132,9 +136,11 @@ def outcomes_of(trajectory: Trajectory) -> np.ndarray:
         unit = np.where(np.isneginf(scale), start, scale)
         vanished = end <= np.minimum(start, unit) + _VANISHED
         ratio = np.where(seen, length, 1.0) / np.where(seen, elapsed[third], 1.0)
-        decaying = (rise < _DECAYING * np.log(ratio)) & (end < unit + _SMALL)
+        small = np.where(np.isneginf(scale), end < start + _SMALL, _largest_logit(trajectory, last) < _UNIFORM)
+        small &= ~_leaves_zero(flow)
+        decaying = small & (rise < _DECAYING * np.log(ratio))
         late, early = (_largest(logs, elapsed, length, part) for part in (1.0, _LONG))
-        in_steps = (late - early < _DECAYING * math.log(_LONG)) & (late < unit + _SMALL)
+        in_steps = small & (late - early < _DECAYING * math.log(_LONG))
     told = seen & (length * rate >= _LONG_ENOUGH)
     in_steps &= length * rate >= _LONG_ENOUGH * _LONG
     resting = _largest_motion(states, third, last) < _AT_REST
@@ -156,6 +162,23 @@ def _scales(flow: Flow, systems: torch.Size) -> tuple[np.ndarray, np.ndarray]:
     scale = torch.where(size > 0, -0.5 * size.log(), -torch.inf)
     rate = abs(flow.weight_factor) * torch.linalg.matrix_norm(ov, 2).sum(dim=-1)
     return scale.expand(systems).numpy(), rate.expand(systems).numpy()
+
+
+def _largest_logit(trajectory: Trajectory, last: np.ndarray) -> np.ndarray:
+    """Return max |s_ij| over pairs and heads at the saved times `last`, positions included."""
+    at = torch.as_tensor(last)[..., None, None, None]
+    states = trajectory.tensor.detach().double().cpu()
+    end = states.gather(-3, at.expand(*states.shape[:-3], 1, *states.shape[-2:])).squeeze(-3)
+    bounded = end.nan_to_num(nan=_HUGE, posinf=_HUGE, neginf=-_HUGE).clamp(-_HUGE, _HUGE)  # products stay finite
+    return np.asarray(flow_of_run(trajectory).attention.logits(bounded).abs().amax(dim=(-3, -2, -1)))
+
+
+def _leaves_zero(flow: Flow) -> np.ndarray:
+    """Tell where some Re λ(Σ_h ov_h) > 0 beyond rounding, of softmax attention: zero is left from almost every start."""
+    ov = flow.attention.ov.matrix_at(0.0).detach().double().cpu().sum(dim=-3)
+    rounding = ov.shape[-1] * torch.finfo(ov.dtype).eps * torch.linalg.matrix_norm(ov)
+    grows = torch.linalg.eigvals(ov).real.amax(dim=-1) > rounding
+    return np.asarray(grows & (flow.attention.weights == "softmax"))
 
 
 def _taken(values: np.ndarray, index: np.ndarray) -> np.ndarray:

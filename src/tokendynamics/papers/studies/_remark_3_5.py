@@ -186,20 +186,9 @@ def _spectrum(table: Table) -> list[str]:
     verdict = "no proof that none does." if not count else "a spectrum below zero is no guarantee."
     return [
         f"{said}: {verdict}",
-        f"Of {above['draws']:,} with some Re λ(V) > 0, {above['diverged']} diverged.",
-        _early(above),
+        f"Of {above['draws']:,} with some Re λ(V) > 0, where zero is not stable, {above['diverged']} diverged, "
+        f"{above['zero'].of(above['draws'])} fell to zero and {above['undecided'].of(above['draws'])} are undecided.",
     ]
-
-
-def _early(above: Mapping[str, Any]) -> str:
-    """Say how many called zero cannot stay there: near zero the mean obeys x' = ov x."""
-    count = above["zero"].of(above["draws"])
-    if not count:
-        return "None with some Re λ(V) > 0, where zero is not stable, is called “to zero”."
-    return (
-        f"{count} with some Re λ(V) > 0 are called “to zero”, where zero is not stable: their fall was taken for the "
-        f"end of it too early, and the share of “diverged” is too low by that ({above['zero']})."
-    )
 
 
 def _better(row: Mapping[str, Any]) -> str:
