@@ -174,7 +174,7 @@ def _largest_logit(trajectory: Trajectory, last: np.ndarray) -> np.ndarray:
 
 
 def _leaves_zero(flow: Flow) -> np.ndarray:
-    """Tell where some Re λ(Σ_h ov_h) > 0 beyond rounding, of softmax attention: zero is left from almost every start."""
+    """Tell where some Re λ(Σ_h ov_h) > 0 beyond rounding, of softmax attention: almost every start leaves zero."""
     ov = flow.attention.ov.matrix_at(0.0).detach().double().cpu().sum(dim=-3)
     rounding = ov.shape[-1] * torch.finfo(ov.dtype).eps * torch.linalg.matrix_norm(ov)
     grows = torch.linalg.eigvals(ov).real.amax(dim=-1) > rounding
