@@ -215,6 +215,8 @@ def test_the_picture_of_the_curves_has_a_line_for_each_dim_with_its_points() -> 
     colours = {line.get_label(): line.get_color() for line in drawn.axes[0].lines[1:]}
     assert len(set(colours.values())) == 2
     assert drawn.axes[2].lines[1].get_color() == colours["16"]
+    (legend,) = [ax.get_legend() for ax in drawn.axes if ax.get_legend()]
+    assert [text.get_text() for text in legend.get_texts()] == ["2", "16"]  # every dim, though some draws have fewer
 
 
 def test_a_difference_of_shares_is_decided_as_newcombe_has_it() -> None:

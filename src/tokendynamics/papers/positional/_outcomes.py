@@ -16,12 +16,12 @@ from tokendynamics.numerics._seeding import generator
 from tokendynamics.spaces import Free
 from tokendynamics.theorems._outcomes import outcomes_of
 
-HORIZON = 3000.0
+HORIZON = 1e6
 """In units of 1/‖ov‖: every flow is run at the speed at which its value matrix has norm 1, a change of time."""
 
 _BOUND = 1e3
 _STEPS = 1500
-_IMPLICIT_STEPS = 1500
+_IMPLICIT_STEPS = 5000
 
 
 class Outcome(StrEnum):

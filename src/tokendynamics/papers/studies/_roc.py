@@ -55,7 +55,8 @@ def roc_picture(table: Table) -> Figure:
             ax, f"{draws}\n{score}", {dim: [row[f"at {rate:g}"] for rate in RATES] for dim, row in own.items()}, dims
         )
     axes[0].set_ylabel("diverging systems found")
-    axes[-1].legend(title="dim", loc="lower right")
+    fullest = max(range(len(axes)), key=lambda number: (len(axes[number].lines), number))
+    axes[fullest].legend(title="dim", loc="lower right")
     return figure
 
 
