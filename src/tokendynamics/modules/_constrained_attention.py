@@ -1,0 +1,302 @@
+"""Trainable attention in a regime that its construction guarantees."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any, Literal, NamedTuple, cast, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from tokendynamics.modules._derived import Derived
+from tokendynamics.modules._placed_spectrum import PlacedSpectrum
+from tokendynamics.modules._regimes import Constraint, Regime, as_regime
+from tokendynamics.modules._signed_matrix import FreeMatrix, SignedMatrix
+from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.numerics._signatures import typed_arguments
+
+Form = Literal["congruence", "solve"]
+Scope = Literal["sum", "head"]
+Output = Literal["free", "identity"]
+Start = Literal["identity", "like_w"]
+
+PIVOT = 0.15
+"""Pivots of W_sym at the start, where the queries are orthogonal: about as large as the baseline's W."""
+NOISE = 0.02
+"""Noise of A or B at the start, times 1/√dim."""
+
+
+class ConstrainedAttention(nn.Module):
+    """Multi-head attention whose sums over heads ``W = Σ_h W_h`` and ``A = W (V^T)^{-1}`` have chosen signs.
+
+    With Linear storage (rows are outputs) ``W = wq^T wk``, ``V^T = wv`` and so ``A = W wv^{-1}``. In the form
+    ``"congruence"``, ``wk = S wq`` and ``wv = B W`` with two `SignedMatrix`: ``W = wq^T S wq`` and ``A = B^{-1}`` have
+    the signs of S and B, and nothing is inverted. In the form ``"solve"``, the paper's, W and A are the `SignedMatrix`
+    and ``wk = wq^{-T} W``, ``wv = A^{-1} W``. Both describe the same layers where wq is invertible (`converted`).
+
+    The signs are those of the sum over heads, dim × dim. A single head's W_h has rank dim/heads and no sign, but for
+    ``scope="head"``, where S consists of a block for each head and ``W_h = wq_h^T S_h wq_h`` is semidefinite itself. A
+    free output projection stands outside the constraint: what contracts without it may expand with it. So does a bias.
+
+    Args:
+        dim: Features of a token.
+        heads: Heads, a divisor of dim.
+        regime: A name in `REGIMES`, or a `Regime`.
+        form: ``"congruence"`` or ``"solve"``.
+        symmetric: Whether W and A are symmetric (T = 0), the hypotheses of `positional` 3.1 and 3.4; what has no signs
+            stays as it is.
+        causal: Whether token i sees only tokens j ≤ i.
+        scope: ``"sum"`` or ``"head"`` (congruence only).
+        output: ``"identity"``: the heads' outputs side by side are the layer's; ``"free"``: a projection follows.
+        bias: Of queries, keys, values and a free projection.
+        skew: Standard deviation of the entries of T in W at the start; None is 1/√dim, which trains well.
+        value_start: ``"identity"``: A (or B) starts near ±I, so that V starts near ±W; ``"like_w"``: A starts with W's
+            own L, T and pivots, times the signs of A: V is I where the signs are equal.
+        dropout: Of the attention weights, in training.
+        generator: Of the draws; None is PyTorch's own.
+        device: Where the parameters are made.
+        dtype: Theirs; None is PyTorch's default.
+
+    Raises:
+        ArgumentValueError: An unknown option, heads that do not divide dim, or options that exclude each other.
+
+    Source: `positional` D.2, (20)–(28).
+
+    >>> attention = ConstrainedAttention(4, 2, "convergence", generator=torch.Generator().manual_seed(0))
+    >>> qk, ov = attention.circuits()
+    >>> contraction = qk @ torch.linalg.inv(ov)
+    >>> bool((torch.linalg.eigvalsh(qk + qk.T) > 0).all()), bool((torch.linalg.eigvalsh(contraction + contraction.T) < 0).all())
+    (True, True)
+    >>> attention(torch.ones(2, 3, 4)).shape
+    torch.Size([2, 3, 4])
+    """
+
+    @typed_arguments
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        regime: str | Regime = "baseline",
+        *,
+        form: Form = "congruence",
+        symmetric: bool = False,
+        causal: bool = True,
+        scope: Scope = "sum",
+        output: Output = "identity",
+        bias: bool = False,
+        skew: float | None = None,
+        value_start: Start = "identity",
+        dropout: float = 0.0,
+        generator: torch.Generator | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.regime = as_regime(regime)
+        _check(dim, heads, form, scope, output, value_start, self.regime)
+        self.dim, self.heads, self.form, self.scope = dim, heads, form, scope
+        self.symmetric, self.causal, self.output, self.dropout = symmetric, causal, output, dropout
+        place: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.query = nn.Linear(dim, dim, bias=bias, **place)
+        self.key = nn.Linear(dim, dim, bias=bias, **place) if self.regime.w is None else None
+        self.value = nn.Linear(dim, dim, bias=bias, **place) if self.regime.free_values else None
+        self.projection = nn.Linear(dim, dim, bias=bias, **place) if output == "free" else None
+        blocks = heads if scope == "head" else 1
+        self.query_key = _matrix(self.regime.w, dim, symmetric=symmetric, blocks=blocks, **place)
+        self.contraction = _matrix(self.regime.a, dim, symmetric=symmetric, **place)
+        self.spectrum = PlacedSpectrum(dim, self.regime.spectrum, **place) if self.regime.spectrum else None
+        self.key_bias = nn.Parameter(torch.zeros(dim, **place)) if bias and self.key is None else None
+        self.value_bias = nn.Parameter(torch.zeros(dim, **place)) if bias and self.value is None else None
+        self._derived = Derived()
+        self._start(skew, value_start, generator)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the layer's output for states (…, token, dim), in their shape."""
+        query, key, value = (self._split(part) for part in self._queries_keys_values(x))
+        dropout = self.dropout if self.training else 0.0
+        mixed = functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=self.causal)
+        joined = mixed.transpose(-2, -3).flatten(-2)
+        return joined if self.projection is None else self.projection(joined)
+
+    def scores(self, x: Tensor) -> Tensor:
+        """Return the logits of all pairs, times 1/√(dim/heads) and before the mask, (…, head, token, token)."""
+        query, key, _ = (self._split(part) for part in self._queries_keys_values(x))
+        return query @ key.mT / math.sqrt(query.shape[-1])
+
+    def weights(self) -> AttentionWeights:
+        """Return the matrices of queries, keys, values and output in Linear storage, as the layer uses them."""
+        made = iter(self._made())
+        key = self.key.weight if self.key is not None else next(made)
+        value = self.value.weight if self.value is not None else next(made)
+        return AttentionWeights(self.query.weight, key, value, None if self.projection is None else self.projection.weight)
+
+    @torch.no_grad()
+    def head_circuits(self) -> tuple[Tensor, Tensor]:
+        """Return each head's qk, with its 1/√(dim/heads), and ov, (head, dim, dim) each, without gradients."""
+        query, key, value, output = self.weights()
+        width = self.dim // self.heads
+        by_head = (self.heads, width, self.dim)
+        qk = query.reshape(by_head).mT @ key.reshape(by_head) / math.sqrt(width)
+        placed = torch.eye(self.dim, dtype=value.dtype, device=value.device) if output is None else output
+        return qk, placed.T.reshape(by_head).mT @ value.reshape(by_head)
+
+    def circuits(self) -> tuple[Tensor, Tensor]:
+        """Return the sums over heads of qk, with its 1/√(dim/heads), and ov, (dim, dim) each, without gradients."""
+        qk, ov = self.head_circuits()
+        return qk.sum(0), ov.sum(0)
+
+    def conditioning(self) -> dict[str, float]:
+        """Return what to watch in training: condition numbers of Q, A and V, and the range of Re λ(V)."""
+        query, key, value, _ = (None if part is None else part.detach().double() for part in self.weights())
+        assert query is not None and key is not None and value is not None  # noqa: S101 (only an output may be None)
+        real = torch.linalg.eigvals(value).real
+        numbers = {"query_condition": torch.linalg.cond(query), "value_condition": torch.linalg.cond(value)}
+        inverse, failed = torch.linalg.inv_ex(value)
+        contraction = query.T @ key @ inverse
+        numbers["contraction_condition"] = torch.linalg.cond(contraction) if not failed else torch.tensor(math.inf)
+        numbers |= {"value_real_lowest": real.min(), "value_real_highest": real.max()}
+        return {name: float(number) for name, number in numbers.items()}
+
+    @torch.no_grad()
+    def converted(self, form: Form) -> ConstrainedAttention:
+        """Return the layer with the same weights in the other form.
+
+        Raises:
+            ArgumentValueError: The form asked for cannot hold them: a singular W, a block for each head in the form
+                "solve", or signs ``"half"`` with a zero leading minor.
+        """
+        _check(self.dim, self.heads, form, self.scope, self.output, "identity", self.regime)
+        other = copy.deepcopy(self)
+        other.form = form
+        query, key, value, _ = (None if part is None else part.double() for part in self.weights())
+        assert query is not None and key is not None and value is not None  # noqa: S101 (only an output may be None)
+        if other.query_key is not None:
+            other.query_key.take(query.T @ key if form == "solve" else torch.linalg.solve(query, key, left=False))
+        if other.contraction is not None:
+            product = query.T @ key
+            pair = (product, value) if form == "solve" else (value, product)
+            other.contraction.take(torch.linalg.solve(pair[1], pair[0], left=False))
+        return other
+
+    def _queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        _, key, value, _ = self.weights()
+        key_bias = self.key_bias if self.key is None else self.key.bias
+        value_bias = self.value_bias if self.value is None else self.value.bias
+        dtype = self.query.weight.dtype  # a network in bfloat16 multiplies in bfloat16; autocast does so by itself
+        query = self.query(x)
+        return query, functional.linear(x, key.to(dtype), key_bias), functional.linear(x, value.to(dtype), value_bias)
+
+    def _split(self, features: Tensor) -> Tensor:
+        return features.unflatten(-1, (self.heads, self.dim // self.heads)).transpose(-2, -3)
+
+    def _raw(self) -> dict[str, nn.Parameter]:
+        """The parameters that keys and values are made of, by their names."""
+        made_from = ("query_key", "contraction", "spectrum", "query.weight", "key.weight")
+        named = dict(self.named_parameters())
+        return {name: named[name] for name in named if name.startswith(made_from)}
+
+    def _made(self) -> tuple[Tensor, ...]:
+        if self.key is not None and self.value is not None:
+            return ()
+        raw = self._raw()
+        return self._derived(lambda *leaves: self._make(dict(zip(raw, leaves, strict=True))), list(raw.values()))
+
+    def _make(self, raw: dict[str, Tensor]) -> tuple[Tensor, ...]:
+        query = raw["query.weight"]
+        if self.query_key is None:
+            key = raw["key.weight"]
+            product = query.T @ key
+        elif self.form == "congruence":
+            key = _call(self.query_key, "query_key", raw) @ query
+            product = query.T @ key
+        else:
+            product = _call(self.query_key, "query_key", raw)
+            key = torch.linalg.solve(query.T, product)
+        keys = () if self.key is not None else (key,)
+        if self.value is not None:
+            return keys
+        if self.spectrum is not None:  # V^T is what is stored, and has the spectrum of V
+            return (*keys, _call(self.spectrum, "spectrum", raw))
+        contraction = _call(cast(nn.Module, self.contraction), "contraction", raw)
+        value = contraction @ product if self.form == "congruence" else torch.linalg.solve(contraction, product)
+        return (*keys, value)
+
+    @torch.no_grad()
+    def _start(self, skew: float | None, value_start: Start, generator: torch.Generator | None) -> None:
+        spread = 1 / math.sqrt(self.dim)
+        for linear in (self.query, self.key, self.value, self.projection):
+            if linear is not None:  # as nn.Linear starts, from the generator
+                linear.weight.uniform_(-spread, spread, generator=generator)
+                if linear.bias is not None:
+                    linear.bias.zero_()
+        if self.query_key is not None:
+            nn.init.orthogonal_(self.query.weight, generator=generator)
+            of_skew = spread if skew is None else skew
+            self.query_key.start(size=PIVOT, noise=NOISE * spread, skew=of_skew, generator=generator)
+        if self.spectrum is not None:
+            self.spectrum.start(noise=NOISE * spread, generator=generator)
+        if self.contraction is not None:
+            self.contraction.start(size=1.0, noise=NOISE * spread, generator=generator)
+            if value_start == "like_w":
+                self._start_like_w()
+
+    def _start_like_w(self) -> None:
+        query, key, *_ = self.weights()
+        contraction = query.T.double() @ key.double()
+        if isinstance(self.contraction, SignedMatrix):
+            sign = "positive" if self.regime.w in (None, "free") else self.regime.w
+            twin = SignedMatrix(self.dim, sign, dtype=torch.float64)
+            twin.to(contraction.device).take(contraction)
+            twin.signs.copy_(self.contraction.signs.reshape(twin.signs.shape))
+            if self.symmetric:
+                twin.skew = None
+            contraction = twin()
+        matrix = contraction if self.form == "solve" else torch.linalg.inv(contraction)
+        cast(SignedMatrix, self.contraction).take(matrix)
+
+
+class AttentionWeights(NamedTuple):
+    """Matrices of a layer in Linear storage, (dim, dim): rows are outputs. `output` is None where it is the identity."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    output: Tensor | None
+
+
+def _matrix(
+    constraint: Constraint | None, dim: int, *, symmetric: bool, blocks: int = 1, **place: Any
+) -> SignedMatrix | FreeMatrix | None:
+    if constraint is None:
+        return None
+    if constraint == "free":
+        return FreeMatrix(dim, **place)
+    return SignedMatrix(dim, constraint, symmetric=symmetric, blocks=blocks, **place)
+
+
+def _call(module: nn.Module, name: str, raw: dict[str, Tensor]) -> Tensor:
+    own = {key.removeprefix(name + "."): tensor for key, tensor in raw.items() if key.startswith(name + ".")}
+    return cast(Tensor, torch.func.functional_call(module, own, ()))
+
+
+def _check(dim: int, heads: int, form: str, scope: str, output: str, value_start: str, regime: Regime) -> None:
+    if dim < 1:
+        raise ArgumentValueError(expected("dim", "an integer from 1", dim))
+    if heads < 1 or dim % heads:
+        raise ArgumentValueError(expected("heads", f"a divisor of dim = {dim}", heads))
+    for name, value, known in (
+        ("form", form, get_args(Form)),
+        ("scope", scope, get_args(Scope)),
+        ("output", output, get_args(Output)),
+        ("value_start", value_start, get_args(Start)),
+    ):
+        if value not in known:
+            raise ArgumentValueError(expected(name, " or ".join(map(repr, known)), repr(value)))
+    if scope == "head" and (form == "solve" or regime.w in (None, "free")):
+        raise ArgumentValueError(
+            expected("scope", "'sum' in the form 'solve' and where W has no signs: blocks are of S", "'head'")
+        )
+    if value_start == "like_w" and (regime.w is None or regime.a is None):
+        raise ArgumentValueError(expected("value_start", "'identity' where W or A is not a matrix of its own", "'like_w'"))

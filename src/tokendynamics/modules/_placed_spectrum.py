@@ -1,0 +1,61 @@
+"""A trainable matrix with all its eigenvalues in one half of the plane, whatever its parameters are."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from tokendynamics.modules._signed_matrix import SignedMatrix
+from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.numerics._signatures import typed_arguments
+
+Half = Literal["positive", "negative"]
+
+
+class PlacedSpectrum(nn.Module):
+    """``V = ±P N`` with P symmetric and positive definite and N_sym positive definite: every ``±Re λ(V) > 0``.
+
+    ``P N`` is similar to ``P^{1/2} N P^{1/2}``, whose symmetric part is positive definite. By Lyapunov's theorem every
+    matrix with its spectrum in that half plane has this form, so that nothing else is asked of V.
+
+    Args:
+        dim: Rows and columns.
+        half: The sign of the real parts, ``"positive"`` or ``"negative"``.
+        device: Where its parameters are made.
+        dtype: Theirs; None is PyTorch's default.
+
+    Raises:
+        ArgumentValueError: An unknown half.
+
+    >>> values = PlacedSpectrum(3, "negative")
+    >>> values.start(noise=0.5, generator=torch.Generator().manual_seed(1))
+    >>> bool((torch.linalg.eigvals(values().detach()).real < 0).all())
+    True
+    """
+
+    @typed_arguments
+    def __init__(
+        self,
+        dim: int,
+        half: Half,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if half not in ("positive", "negative"):
+            raise ArgumentValueError(expected("half", "'positive' or 'negative'", repr(half)))
+        self.half: Half = half
+        self.metric = SignedMatrix(dim, symmetric=True, device=device, dtype=dtype)
+        self.matrix = SignedMatrix(dim, half, device=device, dtype=dtype)
+
+    def forward(self) -> Tensor:
+        """Return V, (dim, dim), in the dtype of the parameters."""
+        return self.metric() @ self.matrix()
+
+    def start(self, *, noise: float = 0.0, generator: torch.Generator | None = None) -> None:
+        """Set V to ±I, with normal entries of standard deviation `noise` below the diagonals of its factors."""
+        self.metric.start(size=1.0, noise=noise, generator=generator)
+        self.matrix.start(size=1.0, noise=noise, generator=generator)
