@@ -232,7 +232,9 @@ class ConstrainedAttention(nn.Module):
                 if linear.bias is not None:
                     linear.bias.zero_()
         if self.query_key is not None:
-            nn.init.orthogonal_(self.query.weight, generator=generator)
+            weight = self.query.weight  # in half precision no factorisation is there to draw with
+            kind = torch.float64 if weight.dtype == torch.float64 else torch.float32
+            weight.copy_(nn.init.orthogonal_(torch.empty_like(weight, dtype=kind), generator=generator))
             of_skew = spread if skew is None else skew
             self.query_key.start(size=PIVOT, noise=NOISE * spread, skew=of_skew, generator=generator)
         if self.spectrum is not None:
