@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Any
 from tokendynamics._version import __version__
 
 if TYPE_CHECKING:
-    from tokendynamics import attention, circuits, observables, plots, spaces, specification, spectra, sweeps, theorems
+    from tokendynamics import (
+        attention,
+        circuits,
+        modules,
+        observables,
+        plots,
+        spaces,
+        specification,
+        spectra,
+        sweeps,
+        theorems,
+    )
     from tokendynamics.attention import AbsolutePositions, Attention, Periodic, RotaryPositions, Sinusoidal
     from tokendynamics.diagnosis import (
         Comparison,
@@ -71,6 +82,7 @@ _HOMES = {
 _PACKAGES = (
     "attention",
     "circuits",
+    "modules",
     "observables",
     "plots",
     "spaces",
@@ -84,8 +96,8 @@ __all__ = [
     "AbsolutePositions", "Attention", "Checkpoint", "Comparison", "Deeper", "Diagnosis", "Ellipsoid", "Flow", "Free",
     "Levers", "Periodic", "RotaryPositions", "Sinusoidal", "Sphere", "Trajectory", "__version__", "attention",
     "attention_seen", "audit", "certify", "check", "circuits", "compare", "decode", "deeper", "diagnose", "events",
-    "flow_of", "levers", "load", "logit_lens", "observables", "passes", "plots", "simulate", "spaces", "specification",
-    "spectra", "sweep", "sweeps", "theorems", "token_clusters", "token_paths", "trace", "what_if",
+    "flow_of", "levers", "load", "logit_lens", "modules", "observables", "passes", "plots", "simulate", "spaces",
+    "specification", "spectra", "sweep", "sweeps", "theorems", "token_clusters", "token_paths", "trace", "what_if",
 ]  # fmt: skip
 
 

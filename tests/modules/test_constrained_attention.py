@@ -67,7 +67,8 @@ def test_both_forms_reach_each_others_weights(regime, first, symmetric):
     layer = shaken(made(regime, dim=12, form=first, symmetric=symmetric), 0.1)
     second = "solve" if first == "congruence" else "congruence"
     other = layer.converted(second)
-    assert other.form == second and layer.form == first
+    assert other.form == second
+    assert layer.form == first
     for before, after in zip(layer.weights()[:3], other.weights()[:3], strict=True):
         torch.testing.assert_close(after, before, rtol=0, atol=1e-8)
     back = other.converted(first)
@@ -154,7 +155,7 @@ def test_a_network_in_bfloat16_runs_and_learns():
     assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in layer.parameters())
     exact = made("convergence")
     exact.load_state_dict({name: each.double() for name, each in layer.state_dict().items()})
-    torch.testing.assert_close(out.double(), exact(x.double()), rtol=0, atol=0.05 * float(out.abs().max()))
+    torch.testing.assert_close(out.double(), exact(x.double()), rtol=0, atol=0.05 * float(out.detach().abs().max()))
 
 
 def test_dropout_is_for_training_alone():
@@ -189,12 +190,22 @@ def test_gradients_reach_every_parameter():
         ((8, 2), {"value_start": "zero"}, "value_start: expected 'identity' or 'like_w'"),
         ((8, 2, "divergence"), {"scope": "head", "form": "solve"}, "scope: expected 'sum' in the form 'solve'"),
         ((8, 2, "tied"), {"scope": "head"}, "scope: expected 'sum'"),
+        ((8, 2), {"skew": -0.1}, "skew: expected a standard deviation from 0, or None, got -0.1"),
+        ((8, 2), {"skew": math.nan}, "skew: expected a standard deviation from 0, or None, got nan"),
+        ((8, 2), {"dropout": 1.0}, "dropout: expected a share from 0 to below 1, got 1.0"),
+        ((8, 2), {"dropout": -0.1}, "dropout: expected a share from 0 to below 1, got -0.1"),
         ((8, 2, "w_only"), {"value_start": "like_w"}, "value_start: expected 'identity' where W or A"),
     ],
 )
 def test_what_cannot_be_made_is_refused_by_name(arguments, options, message, unchecked):
     with pytest.raises(ArgumentValueError, match=message):
         ConstrainedAttention(*arguments, **options)
+
+
+def test_states_of_another_width_are_refused():
+    for shape in ((3, 7), (8,)):
+        with pytest.raises(ArgumentValueError, match=r"x: expected shape \(…, token, 8\), got"):
+            made()(states(*shape))
 
 
 def test_regimes_of_ones_own_are_checked(unchecked):

@@ -67,7 +67,8 @@ def test_evaluation_shares_and_training_after_it_has_gradients(parts):
         derived(make, parameters)
     assert make.times == 1
     loss_of(derived(make, parameters), 1.0).backward()
-    assert make.times == 2 and all(parameter.grad is not None for parameter in parameters)
+    assert make.times == 2
+    assert all(parameter.grad is not None for parameter in parameters)
     with torch.no_grad():
         derived(make, parameters)
     assert make.times == 2
@@ -94,7 +95,8 @@ def test_frozen_parameters_get_no_gradient(parts):
     make, derived, parameters = parts
     parameters[0].requires_grad_(False)
     loss_of(derived(make, parameters), 1.0).backward()
-    assert parameters[0].grad is None and parameters[1].grad is not None
+    assert parameters[0].grad is None
+    assert parameters[1].grad is not None
 
 
 def test_writes_that_are_not_counted_are_seen_after_forget(parts):
@@ -126,9 +128,7 @@ def test_made_in_float32_for_bfloat16_parameters_and_under_autocast():
 def test_a_layer_makes_its_weights_once_a_step_and_follows_every_change(monkeypatch):
     calls = []
     original = ConstrainedAttention._make
-    monkeypatch.setattr(
-        ConstrainedAttention, "_make", lambda self, raw: calls.append(1) or original(self, raw)
-    )
+    monkeypatch.setattr(ConstrainedAttention, "_make", lambda self, raw: calls.append(1) or original(self, raw))
     layer = ConstrainedAttention(4, 2, "divergence", generator=torch.Generator().manual_seed(0))
     calls.clear()
     x = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(1))
@@ -148,11 +148,20 @@ def test_a_layer_makes_its_weights_once_a_step_and_follows_every_change(monkeypa
     torch.testing.assert_close(fresh(x).detach(), now)
 
 
+def test_a_layer_that_was_written_to_behind_its_back_forgets():
+    layer = ConstrainedAttention(4, 2, "divergence", generator=torch.Generator().manual_seed(0))
+    before = layer.weights().key.detach().clone()
+    layer.query.weight.data.mul_(2.0)
+    layer.forget()
+    torch.testing.assert_close(layer.weights().key.detach(), 2 * before)
+
+
 def test_copies_and_pickles_of_a_used_layer_are_their_own():
     layer = ConstrainedAttention(4, 2, "convergence", generator=torch.Generator().manual_seed(0))
     x = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(1))
     before = layer(x)
-    for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+    stored = pickle.loads(pickle.dumps(layer))  # noqa: S301
+    for twin in (copy.deepcopy(layer), stored):
         torch.testing.assert_close(twin(x), before)
         with torch.no_grad():
             twin.query_key.skew.add_(1.0)

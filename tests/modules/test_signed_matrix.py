@@ -39,7 +39,8 @@ def test_signs_do_not_depend_on_the_parameters(seed, dim, sign):
             parameter.copy_(drawn(*parameter.shape, seed=seed + number))
     eigenvalues = torch.linalg.eigvalsh(matrix() + matrix().mT)
     count = {"positive": dim, "negative": 0, "half": dim - dim // 2}[sign]
-    assert int((eigenvalues > 0).sum()) == count and int((eigenvalues < 0).sum()) == dim - count
+    assert int((eigenvalues > 0).sum()) == count
+    assert int((eigenvalues < 0).sum()) == dim - count
 
 
 @pytest.mark.parametrize("sign", ["positive", "negative", "half"])
@@ -60,7 +61,8 @@ def test_signs_in_another_order_are_taken_and_saved():
     swapped = torch.tensor([[-2.0, 0.5], [0.1, 3.0]], dtype=torch.float64)
     target.take(swapped)
     torch.testing.assert_close(target().detach(), swapped, rtol=0, atol=1e-14)
-    assert target.signs.tolist() == [[-1.0, 1.0]] and source.signs.tolist() == [[1.0, -1.0]]
+    assert target.signs.tolist() == [[-1.0, 1.0]]
+    assert source.signs.tolist() == [[1.0, -1.0]]
     third.load_state_dict(target.state_dict())
     torch.testing.assert_close(third().detach(), swapped, rtol=0, atol=1e-14)
 
@@ -82,14 +84,15 @@ def test_what_cannot_be_taken_is_refused(unchecked):
         SignedMatrix(4, blocks=3)
     with pytest.raises(ArgumentValueError, match="dim: expected an integer from 1, got 0"):
         SignedMatrix(0)
-    with pytest.raises(ArgumentValueError, match="half: expected 'positive' or 'negative', got 'half'"):
+    with pytest.raises(ArgumentValueError, match="sign: expected 'positive' or 'negative', got 'half'"):
         PlacedSpectrum(2, "half")
 
 
 def test_symmetric_parts_are_told_from_rounding():
     matrix = SignedMatrix(2, symmetric=True, dtype=torch.float64)
     matrix.take(torch.tensor([[1.0, 0.5], [0.5 + 1e-8, 1.0]], dtype=torch.float64))
-    assert matrix.symmetric and not SignedMatrix(2).symmetric
+    assert matrix.symmetric
+    assert not SignedMatrix(2).symmetric
 
 
 @pytest.mark.parametrize("value", [1e-6, 0.15, 1.0, 40.0, 800.0])

@@ -146,7 +146,8 @@ def test_a_block_for_each_head_makes_single_heads_semidefinite_and_the_sum_defin
     assert_signs(layer, "divergence")
     for head in layer.head_circuits()[0]:
         eigenvalues = torch.linalg.eigvalsh(head + head.T)
-        assert (eigenvalues > 1e-6).sum() == 4 and eigenvalues.abs().lt(1e-12).sum() == 8
+        assert (eigenvalues > 1e-6).sum() == 4
+        assert eigenvalues.abs().lt(1e-12).sum() == 8
     summed = ConstrainedAttention(12, 3, "divergence", generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     away(summed)
     assert all((torch.linalg.eigvalsh(head + head.T) < -1e-6).any() for head in summed.head_circuits()[0])

@@ -2,9 +2,18 @@
 
 from tokendynamics.modules._constrained_attention import AttentionWeights, ConstrainedAttention
 from tokendynamics.modules._placed_spectrum import PlacedSpectrum
+from tokendynamics.modules._positions import (
+    DecoupledRotary,
+    LearnedPositions,
+    LogitTerm,
+    NegativeDiagonal,
+    Rotary,
+    SinusoidalPositions,
+)
 from tokendynamics.modules._regimes import REGIMES, Regime
 from tokendynamics.modules._signed_matrix import FreeMatrix, SignedMatrix
 
 __all__ = [
-    "REGIMES", "AttentionWeights", "ConstrainedAttention", "FreeMatrix", "PlacedSpectrum", "Regime", "SignedMatrix",
+    "REGIMES", "AttentionWeights", "ConstrainedAttention", "DecoupledRotary", "FreeMatrix", "LearnedPositions",
+    "LogitTerm", "NegativeDiagonal", "PlacedSpectrum", "Regime", "Rotary", "SignedMatrix", "SinusoidalPositions",
 ]  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, cast, get_args
 
 import torch
@@ -12,6 +13,7 @@ from torch.nn import functional
 
 from tokendynamics.modules._derived import Derived
 from tokendynamics.modules._placed_spectrum import PlacedSpectrum
+from tokendynamics.modules._positions import LogitTerm, split
 from tokendynamics.modules._regimes import Constraint, Regime, as_regime
 from tokendynamics.modules._signed_matrix import FreeMatrix, SignedMatrix
 from tokendynamics.numerics._errors import ArgumentValueError, expected
@@ -54,6 +56,8 @@ class ConstrainedAttention(nn.Module):
         skew: Standard deviation of the entries of T in W at the start; None is 1/√dim, which trains well.
         value_start: ``"identity"``: A (or B) starts near ±I, so that V starts near ±W; ``"like_w"``: A starts with W's
             own L, T and pivots, times the signs of A: V is I where the signs are equal.
+        terms: Positions in the logits and remedies, each a module with a method `extended` (`LogitTerm`), such as
+            `Rotary`, `DecoupledRotary` and `NegativeDiagonal`. They stand beside W and outside its constraint.
         dropout: Of the attention weights, in training.
         generator: Of the draws; None is PyTorch's own.
         device: Where the parameters are made.
@@ -66,8 +70,8 @@ class ConstrainedAttention(nn.Module):
 
     >>> attention = ConstrainedAttention(4, 2, "convergence", generator=torch.Generator().manual_seed(0))
     >>> qk, ov = attention.circuits()
-    >>> contraction = qk @ torch.linalg.inv(ov)
-    >>> bool((torch.linalg.eigvalsh(qk + qk.T) > 0).all()), bool((torch.linalg.eigvalsh(contraction + contraction.T) < 0).all())
+    >>> form = qk @ torch.linalg.inv(ov)
+    >>> bool((torch.linalg.eigvalsh(qk + qk.T) > 0).all()), bool((torch.linalg.eigvalsh(form + form.T) < 0).all())
     (True, True)
     >>> attention(torch.ones(2, 3, 4)).shape
     torch.Size([2, 3, 4])
@@ -88,6 +92,7 @@ class ConstrainedAttention(nn.Module):
         bias: bool = False,
         skew: float | None = None,
         value_start: Start = "identity",
+        terms: Sequence[nn.Module] = (),
         dropout: float = 0.0,
         generator: torch.Generator | None = None,
         device: torch.device | str | None = None,
@@ -95,6 +100,10 @@ class ConstrainedAttention(nn.Module):
     ) -> None:
         super().__init__()
         self.regime = as_regime(regime)
+        if skew is not None and not 0 <= skew < math.inf:
+            raise ArgumentValueError(expected("skew", "a standard deviation from 0, or None", skew))
+        if not 0 <= dropout < 1:
+            raise ArgumentValueError(expected("dropout", "a share from 0 to below 1", dropout))
         _check(dim, heads, form, scope, output, value_start, self.regime)
         self.dim, self.heads, self.form, self.scope = dim, heads, form, scope
         self.symmetric, self.causal, self.output, self.dropout = symmetric, causal, output, dropout
@@ -109,32 +118,52 @@ class ConstrainedAttention(nn.Module):
         self.spectrum = PlacedSpectrum(dim, self.regime.spectrum, **place) if self.regime.spectrum else None
         self.key_bias = nn.Parameter(torch.zeros(dim, **place)) if bias and self.key is None else None
         self.value_bias = nn.Parameter(torch.zeros(dim, **place)) if bias and self.value is None else None
+        self.terms = nn.ModuleList(terms)
         self._derived = Derived()
         self._start(skew, value_start, generator)
 
+    @property
+    def _scale(self) -> float:
+        return 1 / math.sqrt(self.dim / self.heads)
+
     def forward(self, x: Tensor) -> Tensor:
         """Return the layer's output for states (…, token, dim), in their shape."""
-        query, key, value = (self._split(part) for part in self._queries_keys_values(x))
-        dropout = self.dropout if self.training else 0.0
-        mixed = functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=self.causal)
+        query, key, value = self._queries_keys_values(x)
+        mixed = functional.scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            dropout_p=self.dropout if self.training else 0.0,
+            is_causal=self.causal,
+            scale=self._scale,
+        )
         joined = mixed.transpose(-2, -3).flatten(-2)
         return joined if self.projection is None else self.projection(joined)
 
     def scores(self, x: Tensor) -> Tensor:
         """Return the logits of all pairs, times 1/√(dim/heads) and before the mask, (…, head, token, token)."""
-        query, key, _ = (self._split(part) for part in self._queries_keys_values(x))
-        return query @ key.mT / math.sqrt(query.shape[-1])
+        query, key, _ = self._queries_keys_values(x)
+        return query @ key.mT * self._scale
+
+    def forget(self) -> None:
+        """Make keys and values anew at the next call, for parameters that changed where PyTorch does not count it."""
+        self._derived.forget()
 
     def weights(self) -> AttentionWeights:
         """Return the matrices of queries, keys, values and output in Linear storage, as the layer uses them."""
         made = iter(self._made())
         key = self.key.weight if self.key is not None else next(made)
         value = self.value.weight if self.value is not None else next(made)
-        return AttentionWeights(self.query.weight, key, value, None if self.projection is None else self.projection.weight)
+        return AttentionWeights(
+            self.query.weight, key, value, None if self.projection is None else self.projection.weight
+        )
 
     @torch.no_grad()
     def head_circuits(self) -> tuple[Tensor, Tensor]:
-        """Return each head's qk, with its 1/√(dim/heads), and ov, (head, dim, dim) each, without gradients."""
+        """Return each head's qk, with its 1/√(dim/heads), and ov, (head, dim, dim) each, without gradients.
+
+        Those of the content: what positions turn or add is not in them.
+        """
         query, key, value, output = self.weights()
         width = self.dim // self.heads
         by_head = (self.heads, width, self.dim)
@@ -149,8 +178,7 @@ class ConstrainedAttention(nn.Module):
 
     def conditioning(self) -> dict[str, float]:
         """Return what to watch in training: condition numbers of Q, A and V, and the range of Re λ(V)."""
-        query, key, value, _ = (None if part is None else part.detach().double() for part in self.weights())
-        assert query is not None and key is not None and value is not None  # noqa: S101 (only an output may be None)
+        query, key, value = (part.detach().double() for part in self.weights()[:3])
         real = torch.linalg.eigvals(value).real
         numbers = {"query_condition": torch.linalg.cond(query), "value_condition": torch.linalg.cond(value)}
         inverse, failed = torch.linalg.inv_ex(value)
@@ -170,8 +198,7 @@ class ConstrainedAttention(nn.Module):
         _check(self.dim, self.heads, form, self.scope, self.output, "identity", self.regime)
         other = copy.deepcopy(self)
         other.form = form
-        query, key, value, _ = (None if part is None else part.double() for part in self.weights())
-        assert query is not None and key is not None and value is not None  # noqa: S101 (only an output may be None)
+        query, key, value = (part.double() for part in self.weights()[:3])
         if other.query_key is not None:
             other.query_key.take(query.T @ key if form == "solve" else torch.linalg.solve(query, key, left=False))
         if other.contraction is not None:
@@ -181,18 +208,21 @@ class ConstrainedAttention(nn.Module):
         return other
 
     def _queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        if x.ndim < 2 or x.shape[-1] != self.dim:
+            raise ArgumentValueError(expected("x", f"shape (…, token, {self.dim})", tuple(x.shape)))
         _, key, value, _ = self.weights()
         key_bias = self.key_bias if self.key is None else self.key.bias
         value_bias = self.value_bias if self.value is None else self.value.bias
         dtype = self.query.weight.dtype  # a network in bfloat16 multiplies in bfloat16; autocast does so by itself
-        query = self.query(x)
-        return query, functional.linear(x, key.to(dtype), key_bias), functional.linear(x, value.to(dtype), value_bias)
-
-    def _split(self, features: Tensor) -> Tensor:
-        return features.unflatten(-1, (self.heads, self.dim // self.heads)).transpose(-2, -3)
+        keys = split(functional.linear(x, key.to(dtype), key_bias), self.heads)
+        values = split(functional.linear(x, value.to(dtype), value_bias), self.heads)
+        queries = split(self.query(x), self.heads)
+        for term in self.terms:
+            queries, keys = cast(LogitTerm, term).extended(queries, keys, x)
+        return queries, keys, values
 
     def _raw(self) -> dict[str, nn.Parameter]:
-        """The parameters that keys and values are made of, by their names."""
+        """Return the parameters that keys and values are made of, by their names."""
         made_from = ("query_key", "contraction", "spectrum", "query.weight", "key.weight")
         named = dict(self.named_parameters())
         return {name: named[name] for name in named if name.startswith(made_from)}
@@ -260,7 +290,7 @@ class ConstrainedAttention(nn.Module):
 
 
 class AttentionWeights(NamedTuple):
-    """Matrices of a layer in Linear storage, (dim, dim): rows are outputs. `output` is None where it is the identity."""
+    """Matrices of a layer in Linear storage, (dim, dim): rows are outputs. None is an output that is the identity."""
 
     query: Tensor
     key: Tensor
@@ -301,4 +331,6 @@ def _check(dim: int, heads: int, form: str, scope: str, output: str, value_start
             expected("scope", "'sum' in the form 'solve' and where W has no signs: blocks are of S", "'head'")
         )
     if value_start == "like_w" and (regime.w is None or regime.a is None):
-        raise ArgumentValueError(expected("value_start", "'identity' where W or A is not a matrix of its own", "'like_w'"))
+        raise ArgumentValueError(
+            expected("value_start", "'identity' where W or A is not a matrix of its own", "'like_w'")
+        )

@@ -50,7 +50,7 @@ class Derived:
         if not wanted:
             return tuple(made.detach() for made in self._made)
         # The class looks its arguments up by position only, and the tensors must come in the order of the parameters.
-        return _Replayed.apply(self._made, self._leaves, *parameters)  # type: ignore[no-any-return]
+        return _Replayed.apply(self._made, self._leaves, *parameters)
 
     def _renew(self, make: Callable[..., Made], parameters: Sequence[Tensor], *, graph: bool) -> None:
         device = parameters[0].device.type
@@ -80,7 +80,7 @@ class _Replayed(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         asked = [leaf for leaf in ctx.leaves if leaf.requires_grad]
         pairs = [(made, given) for made, given in zip(ctx.made, gradients, strict=True) if made.requires_grad]
         with torch.autocast(asked[0].device.type, enabled=False):
@@ -100,7 +100,7 @@ class _Replayed(torch.autograd.Function):
 
 def _version(parameter: Tensor) -> int | None:
     """PyTorch's count of changes; None for tensors of inference mode, which have none."""
-    return None if parameter.is_inference() else parameter._version  # noqa: SLF001
+    return None if parameter.is_inference() else parameter._version
 
 
 def _at_least_float32(tensor: Tensor) -> Tensor:

@@ -22,12 +22,12 @@ class PlacedSpectrum(nn.Module):
 
     Args:
         dim: Rows and columns.
-        half: The sign of the real parts, ``"positive"`` or ``"negative"``.
+        sign: That of the real parts, ``"positive"`` or ``"negative"``.
         device: Where its parameters are made.
         dtype: Theirs; None is PyTorch's default.
 
     Raises:
-        ArgumentValueError: An unknown half.
+        ArgumentValueError: An unknown sign.
 
     >>> values = PlacedSpectrum(3, "negative")
     >>> values.start(noise=0.5, generator=torch.Generator().manual_seed(1))
@@ -39,17 +39,16 @@ class PlacedSpectrum(nn.Module):
     def __init__(
         self,
         dim: int,
-        half: Half,
+        sign: Half,
         *,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if half not in ("positive", "negative"):
-            raise ArgumentValueError(expected("half", "'positive' or 'negative'", repr(half)))
-        self.half: Half = half
+        if sign not in ("positive", "negative"):
+            raise ArgumentValueError(expected("sign", "'positive' or 'negative'", repr(sign)))
         self.metric = SignedMatrix(dim, symmetric=True, device=device, dtype=dtype)
-        self.matrix = SignedMatrix(dim, half, device=device, dtype=dtype)
+        self.matrix = SignedMatrix(dim, sign, device=device, dtype=dtype)
 
     def forward(self) -> Tensor:
         """Return V, (dim, dim), in the dtype of the parameters."""

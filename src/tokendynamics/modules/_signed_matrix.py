@@ -156,9 +156,7 @@ class FreeMatrix(nn.Module):
         dtype: Theirs; None is PyTorch's default.
     """
 
-    def __init__(
-        self, dim: int, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-    ) -> None:
+    def __init__(self, dim: int, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.eye(dim, device=device, dtype=dtype))
 

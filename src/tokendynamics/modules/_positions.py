@@ -1,0 +1,223 @@
+"""Positions of trainable networks: added to the embeddings, or to what queries and keys are.
+
+Terms in the logits are further columns of queries and keys, so that one fused attention serves all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, Protocol, get_args
+
+import torch
+from torch import Tensor, nn
+
+from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.numerics._signatures import typed_arguments
+
+Kind = Literal["identity", "diagonal"]
+_BASE = 10000.0
+
+
+class LogitTerm(Protocol):
+    """What trainable attention asks of a positional scheme or remedy, an `nn.Module` with this method.
+
+    Queries and keys are (…, head, token, width); the logits are their inner products times 1/√(dim/heads).
+    """
+
+    def extended(self, query: Tensor, key: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return queries and keys with what the scheme turns or adds, for states x (…, token, dim)."""
+        ...
+
+
+class LearnedPositions(nn.Module):
+    """A vector for each position, added to the embeddings.
+
+    Args:
+        tokens: The longest sequence.
+        dim: Features of a token.
+        std: Of the normal start.
+
+    Raises:
+        ArgumentValueError: Sizes below 1; in use, a longer sequence.
+    """
+
+    @typed_arguments
+    def __init__(self, tokens: int, dim: int, *, std: float = 0.02, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        _at_least_one(tokens=tokens, dim=dim)
+        self.table = nn.Parameter(torch.empty(tokens, dim).normal_(0.0, std, generator=generator))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x + p for x of shape (…, token, dim)."""
+        if x.shape[-2] > len(self.table):
+            raise ArgumentValueError(expected("x", f"{len(self.table)} tokens at most", x.shape[-2]))
+        return x + self.table[: x.shape[-2]]
+
+
+class SinusoidalPositions(nn.Module):
+    """Sines and cosines added to the embeddings: ``p_ij`` of `tokendynamics.AbsolutePositions.sinusoidal`.
+
+    Nothing is stored, so that nothing can be lost with a checkpoint.
+
+    Args:
+        base: Of the geometric sequence of wavelengths.
+
+    Source: the formula above `positional` (5), with features counted from 0.
+
+    >>> SinusoidalPositions()(torch.zeros(1, 2))
+    tensor([[0.8415, 0.5403]])
+    """
+
+    @typed_arguments
+    def __init__(self, base: float = _BASE) -> None:
+        super().__init__()
+        self.base = base
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x + p for x of shape (…, token, dim)."""
+        tokens, dim = x.shape[-2:]
+        feature = torch.arange(dim, dtype=torch.float64, device=x.device)
+        position = torch.arange(1, tokens + 1, dtype=torch.float64, device=x.device).unsqueeze(-1)
+        angle = position * self.base ** (-(feature - feature % 2) / dim)
+        return x + torch.where(feature % 2 == 0, angle.sin(), angle.cos()).to(x.dtype)
+
+
+class Rotary(nn.Module):
+    """Rotary positions of queries and keys themselves, as language models have them.
+
+    Args:
+        width: Columns of each head that are turned, even; the others stay as they are.
+        base: Of the geometric sequence of frequencies.
+
+    Raises:
+        ArgumentValueError: An odd width; in use, one beyond that of the heads.
+    """
+
+    @typed_arguments
+    def __init__(self, width: int, *, base: float = _BASE) -> None:
+        super().__init__()
+        _even(width)
+        self.width, self.base = width, base
+
+    def extended(self, query: Tensor, key: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """See `LogitTerm`."""
+        if query.shape[-1] < self.width:
+            raise ArgumentValueError(expected("width", f"{query.shape[-1]} columns of a head at most", self.width))
+        return self._turned(query), self._turned(key)
+
+    def _turned(self, vectors: Tensor) -> Tensor:
+        return torch.cat([turn(vectors[..., : self.width], self.base), vectors[..., self.width :]], -1)
+
+
+class DecoupledRotary(nn.Module):
+    """Rotary positions beside W, with queries and keys of their own: ``(Q K^T + Q̄ R_{i−l} K̄^T)/√D_k``.
+
+    Args:
+        dim: Features of a token.
+        heads: Heads.
+        width: Columns of Q̄ and K̄ of each head, even.
+        base: Of the geometric sequence of frequencies.
+
+    Raises:
+        ArgumentValueError: An odd width, or sizes below 1.
+
+    Source: `positional` (7); D_k is that of Q and K.
+    """
+
+    @typed_arguments
+    def __init__(
+        self, dim: int, heads: int, width: int, *, base: float = _BASE, generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__()
+        _at_least_one(dim=dim, heads=heads)
+        _even(width)
+        self.heads, self.base = heads, base
+        self.query, self.key = (nn.Linear(dim, heads * width, bias=False) for _ in range(2))
+        for linear in (self.query, self.key):
+            nn.init.uniform_(linear.weight, -1 / math.sqrt(dim), 1 / math.sqrt(dim), generator=generator)
+
+    def extended(self, query: Tensor, key: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """See `LogitTerm`."""
+        own_query, own_key = (turn(split(linear(x), self.heads), self.base) for linear in (self.query, self.key))
+        return torch.cat([query, own_query], -1), torch.cat([key, own_key], -1)
+
+
+class NegativeDiagonal(nn.Module):
+    """The remedy ``W_li + λ I`` or ``W_li + λ A``, λ < 0 learnable, A diagonal with positive learnable entries.
+
+    ``λ = −exp(ρ)`` and ``A = diag(exp(a))``. Head h has the slice h of the features, so that the heads' terms sum to
+    the λI of the paper. λ stands beside the scaled W: attention's 1/√(dim/heads) is taken out again.
+
+    Args:
+        dim: Features of a token.
+        heads: Heads, a divisor of dim.
+        kind: ``"identity"`` or ``"diagonal"``.
+        start: λ at the start, negative.
+
+    Raises:
+        ArgumentValueError: Another kind, heads that do not divide dim, or a λ that is not negative.
+
+    Source: `positional` 5.2 and Table 3.
+
+    >>> NegativeDiagonal(4, 2, start=-0.5).coefficients().tolist()
+    [-0.5, -0.5, -0.5, -0.5]
+    """
+
+    @typed_arguments
+    def __init__(self, dim: int, heads: int, kind: Kind = "identity", *, start: float = -0.01) -> None:
+        super().__init__()
+        if kind not in get_args(Kind):
+            raise ArgumentValueError(expected("kind", "'identity' or 'diagonal'", repr(kind)))
+        _at_least_one(dim=dim)
+        if heads < 1 or dim % heads:
+            raise ArgumentValueError(expected("heads", f"a divisor of dim = {dim}", heads))
+        if not start < 0:
+            raise ArgumentValueError(expected("start", "a negative λ", start))
+        self.dim, self.heads = dim, heads
+        self.rho = nn.Parameter(torch.tensor(math.log(-start)))
+        self.log_diagonal = nn.Parameter(torch.zeros(dim)) if kind == "diagonal" else None
+
+    def coefficients(self) -> Tensor:
+        """Return the diagonal of λI or λA, (dim,)."""
+        return -self._sizes()
+
+    def _sizes(self) -> Tensor:
+        spread = self.rho.new_zeros(self.dim) if self.log_diagonal is None else self.log_diagonal
+        return (self.rho + spread).exp()
+
+    def extended(self, query: Tensor, key: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """See `LogitTerm`."""
+        scale = math.sqrt(self.dim / self.heads)
+        own = split(x * (scale * self._sizes()).sqrt().to(x.dtype), self.heads)
+        return torch.cat([query, own.to(query.dtype)], -1), torch.cat([key, -own.to(key.dtype)], -1)
+
+
+def turn(vectors: Tensor, base: float) -> Tensor:
+    """Turn the pairs (c, c + width/2) of rows l = 0, 1, … of (…, token, width) by the angle ``l · base^(−2c/width)``.
+
+    >>> turn(torch.tensor([[1.0, 0.0], [1.0, 0.0]]), 10000.0)[1]
+    tensor([0.5403, 0.8415])
+    """
+    tokens, width = vectors.shape[-2:]
+    pair = torch.arange(width // 2, dtype=torch.float64, device=vectors.device)
+    position = torch.arange(tokens, dtype=torch.float64, device=vectors.device).unsqueeze(-1)
+    angle = position * base ** (-2 * pair / width)
+    cosine, sine = angle.cos().to(vectors.dtype), angle.sin().to(vectors.dtype)
+    first, second = vectors.chunk(2, dim=-1)
+    return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)
+
+
+def split(features: Tensor, heads: int) -> Tensor:
+    """Return (…, head, token, dim/heads) of features (…, token, dim)."""
+    return features.unflatten(-1, (heads, features.shape[-1] // heads)).transpose(-2, -3)
+
+
+def _even(width: int) -> None:
+    if width < 2 or width % 2:
+        raise ArgumentValueError(expected("width", "an even number from 2: rotations turn pairs of columns", width))
+
+
+def _at_least_one(**sizes: int) -> None:
+    for name, size in sizes.items():
+        if size < 1:
+            raise ArgumentValueError(expected(name, "an integer from 1", size))
