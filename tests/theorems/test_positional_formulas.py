@@ -142,6 +142,15 @@ def test_a_slope_that_cannot_be_on_its_way_fails_and_others_wait(exponent: float
     assert slope_condition(states, run, np.asarray(2.0)).outcome == outcome
 
 
+def test_slopes_that_agree_over_two_decades_fail_whatever_came_before() -> None:
+    times = np.concatenate([[0.0], np.geomspace(0.1, 1000.0, 81)])
+    run = simulate(Flow(Attention([[1.0]], [[-1.0]]), Free()), torch.ones(2, 1).double(), np.linspace(0.0, 0.1, 82))
+    run = dataclasses.replace(run, times=times)
+    sizes = np.where(times < 10.0, 1.0, (np.maximum(times, 10.0) / 10.0) ** -2.0)
+    states = torch.as_tensor(sizes)[:, None, None] * torch.ones(82, 2, 1)
+    assert slope_condition(states, run, np.asarray(2.0)).outcome == "fails"
+
+
 def test_a_short_run_is_undecided_about_the_slope() -> None:
     run = simulate(SYMMETRIC, 0.1 * X0, np.linspace(0.0, 5.0, 21))
     assert certify(run, ["positional-3.4"])[0].outcome == "undecided"
@@ -280,6 +289,8 @@ def test_a_short_run_tells_only_what_fell_to_a_millionth(start: float, end: floa
         ({0: 2.0, 20: 0.5, 2000: 0.05, 4000: 0.4, 8000: 0.39}, 1e4, "undecided"),
         # Steps are told from rest in long runs alone.
         ({0: 2.0, 20: 0.5, 2000: 0.05, 8000: 0.0495}, 9.9e3, "undecided"),
+        # What was larger before T/300 does not make it a fall.
+        ({0: 2.0, 10: 0.4, 30: 0.05, 8000: 0.0495}, 1e4, "undecided"),
         # Steps that have come to rest to a thousandth are rest.
         ({0: 2.0, 20: 0.5, 2000: 0.05}, 1e4, "nonzero equilibrium"),
     ],
