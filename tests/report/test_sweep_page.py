@@ -12,9 +12,11 @@ import pytest
 import xarray as xr
 
 from report.reading import saved
+from tokendynamics.numerics import ArgumentTypeError
 from tokendynamics.numerics._intervals import wilson
 from tokendynamics.report.sweep._shares import Share, percent
 from tokendynamics.sweeps import report
+from tokendynamics.sweeps._report import parameters
 
 ZERO, CONSENSUS, UNDECIDED = 0, 3, 5
 HORIZON, BUDGET = "reached the horizon", "step budget spent"
@@ -150,6 +152,29 @@ def test_one_parameter_has_curves_and_none_has_neither(tmp_path: Path) -> None:
         ["1.0", "zero", "0", "2"],
     ]
     assert "Where does each outcome occur" not in page_of(swept([[0, 3]], scale=[1.0]), tmp_path)
+
+
+def test_a_random_design_is_shown_over_the_first_two_parameters_that_vary(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    drawn = {
+        "kept": np.ones(40),
+        "twice": np.repeat([1.0, 2.0], 20),
+        "scale": random.random(40),
+        "last": random.random(40),
+    }
+    of_point = {name: ("point", values) for name, values in drawn.items()}
+    codes = np.zeros(40, dtype=int)
+    variables = {"outcome": codes, "status": np.full(40, statuses().index(HORIZON)), "tries": np.ones(40, dtype=int)}
+    dataset = xr.Dataset({name: ("point", values) for name, values in variables.items()}, of_point)
+    assert parameters(dataset) == ("twice", "scale")
+    assert {"twice", "scale"} <= set(re.findall(r"<th[^>]*>(\w+)", page_of(dataset, tmp_path)))
+
+
+def test_what_is_no_sweep_has_no_page(tmp_path: Path) -> None:
+    whole = swept([[3, 3]], scale=[1.0])
+    for part in (whole.drop_vars("tries"), whole.drop_vars("status"), xr.Dataset()):
+        with pytest.raises(ArgumentTypeError, match="dataset: expected what `sweep` or `open_store` gave"):
+            report(part, tmp_path / "page.html")
 
 
 def test_what_users_wrote_is_escaped(tmp_path: Path) -> None:
