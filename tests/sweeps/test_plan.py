@@ -128,6 +128,7 @@ def test_random_designs_have_points_within_their_bounds() -> None:
         ("values = [2, 3]", "values = [2, 3]\nname = 'draw'", r"expected a name of its own, got 'draw'"),
         ('"attention.qk.scale"', '"start.tokens"', r"sweep.axis\[1\]: expected a name of its own"),
         ("points = 3", "points = 1", r"expected points = 2 or more"),
+        ("values = [2, 3]", "values = [2, 3]\nlabels = ['two']", r"expected a label for each of the values"),
         ("low = 0.5", "low = 2.5", r"low < high, got 2.5 and 1.5"),
         ("draws = 4", "drws = 4", r"sweep.drws: unknown key; did you mean 'draws'"),
         ('measure = ["outcome"', 'measure = ["outcme"', r"unknown measure 'outcme'; did you mean 'outcome'"),
@@ -140,6 +141,11 @@ def test_random_designs_have_points_within_their_bounds() -> None:
 def test_what_is_wrong_is_said_with_its_line(old: str, new: str, message: str) -> None:
     with pytest.raises(SpecificationError, match=message):
         plan_of(old, new).check()
+
+
+def test_values_go_by_their_labels() -> None:
+    plan = plan_of("values = [2, 3]", "values = [2, 3]\nlabels = ['two', 'three']")
+    assert ["two", "three"] in [list(axis.labels) for axis in plan.axes]
 
 
 def test_draws_that_would_all_be_the_same_are_refused() -> None:
