@@ -56,6 +56,8 @@ def away(layer: ConstrainedAttention, seed: int = 5, far: float = 0.5) -> None:
     spread = 1 / np.sqrt(layer.dim)
     with torch.no_grad():
         for name, parameter in layer.named_parameters():
+            if not parameter.requires_grad:
+                continue
             size = far if name.endswith("diagonal") else far * spread
             parameter.add_(size * torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype))
 

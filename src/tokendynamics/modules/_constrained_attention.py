@@ -109,18 +109,21 @@ class ConstrainedAttention(nn.Module):
         self.symmetric, self.causal, self.output, self.dropout = symmetric, causal, output, dropout
         place: dict[str, Any] = {"device": device, "dtype": dtype}
         self.query = nn.Linear(dim, dim, bias=bias, **place)
-        self.key = nn.Linear(dim, dim, bias=bias, **place) if self.regime.w is None else None
-        self.value = nn.Linear(dim, dim, bias=bias, **place) if self.regime.free_values else None
-        self.projection = nn.Linear(dim, dim, bias=bias, **place) if output == "free" else None
+        free_keys, free_values = self.regime.w is None, self.regime.free_values
+        self.key = nn.Linear(dim, dim, bias, **place) if free_keys else DerivedLinear(self, 0, bias, **place)
+        after_keys = 0 if free_keys else 1
+        self.value = (
+            nn.Linear(dim, dim, bias, **place) if free_values else DerivedLinear(self, after_keys, bias, **place)
+        )
+        self.projection = nn.Linear(dim, dim, bias, **place) if output == "free" else IdentityProjection(self)
         blocks = heads if scope == "head" else 1
         self.query_key = _matrix(self.regime.w, dim, symmetric=symmetric, blocks=blocks, **place)
         self.contraction = _matrix(self.regime.a, dim, symmetric=symmetric, **place)
         self.spectrum = PlacedSpectrum(dim, self.regime.spectrum, **place) if self.regime.spectrum else None
-        self.key_bias = nn.Parameter(torch.zeros(dim, **place)) if bias and self.key is None else None
-        self.value_bias = nn.Parameter(torch.zeros(dim, **place)) if bias and self.value is None else None
         self.terms = nn.ModuleList(terms)
         self._derived = Derived()
-        self._start(skew, value_start, generator)
+        self.skew, self.value_start = skew, value_start
+        self.reset_parameters(generator)
 
     @property
     def _scale(self) -> float:
@@ -138,7 +141,7 @@ class ConstrainedAttention(nn.Module):
             scale=self._scale,
         )
         joined = mixed.transpose(-2, -3).flatten(-2)
-        return joined if self.projection is None else self.projection(joined)
+        return self.projection(joined)
 
     def scores(self, x: Tensor) -> Tensor:
         """Return the logits of all pairs, times 1/√(dim/heads) and before the mask, (…, head, token, token)."""
@@ -151,12 +154,8 @@ class ConstrainedAttention(nn.Module):
 
     def weights(self) -> AttentionWeights:
         """Return the matrices of queries, keys, values and output in Linear storage, as the layer uses them."""
-        made = iter(self._made())
-        key = self.key.weight if self.key is not None else next(made)
-        value = self.value.weight if self.value is not None else next(made)
-        return AttentionWeights(
-            self.query.weight, key, value, None if self.projection is None else self.projection.weight
-        )
+        output = self.projection.weight if self.output == "free" else None
+        return AttentionWeights(self.query.weight, self.key.weight, self.value.weight, output)
 
     @torch.no_grad()
     def head_circuits(self) -> tuple[Tensor, Tensor]:
@@ -210,13 +209,7 @@ class ConstrainedAttention(nn.Module):
     def _queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if x.ndim < 2 or x.shape[-1] != self.dim:
             raise ArgumentValueError(expected("x", f"shape (…, token, {self.dim})", tuple(x.shape)))
-        _, key, value, _ = self.weights()
-        key_bias = self.key_bias if self.key is None else self.key.bias
-        value_bias = self.value_bias if self.value is None else self.value.bias
-        dtype = self.query.weight.dtype  # a network in bfloat16 multiplies in bfloat16; autocast does so by itself
-        keys = split(functional.linear(x, key.to(dtype), key_bias), self.heads)
-        values = split(functional.linear(x, value.to(dtype), value_bias), self.heads)
-        queries = split(self.query(x), self.heads)
+        queries, keys, values = (split(part(x), self.heads) for part in (self.query, self.key, self.value))
         for term in self.terms:
             queries, keys = cast(LogitTerm, term).extended(queries, keys, x)
         return queries, keys, values
@@ -227,9 +220,8 @@ class ConstrainedAttention(nn.Module):
         named = dict(self.named_parameters())
         return {name: named[name] for name in named if name.startswith(made_from)}
 
-    def _made(self) -> tuple[Tensor, ...]:
-        if self.key is not None and self.value is not None:
-            return ()
+    def made(self) -> tuple[Tensor, ...]:
+        """Return the weights that are no parameters: of keys, of values, or of both, in float32 at least."""
         raw = self._raw()
         return self._derived(lambda *leaves: self._make(dict(zip(raw, leaves, strict=True))), list(raw.values()))
 
@@ -244,8 +236,8 @@ class ConstrainedAttention(nn.Module):
         else:
             product = _call(self.query_key, "query_key", raw)
             key = torch.linalg.solve(query.T, product)
-        keys = () if self.key is not None else (key,)
-        if self.value is not None:
+        keys = () if self.regime.w is None else (key,)
+        if self.regime.free_values:
             return keys
         if self.spectrum is not None:  # V^T is what is stored, and has the spectrum of V
             return (*keys, _call(self.spectrum, "spectrum", raw))
@@ -254,10 +246,17 @@ class ConstrainedAttention(nn.Module):
         return (*keys, value)
 
     @torch.no_grad()
-    def _start(self, skew: float | None, value_start: Start, generator: torch.Generator | None) -> None:
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw every parameter anew, but those of `terms`, as the layer was made.
+
+        Args:
+            generator: Of the draws; None is PyTorch's own.
+        """
+        if self.query.weight.is_meta:  # a shell, whose weights are about to be loaded
+            return
         spread = 1 / math.sqrt(self.dim)
         for linear in (self.query, self.key, self.value, self.projection):
-            if linear is not None:  # as nn.Linear starts, from the generator
+            if isinstance(linear, nn.Linear):  # as nn.Linear starts, from the generator
                 linear.weight.uniform_(-spread, spread, generator=generator)
                 if linear.bias is not None:
                     linear.bias.zero_()
@@ -265,13 +264,13 @@ class ConstrainedAttention(nn.Module):
             weight = self.query.weight  # in half precision no factorisation is there to draw with
             kind = torch.float64 if weight.dtype == torch.float64 else torch.float32
             weight.copy_(nn.init.orthogonal_(torch.empty_like(weight, dtype=kind), generator=generator))
-            of_skew = spread if skew is None else skew
+            of_skew = spread if self.skew is None else self.skew
             self.query_key.start(size=PIVOT, noise=NOISE * spread, skew=of_skew, generator=generator)
         if self.spectrum is not None:
             self.spectrum.start(noise=NOISE * spread, generator=generator)
         if self.contraction is not None:
             self.contraction.start(size=1.0, noise=NOISE * spread, generator=generator)
-            if value_start == "like_w":
+            if self.value_start == "like_w":
                 self._start_like_w()
 
     def _start_like_w(self) -> None:
@@ -287,6 +286,45 @@ class ConstrainedAttention(nn.Module):
             contraction = twin()
         matrix = contraction if self.form == "solve" else torch.linalg.inv(contraction)
         cast(SignedMatrix, self.contraction).take(matrix)
+
+
+class DerivedLinear(nn.Module):
+    """Keys or values of a layer that makes their weight: like `nn.Linear`, with a weight that is no parameter."""
+
+    def __init__(self, layer: ConstrainedAttention, position: int, bias: bool, **place: Any) -> None:
+        super().__init__()
+        self._layer, self._position = [layer], position  # in a list: the layer is no part of its part
+        self.bias = nn.Parameter(torch.zeros(layer.dim, **place)) if bias else None
+
+    @property
+    def weight(self) -> Tensor:
+        """The weight, (dim, dim), in float32 at least."""
+        return self._layer[0].made()[self._position]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return ``x @ weight.T + bias``, in the precision of the layer's parameters."""
+        # A network in bfloat16 multiplies in bfloat16; autocast does so by itself.
+        return functional.linear(x, self.weight.to(self._layer[0].query.weight.dtype), self.bias)
+
+
+class IdentityProjection(nn.Module):
+    """The output of a layer whose heads write side by side: a module, so that it is found where others have a matrix."""
+
+    bias: None = None
+
+    def __init__(self, layer: ConstrainedAttention) -> None:
+        super().__init__()
+        self._layer = [layer]
+
+    @property
+    def weight(self) -> Tensor:
+        """The identity, (dim, dim)."""
+        like = self._layer[0].query.weight
+        return torch.eye(len(like), dtype=like.dtype, device=like.device)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return a copy of x: what looks for an output projection tells what a module reads from what it gives."""
+        return x.clone()
 
 
 class AttentionWeights(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -35,18 +36,20 @@ class Derived:
         For parameters that change where PyTorch does not count it: writes to ``.data``, or sharded parameters that
         are gathered into the same memory.
         """
-        self._key: tuple[Any, ...] | None = None
+        self._of: tuple[Tensor, ...] = ()  # held, so that no other parameter can take the place of one in memory
+        self._key: list[tuple[int, int | None]] = []
         self._leaves: list[Tensor] = []
         self._made: Made = ()
 
     def __call__(self, make: Callable[..., Made], parameters: Sequence[Tensor]) -> Made:
         """Return what `make` makes of these parameters, given in their order."""
         wanted = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in parameters)
-        key = tuple((id(parameter), parameter.data_ptr(), _version(parameter)) for parameter in parameters)
-        known = key == self._key and None not in [version for _, _, version in key]
+        key = [(parameter.data_ptr(), _version(parameter)) for parameter in parameters]
+        same = len(parameters) == len(self._of) and all(map(operator.is_, parameters, self._of))
+        known = same and key == self._key and None not in [version for _, version in key]
         if not known or (wanted and not any(made.requires_grad for made in self._made)):
             self._renew(make, parameters, graph=wanted)
-            self._key = key
+            self._of, self._key = tuple(parameters), key
         if not wanted:
             return tuple(made.detach() for made in self._made)
         # The class looks its arguments up by position only, and the tensors must come in the order of the parameters.
@@ -75,14 +78,16 @@ class _Replayed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, made: Made, leaves: list[Tensor], *parameters: Tensor) -> Made:
         ctx.made, ctx.leaves = made, leaves
+        ctx.set_materialize_grads(False)
         ctx.dtypes = [parameter.dtype for parameter in parameters]
         return tuple(tensor.detach() for tensor in made)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         asked = [leaf for leaf in ctx.leaves if leaf.requires_grad]
-        pairs = [(made, given) for made, given in zip(ctx.made, gradients, strict=True) if made.requires_grad]
+        given_to = zip(ctx.made, gradients, strict=True)
+        pairs = [(made, given) for made, given in given_to if made.requires_grad and given is not None]
         with torch.autocast(asked[0].device.type, enabled=False):
             found = iter(
                 torch.autograd.grad(

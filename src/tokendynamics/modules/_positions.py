@@ -45,7 +45,13 @@ class LearnedPositions(nn.Module):
     def __init__(self, tokens: int, dim: int, *, std: float = 0.02, generator: torch.Generator | None = None) -> None:
         super().__init__()
         _at_least_one(tokens=tokens, dim=dim)
-        self.table = nn.Parameter(torch.empty(tokens, dim).normal_(0.0, std, generator=generator))
+        self.std = std
+        self.table = nn.Parameter(torch.empty(tokens, dim))
+        self.reset_parameters(generator)
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw the table anew."""
+        nn.init.normal_(self.table, 0.0, self.std, generator=generator)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x + p for x of shape (…, token, dim)."""
@@ -133,8 +139,13 @@ class DecoupledRotary(nn.Module):
         _even(width)
         self.heads, self.base = heads, base
         self.query, self.key = (nn.Linear(dim, heads * width, bias=False) for _ in range(2))
+        self.reset_parameters(generator)
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw both matrices anew, as nn.Linear starts."""
         for linear in (self.query, self.key):
-            nn.init.uniform_(linear.weight, -1 / math.sqrt(dim), 1 / math.sqrt(dim), generator=generator)
+            spread = 1 / math.sqrt(linear.in_features)
+            nn.init.uniform_(linear.weight, -spread, spread, generator=generator)
 
     def extended(self, query: Tensor, key: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """See `LogitTerm`."""
@@ -173,9 +184,16 @@ class NegativeDiagonal(nn.Module):
             raise ArgumentValueError(expected("heads", f"a divisor of dim = {dim}", heads))
         if not start < 0:
             raise ArgumentValueError(expected("start", "a negative λ", start))
-        self.dim, self.heads = dim, heads
-        self.rho = nn.Parameter(torch.tensor(math.log(-start)))
-        self.log_diagonal = nn.Parameter(torch.zeros(dim)) if kind == "diagonal" else None
+        self.dim, self.heads, self.start = dim, heads, start
+        self.rho = nn.Parameter(torch.empty(()))
+        self.log_diagonal = nn.Parameter(torch.empty(dim)) if kind == "diagonal" else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set λ to its start and A to the identity."""
+        nn.init.constant_(self.rho, math.log(-self.start))
+        if self.log_diagonal is not None:
+            nn.init.zeros_(self.log_diagonal)
 
     def coefficients(self) -> Tensor:
         """Return the diagonal of λI or λA, (dim,)."""

@@ -42,8 +42,6 @@ class SignedMatrix(nn.Module):
     True
     """
 
-    signs: Tensor
-
     @typed_arguments
     def __init__(
         self,
@@ -67,8 +65,9 @@ class SignedMatrix(nn.Module):
         self.lower = nn.Parameter(torch.zeros(blocks, size, size, **place))
         self.diagonal = nn.Parameter(torch.full((blocks, size), inverse_softplus(1.0), **place))
         self.skew = None if symmetric else nn.Parameter(torch.zeros(blocks, size, size, **place))
-        # Persistent: a matrix that was converted may need its signs in another order.
-        self.register_buffer("signs", _signs(sign, blocks, size, self.diagonal))
+        # Frozen and kept with the others: a matrix that was converted may need its signs in another order.
+        self.sign: Sign = sign
+        self.signs = nn.Parameter(_signs(sign, blocks, size, self.diagonal), requires_grad=False)
 
     @property
     def symmetric(self) -> bool:
@@ -79,6 +78,12 @@ class SignedMatrix(nn.Module):
     def dim(self) -> int:
         """Rows and columns."""
         return self.signs.numel()
+
+    @torch.no_grad()
+    def reset_signs(self) -> None:
+        """Put the signs in the order in which they were made: for a copy without values."""
+        blocks, size = self.signs.shape
+        self.signs.copy_(_signs(self.sign, blocks, size, self.signs))
 
     def forward(self) -> Tensor:
         """Return B, (dim, dim), in the dtype of the parameters."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,9 @@ def check_depth(
 
 def _check_known(model_type: object) -> None:
     from transformers import CONFIG_MAPPING
+
+    if isinstance(model_type, str) and model_type.startswith("tokendynamics-"):
+        import_module("tokendynamics.modules.language_model")  # which makes the name known to transformers
 
     if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING:
         from transformers import __version__

@@ -1,0 +1,6 @@
+"""A decoder in a chosen regime, as transformers' `PreTrainedModel`, registered with its Auto classes."""
+
+from tokendynamics.modules.language_model._config import LanguageModelConfig
+from tokendynamics.modules.language_model._model import Decoder, LanguageModel
+
+__all__ = ["Decoder", "LanguageModel", "LanguageModelConfig"]

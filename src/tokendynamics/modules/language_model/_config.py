@@ -1,0 +1,107 @@
+"""What a decoder in a chosen regime is built from."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, get_args
+
+from transformers import PreTrainedConfig
+
+from tokendynamics.modules._constrained_attention import Form, Output, Scope, Start
+from tokendynamics.modules._regimes import REGIMES
+from tokendynamics.numerics._errors import ArgumentValueError, expected
+
+POSITIONS = ("learned", "sinusoidal", "rotary", "decoupled", "none")
+NORMS = ("pre", "post", "none")
+REMEDIES = ("none", "identity", "diagonal")
+
+
+class LanguageModelConfig(PreTrainedConfig):
+    """Sizes and choices of a `LanguageModel`; transformers keeps it in config.json.
+
+    Args:
+        vocab_size: Words; 256 for bytes.
+        hidden_size: Features of a token (dim).
+        num_hidden_layers: Blocks.
+        num_attention_heads: Heads, a divisor of hidden_size.
+        intermediate_size: Hidden units of the feed-forward part; 0 leaves the part out.
+        max_position_embeddings: The longest sequence.
+        positions: ``"learned"``, ``"sinusoidal"``, ``"rotary"``, ``"decoupled"`` (`positional` (7)) or ``"none"``.
+        rotary_width: Columns that are turned, even; None is the width of a head for "rotary" and 16 for "decoupled".
+        remedy: ``"none"``, ``"identity"`` (+ λI) or ``"diagonal"`` (+ λA).
+        norms: Before each part ("pre", with one at the end), after each sum ("post"), or "none".
+        regime: A name in `REGIMES`.
+        form: See `ConstrainedAttention`; likewise `symmetric`, `scope`, `output`, `skew`, `value_start`.
+        dropout: Of what each part adds to the residual stream.
+        tie_word_embeddings: Whether the embedding's table is the output's as well.
+
+    Raises:
+        ArgumentValueError: An unknown choice, or sizes that do not fit.
+    """
+
+    model_type = "tokendynamics-decoder"
+
+    def __init__(
+        self,
+        vocab_size: int = 256,
+        hidden_size: int = 64,
+        num_hidden_layers: int = 4,
+        num_attention_heads: int = 4,
+        intermediate_size: int = 256,
+        max_position_embeddings: int = 256,
+        positions: str = "sinusoidal",
+        rotary_width: int | None = None,
+        remedy: str = "none",
+        norms: str = "pre",
+        regime: str = "baseline",
+        form: str = "congruence",
+        symmetric: bool = False,
+        scope: str = "sum",
+        output: str = "free",
+        skew: float | None = None,
+        value_start: str = "identity",
+        dropout: float = 0.0,
+        tie_word_embeddings: bool = False,
+        **further: Any,
+    ) -> None:
+        _check_choices(
+            positions=(positions, POSITIONS),
+            remedy=(remedy, REMEDIES),
+            norms=(norms, NORMS),
+            regime=(regime, REGIMES),
+            form=(form, get_args(Form)),
+            scope=(scope, get_args(Scope)),
+            output=(output, get_args(Output)),
+            value_start=(value_start, get_args(Start)),
+        )
+        _check_sizes(
+            vocab_size=vocab_size,
+            hidden_size=hidden_size,
+            num_hidden_layers=num_hidden_layers,
+            max_position_embeddings=max_position_embeddings,
+        )
+        if num_attention_heads < 1 or hidden_size % num_attention_heads:
+            wanted = f"a divisor of hidden_size = {hidden_size}"
+            raise ArgumentValueError(expected("num_attention_heads", wanted, num_attention_heads))
+        if intermediate_size < 0:
+            raise ArgumentValueError(expected("intermediate_size", "an integer from 0", intermediate_size))
+        self.vocab_size, self.hidden_size = vocab_size, hidden_size
+        self.num_hidden_layers, self.num_attention_heads = num_hidden_layers, num_attention_heads
+        self.intermediate_size, self.max_position_embeddings = intermediate_size, max_position_embeddings
+        self.positions, self.rotary_width, self.remedy, self.norms = positions, rotary_width, remedy, norms
+        self.regime, self.form, self.symmetric, self.scope = regime, form, symmetric, scope
+        self.output, self.skew, self.value_start, self.dropout = output, skew, value_start, dropout
+        self.tie_word_embeddings = tie_word_embeddings
+        super().__init__(**further)
+
+
+def _check_choices(**chosen: tuple[str, Collection[str]]) -> None:
+    for name, (value, known) in chosen.items():
+        if value not in known:
+            raise ArgumentValueError(expected(name, "one of " + ", ".join(known), repr(value)))
+
+
+def _check_sizes(**sizes: int) -> None:
+    for name, size in sizes.items():
+        if size < 1:
+            raise ArgumentValueError(expected(name, "an integer from 1", size))

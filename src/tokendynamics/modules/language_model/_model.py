@@ -1,0 +1,209 @@
+"""The decoder, its blocks, and the head that foretells the next token."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput, CausalLMOutput
+
+from tokendynamics.modules._constrained_attention import ConstrainedAttention, Form, Output, Scope, Start
+from tokendynamics.modules._feed_forward import FeedForward
+from tokendynamics.modules._positions import (
+    DecoupledRotary,
+    Kind,
+    LearnedPositions,
+    NegativeDiagonal,
+    Rotary,
+    SinusoidalPositions,
+)
+from tokendynamics.modules._signed_matrix import SignedMatrix
+from tokendynamics.modules.language_model._config import LanguageModelConfig
+from tokendynamics.numerics._errors import ArgumentValueError, expected
+
+_DECOUPLED_WIDTH = 16
+_IGNORED = -100
+
+
+class Block(nn.Module):
+    """One layer: attention, then the feed-forward part where there is one, each added to the residual stream."""
+
+    def __init__(self, config: LanguageModelConfig) -> None:
+        super().__init__()
+        dim = config.hidden_size
+        self.norms, normed = config.norms, config.norms != "none"
+        self.attention = _attention(config)
+        self.attention_norm = nn.LayerNorm(dim) if normed else None
+        self.dropout = nn.Dropout(config.dropout)
+        wide = config.intermediate_size
+        self.feed_forward = FeedForward(dim, wide, config.dropout) if wide else None
+        self.feed_forward_norm = nn.LayerNorm(dim) if wide and normed else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the states after the layer, for states (…, token, dim)."""
+        x = self._added(x, lambda states: self.dropout(self.attention(states)), self.attention_norm)
+        if self.feed_forward is not None:
+            x = self._added(x, self.feed_forward, self.feed_forward_norm)
+        return x
+
+    def _added(self, x: Tensor, part: Any, norm: nn.Module | None) -> Tensor:
+        if norm is None:
+            return x + part(x)
+        return x + part(norm(x)) if self.norms == "pre" else norm(x + part(x))
+
+
+def _attention(config: LanguageModelConfig) -> ConstrainedAttention:
+    dim, heads = config.hidden_size, config.num_attention_heads
+    terms: list[nn.Module] = []
+    if config.positions == "rotary":
+        terms.append(Rotary(config.rotary_width or dim // heads))
+    if config.positions == "decoupled":
+        terms.append(DecoupledRotary(dim, heads, config.rotary_width or _DECOUPLED_WIDTH))
+    if config.remedy != "none":
+        terms.append(NegativeDiagonal(dim, heads, cast(Kind, config.remedy)))
+    # What an attention draws differs between regimes; all that comes after it shall be the same in each.
+    seed = int(torch.randint(2**62, (), device="cpu"))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return ConstrainedAttention(
+            dim,
+            heads,
+            config.regime,
+            form=cast(Form, config.form),
+            symmetric=config.symmetric,
+            scope=cast(Scope, config.scope),
+            output=cast(Output, config.output),
+            skew=config.skew,
+            value_start=cast(Start, config.value_start),
+            terms=terms,
+        )
+
+
+class _Pretrained(PreTrainedModel):
+    config_class = LanguageModelConfig
+    base_model_prefix = "model"
+    _no_split_modules: ClassVar = ["Block"]  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """Start a module anew; inner ones come first, so that an attention has the last word on its own."""
+        if isinstance(module, SignedMatrix):
+            module.reset_signs()
+        else:
+            getattr(module, "reset_parameters", lambda: None)()
+
+    def _started(self) -> None:
+        """Keep what the constructors have drawn: of a seed, regimes differ in their attention alone."""
+        if not any(parameter.is_meta for parameter in self.parameters()):
+            for module in self.modules():
+                vars(module)["_is_hf_initialized"] = True
+        self.post_init()
+
+
+class Decoder(_Pretrained):
+    """Embedding, positions, blocks and the last norm: states of a causal transformer without its head."""
+
+    def __init__(self, config: LanguageModelConfig) -> None:
+        super().__init__(config)
+        dim = config.hidden_size
+        self.embed_tokens = nn.Embedding(config.vocab_size, dim)
+        self.positions: nn.Module | None = None
+        if config.positions == "learned":
+            self.positions = LearnedPositions(config.max_position_embeddings, dim)
+        elif config.positions == "sinusoidal":
+            self.positions = SinusoidalPositions()
+        self.layers = nn.ModuleList(Block(config) for _ in range(config.num_hidden_layers))
+        self.norm = nn.LayerNorm(dim) if config.norms == "pre" else None
+        self._started()
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        **_: Any,
+    ) -> BaseModelOutput:
+        """Return the states of every token, (batch, token, dim).
+
+        Args:
+            input_ids: (batch, token).
+            inputs_embeds: (batch, token, dim), in place of `input_ids`.
+            attention_mask: (batch, token), zeros for padding on the right: no token before it sees it.
+            output_hidden_states: Whether to return the states after every layer, the last ones after the last norm.
+
+        Raises:
+            ArgumentValueError: No input or both, a sequence that is too long, or padding that is not on the right.
+        """
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ArgumentValueError(expected("input_ids", "either input_ids or inputs_embeds", "both or neither"))
+        if attention_mask is not None and bool((attention_mask[:, 1:] > attention_mask[:, :-1]).any()):
+            raise ArgumentValueError(expected("attention_mask", "padding on the right alone", "a token after padding"))
+        x = cast(Tensor, self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds)
+        longest = self.config.max_position_embeddings
+        if x.shape[1] > longest:
+            raise ArgumentValueError(expected("input_ids", f"{longest} tokens at most", x.shape[1]))
+        x = x if self.positions is None else self.positions(x)
+        states = [x]
+        for layer in self.layers:
+            x = layer(x)
+            states.append(x)
+        if self.norm is not None:
+            x = states[-1] = self.norm(x)
+        kept = tuple(states) if output_hidden_states else None
+        return BaseModelOutput(last_hidden_state=x, hidden_states=kept)
+
+
+class LanguageModel(_Pretrained):
+    """A `Decoder` with a head: logits of the next token, and their cross entropy in nats where labels are given."""
+
+    _tied_weights_keys: ClassVar = {  # pyright: ignore[reportIncompatibleVariableOverride]
+        "lm_head.weight": "model.embed_tokens.weight"
+    }
+
+    def __init__(self, config: LanguageModelConfig) -> None:
+        super().__init__(config)
+        self.model = Decoder(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self._started()
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        **_: Any,
+    ) -> CausalLMOutput:
+        """Return logits (batch, token, word), and the mean loss of labels[:, 1:] (−100 is left out).
+
+        Args:
+            input_ids: See `Decoder.forward`, as for the other arguments.
+            attention_mask: Likewise.
+            labels: (batch, token), as input_ids: they are shifted here.
+            inputs_embeds: Likewise.
+            output_hidden_states: Likewise.
+        """
+        found = self.model(input_ids, attention_mask, inputs_embeds, output_hidden_states)
+        logits = self.lm_head(found.last_hidden_state)
+        loss = None
+        if labels is not None:
+            wanted = labels[:, 1:].flatten()
+            loss = functional.cross_entropy(logits[:, :-1].flatten(0, 1).float(), wanted, ignore_index=_IGNORED)
+        return CausalLMOutput(loss=loss, logits=logits, hidden_states=found.hidden_states)
+
+    def get_input_embeddings(self) -> nn.Module:
+        """Return the table of tokens."""
+        return self.model.embed_tokens
+
+    def get_output_embeddings(self) -> nn.Module:
+        """Return the head."""
+        return self.lm_head
+
+
+AutoConfig.register(LanguageModelConfig.model_type, LanguageModelConfig)
+AutoModel.register(LanguageModelConfig, Decoder)
+AutoModelForCausalLM.register(LanguageModelConfig, LanguageModel)
