@@ -308,7 +308,7 @@ class DerivedLinear(nn.Module):
 
 
 class IdentityProjection(nn.Module):
-    """The output of a layer whose heads write side by side: a module, so that it is found where others have a matrix."""
+    """The output of a layer whose heads write side by side: a module, so that it is found where others are."""
 
     bias: None = None
 
