@@ -28,6 +28,7 @@ from bench import (
     simulating,
     spectra,
     sweeping,
+    teaching,
     tracing,
 )
 from bench.measure import Comparison, Cost, Row
@@ -43,6 +44,7 @@ NETWORKS: dict[str, Callable[[], Iterable[Row]]] = {
     "auditing": auditing.run,
     "reporting": reporting.run,
     "circuits": circuits.run,
+    "teaching": teaching.run,
 }
 FLOWS: dict[str, Callable[[bool], Iterable[Row]]] = {
     "simulating": simulating.run,

@@ -132,15 +132,18 @@ class ConstrainedAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the layer's output for states (…, token, dim), in their shape."""
         query, key, value = self._queries_keys_values(x)
+        # The fused kernels want all of one width: without these zeros, terms beside W cost training half as much again.
+        # Without gradients values stay as they are, for whoever looks at what attention gets.
+        further = query.shape[-1] - value.shape[-1] if torch.is_grad_enabled() else 0
         mixed = functional.scaled_dot_product_attention(
             query,
             key,
-            value,
+            functional.pad(value, (0, further)) if further else value,
             dropout_p=self.dropout if self.training else 0.0,
             is_causal=self.causal,
             scale=self._scale,
         )
-        joined = mixed.transpose(-2, -3).flatten(-2)
+        joined = mixed[..., : value.shape[-1]].transpose(-2, -3).flatten(-2)
         return self.projection(joined)
 
     def scores(self, x: Tensor) -> Tensor:
