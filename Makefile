@@ -29,7 +29,7 @@ two-threads := OMP_NUM_THREADS=2 OPENBLAS_NUM_THREADS=2 MKL_NUM_THREADS=2
 other-rounding := $(oldest) OTHER_ROUNDING=1
 # OpenBLAS ends with an illegal instruction where it is told to use what the processor lacks; PyTorch and MKL do not.
 AVX512_CORE := $(shell grep -qw avx512f /proc/cpuinfo 2>/dev/null && echo SkylakeX || echo Haswell)
-NUMERICAL := tests/attention tests/circuits tests/dynamics tests/numerics tests/observables tests/spaces tests/spectra \
+NUMERICAL := tests/attention tests/circuits tests/dynamics tests/modules tests/numerics tests/observables tests/spaces tests/spectra \
 	tests/specification tests/theorems tests/diagnosis tests/pretrained tests/papers
 PORTABLE ?= $(NUMERICAL)
 
