@@ -99,6 +99,15 @@ def test_frozen_parameters_get_no_gradient(parts):
     assert parameters[1].grad is not None
 
 
+def test_a_parameter_that_thaws_gets_gradients_at_once(parts):
+    make, derived, parameters = parts
+    parameters[0].requires_grad_(False)
+    loss_of(derived(make, parameters), 1.0).backward()
+    parameters[0].requires_grad_(True)
+    loss_of(derived(make, parameters), 1.0).backward()
+    assert parameters[0].grad is not None
+
+
 def test_writes_that_are_not_counted_are_seen_after_forget(parts):
     make, derived, parameters = parts
     before = derived(make, parameters)[0]

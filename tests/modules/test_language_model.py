@@ -181,6 +181,7 @@ def test_terms_beside_w_are_no_factors_and_the_audit_says_so():
         ({"num_attention_heads": 3}, "num_attention_heads: expected a divisor of hidden_size = 16, got 3"),
         ({"vocab_size": 0}, "vocab_size: expected an integer from 1, got 0"),
         ({"intermediate_size": -1}, "intermediate_size: expected an integer from 0, got -1"),
+        ({"rotary_width": 4}, "rotary_width: expected None for positions = 'sinusoidal', got 4"),
         ({"positions": "rotary", "rotary_width": 5}, "width: expected an even number from 2"),
     ],
 )

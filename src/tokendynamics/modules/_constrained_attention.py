@@ -155,10 +155,10 @@ class ConstrainedAttention(nn.Module):
         """Make keys and values anew at the next call, for parameters that changed where PyTorch does not count it."""
         self._derived.forget()
 
-    def weights(self) -> AttentionWeights:
+    def weights(self) -> LinearWeights:
         """Return the matrices of queries, keys, values and output in Linear storage, as the layer uses them."""
         output = self.projection.weight if self.output == "free" else None
-        return AttentionWeights(self.query.weight, self.key.weight, self.value.weight, output)
+        return LinearWeights(self.query.weight, self.key.weight, self.value.weight, output)
 
     @torch.no_grad()
     def head_circuits(self) -> tuple[Tensor, Tensor]:
@@ -330,7 +330,7 @@ class IdentityProjection(nn.Module):
         return x.clone()
 
 
-class AttentionWeights(NamedTuple):
+class LinearWeights(NamedTuple):
     """Matrices of a layer in Linear storage, (dim, dim): rows are outputs. None is an output that is the identity."""
 
     query: Tensor

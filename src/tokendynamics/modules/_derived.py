@@ -37,16 +37,16 @@ class Derived:
         are gathered into the same memory.
         """
         self._of: tuple[Tensor, ...] = ()  # held, so that no other parameter can take the place of one in memory
-        self._key: list[tuple[int, int | None]] = []
+        self._key: list[tuple[int, int | None, bool]] = []
         self._leaves: list[Tensor] = []
         self._made: Made = ()
 
     def __call__(self, make: Callable[..., Made], parameters: Sequence[Tensor]) -> Made:
         """Return what `make` makes of these parameters, given in their order."""
         wanted = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in parameters)
-        key = [(parameter.data_ptr(), _version(parameter)) for parameter in parameters]
+        key = [(parameter.data_ptr(), _version(parameter), parameter.requires_grad) for parameter in parameters]
         same = len(parameters) == len(self._of) and all(map(operator.is_, parameters, self._of))
-        known = same and key == self._key and None not in [version for _, version in key]
+        known = same and key == self._key and None not in [version for _, version, _ in key]
         if not known or (wanted and not any(made.requires_grad for made in self._made)):
             self._renew(make, parameters, graph=wanted)
             self._of, self._key = tuple(parameters), key

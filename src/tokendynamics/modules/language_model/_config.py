@@ -83,6 +83,8 @@ class LanguageModelConfig(PreTrainedConfig):
         if num_attention_heads < 1 or hidden_size % num_attention_heads:
             wanted = f"a divisor of hidden_size = {hidden_size}"
             raise ArgumentValueError(expected("num_attention_heads", wanted, num_attention_heads))
+        if rotary_width is not None and positions not in ("rotary", "decoupled"):
+            raise ArgumentValueError(expected("rotary_width", f"None for positions = {positions!r}", rotary_width))
         if intermediate_size < 0:
             raise ArgumentValueError(expected("intermediate_size", "an integer from 0", intermediate_size))
         self.vocab_size, self.hidden_size = vocab_size, hidden_size

@@ -186,8 +186,9 @@ def _spectrum(table: Table) -> list[str]:
     verdict = "no proof that none does." if not count else "a spectrum below zero is no guarantee."
     return [
         f"{said}: {verdict}",
-        f"Of {above['draws']:,} with some Re λ(V) > 0, where zero is not stable, {above['diverged']} diverged, "
-        f"{above['zero'].of(above['draws'])} fell to zero and {above['undecided'].of(above['draws'])} are undecided.",
+        f"Of {above['draws']:,} with some Re λ(V) > 0, {above['diverged']} diverged, "
+        f"{above['zero'].of(above['draws'])} fell to zero and {above['undecided'].of(above['draws'])} are undecided; zero "
+        "is not stable there, so that a fall is called one to zero only below a millionth.",
     ]
 
 
