@@ -187,8 +187,8 @@ def _spectrum(table: Table) -> list[str]:
     return [
         f"{said}: {verdict}",
         f"Of {above['draws']:,} with some Re λ(V) > 0, {above['diverged']} diverged, "
-        f"{above['zero'].of(above['draws'])} fell to zero and {above['undecided'].of(above['draws'])} are undecided; zero "
-        "is not stable there, so that a fall is called one to zero only below a millionth.",
+        f"{above['zero'].of(above['draws'])} fell to zero and {above['undecided'].of(above['draws'])} are undecided; "
+        "zero is not stable there, so that a fall is called one to zero only below a millionth.",
     ]
 
 
