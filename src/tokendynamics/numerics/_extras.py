@@ -15,6 +15,7 @@ EXTRAS = {
     "peft": ("peft",),
     "netcdf": ("h5netcdf", "h5py"),
     "sweeps": ("distributed",),
+    "training": ("accelerate", "datasets", "kornia", "sklearn", "tensorboard"),
 }
 """The modules of each optional dependency of the project."""
 

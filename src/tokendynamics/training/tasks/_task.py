@@ -1,0 +1,59 @@
+"""What training asks of a task: data in an order that a seed gives, what the network must fit, and its measures.
+
+A task is made by a class method ``of(data, options, seed, draws)``: the experiment's data and options, its seed, and
+how many items a run takes in all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import Tensor
+from torch.utils.data import Dataset
+
+Item = Mapping[str, Any]
+
+
+class Task(Protocol):
+    """Training, validation and test data of one kind of network.
+
+    Attributes:
+        network: ``"decoder"`` (`tokendynamics.modules.language_model`) or ``"vision"`` (`tokendynamics.modules.vision`).
+        training: Items of the training split in the order in which a run takes them: as many as `draws`, and item i
+            depends on the seed and on i alone, so that a run that was stopped goes on with the same data.
+        validation: Items of the split that recipes are chosen on.
+        test: Items of the split that nothing is chosen on.
+        measure: The name in `measures` that a study compares.
+    """
+
+    network: str
+    training: Dataset[Item]
+    validation: Dataset[Item]
+    test: Dataset[Item]
+    measure: str
+
+    def fitted(self) -> dict[str, Any]:
+        """Return the arguments of the network's configuration that the data determine, such as ``vocab_size``."""
+        ...
+
+    def training_batch(self, items: Sequence[Item]) -> dict[str, Tensor]:
+        """Return keyword arguments of the network for one batch of training, with its augmentation."""
+        ...
+
+    def evaluation_batch(self, items: Sequence[Item]) -> dict[str, Tensor]:
+        """Return keyword arguments of the network for one batch of an evaluation."""
+        ...
+
+    def scores(self, logits: Tensor, labels: Tensor) -> Tensor | None:
+        """Return numbers for each item of an evaluation batch, (item, number); None where the loss says it all."""
+        ...
+
+    def measures(self, loss: float, scores: Tensor | None) -> dict[str, float]:
+        """Return the split's measures by name, of the mean loss in nats and of the scores of all its items."""
+        ...
+
+    def save_inputs(self, folder: Path) -> None:
+        """Write beside the weights what turns inputs into what the network takes: a tokenizer, or a processor."""
+        ...
