@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any, get_args
 
 from transformers import PreTrainedConfig
 
+from tokendynamics.modules._block import NORMS
 from tokendynamics.modules._constrained_attention import Form, Output, Scope, Start
+from tokendynamics.modules._network import check_choices, check_heads, check_sizes
 from tokendynamics.modules._regimes import REGIMES
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 
 POSITIONS = ("learned", "sinusoidal", "rotary", "decoupled", "none")
-NORMS = ("pre", "post", "none")
 REMEDIES = ("none", "identity", "diagonal")
 
 
@@ -64,7 +64,7 @@ class LanguageModelConfig(PreTrainedConfig):
         tie_word_embeddings: bool = False,
         **further: Any,
     ) -> None:
-        _check_choices(
+        check_choices(
             positions=(positions, POSITIONS),
             remedy=(remedy, REMEDIES),
             norms=(norms, NORMS),
@@ -74,15 +74,13 @@ class LanguageModelConfig(PreTrainedConfig):
             output=(output, get_args(Output)),
             value_start=(value_start, get_args(Start)),
         )
-        _check_sizes(
+        check_sizes(
             vocab_size=vocab_size,
             hidden_size=hidden_size,
             num_hidden_layers=num_hidden_layers,
             max_position_embeddings=max_position_embeddings,
         )
-        if num_attention_heads < 1 or hidden_size % num_attention_heads:
-            wanted = f"a divisor of hidden_size = {hidden_size}"
-            raise ArgumentValueError(expected("num_attention_heads", wanted, num_attention_heads))
+        check_heads(hidden_size, num_attention_heads)
         if rotary_width is not None and positions not in ("rotary", "decoupled"):
             raise ArgumentValueError(expected("rotary_width", f"None for positions = {positions!r}", rotary_width))
         if intermediate_size < 0:
@@ -95,15 +93,3 @@ class LanguageModelConfig(PreTrainedConfig):
         self.output, self.skew, self.value_start, self.dropout = output, skew, value_start, dropout
         self.tie_word_embeddings = tie_word_embeddings
         super().__init__(**further)
-
-
-def _check_choices(**chosen: tuple[str, Collection[str]]) -> None:
-    for name, (value, known) in chosen.items():
-        if value not in known:
-            raise ArgumentValueError(expected(name, "one of " + ", ".join(known), repr(value)))
-
-
-def _check_sizes(**sizes: int) -> None:
-    for name, size in sizes.items():
-        if size < 1:
-            raise ArgumentValueError(expected(name, "an integer from 1", size))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, cast
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 from transformers.modeling_outputs import BaseModelOutput, CausalLMOutput
 
+from tokendynamics.modules._block import Block, drawn_apart
 from tokendynamics.modules._constrained_attention import ConstrainedAttention, Form, Output, Scope, Start
-from tokendynamics.modules._feed_forward import FeedForward
+from tokendynamics.modules._network import Network
 from tokendynamics.modules._positions import (
     DecoupledRotary,
     Kind,
@@ -20,7 +20,6 @@ from tokendynamics.modules._positions import (
     Rotary,
     SinusoidalPositions,
 )
-from tokendynamics.modules._signed_matrix import SignedMatrix
 from tokendynamics.modules.language_model._config import LanguageModelConfig
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 
@@ -28,31 +27,10 @@ _DECOUPLED_WIDTH = 16
 _IGNORED = -100
 
 
-class Block(nn.Module):
-    """One layer: attention, then the feed-forward part where there is one, each added to the residual stream."""
-
-    def __init__(self, config: LanguageModelConfig) -> None:
-        super().__init__()
-        dim = config.hidden_size
-        self.norms, normed = config.norms, config.norms != "none"
-        self.attention = _attention(config)
-        self.attention_norm = nn.LayerNorm(dim) if normed else None
-        self.dropout = nn.Dropout(config.dropout)
-        wide = config.intermediate_size
-        self.feed_forward = FeedForward(dim, wide, config.dropout) if wide else None
-        self.feed_forward_norm = nn.LayerNorm(dim) if wide and normed else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the states after the layer, for states (…, token, dim)."""
-        x = self._added(x, lambda states: self.dropout(self.attention(states)), self.attention_norm)
-        if self.feed_forward is not None:
-            x = self._added(x, self.feed_forward, self.feed_forward_norm)
-        return x
-
-    def _added(self, x: Tensor, part: Any, norm: nn.Module | None) -> Tensor:
-        if norm is None:
-            return x + part(x)
-        return x + part(norm(x)) if self.norms == "pre" else norm(x + part(x))
+def _block(config: LanguageModelConfig) -> Block:
+    attention = drawn_apart(lambda: _attention(config))
+    wide = config.intermediate_size
+    return Block(attention, config.hidden_size, wide, norms=config.norms, dropout=config.dropout)
 
 
 def _attention(config: LanguageModelConfig) -> ConstrainedAttention:
@@ -64,42 +42,22 @@ def _attention(config: LanguageModelConfig) -> ConstrainedAttention:
         terms.append(DecoupledRotary(dim, heads, config.rotary_width or _DECOUPLED_WIDTH))
     if config.remedy != "none":
         terms.append(NegativeDiagonal(dim, heads, cast(Kind, config.remedy)))
-    # What an attention draws differs between regimes; all that comes after it shall be the same in each.
-    seed = int(torch.randint(2**62, (), device="cpu"))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return ConstrainedAttention(
-            dim,
-            heads,
-            config.regime,
-            form=cast(Form, config.form),
-            symmetric=config.symmetric,
-            scope=cast(Scope, config.scope),
-            output=cast(Output, config.output),
-            skew=config.skew,
-            value_start=cast(Start, config.value_start),
-            terms=terms,
-        )
+    return ConstrainedAttention(
+        dim,
+        heads,
+        config.regime,
+        form=cast(Form, config.form),
+        symmetric=config.symmetric,
+        scope=cast(Scope, config.scope),
+        output=cast(Output, config.output),
+        skew=config.skew,
+        value_start=cast(Start, config.value_start),
+        terms=terms,
+    )
 
 
-class _Pretrained(PreTrainedModel):
+class _Pretrained(Network):
     config_class = LanguageModelConfig
-    base_model_prefix = "model"
-    _no_split_modules: ClassVar = ["Block"]  # pyright: ignore[reportIncompatibleVariableOverride]
-
-    def _init_weights(self, module: nn.Module) -> None:
-        """Start a module anew; inner ones come first, so that an attention has the last word on its own."""
-        if isinstance(module, SignedMatrix):
-            module.reset_signs()
-        else:
-            getattr(module, "reset_parameters", lambda: None)()
-
-    def _started(self) -> None:
-        """Keep what the constructors have drawn: of a seed, regimes differ in their attention alone."""
-        if not any(parameter.is_meta for parameter in self.parameters()):
-            for module in self.modules():
-                vars(module)["_is_hf_initialized"] = True
-        self.post_init()
 
 
 class Decoder(_Pretrained):
@@ -114,7 +72,7 @@ class Decoder(_Pretrained):
             self.positions = LearnedPositions(config.max_position_embeddings, dim)
         elif config.positions == "sinusoidal":
             self.positions = SinusoidalPositions()
-        self.layers = nn.ModuleList(Block(config) for _ in range(config.num_hidden_layers))
+        self.layers = nn.ModuleList(_block(config) for _ in range(config.num_hidden_layers))
         self.norm = nn.LayerNorm(dim) if config.norms == "pre" else None
         self._started()
 
