@@ -2,5 +2,6 @@
 
 from tokendynamics.modules.language_model._config import LanguageModelConfig
 from tokendynamics.modules.language_model._model import Decoder, LanguageModel
+from tokendynamics.modules.language_model._tokenizers import byte_tokenizer, vocabulary_of, word_tokenizer
 
-__all__ = ["Decoder", "LanguageModel", "LanguageModelConfig"]
+__all__ = ["Decoder", "LanguageModel", "LanguageModelConfig", "byte_tokenizer", "vocabulary_of", "word_tokenizer"]
