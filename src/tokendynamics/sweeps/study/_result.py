@@ -1,0 +1,183 @@
+"""What a study found: a dataset of all runs, and the comparisons and claims that follow from it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from tokendynamics.numerics._errors import ArgumentTypeError, expected, shown
+from tokendynamics.sweeps.study._claims import Claim, TestedClaim, tested
+from tokendynamics.sweeps.study._paired import Comparison, compared, interval
+from tokendynamics.sweeps.study._words import (
+    FINISHED,
+    about_claim,
+    about_comparison,
+    about_runs,
+    about_tests,
+    about_tuning,
+)
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One arm by itself.
+
+    Attributes:
+        name: In the file.
+        runs: How many seeds it was to have.
+        finished: How many of them it has.
+        learning_rate: The highest of its schedule; None where tuning found none.
+        mean: Of the measure over the finished seeds; None without one.
+        low: Lower end of the t-interval of the mean; None with fewer than two.
+        high: Upper end; likewise.
+    """
+
+    name: str
+    runs: int
+    finished: int
+    learning_rate: float | None
+    mean: float | None
+    low: float | None
+    high: float | None
+
+
+class StudyResult:
+    """What a study found.
+
+    Args:
+        dataset: Dims ``arm``, ``seed``, ``step``, ``state`` ("full", "bare": without norms and feed-forward parts),
+            ``layer`` (0: embeddings), and with tuning ``rate`` and ``tuning_seed``:
+
+            - ``measure (arm, seed)``: of the test split; ``best (arm, seed)``: of the validation split at the end;
+            - ``validation (arm, seed, step)``: of the validation split during training; NaN at steps of other arms;
+            - ``token_norm``, ``token_distance (arm, seed, state, layer)``: means over tokens, over pairs of tokens;
+            - ``status``, ``reason (arm, seed)``: "finished" or how else it ended ("not finite", "failed", "not run"),
+              and why, in one line; numbers of others than "finished" are NaN;
+            - ``seconds (arm, seed)``;
+            - ``learning_rate (arm)``; NaN where tuning found none;
+            - ``tuning``, ``tuning_status (arm, rate, tuning_seed)``: the measure on the validation split at the end.
+
+            Attributes: ``name``, ``preset``, ``measure`` (its name), ``better`` ("lower" or "higher"), ``reference``,
+            ``confidence``, ``claims`` (JSON: a list of better, worse, difference), ``specification`` (the file's
+            text), ``manifest`` (JSON).
+    """
+
+    def __init__(self, dataset: xr.Dataset) -> None:
+        if not isinstance(dataset, xr.Dataset) or "measure" not in dataset or "reference" not in dataset.attrs:
+            came = shown(type(dataset).__name__)
+            raise ArgumentTypeError(expected("dataset", "what `study` or `open_study` gave", came))
+        self.dataset = dataset
+
+    @property
+    def name(self) -> str:
+        """What the study is called."""
+        return str(self.dataset.attrs["name"])
+
+    @property
+    def measure(self) -> str:
+        """Name of what is compared."""
+        return str(self.dataset.attrs["measure"])
+
+    @property
+    def lower_is_better(self) -> bool:
+        """Direction of the measure."""
+        return self.dataset.attrs["better"] == "lower"
+
+    @property
+    def reference(self) -> str:
+        """The arm that the others are compared with."""
+        return str(self.dataset.attrs["reference"])
+
+    @property
+    def confidence(self) -> float:
+        """Of all intervals."""
+        return float(self.dataset.attrs["confidence"])
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Those that every arm was to run."""
+        return tuple(int(seed) for seed in self.dataset["seed"].values)
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """How to make it again."""
+        return json.loads(self.dataset.attrs["manifest"])
+
+    @cached_property
+    def values(self) -> dict[str, dict[int, float]]:
+        """Measures of the finished runs by arm and seed."""
+        found: dict[str, dict[int, float]] = {}
+        for arm in self.dataset["arm"].values:
+            row = self.dataset.sel(arm=arm)
+            done = row["status"].values == FINISHED
+            found[str(arm)] = {
+                seed: float(value)
+                for seed, value, there in zip(self.seeds, row["measure"].values, done, strict=True)
+                if there
+            }
+        return found
+
+    @cached_property
+    def arms(self) -> list[Arm]:
+        """Every arm by itself, in the order of the file."""
+        found: list[Arm] = []
+        for name, values in self.values.items():
+            rate = float(self.dataset["learning_rate"].sel(arm=name))
+            numbers = np.array(list(values.values()), dtype=np.float64)
+            several = interval(numbers, self.confidence) if len(numbers) > 1 else None
+            mean, low, high = several or (float(numbers[0]) if len(numbers) else None, None, None)
+            chosen = rate if np.isfinite(rate) else None
+            found.append(Arm(name, len(self.seeds), len(numbers), chosen, mean, low, high))
+        return found
+
+    @cached_property
+    def comparisons(self) -> list[Comparison]:
+        """Every other arm beside the reference; each interval is one by itself."""
+        settings: dict[str, Any] = {"confidence": self.confidence, "lower_is_better": self.lower_is_better}
+        return [
+            compared(arm, self.reference, self.values, self.seeds, **settings)
+            for arm in self.values
+            if arm != self.reference
+        ]
+
+    @cached_property
+    def claims(self) -> list[TestedClaim]:
+        """What was to be tested, with the correction for several tests."""
+        claims = [Claim(**claim) for claim in json.loads(self.dataset.attrs["claims"])]
+        settings: dict[str, Any] = {"confidence": self.confidence, "lower_is_better": self.lower_is_better}
+        return tested(claims, self.values, self.seeds, **settings)
+
+    @cached_property
+    def sentences(self) -> list[str]:
+        """The study in words: its runs, their learning rates, each comparison, each claim, what the tests share."""
+        unit = self.measure.replace("_", " ")
+        return [
+            *about_runs(self.dataset),
+            *about_tuning(self.dataset),
+            *(about_comparison(found, unit, self.confidence) for found in self.comparisons),
+            *(about_claim(found, unit) for found in self.claims),
+            *about_tests(self.comparisons, self.claims, self.confidence),
+        ]
+
+    def report(self, path: str | Path, *, max_bytes: int | None = None) -> Path:
+        """Write the page of the study as one HTML file, whole or not at all.
+
+        Args:
+            path: The file; its folder is made if need be.
+            max_bytes: Refuse to write a page larger than this; None for no limit.
+
+        Returns:
+            The path written.
+
+        Raises:
+            ArgumentValueError: The page would be larger than `max_bytes`, or `path` is a folder.
+        """
+        # Pages stand above results, and no result imports them; see `Diagnosis.report`.
+        return import_module("tokendynamics.report.training").write_study(self, path, max_bytes=max_bytes)

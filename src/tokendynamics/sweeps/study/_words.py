@@ -1,0 +1,143 @@
+"""A study in sentences: how many runs there are, how arms were tuned, what is separated, and what becomes of claims."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import xarray as xr
+
+from tokendynamics.sweeps.study._claims import TestedClaim
+from tokendynamics.sweeps.study._paired import POWER, Comparison
+
+FINISHED = "finished"
+"""Status of a run that has its measures; all others are left out of pairs."""
+
+_NAMED = 5
+"""Runs that a sentence names."""
+
+
+def about_runs(dataset: xr.Dataset) -> list[str]:
+    """Say how many runs finished, and how the others ended."""
+    status = dataset["status"].values
+    ended = [
+        f"{arm} with seed {seed} {_ended(status[row, column], dataset['reason'].values[row, column])}"
+        for row, arm in enumerate(dataset["arm"].values)
+        for column, seed in enumerate(dataset["seed"].values)
+        if status[row, column] != FINISHED
+    ]
+    told = f"{status.size - len(ended)} of {status.size} runs finished"
+    return [told + (f": {_some(ended)}." if ended else ".")]
+
+
+def about_tuning(dataset: xr.Dataset) -> list[str]:
+    """Say which learning rates were chosen, where one is at an end of the grid, and which runs were of no use."""
+    if "tuning" not in dataset:
+        return []
+    rates, seeds = dataset["rate"].values, ", ".join(map(str, dataset["tuning_seed"].values))
+    chosen = {str(arm): float(dataset["learning_rate"].sel(arm=arm)) for arm in dataset["arm"].values}
+    found = ", ".join(f"{arm} {rate:g}" for arm, rate in chosen.items() if np.isfinite(rate)) or "none"
+    sentences = [
+        f"The learning rate of each arm is the best of {len(rates)} on the validation split, over seeds that nothing "
+        f"else is run with ({seeds}): {found}."
+    ]
+    for arm, rate in chosen.items():
+        end = {float(rates.max()): "largest", float(rates.min()): "smallest"}.get(rate)
+        if end:
+            sentences.append(
+                f"The best learning rate of arm {arm} is the {end} tried ({rate:g}): a better may lie beyond."
+            )
+        if not np.isfinite(rate):
+            sentences.append(f"No learning rate of arm {arm} finished on every seed: the arm was not run.")
+    status = dataset["tuning_status"].values
+    lost = [
+        f"{arm} at {rate:g} with seed {seed} {status[i, j, k]}"
+        for i, arm in enumerate(dataset["arm"].values)
+        for j, rate in enumerate(rates)
+        for k, seed in enumerate(dataset["tuning_seed"].values)
+        if status[i, j, k] != FINISHED
+    ]
+    if lost:
+        sentences.append(
+            f"{status.size - len(lost)} of {status.size} tuning runs finished, and a learning rate without all its "
+            f"seeds is not chosen: {_some(lost)}."
+        )
+    return sentences
+
+
+def about_comparison(found: Comparison, unit: str, confidence: float) -> str:
+    """Say what is between an arm and the reference: never a mean without its interval, unless there is none."""
+    pair, left = f"{found.arm} − {found.reference}", _left_out(found)
+    if found.mean is None:
+        return f"{pair}: undecided, no seed was finished by both{left}."
+    told = f"{pair} = {signed(found.mean)} {unit}"
+    if found.low is None or found.high is None:
+        return f"{told} for one seed{left}: undecided, one pair has no interval."
+    ends = f"{100 * confidence:.4g} % interval {signed(found.low)} … {signed(found.high)}"
+    told += f" ({ends}, {len(found.seeds)} paired seeds{left})"
+    if found.verdict == "separated":
+        return f"{told}: separated, {found.arm} is {'better' if found.better else 'worse'}."
+    return f"{told}: not separated; {_size(found, unit)}."
+
+
+def about_claim(found: TestedClaim, unit: str) -> str:
+    """Say what becomes of a claim, and why."""
+    claim, pair = found.claim, found.comparison
+    by = "" if claim.difference is None else f" by {claim.difference:g} {unit} or more"
+    told = f"Claim: {claim.better} is better than {claim.worse}{by}: {found.decision}"
+    if found.p is None:
+        return f"{told}: fewer than two seeds were finished by both."
+    corrected = f", corrected for {found.tests} tests" if found.tests > 1 else ""
+    p = f"p = {found.p:.2g}{corrected}"
+    if found.decision == "holds":
+        return f"{told} ({p})."
+    if found.decision == "does not hold" and claim.difference is None:
+        return f"{told}: it is the other way round ({p})."
+    if found.decision == "does not hold":
+        return f"{told}: differences so large are excluded (p = {found.p_size:.2g}{corrected})."
+    alone = "separated by itself, but not among all tests; " if pair.verdict == "separated" else ""
+    return f"{told} ({p}): {alone}{_size(pair, unit)}."
+
+
+def about_tests(comparisons: Sequence[Comparison], claims: Sequence[TestedClaim], confidence: float) -> list[str]:
+    """Say what several intervals and several tests mean together."""
+    error, sentences = f"{100 * (1 - confidence):.3g} %", []
+    if len(comparisons) > 1:
+        sentences.append(
+            f"Each interval is one by itself: of arms that do not differ from the reference, {error} are separated."
+        )
+    if claims and claims[0].tests > 1:
+        sentences.append(
+            f"The {claims[0].tests} tests of the claims share one error of {error} (Holm's correction); what could be "
+            "separated is told for the strictest of them."
+        )
+    return sentences
+
+
+def signed(number: float) -> str:
+    """Return a number of three digits with its sign.
+
+    >>> signed(-0.01234), signed(1.0)
+    ('−0.0123', '+1')
+    """
+    return f"{number:+.3g}".replace("-", "−")
+
+
+def _size(found: Comparison, unit: str) -> str:
+    sure = f"with a probability of {100 * POWER:.0f} %"
+    told = f"a difference of {found.detectable:.2g} {unit} would have been separated {sure}"
+    return told if found.needed is None else f"{told}, one as large as this takes {found.needed:,} seeds"
+
+
+def _left_out(found: Comparison) -> str:
+    many = "s" if len(found.left_out) > 1 else ""
+    return f", without seed{many} {', '.join(map(str, found.left_out))}" if found.left_out else ""
+
+
+def _ended(status: object, reason: object) -> str:
+    return f"{status} ({reason})" if reason else f"{status}"
+
+
+def _some(named: Sequence[str]) -> str:
+    more = f"; and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
+    return "; ".join(named[:_NAMED]) + more
