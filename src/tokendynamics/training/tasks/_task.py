@@ -6,9 +6,9 @@ how many items a run takes in all.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -16,6 +16,7 @@ from torch.utils.data import Dataset
 Item = Mapping[str, Any]
 
 
+@runtime_checkable
 class Task(Protocol):
     """Training, validation and test data of one kind of network.
 
@@ -46,8 +47,9 @@ class Task(Protocol):
         """Return keyword arguments of the network for one batch of an evaluation."""
         ...
 
-    def scores(self, logits: Tensor, labels: Tensor) -> Tensor | None:
-        """Return numbers for each item of an evaluation batch, (item, number); None where the loss says it all."""
+    @property
+    def scores(self) -> Callable[[Tensor, Tensor], Tensor] | None:
+        """What gives numbers for each item, (item, number), of logits and labels of a batch; None: the loss says it all."""
         ...
 
     def measures(self, loss: float, scores: Tensor | None) -> dict[str, float]:
