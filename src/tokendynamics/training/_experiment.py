@@ -91,6 +91,9 @@ class Recipe:
         for name, known in choices.items():
             if (value := getattr(self, name)) not in get_args(known):
                 raise ArgumentValueError(expected(name, "one of " + ", ".join(get_args(known)), repr(value)))
+        if self.save_every % self.log_every:
+            wanted = f"a multiple of log_every = {self.log_every}, so that no logged mean is broken off by a stop"
+            raise ArgumentValueError(expected("save_every", wanted, self.save_every))
         self._check_numbers()
 
     def _check_numbers(self) -> None:

@@ -21,7 +21,7 @@ class Task(Protocol):
     """Training, validation and test data of one kind of network.
 
     Attributes:
-        network: ``"decoder"`` (`tokendynamics.modules.language_model`) or ``"vision"`` (`tokendynamics.modules.vision`).
+        network: ``"decoder"`` (`tokendynamics.modules.language_model`) or ``"vision"`` (likewise).
         training: Items of the training split in the order in which a run takes them: as many as `draws`, and item i
             depends on the seed and on i alone, so that a run that was stopped goes on with the same data.
         validation: Items of the split that recipes are chosen on.
@@ -49,7 +49,7 @@ class Task(Protocol):
 
     @property
     def scores(self) -> Callable[[Tensor, Tensor], Tensor] | None:
-        """What gives numbers for each item, (item, number), of logits and labels of a batch; None: the loss says it all."""
+        """What gives numbers (item, number) of a batch's logits and labels; None: the loss says it all."""
         ...
 
     def measures(self, loss: float, scores: Tensor | None) -> dict[str, float]:

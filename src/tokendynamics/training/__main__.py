@@ -1,0 +1,37 @@
+"""Train what a folder's experiment.json describes: ``python -m tokendynamics.training FOLDER``.
+
+It goes on where an earlier process was stopped. The exit code is 0 where the run ended with all its steps.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tokendynamics.numerics._errors import TokenDynamicsError, expected
+from tokendynamics.provenance._reading import read_json
+from tokendynamics.training._experiment import Experiment
+from tokendynamics.training._run import EXPERIMENT, train
+
+
+def main(arguments: list[str]) -> int:
+    """Run one experiment and return the exit code; what is wrong is one line on standard error."""
+    if len(arguments) != 1:
+        print(expected("arguments", "the folder of one run", " ".join(arguments) or "nothing"), file=sys.stderr)
+        return 2
+    folder = Path(arguments[0])
+    try:
+        experiment = Experiment.from_json(read_json(folder / EXPERIMENT, "folder"))
+        record = train(
+            experiment, folder, resume=True, threads=1, command=f"python -m tokendynamics.training {folder.name}"
+        )
+    except TokenDynamicsError as error:
+        print(" ".join(str(error).split()), file=sys.stderr)
+        return 1
+    if not record.finished:
+        print("; ".join(record.notes), file=sys.stderr)
+    return 0 if record.finished else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

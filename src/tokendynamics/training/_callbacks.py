@@ -1,0 +1,53 @@
+"""What is told while a run is under way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback
+from transformers.integrations.integration_utils import TensorBoardCallback
+
+from tokendynamics.provenance._progress import Progress
+
+
+class Reported(TrainerCallback):
+    """Tells how many steps are done.
+
+    Args:
+        report: See `Progress`.
+        what: The piece of work, in words.
+    """
+
+    def __init__(self, report: Progress, what: str) -> None:
+        self._report, self._what = report, what
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Tell where the run begins, or goes on."""
+        self._tell(state)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Tell the step."""
+        self._tell(state)
+
+    def _tell(self, state: Any) -> None:
+        if state.is_world_process_zero:
+            self._report(state.global_step, state.max_steps, self._what)
+
+
+class Curves(TensorBoardCallback):
+    """Writes every logged number for TensorBoard, to the last evaluation.
+
+    Args:
+        folder: Where its files go.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        from torch.utils.tensorboard.writer import SummaryWriter
+
+        self._written = SummaryWriter(str(folder))
+        super().__init__(self._written)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Leave the file open for the evaluations that follow."""
+        self._written.flush()

@@ -1,0 +1,53 @@
+"""Why a loss may have ceased to be a number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tokendynamics.training._experiment import Experiment
+
+_ROSE = 0.5
+"""Nats by which a loss must have risen above its lowest to be called rising."""
+_SINGULAR = 1e5
+"""Condition number from which on an inverse in float32 keeps less than two digits."""
+
+Course = Sequence[Mapping[str, float]]
+
+
+def likely_causes(experiment: Experiment, history: Course, validation: Course) -> list[str]:
+    """Return sentences that name what speaks for a cause, the likelier first; at least one.
+
+    Args:
+        experiment: What was run.
+        history: See `Record`.
+        validation: See `Record`.
+    """
+    recipe, found = experiment.recipe, []
+    losses = [each["loss"] for each in history]
+    if losses and losses[-1] > min(losses) + _ROSE:
+        found.append(
+            f"the loss had risen from {min(losses):.3g} to {losses[-1]:.3g} before: the learning rate {recipe.learning_rate:g} "
+            f"is likely too high; try half of it, or a warm-up of more than {recipe.warmup} steps"
+        )
+    found += _conditioned(experiment, validation)
+    if recipe.precision == "fp16":
+        found.append("fp16 holds no number above 65504: try bf16 or float32")
+    if recipe.clip is None:
+        found.append("gradients are not clipped: try clip = 1.0")
+    if not found:
+        came = f"; the loss before was {losses[-1]:.3g}" if losses else ", and it came before the first logged loss"
+        found.append(f"nothing was seen to build up{came}: try half of the learning rate {recipe.learning_rate:g}")
+    return found
+
+
+def _conditioned(experiment: Experiment, validation: Course) -> list[str]:
+    """Name matrices that are inverted and had become nearly singular."""
+    if experiment.model.get("form") != "solve" or not validation:
+        return []
+    names = {"query_condition": "Q", "contraction_condition": "A"}
+    last = {matrix: validation[-1].get(name) or 0.0 for name, matrix in names.items()}
+    return [
+        f"{matrix} had a condition number of {value:.2g}, and form = 'solve' inverts it: 'congruence' inverts nothing"
+        for matrix, value in last.items()
+        if value > _SINGULAR
+    ]

@@ -1,0 +1,66 @@
+"""Norms of tokens and distances between them through the layers of a network, and of its attention alone."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tokendynamics.modules._block import Block
+from tokendynamics.observables import norms, pairwise_distances
+
+SEQUENCES, TOKENS = 8, 128
+"""How much of a batch is looked at, at most."""
+
+
+@torch.no_grad()
+def through_layers(model: nn.Module, batch: Mapping[str, Tensor]) -> dict[str, dict[str, list[float]]]:
+    """Return mean token norm and mean distance of two tokens of a sequence, after 0, 1, … layers, in float64.
+
+    Args:
+        model: A network of `tokendynamics.modules`; it is not changed.
+        batch: What the network is given, of which the first sequences and tokens are looked at.
+
+    Returns:
+        ``"full"``: of the network as it is, before its last norm. ``"bare"``: of the same weights without norms,
+        feed-forward parts and what is dropped, ``x ← x + attention(x)``, from the same embeddings. Each has ``"norm"``
+        and ``"distance"``, a number for every depth from the embedding on.
+
+    Source: `positional` Figures 6 and 7.
+    """
+    twin = copy.deepcopy(model).double().eval()
+    blocks = [module for module in twin.modules() if isinstance(module, Block)]
+    shown = {name: _beginning(name, value) for name, value in batch.items() if name != "labels"}
+    seen: list[Tensor] = []
+    with ExitStack() as hooks:
+        hooks.callback(blocks[0].register_forward_pre_hook(lambda _, given: seen.append(given[0])).remove)
+        for block in blocks:
+            hooks.callback(block.register_forward_hook(lambda *given: seen.append(given[-1])).remove)
+        twin(**shown)
+    bare = [seen[0]]
+    for block in blocks:
+        bare.append(bare[-1] + block.attention(bare[-1]))
+    return {"full": _measured(seen), "bare": _measured(bare)}
+
+
+def _beginning(name: str, value: Tensor) -> Tensor:
+    if name == "input_ids":
+        return value[:SEQUENCES, :TOKENS]
+    return value[:SEQUENCES].double() if value.is_floating_point() else value[:SEQUENCES]
+
+
+def _measured(states: list[Tensor]) -> dict[str, list[float]]:
+    return {
+        "norm": [float(norms(each).mean()) for each in states],
+        "distance": [_mean_distance(each) for each in states],
+    }
+
+
+def _mean_distance(states: Tensor) -> float:
+    tokens = states.shape[-2]
+    pairs: Any = pairwise_distances(states)
+    return float(pairs.sum() / (len(states) * tokens * (tokens - 1))) if tokens > 1 else 0.0

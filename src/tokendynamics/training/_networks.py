@@ -1,0 +1,52 @@
+"""From an experiment to the network that it trains."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected
+from tokendynamics.training._experiment import Experiment
+from tokendynamics.training.tasks import Task
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def network_of(experiment: Experiment, task: Task) -> PreTrainedModel:
+    """Return the network with the weights that the experiment's seed gives; PyTorch's own generator stays as it is.
+
+    Raises:
+        ArgumentValueError: An argument that the configuration does not have, or one that the data determine.
+    """
+    configuration, network = _classes(task.network)
+    fitted = task.fitted()
+    for name in experiment.model:
+        if name in fitted:
+            raise ArgumentValueError(expected("model", f"no {name}, which the data determine", experiment.model[name]))
+    built = configuration(**experiment.model, **fitted)
+    unknown = [name for name in experiment.model if not _known(configuration, name)]
+    if unknown:
+        raise ArgumentValueError(expected("model", f"arguments of {configuration.__name__}", ", ".join(unknown)))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(experiment.seed)
+        return network(built)
+
+
+def _classes(kind: str) -> tuple[Any, Any]:
+    if kind == "decoder":
+        from tokendynamics.modules.language_model import LanguageModel, LanguageModelConfig
+
+        return LanguageModelConfig, LanguageModel
+    if kind == "vision":
+        from tokendynamics.modules.vision import VisionConfig, VisionModel
+
+        return VisionConfig, VisionModel
+    raise ArgumentTypeError(expected("network", "'decoder' or 'vision'", repr(kind)))
+
+
+def _known(configuration: Any, name: str) -> bool:
+    import inspect
+
+    return name in inspect.signature(configuration.__init__).parameters

@@ -1,0 +1,128 @@
+"""One run: from an experiment to a record and a network; one that was stopped goes on from its last checkpoint."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tokendynamics.numerics._errors import ArgumentValueError, StorageError, expected
+from tokendynamics.numerics._extras import require
+from tokendynamics.numerics._resources import limited_threads
+from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.provenance._manifest import manifest
+from tokendynamics.provenance._progress import Progress, reporting
+from tokendynamics.provenance._reading import read_json
+from tokendynamics.provenance._whole import full_disk_as_storage_error
+from tokendynamics.training._experiment import Experiment, differences
+from tokendynamics.training._record import FILE, FINISHED, NOT_FINITE, Record
+
+EXPERIMENT, CHECKPOINTS, MODEL, AVERAGED, LOGS = "experiment.json", "checkpoints", "model", "model-averaged", "logs"
+
+
+@typed_arguments
+def train(
+    experiment: Experiment,
+    folder: str | Path,
+    *,
+    resume: bool = False,
+    threads: int | None = None,
+    loggers: Sequence[str] = ("tensorboard",),
+    callbacks: Sequence[Any] = (),
+    progress: bool | Progress = False,
+    command: str | None = None,
+    arguments: Mapping[str, Any] | None = None,
+) -> Record:
+    """Train a network and return the record of the run, which is also in the folder, with the network beside it.
+
+    The folder holds ``experiment.json``, ``checkpoints``, ``logs`` and, when the run has ended, ``record.json`` and
+    ``model``, which `tokendynamics.load` and the Auto classes read. A run that was stopped or killed at any moment goes
+    on from its last checkpoint and gives the same numbers as one that was not. Under ``torchrun`` or ``accelerate
+    launch`` every process calls this with the same arguments.
+
+    Args:
+        experiment: What is run.
+        folder: Where; it must hold nothing unless `resume` is set.
+        resume: Go on with what is in the folder, if there is something; a run that has ended is not run again.
+        threads: PyTorch threads; None leaves them as they are.
+        loggers: What Trainer knows: "tensorboard" (files in ``logs``), "wandb", ….
+        callbacks: Further callbacks of Trainer, such as `tokendynamics.Monitor`.
+        progress: True for a progress bar, or a function; see `Progress`.
+        command: What to record as the command that makes this again; None for the Python call.
+        arguments: Further arguments of `transformers.TrainingArguments`, such as ``{"fsdp": True}``.
+
+    Returns:
+        The record. Its status is "not finite" where the loss or a weight was no finite number any more: the last
+        checkpoint is then from before that, and the notes name likely causes.
+
+    Raises:
+        ArgumentValueError: Something is in the folder already, it is of another experiment (the difference is told), or
+            the data cannot be used.
+        StorageError: The disk is full; the last checkpoint is whole, and the run can be resumed.
+    """
+    require("training", "train", "training")
+    place, started, begun = Path(folder), datetime.now(UTC), time.perf_counter()
+    ended = _former(place, experiment, resume)
+    if ended is not None:
+        return ended
+    with limited_threads(threads) as used, reporting(progress) as report, _resumable(place):
+        from tokendynamics.training._fitted import Run
+
+        run = Run(experiment, place, loggers, callbacks, report, arguments or {})
+        notes = run.fit()
+        measures, layers = ({}, {}) if notes else run.measured()
+        history, validation = run.course()
+        called = manifest(command or "td.training.train(…)", {}, seed=experiment.seed, started=started, threads=used)
+        status, seconds = NOT_FINITE if notes else FINISHED, round(time.perf_counter() - begun, 3)
+        record = Record(
+            experiment, status, run.steps, history, validation, measures, layers, tuple(notes), seconds, called
+        )
+        run.keep(record)
+    return record
+
+
+def _former(place: Path, experiment: Experiment, resume: bool) -> Record | None:
+    """Refuse a folder that is not this run's before anything is run; return the record of a run that has ended."""
+    if int(os.environ.get("RANK", "0")) > 0:  # the first process looks for all of them
+        return Record.open(place) if (place / FILE).is_file() else None
+    described = place / EXPERIMENT
+    if not described.is_file():
+        if place.exists() and (not place.is_dir() or any(_visible(place))):
+            raise ArgumentValueError(expected("folder", "a new name, or the folder of a run", str(place)))
+        return None
+    former = Experiment.from_json(read_json(described, "folder"))
+    if not resume:
+        advice = "go on with it with --resume (resume=True), or choose another one"
+        raise ArgumentValueError(expected("folder", "a name where nothing is", str(place), advice))
+    changed = differences(former, experiment)
+    if changed:
+        advice = "run it as it was begun, or choose another folder"
+        raise ArgumentValueError(expected("folder", "the run of this experiment", "; ".join(changed), advice))
+    return Record.open(place) if (place / FILE).is_file() else None
+
+
+def _visible(place: Path) -> Iterator[Path]:
+    """Yield what is in a folder but the remains of a run that was killed before it had described itself."""
+    return (path for path in place.iterdir() if not path.name.startswith(f".{EXPERIMENT}.partial"))
+
+
+@contextmanager
+def _resumable(place: Path) -> Iterator[None]:
+    """Say of a full disk that the run can go on."""
+    try:
+        with full_disk_as_storage_error(place):
+            yield
+    except StorageError as error:
+        raise StorageError(f"{error}; the last checkpoint is whole: make room, then go on with --resume") from error
+
+
+def put_folder(made: Path, place: Path) -> None:
+    """Give a complete folder its name; what had it before goes."""
+    if place.exists():
+        shutil.rmtree(place)
+    made.rename(place)

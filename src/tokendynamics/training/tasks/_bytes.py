@@ -1,0 +1,84 @@
+"""Text byte by byte."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tokendynamics.training.tasks._options import checked_options
+from tokendynamics.training.tasks._task import Item
+from tokendynamics.training.tasks._texts import text_splits
+from tokendynamics.training.tasks._windows import AdjoiningWindows, RandomWindows, check_length
+
+_OPTIONS: dict[str, Any] = {"context": 128, "held_out": 0.05}
+
+
+class Bytes:
+    """Foretelling the next byte: windows at random in training, side by side in evaluations.
+
+    Options: ``context``, the bytes that the network sees at most (a window has one more, to be foretold), and
+    ``held_out``, the share of each of the validation and the test split. The measure is bits per byte: the mean loss
+    over ln 2.
+
+    >>> task = Bytes.of("pydoc", {"context": 16}, seed=0, draws=4)
+    >>> task.training_batch([task.training[0], task.training[1]])["input_ids"].shape
+    torch.Size([2, 17])
+    """
+
+    network = "decoder"
+    scores = None
+    measure = "bits_per_byte"
+
+    def __init__(
+        self, training: RandomWindows, validation: AdjoiningWindows, test: AdjoiningWindows, context: int
+    ) -> None:
+        self.training, self.validation, self.test = training, validation, test
+        self._context = context
+
+    @classmethod
+    def of(cls, data: str, options: Mapping[str, Any], seed: int, draws: int) -> Bytes:
+        """Return the task on a text, see `text_splits`.
+
+        Raises:
+            ArgumentValueError: No text there, fewer bytes than one context, or an option that there is not.
+        """
+        given = checked_options(options, _OPTIONS)
+        context, splits = given["context"], text_splits(data, given["held_out"])
+        check_length(splits._asdict(), context + 1, "bytes", data)
+        training = RandomWindows(splits.training, context + 1, seed=seed, draws=draws)
+        validation, test = (AdjoiningWindows(split, context + 1) for split in splits[1:])
+        return cls(training, validation, test, context)
+
+    def fitted(self) -> dict[str, Any]:
+        """Return the vocabulary of 256 bytes, and the longest sequence."""
+        return {"vocab_size": 256, "max_position_embeddings": self._context + 1}
+
+    def training_batch(self, items: Sequence[Item]) -> dict[str, Tensor]:
+        """Return the windows as input_ids and labels, (window, byte)."""
+        return language_batch(items)
+
+    def evaluation_batch(self, items: Sequence[Item]) -> dict[str, Tensor]:
+        """See `training_batch`."""
+        return language_batch(items)
+
+    def measures(self, loss: float, scores: Tensor | None) -> dict[str, float]:
+        """Return bits per byte."""
+        return {"bits_per_byte": loss / math.log(2)}
+
+    def save_inputs(self, folder: Path) -> None:
+        """Write the tokenizer of bytes."""
+        from tokendynamics.modules.language_model import byte_tokenizer
+
+        byte_tokenizer().save_pretrained(folder)
+
+
+def language_batch(items: Sequence[Item]) -> dict[str, Tensor]:
+    """Return windows (window, token) as what a language model is given and as what it must foretell."""
+    ids = torch.from_numpy(np.stack([item["ids"] for item in items]).astype(np.int64))
+    return {"input_ids": ids, "labels": ids}

@@ -1,0 +1,148 @@
+"""Text word by word."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.training.tasks._bytes import language_batch
+from tokendynamics.training.tasks._options import checked_options
+from tokendynamics.training.tasks._task import Item
+from tokendynamics.training.tasks._texts import text_splits
+from tokendynamics.training.tasks._windows import AdjoiningWindows, RandomWindows, check_length
+
+_OPTIONS: dict[str, Any] = {"context": 150, "evaluation_context": 156, "held_out": 0.05, "least": 1}
+_LAYOUT = (
+    "a folder with wiki.train.tokens, wiki.valid.tokens and wiki.test.tokens (or train.txt, valid.txt and test.txt), "
+    "or what the task 'bytes' takes: a file, a folder of texts, 'pydoc' or 'python-doc'"
+)
+_NAMES = ("wiki.{}.tokens", "wiki.{}.raw", "{}.txt")
+END, UNKNOWN = "<eos>", "<unk>"
+
+
+class Words:
+    """Foretelling the next word; words are what stands between blanks, and every line ends with ``<eos>``.
+
+    The vocabulary is that of the training split, by falling frequency as an adaptive softmax wants it; other words are
+    ``<unk>``. Options: ``context``, the words that the network sees at most in training, ``evaluation_context``,
+    likewise in evaluations, ``held_out``, the share of each of the validation and the test split where the data have
+    none of their own, and ``least``, how often a word must occur to have a place of its own. The measure is the
+    perplexity, exp of the mean loss.
+
+    >>> task = Words.of("pydoc", {"context": 16}, seed=0, draws=4)
+    >>> task.vocabulary[0], task.training_batch([task.training[0]])["labels"].shape
+    ('<eos>', torch.Size([1, 17]))
+    """
+
+    network = "decoder"
+    scores = None
+    measure = "perplexity"
+
+    def __init__(
+        self,
+        training: RandomWindows,
+        validation: AdjoiningWindows,
+        test: AdjoiningWindows,
+        vocabulary: Sequence[str],
+        longest: int,
+    ) -> None:
+        self.training, self.validation, self.test = training, validation, test
+        self.vocabulary, self._longest = vocabulary, longest
+
+    @classmethod
+    def of(cls, data: str, options: Mapping[str, Any], seed: int, draws: int) -> Words:
+        """Return the task on a text.
+
+        Raises:
+            ArgumentValueError: No text there, fewer words than one context, or an option that there is not.
+        """
+        given = checked_options(options, _OPTIONS)
+        lines = _split_lines(data, given["held_out"])
+        vocabulary = _vocabulary(lines["training"], given["least"])
+        numbers = {word: number for number, word in enumerate(vocabulary)}
+        splits = {name: _encoded(each, numbers) for name, each in lines.items()}
+        context, evaluated = given["context"] + 1, given["evaluation_context"] + 1
+        check_length(splits, max(context, evaluated), "words", data)
+        training = RandomWindows(splits["training"], context, seed=seed, draws=draws)
+        validation, test = (AdjoiningWindows(splits[name], evaluated) for name in ("validation", "test"))
+        return cls(training, validation, test, vocabulary, max(context, evaluated))
+
+    def fitted(self) -> dict[str, Any]:
+        """Return the size of the vocabulary, and the longest sequence."""
+        return {"vocab_size": len(self.vocabulary), "max_position_embeddings": self._longest}
+
+    def training_batch(self, items: Sequence[Item]) -> dict[str, Tensor]:
+        """Return the windows as input_ids and labels, (window, word)."""
+        return language_batch(items)
+
+    def evaluation_batch(self, items: Sequence[Item]) -> dict[str, Tensor]:
+        """See `training_batch`."""
+        return language_batch(items)
+
+    def measures(self, loss: float, scores: Tensor | None) -> dict[str, float]:
+        """Return the perplexity; infinite where it is beyond float64."""
+        return {"perplexity": math.exp(loss) if loss < 700 else math.inf}
+
+    def save_inputs(self, folder: Path) -> None:
+        """Write the tokenizer of these words."""
+        from tokendynamics.modules.language_model import word_tokenizer
+
+        word_tokenizer({word: number for number, word in enumerate(self.vocabulary)}).save_pretrained(folder)
+
+
+def _split_lines(data: str, held_out: float) -> dict[str, Iterable[str]]:
+    """Return the lines of each split, which can be gone through again and again."""
+    folder = Path(data).expanduser()
+    for name in _NAMES:
+        paths = {"training": "train", "validation": "valid", "test": "test"}
+        places = {split: folder / name.format(part) for split, part in paths.items()}
+        if all(place.is_file() for place in places.values()):
+            return {split: _Lines(place) for split, place in places.items()}
+    try:
+        splits = text_splits(data, held_out)._asdict()
+    except ArgumentValueError as error:
+        if error.args and str(error).startswith("data:"):
+            raise ArgumentValueError(expected("data", _LAYOUT, repr(data))) from error
+        raise
+    return {split: bytes(each).decode("utf-8", "replace").splitlines() for split, each in splits.items()}
+
+
+class _Lines:
+    """The lines of a file, read anew each time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __iter__(self) -> Iterator[str]:
+        with self._path.open(encoding="utf-8", errors="replace") as lines:
+            yield from lines
+
+
+def _vocabulary(lines: Iterable[str], least: int) -> list[str]:
+    """Return words by falling frequency, those that occur equally often by their letters."""
+    counts: Counter[str] = Counter()
+    for line in lines:
+        counts.update(line.split())
+        counts[END] += 1
+    rare = sum(count for count in counts.values() if count < least)
+    kept = Counter({word: count for word, count in counts.items() if count >= least})
+    kept[UNKNOWN] += rare
+    return sorted(kept, key=lambda word: (-kept[word], word))
+
+
+def _encoded(lines: Iterable[str], numbers: Mapping[str, int]) -> np.ndarray:
+    unknown = numbers[UNKNOWN]
+
+    def words() -> Iterator[int]:
+        for line in lines:
+            yield from (numbers.get(word, unknown) for word in line.split())
+            yield numbers[END]
+
+    return np.fromiter(words(), dtype=np.int32)
