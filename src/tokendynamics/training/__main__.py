@@ -11,7 +11,8 @@ from pathlib import Path
 from tokendynamics.numerics._errors import TokenDynamicsError, expected
 from tokendynamics.provenance._reading import read_json
 from tokendynamics.training._experiment import Experiment
-from tokendynamics.training._run import EXPERIMENT, train
+from tokendynamics.training._folder import EXPERIMENT
+from tokendynamics.training._run import train
 
 
 def main(arguments: list[str]) -> int:

@@ -26,8 +26,8 @@ def likely_causes(experiment: Experiment, history: Course, validation: Course) -
     losses = [each["loss"] for each in history]
     if losses and losses[-1] > min(losses) + _ROSE:
         found.append(
-            f"the loss had risen from {min(losses):.3g} to {losses[-1]:.3g} before: the learning rate {recipe.learning_rate:g} "
-            f"is likely too high; try half of it, or a warm-up of more than {recipe.warmup} steps"
+            f"the loss had risen from {min(losses):.3g} to {losses[-1]:.3g} before: the learning rate "
+            f"{recipe.learning_rate:g} is likely too high; try half of it, or a warm-up of more steps than {recipe.warmup}"
         )
     found += _conditioned(experiment, validation)
     if recipe.precision == "fp16":

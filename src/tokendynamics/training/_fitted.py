@@ -19,10 +19,10 @@ from tokendynamics.training._callbacks import Curves, Reported
 from tokendynamics.training._causes import likely_causes
 from tokendynamics.training._checkpoints import checkpoints, clear_partial
 from tokendynamics.training._experiment import Experiment
+from tokendynamics.training._folder import AVERAGED, CHECKPOINTS, EXPERIMENT, LOGS, MODEL, put_folder
 from tokendynamics.training._layers import SEQUENCES, through_layers
 from tokendynamics.training._networks import network_of
 from tokendynamics.training._record import Record
-from tokendynamics.training._run import AVERAGED, CHECKPOINTS, EXPERIMENT, LOGS, MODEL, put_folder
 from tokendynamics.training._trainer import NotFiniteError, RunTrainer, trainer_arguments
 from tokendynamics.training.tasks import task_of
 

@@ -13,8 +13,8 @@ from tokendynamics.provenance._manifest import plain, write_json
 from tokendynamics.provenance._reading import read_json
 from tokendynamics.provenance._whole import whole_file
 from tokendynamics.training._experiment import Experiment
+from tokendynamics.training._folder import RECORD
 
-FILE = "record.json"
 FINISHED, NOT_FINITE = "finished", "not finite"
 
 
@@ -65,7 +65,7 @@ class Record:
         Raises:
             StorageError: The disk is full; an older record is as it was.
         """
-        place = Path(folder) / FILE
+        place = Path(folder) / RECORD
         with whole_file(place) as made:
             write_json(made, self.as_json())
         return place
@@ -78,15 +78,15 @@ class Record:
         Raises:
             ArgumentValueError: No record in the folder, or one that cannot be read.
         """
-        place = Path(folder) / FILE
+        place = Path(folder) / RECORD
         if not place.is_file():
             advice = "'tokendynamics train PRESET --out FOLDER' writes one when a run ends"
-            raise ArgumentValueError(expected("folder", f"a folder with {FILE}", str(folder), advice))
+            raise ArgumentValueError(expected("folder", f"a folder with {RECORD}", str(folder), advice))
         values = read_json(place, "folder")
         try:
             return cls._from(values)
         except (ArgumentTypeError, ArgumentValueError, KeyError, TypeError, AttributeError) as error:
-            raise ArgumentValueError(expected("folder", f"a readable {FILE}", f"{place} ({error})")) from error
+            raise ArgumentValueError(expected("folder", f"a readable {RECORD}", f"{place} ({error})")) from error
 
     @classmethod
     def _from(cls, values: dict[str, Any]) -> Record:

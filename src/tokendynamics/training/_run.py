@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,9 +19,8 @@ from tokendynamics.provenance._progress import Progress, reporting
 from tokendynamics.provenance._reading import read_json
 from tokendynamics.provenance._whole import full_disk_as_storage_error
 from tokendynamics.training._experiment import Experiment, differences
-from tokendynamics.training._record import FILE, FINISHED, NOT_FINITE, Record
-
-EXPERIMENT, CHECKPOINTS, MODEL, AVERAGED, LOGS = "experiment.json", "checkpoints", "model", "model-averaged", "logs"
+from tokendynamics.training._folder import EXPERIMENT, RECORD
+from tokendynamics.training._record import FINISHED, NOT_FINITE, Record
 
 
 @typed_arguments
@@ -89,7 +87,7 @@ def train(
 def _former(place: Path, experiment: Experiment, resume: bool) -> Record | None:
     """Refuse a folder that is not this run's before anything is run; return the record of a run that has ended."""
     if int(os.environ.get("RANK", "0")) > 0:  # the first process looks for all of them
-        return Record.open(place) if (place / FILE).is_file() else None
+        return Record.open(place) if (place / RECORD).is_file() else None
     described = place / EXPERIMENT
     if not described.is_file():
         if place.exists() and (not place.is_dir() or any(_visible(place))):
@@ -103,7 +101,7 @@ def _former(place: Path, experiment: Experiment, resume: bool) -> Record | None:
     if changed:
         advice = "run it as it was begun, or choose another folder"
         raise ArgumentValueError(expected("folder", "the run of this experiment", "; ".join(changed), advice))
-    return Record.open(place) if (place / FILE).is_file() else None
+    return Record.open(place) if (place / RECORD).is_file() else None
 
 
 def _visible(place: Path) -> Iterator[Path]:
@@ -119,10 +117,3 @@ def _resumable(place: Path) -> Iterator[None]:
             yield
     except StorageError as error:
         raise StorageError(f"{error}; the last checkpoint is whole: make room, then go on with --resume") from error
-
-
-def put_folder(made: Path, place: Path) -> None:
-    """Give a complete folder its name; what had it before goes."""
-    if place.exists():
-        shutil.rmtree(place)
-    made.rename(place)
