@@ -14,6 +14,7 @@ from tokendynamics.cli._inspect import inspect_command
 from tokendynamics.cli._simulate import simulate_command
 from tokendynamics.cli._sweep import sweep_command
 from tokendynamics.cli._terminal import echo, fail
+from tokendynamics.cli._train import train_command
 from tokendynamics.cli.circuits import circuits_group
 from tokendynamics.numerics._printable import shortened
 
@@ -29,6 +30,7 @@ Examples:
   tokendynamics check fig3.toml
   tokendynamics simulate fig3.toml
   tokendynamics sweep outcomes.toml
+  tokendynamics train bytes-small --regime divergence
   tokendynamics circuits build solution-2 --x "1,3,2,2"
 
 Exit codes: 0 done, 1 failed, 2 wrong usage or wrong input, 130 interrupted.
@@ -63,6 +65,7 @@ commands.add_command(inspect_command)
 commands.add_command(simulate_command)
 commands.add_command(check_command)
 commands.add_command(sweep_command)
+commands.add_command(train_command)
 commands.add_command(circuits_group)
 
 

@@ -27,7 +27,7 @@ def likely_causes(experiment: Experiment, history: Course, validation: Course) -
     if losses and losses[-1] > min(losses) + _ROSE:
         found.append(
             f"the loss had risen from {min(losses):.3g} to {losses[-1]:.3g} before: the learning rate "
-            f"{recipe.learning_rate:g} is likely too high; try half of it, or a warm-up of more steps than {recipe.warmup}"
+            f"{recipe.learning_rate:g} is likely too high; try half of it, or a warm-up above {recipe.warmup} steps"
         )
     found += _conditioned(experiment, validation)
     if recipe.precision == "fp16":

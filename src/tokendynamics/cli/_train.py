@@ -1,0 +1,161 @@
+"""``tokendynamics train``: train a network in a chosen regime, and go on where a run was stopped."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tokendynamics.cli._options import Above, Folder, check_writable, whole
+from tokendynamics.cli._terminal import echo, json_line
+
+if TYPE_CHECKING:
+    from tokendynamics.training import Experiment, Record
+
+_EPILOG = """
+\b
+Examples:
+  tokendynamics train list                            presets, a line each
+  tokendynamics train bytes-small --regime divergence
+  tokendynamics train bytes-small --regime divergence --resume
+  tokendynamics train enwik8 --data ~/data/enwik8 --remedy diagonal --set model.positions=decoupled
+  torchrun --nproc-per-node 4 --no-python tokendynamics train imagenet --data ~/data/imagenet
+  tokendynamics diagnose train-bytes-small/model      what its tokens do
+
+\b
+The folder holds record.json (losses, measures, norms and distances through the layers), report.html,
+model (which transformers and tokendynamics read), checkpoints and logs for TensorBoard.
+"""
+
+
+class Setting(click.ParamType):
+    """An entry of the experiment, such as model.hidden_size=128 or recipe.steps=1000; the value is JSON, or a text.
+
+    >>> Setting().convert("recipe.steps=100", None, None), Setting().convert("model.norms=post", None, None)
+    (('recipe', 'steps', 100), ('model', 'norms', 'post'))
+    """
+
+    name = "setting"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str, Any]:
+        """Return part, name and value."""
+        import json
+
+        if isinstance(value, tuple):
+            return value
+        place, equal, text = str(value).partition("=")
+        part, dot, name = place.partition(".")
+        if not (equal and dot and name) or part not in ("model", "recipe", "options"):
+            self.fail(f"expected model.NAME=VALUE, recipe.NAME=VALUE or options.NAME=VALUE, got {value!r}", param, ctx)
+        try:
+            return part, name, json.loads(text)
+        except ValueError:
+            return part, name, text
+
+
+@click.command("train", epilog=_EPILOG)
+@click.argument("preset")
+@click.option("--regime", help="Of the attention: baseline, convergence, divergence, intermediate, ….")
+@click.option("--remedy", type=click.Choice(["none", "identity", "diagonal"]), help="+ λI or + λA in the logits.")
+@click.option("--data", metavar="PATH", help="In place of the preset's data.")
+@click.option("--seed", type=whole(0), help="Of weights, data and dropout.  [default: 0]")
+@click.option("--steps", type=whole(1), help="Steps of the optimiser, in place of the preset's.")
+@click.option("--learning-rate", type=Above(0.0), help="The highest, in place of the preset's.")
+@click.option("--set", "settings", type=Setting(), multiple=True, metavar="PART.NAME=VALUE", help="Any other entry.")
+@click.option("--out", type=Folder(), help="Folder of the run.  [default: train-PRESET]")
+@click.option("--resume", is_flag=True, help="Go on with a run that is there.")
+@click.option("--threads", type=whole(1, 1024), default=1, show_default=True, help="PyTorch threads.")
+@click.option("--log-to", "loggers", multiple=True, default=("tensorboard",), show_default=True, help="A logger.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on standard output.")
+def train_command(
+    preset: str,
+    regime: str | None,
+    remedy: str | None,
+    data: str | None,
+    seed: int | None,
+    steps: int | None,
+    learning_rate: float | None,
+    settings: tuple[tuple[str, str, Any], ...],
+    out: Path | None,
+    resume: bool,
+    threads: int,
+    loggers: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Train the network of PRESET and measure it on data that it has not seen."""
+    from tokendynamics.cli._output import Output
+    from tokendynamics.training import PRESETS, train
+    from tokendynamics.training import preset as preset_named
+
+    if preset == "list":
+        click.echo("\n".join(_line(each) for each in PRESETS.values()))
+        return
+    check_writable(out)
+    output, folder = Output(as_json=as_json), out or Path(f"train-{preset}")
+    changes: dict[str, dict[str, Any]] = {"model": {}, "recipe": {}, "options": {}}
+    for part, name, value in settings:
+        changes[part][name] = value
+    given = {"steps": steps, "learning_rate": learning_rate}
+    changes["recipe"] |= {name: value for name, value in given.items() if value is not None}
+    experiment = preset_named(preset).changed(regime=regime, remedy=remedy, data=data, seed=seed, **changes)
+    command = shlex.join(["tokendynamics", *sys.argv[1:]])
+    try:
+        with output.progress() as progress:
+            record = train(
+                experiment, folder, resume=resume, threads=threads, loggers=loggers, progress=progress, command=command
+            )
+    except KeyboardInterrupt:
+        echo(f"interrupted: what is done is in {folder}; go on with --resume", err=True)
+        raise click.exceptions.Exit(130) from None
+    if int(os.environ.get("RANK", "0")) > 0:  # the first of several processes speaks for all
+        return
+    page = record.report(folder / "report.html")
+    if as_json:
+        click.echo(json_line(_summary(record, folder)))
+    else:
+        _print(record, folder, page)
+    if not record.finished:
+        raise click.exceptions.Exit(1)
+
+
+def _line(experiment: Experiment) -> str:
+    model, recipe = experiment.model, experiment.recipe
+    size = f"{model['num_hidden_layers']} layers × {model['hidden_size']}"
+    return f"{experiment.name:<14}{experiment.task:<8}{experiment.data:<14}{size:<18}{recipe.steps:,} steps"
+
+
+def _summary(record: Record, folder: Path) -> dict[str, Any]:
+    return {
+        "folder": str(folder),
+        "status": record.status,
+        "steps": record.steps,
+        "measures": {split: dict(values) for split, values in record.measures.items()},
+        "notes": list(record.notes),
+    }
+
+
+def _print(record: Record, folder: Path, page: Path) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    from tokendynamics.cli._terminal import Console
+
+    console = Console(highlight=False)
+    model = record.experiment.model
+    regime, remedy = model.get("regime", "baseline"), model.get("remedy", "none")
+    title = f"{record.experiment.name}, regime {regime}" + (f", remedy {remedy}" if remedy != "none" else "")
+    console.print(Text(f"\n{title}: {record.status} after {record.steps:,} steps", style="bold"))
+    for note in record.notes:
+        console.print(Text(f"• {note}"))
+    if record.measures:
+        names = list(next(iter(record.measures.values())))
+        table = Table("split", *[name.replace("_", " ") for name in names], box=SIMPLE_HEAD)
+        for split, values in record.measures.items():
+            table.add_row(split, *[f"{values[name]:.4f}" for name in names])
+        console.print(table)
+    console.print(Text(f"Report: {page}\nModel:  {folder / 'model'}" if record.finished else f"Report: {page}"))
