@@ -12,6 +12,12 @@ from tokendynamics.numerics._errors import ArgumentValueError, CheckpointError, 
 from tokendynamics.pretrained._other_libraries import refusing, silenced
 from tokendynamics.provenance._reading import parse_json
 
+_OWN = {
+    "tokendynamics-decoder": "tokendynamics.modules.language_model",
+    "tokendynamics-vision": "tokendynamics.modules.vision",
+}
+"""Networks of this package, by model type, and what has to be imported for each."""
+
 
 def read_config(folder: Path) -> Any:
     """Return the transformers configuration in `folder`.
@@ -92,7 +98,8 @@ def check_sizes(config: Any, origin: str) -> None:
     sizes = {name: getattr(config, theirs, None) for name, theirs in _COUNTS.items()}
     for name, value in sizes.items():
         if value is not None or name in _NEEDED:
-            _check_count(where, name, value, MOST_LAYERS if name == "layers" else _LARGEST)
+            least = 0 if name == "feed_forward_dim" else 1  # a network may be attention alone
+            _check_count(where, name, value, least, MOST_LAYERS if name == "layers" else _LARGEST)
     heads = sizes["heads"]
     if heads is None:
         return
@@ -142,8 +149,8 @@ def check_depth(
 def _check_known(model_type: object) -> None:
     from transformers import CONFIG_MAPPING
 
-    if isinstance(model_type, str) and model_type.startswith("tokendynamics-"):
-        import_module("tokendynamics.modules.language_model")  # which makes the name known to transformers
+    if isinstance(model_type, str) and model_type in _OWN:
+        import_module(_OWN[model_type])  # which makes the name known to transformers
 
     if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING:
         from transformers import __version__
@@ -154,7 +161,7 @@ def _check_known(model_type: object) -> None:
         )
 
 
-def _check_count(where: str, name: str, value: Any, largest: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= largest:
-        wanted = f"a whole number of {name.replace('_', ' ')} from 1 to {largest:,}"
+def _check_count(where: str, name: str, value: Any, least: int, largest: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= largest:
+        wanted = f"a whole number of {name.replace('_', ' ')} from {least} to {largest:,}"
         raise CheckpointError(expected(where, wanted, shown(value)))
