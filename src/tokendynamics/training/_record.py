@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,23 @@ class Record:
         with whole_file(place) as made:
             write_json(made, self.as_json())
         return place
+
+    @typed_arguments
+    def report(self, path: str | Path, *, max_bytes: int | None = None) -> Path:
+        """Write the page of the run as one HTML file, whole or not at all.
+
+        Args:
+            path: The file; its folder is made if need be.
+            max_bytes: Refuse to write a page larger than this; None for no limit.
+
+        Returns:
+            The path written.
+
+        Raises:
+            ArgumentValueError: The page would be larger than `max_bytes`, or `path` is a folder.
+        """
+        # Pages stand above results, and no result imports them; see `Diagnosis.report`.
+        return import_module("tokendynamics.report.training").write_run(self, path, max_bytes=max_bytes)
 
     @classmethod
     @typed_arguments

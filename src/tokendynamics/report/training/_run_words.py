@@ -1,0 +1,124 @@
+"""The page of one run in its first words: how it ended, what it reached, and where its tokens go."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tokendynamics.report.kit._text import count, number, plural, sentence
+from tokendynamics.training import TASKS, Record
+
+AVERAGED = "test, averaged"
+
+
+def measure_of(record: Record) -> str:
+    """Return the name of the measure by which runs of this task are compared; the loss where it has none."""
+    task = TASKS.get(record.experiment.task)
+    name = "loss" if task is None else task.measure
+    return name if any(name in values for values in record.measures.values()) else "loss"
+
+
+def in_words(measure: str) -> str:
+    """Return a measure as it is read.
+
+    >>> in_words("bits_per_byte"), in_words("loss")
+    ('bits per byte', 'nats of loss')
+    """
+    return "nats of loss" if measure == "loss" else measure.replace("_", " ")
+
+
+def value(number_or_none: Any) -> float:
+    """Return a number of a record, in which None stands for what is not finite."""
+    return math.nan if number_or_none is None else float(number_or_none)
+
+
+def answer(record: Record) -> str:
+    """Return the run in one sentence."""
+    steps, name = plural(record.steps, "step"), measure_of(record)
+    reached = value(record.measures.get("test", {}).get(name))
+    if not record.finished:
+        planned = count(record.experiment.recipe.steps)
+        return f"{sentence(record.status).rstrip('.')}: the run ended after {count(record.steps)} of {planned} steps."
+    if not math.isfinite(reached):
+        return f"Finished after {steps}; nothing was measured on the test split."
+    return f"{number(reached, 4)} {in_words(name)} on the test split, after {steps}."
+
+
+def findings(record: Record) -> list[str]:
+    """Return what was seen of the run: its notes, both splits, averaged weights, the course, and the layers."""
+    return [
+        *(sentence(note) for note in record.notes),
+        *_splits(record),
+        *_averaged(record),
+        *_course(record),
+        *(told for state in ("full", "bare") for told in _tokens(record.layers.get(state, {}), state)),
+    ]
+
+
+def _splits(record: Record) -> list[str]:
+    name = measure_of(record)
+    found = [value(record.measures.get(split, {}).get(name)) for split in ("validation", "test")]
+    if not all(map(math.isfinite, found)):
+        return []
+    validation, test = (number(each, 4) for each in found)
+    what = in_words(name)
+    return [
+        f"On the validation split, which recipes are chosen on, it has {validation} {what}, on the test split {test}."
+    ]
+
+
+def _averaged(record: Record) -> list[str]:
+    """Hold averaged weights against the last ones by their loss, of which less is better whatever the task."""
+    plain, averaged = (value(record.measures.get(split, {}).get("loss")) for split in ("test", AVERAGED))
+    if not (math.isfinite(plain) and math.isfinite(averaged)):
+        return []
+    verdict = "lower than" if averaged < plain else "higher than" if averaged > plain else "the same as"
+    return [
+        f"With averaged weights the loss on the test split is {number(averaged, 4)} nats, {verdict} that of the last "
+        f"weights, {number(plain, 4)}."
+    ]
+
+
+def _course(record: Record) -> list[str]:
+    """Say whether the loss on the validation split was lowest at the end."""
+    steps, losses = course(record.validation, "loss")
+    if len(losses) < 2:
+        return []
+    lowest = int(np.argmin(losses))
+    last, least = number(float(losses[-1]), 4), number(float(losses[lowest]), 4)
+    if losses[lowest] == losses[-1]:
+        return [f"The loss on the validation split is lowest at the last evaluation: {last} nats."]
+    return [
+        f"The loss on the validation split was lowest at step {count(int(steps[lowest]))}, {least} nats, and is {last} "
+        f"at step {count(int(steps[-1]))}."
+    ]
+
+
+def course(entries: Sequence[Mapping[str, Any]], name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return steps and finite values of one quantity of a record's history or validation."""
+    found = [(each["step"], value(each.get(name))) for each in entries]
+    known = np.array([pair for pair in found if math.isfinite(pair[1])], dtype=np.float64).reshape(-1, 2)
+    return known[:, 0], known[:, 1]
+
+
+_WHOSE = {"full": "In the network itself", "bare": "With the attention alone, without norms and feed-forward parts,"}
+
+
+def _tokens(layers: Mapping[str, Sequence[Any]], state: str) -> list[str]:
+    """Say what becomes of the distance of two tokens, and whether each layer does the same to it."""
+    distances = np.array([value(each) for each in layers.get("distance", ())])
+    if len(distances) < 2 or not np.isfinite(distances).all():
+        return []
+    changes = np.diff(distances)
+    grows, shrinks = (changes > 0).all(), (changes < 0).all()
+    how = (
+        "it grows in every layer" if grows else "it shrinks in every layer" if shrinks else "not one way in every layer"
+    )
+    first, last = (number(float(each)) for each in distances[[0, -1]])
+    return [
+        f"{_WHOSE[state]} the mean distance of two tokens goes from {first} at the embedding to {last} after layer "
+        f"{len(changes)}: {how}."
+    ]

@@ -1,0 +1,140 @@
+"""Puts a study into one page: what is separated, how arms learned, where their tokens go, and how the runs ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tokendynamics.diagnosis._convention import Convention
+from tokendynamics.report.kit._figure import NO_MARKUP, Section
+from tokendynamics.report.kit._page import piece, render, write_page
+from tokendynamics.report.kit._text import plural
+from tokendynamics.report.training._manifest import made, shortened
+from tokendynamics.report.training._study_result import Study, unit_of
+from tokendynamics.report.training._study_tables import arms_table, claims_table, comparisons_table, unfinished_table
+from tokendynamics.report.training._study_words import answer, findings, how_many_finished
+
+_QUESTION = "which differences are more than chance?"
+
+
+def render_study(result: Study, *, files: Sequence[str] = (), manifest: Mapping[str, Any] | None = None) -> str:
+    """Return the whole page as HTML that needs nothing else; all text that came from a user is escaped.
+
+    Args:
+        result: From `tokendynamics.sweeps.study.study` or `open_study`.
+        files: Names of the data files beside the page.
+        manifest: How to make it again; None for what the result records.
+    """
+    record = result.manifest if manifest is None else manifest
+    attributes = result.dataset.attrs
+    specification = str(attributes.get("specification", ""))
+    return render(
+        "training.html.jinja",
+        title=f"{result.name}: {_QUESTION}",
+        verdict_title="What was found",
+        sections=_sections(result),
+        conventions=_CONVENTIONS,
+        manifest={name: shortened(value) for name, value in record.items()},
+        files=files,
+        scripts=("shared.js",),
+        sheets=("page.css",),
+        about=piece("specification.html.jinja", text=specification) if specification else NO_MARKUP,
+        kind="study",
+        name=result.name,
+        question=_QUESTION,
+        shape=_shape(result),
+        facts=[("Preset", str(attributes.get("preset", ""))), ("Reference", result.reference), *made(record)],
+        answer=answer(result),
+        findings=findings(result),
+        details=result.sentences,
+    )
+
+
+def write_study(
+    result: Study,
+    path: str | Path,
+    *,
+    files: Sequence[str] = (),
+    manifest: Mapping[str, Any] | None = None,
+    max_bytes: int | None = None,
+) -> Path:
+    """Write the page as one file, whole or not at all; see `tokendynamics.report.write_report`.
+
+    Args:
+        result: See `render_study`.
+        path: The file to write; its folder is made if need be.
+        files: See `render_study`.
+        manifest: See `render_study`.
+        max_bytes: Refuse to write a page larger than this; None for no limit.
+
+    Returns:
+        The path written.
+
+    Raises:
+        ArgumentValueError: `path` is a folder, or the page would be larger than `max_bytes`.
+    """
+    return write_page(render_study(result, files=files, manifest=manifest), path, max_bytes=max_bytes)
+
+
+def _shape(result: Study) -> str:
+    better = "lower" if result.lower_is_better else "higher"
+    return (
+        f"{plural(len(result.arms), 'arm')}, each trained with {plural(len(result.seeds), 'seed')}, and compared by "
+        f"{unit_of(result)} on the test split: {better} is better"
+    )
+
+
+def _sections(result: Study) -> list[Section]:
+    lost = unfinished_table(result)
+    claims = [Section("claims", "What becomes of the claims?", tables=(claims_table(result),))] if result.claims else []
+    return [
+        Section("differences", "Are the differences more than chance?", tables=(comparisons_table(result),)),
+        *claims,
+        Section("arms", "How good is each arm?", tables=(arms_table(result),)),
+        Section("ends", "How did the runs end?", (how_many_finished(result),), tables=() if lost is None else (lost,)),
+    ]
+
+
+_CONVENTIONS = (
+    Convention(
+        "Pairs",
+        "runs of one seed see the same data in the same order and begin with the same weights outside of attention, so "
+        "that arms are compared seed by seed",
+        "what seeds share would count as noise, and differences smaller than it would not be seen",
+    ),
+    Convention(
+        "Intervals",
+        "are t-intervals, those of a difference over the paired seeds; they hold for differences that are about normal, and "
+        "with few seeds nobody can tell whether they are",
+        "a mean would look as sure over two seeds as over ten",
+    ),
+    Convention(
+        "Separated",
+        "means that the interval of a difference leaves out nought; each interval is one by itself",
+        "of many arms that do not differ some would be separated all the same: claims are corrected for that",
+    ),
+    Convention(
+        "Claims",
+        "are tested together: the probability that any of the verdicts is wrong about a claim is that of one interval "
+        "(Holm, 1979)",
+        "of twenty claims of arms that do not differ one would hold by chance",
+    ),
+    Convention(
+        "What could have been separated",
+        "is the true difference for which the interval leaves out nought with a probability of 80 %, with as many "
+        "pairs and the deviation that was found, which is itself known from these pairs alone",
+        "nothing found would look like nothing there",
+    ),
+    Convention(
+        "Splits",
+        "learning rates are chosen on the validation split, with seeds of their own; arms are compared on the test "
+        "split, which nothing is chosen by",
+        "an arm that was tuned longer would look better than it is",
+    ),
+    Convention(
+        "Runs that did not finish",
+        "are in no mean, and their seed is in no pair",
+        "a measure of half a training would be held against a whole one",
+    ),
+)

@@ -1,0 +1,105 @@
+"""Token norms and distances through the layers: of networks as they are, and of their attention alone, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tokendynamics.report.kit._curves import curve_keys, curves_chart
+from tokendynamics.report.kit._figure import Figure, Table, nothing
+from tokendynamics.report.kit._svg import WIDE, Specification, draw_for_screens, plain
+from tokendynamics.report.training._lines import Line, columns, curve, described, table
+
+STATES = {"full": "The networks themselves", "bare": "Their attention alone"}
+"""What of a network is looked at: the entries of a record's layers, with what each is called."""
+
+MEASURES = {
+    "norm": ("Do the tokens grow?", "Mean norm of a token"),
+    "distance": ("Do the tokens draw together?", "Mean distance of two tokens"),
+}
+
+_HEIGHT = 240
+_BESIDE = 75
+"""Of a second chart: its axis, and the gap before it."""
+
+_CAPTION = (
+    "After each layer, 0 being the embedding, on the test split. Left: the network, before its last norm. Right: the "
+    "same weights without norms and feed-forward parts, x ← x + attention(x), from the same embeddings. Each has an "
+    "axis of its own; both are logarithmic."
+)
+_ALONE = "After each layer, 0 being the embedding, on the test split, on a logarithmic axis; only {what} was measured."
+
+
+@dataclass(frozen=True)
+class Band:
+    """What the lines of a figure are, where each is of several networks.
+
+    Attributes:
+        caption: In words.
+        ends: What the ends are called in a table.
+    """
+
+    caption: str = ""
+    ends: tuple[str, str] = ("low", "high")
+
+
+def through_layers(measure: str, lines: Mapping[str, Sequence[Line]], band: Band) -> Figure:
+    """Draw one measure through the layers.
+
+    Args:
+        measure: A key of `MEASURES`.
+        lines: By a key of `STATES`, over layers.
+        band: What their bands are.
+    """
+    question, axis = MEASURES[measure]
+    ident = f"layers-{measure}"
+    shown = {state: [line for line in lines.get(state, ()) if line.drawn(log=True)] for state in STATES}
+    shown = {state: some for state, some in shown.items() if some}
+    if not shown:
+        return nothing(ident, question, f"Nothing is drawn: no {axis.lower()} above nought was measured.")
+    first = next(iter(shown.values()))
+    parts = [f"{STATES[state]}: {described(some)}" for state, some in shown.items()]
+    caption = _CAPTION if len(shown) == len(STATES) else _ALONE.format(what=STATES[next(iter(shown))].lower())
+    return Figure(
+        ident=ident,
+        question=question,
+        svg=draw_for_screens(
+            lambda width: _charts(shown, axis, width),
+            ident=ident,
+            title=f"{question} {axis} through the layers",
+            description=f"{axis}. {' '.join(parts)} The table below holds every value.",
+            keys=curve_keys([curve(line) for line in first]),
+        ),
+        caption=f"{caption}{band.caption}",
+        table=_table(axis, shown, band),
+    )
+
+
+def _charts(shown: Mapping[str, Sequence[Line]], axis: str, width: float) -> Specification:
+    beside = width >= WIDE and len(shown) > 1
+    each = (width - _BESIDE) / 2 if beside else width
+    charts = [_chart(some, STATES[state], axis, each) for state, some in shown.items()]
+    return {"hconcat": charts, "spacing": 16} if beside else {"vconcat": charts, "spacing": 18}
+
+
+def _chart(lines: Sequence[Line], name: str, axis: str, width: float) -> Specification:
+    last = int(max(line.x.max() for line in lines))
+    drawn = curves_chart(
+        [curve(line) for line in lines], last=last, title=f"{axis} (log scale)", width=width, height=_HEIGHT, log=True,
+        columns=columns(lines, "layer", -0.6, last + 1.0),
+    )  # fmt: skip
+    return {**plain(drawn), "title": {"text": name, "anchor": "start", "offset": 6}}
+
+
+def _table(axis: str, shown: Mapping[str, Sequence[Line]], band: Band) -> Table:
+    """Put both states into one table: a line has a column, or three, in each."""
+    named = [
+        Line(f"{line.name}, {'as it is' if state == 'full' else 'attention alone'}", *_numbers(line))
+        for state, some in shown.items()
+        for line in some
+    ]
+    return table(f"{axis} after each layer", "Layer", named, band.ends)
+
+
+def _numbers(line: Line) -> tuple:
+    return line.place, line.x, line.values, line.low, line.high
