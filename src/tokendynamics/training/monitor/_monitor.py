@@ -1,0 +1,282 @@
+"""Watches where a network's tokens go while it is trained, in anybody's loop, and leaves the training as it is."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import xarray as xr
+from torch import nn
+from transformers import TrainerCallback
+
+from tokendynamics.diagnosis._trace import named_prompts
+from tokendynamics.numerics._arguments import as_count
+from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected, shown
+from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.pretrained._other_libraries import in_short
+from tokendynamics.provenance._manifest import plain
+from tokendynamics.training.monitor._loggers import as_write, loggers, scalars
+from tokendynamics.training.monitor._looks import MEASURED, Look
+from tokendynamics.training.monitor._network import base_of, measures_here, unwrapped
+from tokendynamics.training.monitor._probe import Probe
+from tokendynamics.training.monitor._series import Series
+
+_LOG = logging.getLogger("tokendynamics")
+
+
+class Monitor(TrainerCallback):
+    """Measures the tokens of a few texts after every layer, again and again while a network is trained.
+
+    In a Trainer of Hugging Face it is a callback, and its numbers go to the loggers that the Trainer has; in a loop of
+    one's own `step` is called after each step of the optimiser, and `writer` takes the numbers. A layer that changes
+    its state (`mathematics` 10) is a line in the log ``tokendynamics``. What was measured stands in every checkpoint of
+    a Trainer, and a run that is resumed goes on with it.
+
+    The training is not changed: random numbers, modes, gradients and weights are as they would have been. Nor is it
+    stopped: a network that cannot be read, a pass that fails, states that are not finite are one line in the log, and
+    stand in `status`. Where several processes train, the first one measures; weights that are spread over several
+    are not measured.
+
+    Args:
+        texts: At least two different ones, as `tokendynamics.trace` takes them: texts, or token ids. κ hangs on them,
+            and intervals need three.
+        every: Steps from one look to the next. The first look is at the first step; in a Trainer before it, and a last
+            one at the end.
+        tokenizer: Turns texts into token ids; None for that of the Trainer.
+        writer: Takes the numbers, beside the loggers of a Trainer: a SummaryWriter, or a function of name, value, step.
+        inputs: For a network that is none of transformers'; see `tokendynamics.load`.
+
+    Raises:
+        ArgumentTypeError, ArgumentValueError: Fewer than two texts, or an argument of another kind.
+
+    >>> from tokendynamics.modules.language_model import LanguageModel, LanguageModelConfig
+    >>> model = LanguageModel(LanguageModelConfig(hidden_size=16, num_hidden_layers=2, intermediate_size=32))
+    >>> monitor = Monitor([list(b"some bytes to look at"), list(b"and some others of them")], every=2)
+    >>> for _ in range(4):
+    ...     monitor.step(model)
+    >>> monitor.status, monitor.dataset.step.values.tolist(), monitor.dataset.consensus_relative.dims
+    ('measured', [1, 2, 4], ('step', 'layer'))
+    """
+
+    @typed_arguments
+    def __init__(
+        self, texts: Any, every: int = 500, *, tokenizer: Any = None, writer: Any = None, inputs: Any = None
+    ) -> None:
+        for argument, given in (("tokenizer", tokenizer), ("inputs", inputs)):
+            if given is not None and not callable(given):
+                raise ArgumentTypeError(expected(argument, f"a {argument.rstrip('s')} or None", shown(given)))
+        self._texts, self.every = _several(texts), as_count(every, "every")
+        self._tokenizer, self._write, self._inputs = tokenizer, as_write(writer), inputs
+        self.series, self._calls = Series(), 0
+        self._probe: Probe | None = None
+        self._unreadable: nn.Module | None = None
+        self._seconds, self._elapsed, self._first_ended = 0.0, 0.0, None
+        self._failed: set[str] = set()
+
+    def step(self, model: nn.Module) -> None:
+        """Count a step of a training loop, and measure at the first and at each `every`-th; afterwards.
+
+        Args:
+            model: As the loop has it.
+        """
+        self._calls += 1
+        if self._calls == 1 or self._calls % self.every == 0:
+            self.measure(model, self._calls)
+
+    @typed_arguments
+    def measure(self, model: nn.Module, step: int) -> None:
+        """Measure now.
+
+        Args:
+            model: As the training loop has it.
+            step: Its number, larger than that of the last look.
+
+        Raises:
+            ArgumentTypeError, ArgumentValueError: No network, or a step that is not later.
+        """
+        as_count(step, "step", at_least=self.series.looks[-1].step + 1 if self.series.looks else 0)
+        self._look(model, step, self._tokenizer)
+
+    @property
+    def status(self) -> str:
+        """How the last look went: "measured", or why there are no numbers."""
+        return self.series.status
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """The lines on layers that changed their state, so far."""
+        return tuple(change.text for change in self.series.changes)
+
+    @property
+    def cost(self) -> float:
+        """Share of the time since the first look that went into later ones; NaN before there are any."""
+        return self._seconds / self._elapsed if self._elapsed else float("nan")
+
+    @property
+    def dataset(self) -> xr.Dataset:
+        """Everything over ``step``, ``layer`` (0 … L) and further axes, by the names of `tokendynamics.trace`."""
+        return self.series.dataset
+
+    @typed_arguments
+    def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
+        """Write the dataset and the sentences into a folder; see `Series.save`.
+
+        Args:
+            folder: Made if it does not exist.
+            overwrite: Replace files in the way that no monitor wrote.
+        """
+        return self.series.save(folder, overwrite=overwrite)
+
+    @staticmethod
+    @typed_arguments
+    def open(folder: str | Path) -> Series:
+        """Return what `save` wrote, with its dataset, changes, status and report; see `Series.open`.
+
+        Args:
+            folder: Where it was saved.
+        """
+        return Series.open(folder)
+
+    @typed_arguments
+    def report(self, path: str | Path, *, max_bytes: int | None = None) -> Path:
+        """Write a page on what training did to the tokens; see `Series.report`.
+
+        Args:
+            path: The file to write; its folder is made if need be.
+            max_bytes: Refuse to write a page larger than this; None for no limit.
+        """
+        return self.series.report(path, max_bytes=max_bytes)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything measured, and how many steps were counted, as plain values for a checkpoint."""
+        return {"calls": self._calls, **plain(self.series.plain())}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state_dict` was asked for.
+
+        Args:
+            state: From `state_dict`.
+
+        Raises:
+            ArgumentValueError: Something else.
+        """
+        self.series = Series.of_plain(state)
+        self._calls = as_count(state.get("calls"), "state['calls']", at_least=0)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Measure before the first step; go on with what a checkpoint has where a run is resumed."""
+        if not state.is_world_process_zero:
+            return
+        kept = state.stateful_callbacks.get(self._key) if state.global_step else None
+        self.series = Series()
+        if kept is not None:
+            self._guarded("the numbers in the checkpoint", lambda: setattr(self, "series", Series.of_plain(kept)))
+        state.stateful_callbacks[self._key] = self.series.plain()
+        if state.global_step == 0:
+            self._watch(args, state, control, given)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Measure at every so many steps."""
+        if state.global_step % self.every == 0:
+            self._watch(args, state, control, given)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Measure what came out, unless that is of another step."""
+        looks = self.series.looks
+        if not args.load_best_model_at_end and not (looks and looks[-1].step == state.global_step):
+            self._watch(args, state, control, given)
+
+    def _watch(self, args: Any, state: Any, control: Any, given: Mapping[str, Any]) -> None:
+        if not state.is_world_process_zero:
+            return
+        processor = given.get("processing_class")
+        tokenizer = getattr(processor, "tokenizer", processor) if self._tokenizer is None else self._tokenizer
+        look = self._look(given["model"], state.global_step, tokenizer)
+        if look is not None and look.values:
+            numbers = dict(scalars(look.values))
+            for logger in loggers():
+                hand_over = partial(logger.on_log, args, state, control, logs=dict(numbers), **given)
+                self._guarded(type(logger).__name__, hand_over)
+
+    @property
+    def _key(self) -> str:
+        """Name of this monitor's part of a checkpoint: numbers of other texts are not gone on with."""
+        words = json.dumps(plain(self._texts), default=repr)
+        return f"tokendynamics.Monitor {hashlib.sha256(words.encode()).hexdigest()[:12]}"
+
+    def _look(self, model: nn.Module, step: int, tokenizer: Any) -> Look | None:
+        """Measure and take it in; None where this process, or this model, is not measured."""
+        if model is self._unreadable or not measures_here():
+            return None
+        try:
+            probe = self._probe_of(model, tokenizer)
+        except Exception as error:  # whatever a model of anybody's raises, its training goes on
+            self._unreadable = model
+            return self._taken(Look(step, f"not measured: {in_short(error)}"))
+        started = perf_counter()
+        try:
+            look = probe.look(step)
+        except Exception as error:
+            look = Look(step, f"not measured: {in_short(error)}")
+        self._taken(look)
+        self._count_time(started)
+        return look
+
+    def _probe_of(self, model: nn.Module, tokenizer: Any) -> Probe:
+        whole = unwrapped(model)
+        network = base_of(whole)
+        if self._probe is not None and self._probe.network is network:
+            return self._probe
+        probe = Probe(network, type(whole).__name__, self._texts, tokenizer, self._inputs)
+        depth, former = probe.facts["layers"], self.series.facts.get("layers")
+        if former not in (None, depth):
+            raise ArgumentValueError(expected("model", f"{former} layers, as before", depth))
+        self.series.facts |= {**probe.facts, "every": self.every}
+        self.series.texts[:] = probe.texts
+        self._probe = probe
+        return probe
+
+    def _taken(self, look: Look) -> Look:
+        """Take a look in: lines for the log, numbers for the writer."""
+        former = self.series.status
+        for change in self.series.add(look):
+            _LOG.warning("%s", change.text)
+        if look.status not in (MEASURED, former):
+            _LOG.warning("step %d: %s; training goes on", look.step, look.status)
+        if self._write is not None:
+            for name, value in scalars(look.values) if look.values else ():
+                self._guarded("the writer", partial(self._write, name, value, look.step))
+        return look
+
+    def _count_time(self, started: float) -> None:
+        now = perf_counter()
+        if self._first_ended is None:
+            self._first_ended = now
+            return
+        self._seconds, self._elapsed = self._seconds + now - started, now - self._first_ended
+
+    def _guarded(self, what: str, work: Callable[[], object]) -> None:
+        """Do what may fail without harm; say once that it did."""
+        try:
+            work()
+        except Exception as error:
+            if what not in self._failed:
+                self._failed.add(what)
+                _LOG.warning("%s failed: %s; training goes on", what, in_short(error))
+
+
+def _several(texts: Any) -> dict[str, Any]:
+    """Return texts by name, of which no two are the same one."""
+    named = named_prompts(texts)
+    different = {json.dumps(plain(item), default=repr) for item in named.values()}
+    if len(different) < 2:
+        came = "one" if len(named) == 1 else f"{len(named)} copies of one"
+        advice = "what tokens share is told by comparing those of different texts"
+        raise ArgumentValueError(expected("texts", "at least two different texts", came, advice))
+    return named

@@ -1,0 +1,122 @@
+"""The network inside whatever trains it, and passes through it that leave nothing behind in the training."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from tokendynamics.pretrained._network import evaluating
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """Return a model without what distributes, compiles or adapts it; its weights are the very ones that are trained.
+
+    Args:
+        model: As the training loop has it.
+    """
+    while inside := _inside(model):
+        model = inside
+    return model
+
+
+def _inside(wrapper: Any) -> nn.Module | None:
+    if isinstance(wrapper, nn.parallel.DistributedDataParallel | nn.DataParallel):
+        return wrapper.module
+    if hasattr(wrapper, "get_base_model"):  # of PEFT, whose adapters stand in the model's own modules
+        return wrapper.get_base_model()
+    return dict(wrapper.named_children()).get("_orig_mod")  # of torch.compile
+
+
+def base_of(model: nn.Module) -> nn.Module:
+    """Return the part of a model of transformers that has the states: a language head costs much and says nothing here.
+
+    Args:
+        model: From `unwrapped`; one that is none of transformers' is returned as it is.
+    """
+    inner = getattr(model, "base_model", None)
+    return inner if isinstance(inner, nn.Module) and hasattr(inner, "main_input_name") else model
+
+
+def why_not_alone(network: nn.Module) -> str:
+    """Say why one process cannot run the network by itself; empty where it can.
+
+    A pass that waits for processes which do not take part in it would hold the training up for ever.
+
+    Args:
+        network: From `base_of`.
+    """
+    if any(hasattr(parameter, "ds_id") for parameter in network.parameters()):  # of DeepSpeed, stage 3
+        return "its weights are spread over several processes"
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return ""
+    from torch.distributed.fsdp import FullyShardedDataParallel
+    from torch.distributed.tensor import DTensor
+
+    sharded = any(isinstance(module, FullyShardedDataParallel) for module in network.modules())
+    if sharded or any(isinstance(parameter, DTensor) for parameter in network.parameters()):
+        return "its weights are spread over several processes"
+    return ""
+
+
+def measures_here() -> bool:
+    """Tell whether this is the process that measures: the first one, where there are several."""
+    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return not distributed or torch.distributed.get_rank() == 0
+
+
+@contextmanager
+def undisturbed(network: nn.Module) -> Iterator[None]:
+    """Give a network in evaluation mode; modes and all random numbers go on afterwards as if nothing had been.
+
+    Passes inside are in the weights' own format, without autocast.
+
+    Args:
+        network: It, and nothing else, may run inside the block.
+    """
+    device = next((each.device for each in network.parameters()), torch.device("cpu"))
+    devices = [device] if device.type == "cuda" else []
+    own, numbers = random.getstate(), np.random.get_state()  # noqa: NPY002  # a network of the user's may draw anywhere
+    try:
+        with torch.random.fork_rng(devices), torch.autocast(device.type, enabled=False), evaluating(network):
+            yield
+    finally:
+        random.setstate(own)
+        np.random.set_state(numbers)  # noqa: NPY002
+
+
+class WithoutInferenceMode(nn.Module):
+    """A network whose passes compute no gradients, and whose tensors may be trained with all the same.
+
+    What a module keeps of a pass in inference mode (a mask, a table of positions) could never be a part of a backward
+    pass again.
+
+    Args:
+        network: It is held, and not changed.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, **arguments: Any) -> Any:
+        """Run the network.
+
+        Args:
+            arguments: Of its forward pass, by name.
+        """
+        with torch.inference_mode(mode=False), torch.no_grad():
+            return self.network(**_ordinary(arguments))
+
+
+def _ordinary(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments that may be kept: those that were moved in inference mode are copied out of it."""
+    return {
+        name: value.clone() if isinstance(value, torch.Tensor) and value.is_inference() else value
+        for name, value in arguments.items()
+    }

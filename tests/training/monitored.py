@@ -1,0 +1,105 @@
+"""Tiny networks to be trained and watched, their data, and loops that train them: with dropout, in two ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from tokendynamics.modules.language_model import LanguageModel, LanguageModelConfig
+
+WORDS = 61
+CONTEXT = 32
+
+_SIZES: dict[str, Any] = {"vocab_size": WORDS, "max_position_embeddings": CONTEXT}
+
+
+def language_model(**choices: Any) -> LanguageModel:
+    config = {"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 3, "intermediate_size": 32}
+    torch.manual_seed(0)
+    return LanguageModel(LanguageModelConfig(**{**_SIZES, **config, "dropout": 0.1, **choices}))
+
+
+def gpt2(**choices: Any) -> nn.Module:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    sizes = {"vocab_size": WORDS, "n_positions": CONTEXT, "n_embd": 24, "n_layer": 2, "n_head": 3}
+    torch.manual_seed(0)
+    return GPT2LMHeadModel(GPT2Config(**{**sizes, "bos_token_id": 1, "eos_token_id": 2, **choices}))
+
+
+def llama(**choices: Any) -> nn.Module:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = {"hidden_size": 24, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    further = {"num_key_value_heads": 2, "attention_dropout": 0.1, "pad_token_id": None}
+    torch.manual_seed(0)
+    return LlamaForCausalLM(LlamaConfig(**{**_SIZES, **sizes, **further, **choices}))
+
+
+NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    "a regime": lambda: language_model(regime="divergence"),
+    "GPT-2": gpt2,
+    "LLaMA": llama,
+}
+
+
+def texts(count: int = 4, *, seed: int = 0, longest: int = 24) -> list[list[int]]:
+    """Token ids of several lengths."""
+    draw = torch.Generator().manual_seed(seed)
+    return [torch.randint(3, WORDS, (longest - 3 * (place % 4),), generator=draw).tolist() for place in range(count)]
+
+
+class Sequences(Dataset):
+    """Random token ids that foretell themselves."""
+
+    def __init__(self, count: int = 64) -> None:
+        self._ids = torch.randint(3, WORDS, (count, 16), generator=torch.Generator().manual_seed(1))
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __getitem__(self, place: int) -> dict[str, Tensor]:
+        return {"input_ids": self._ids[place], "labels": self._ids[place]}
+
+
+def own_loop(model: nn.Module, steps: int, after: Callable[[nn.Module], object] = lambda _: None) -> list[float]:
+    """Train with a loop of one's own, `after` called behind each step; return the losses."""
+    torch.manual_seed(7)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    data, losses = Sequences(), []
+    for _ in range(steps):
+        ids = torch.stack([data[int(place)]["input_ids"] for place in torch.randint(len(data), (4,))])
+        optimizer.zero_grad()
+        loss = model(input_ids=ids, labels=ids).loss
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+        after(model)
+    return losses
+
+
+def trainer(model: nn.Module, folder: Path, callbacks: list[Any], **arguments: Any) -> Any:
+    from transformers import Trainer, TrainingArguments
+
+    given: dict[str, Any] = {
+        "max_steps": 8,
+        "per_device_train_batch_size": 4,
+        "learning_rate": 1e-2,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": [],
+        "disable_tqdm": True,
+        "use_cpu": True,
+        "seed": 3,
+    }
+    options = TrainingArguments(output_dir=str(folder), **{**given, **arguments})
+    return Trainer(model=model, args=options, train_dataset=Sequences(), callbacks=callbacks)
+
+
+def losses_of(trained: Any) -> list[float]:
+    return [line["loss"] for line in trained.state.log_history if "loss" in line]
