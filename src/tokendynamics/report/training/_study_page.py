@@ -10,10 +10,13 @@ from tokendynamics.diagnosis._convention import Convention
 from tokendynamics.report.kit._figure import NO_MARKUP, Section
 from tokendynamics.report.kit._page import piece, render, write_page
 from tokendynamics.report.kit._text import plural
+from tokendynamics.report.training._differences import differences
 from tokendynamics.report.training._manifest import made, shortened
+from tokendynamics.report.training._study_figures import layers, validation
 from tokendynamics.report.training._study_result import Study, unit_of
 from tokendynamics.report.training._study_tables import arms_table, claims_table, comparisons_table, unfinished_table
-from tokendynamics.report.training._study_words import answer, findings, how_many_finished
+from tokendynamics.report.training._study_words import answer, at_an_end, findings, how_many_finished
+from tokendynamics.report.training._tuning import tuning
 
 _QUESTION = "which differences are more than chance?"
 
@@ -86,12 +89,23 @@ def _shape(result: Study) -> str:
 
 
 def _sections(result: Study) -> list[Section]:
-    lost = unfinished_table(result)
+    lost, tuned = unfinished_table(result), "tuning" in result.dataset
     claims = [Section("claims", "What becomes of the claims?", tables=(claims_table(result),))] if result.claims else []
+    rates = (
+        [Section("tuning", "Which learning rates?", tuple(at_an_end(result)), figures=(tuning(result),))]
+        if tuned
+        else []
+    )
+    compared = (comparisons_table(result),)
     return [
-        Section("differences", "Are the differences more than chance?", tables=(comparisons_table(result),)),
+        Section(
+            "differences", "Are the differences more than chance?", tables=compared, figures=(differences(result),)
+        ),
         *claims,
         Section("arms", "How good is each arm?", tables=(arms_table(result),)),
+        Section("course", "How did they learn?", figures=validation(result)),
+        Section("layers", "Where do their tokens go?", figures=layers(result)),
+        *rates,
         Section("ends", "How did the runs end?", (how_many_finished(result),), tables=() if lost is None else (lost,)),
     ]
 
@@ -105,7 +119,7 @@ _CONVENTIONS = (
     ),
     Convention(
         "Intervals",
-        "are t-intervals, those of a difference over the paired seeds; they hold for differences that are about normal, and "
+        "are t-intervals, those of a difference over the paired seeds; they suppose a normal spread, and "
         "with few seeds nobody can tell whether they are",
         "a mean would look as sure over two seeds as over ten",
     ),

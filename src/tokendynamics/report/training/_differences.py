@@ -1,0 +1,127 @@
+"""Paired differences seed by seed: a dot for each, the mean with its interval, and the line of no difference."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import altair as alt
+
+from tokendynamics.report.kit._figure import Figure, Table, cells, nothing
+from tokendynamics.report.kit._palette import AXIS, BLUE, INK, PAPER
+from tokendynamics.report.kit._svg import WIDE, Drawing, Key, draw_for_screens, inline
+from tokendynamics.report.kit._text import plural, signed
+from tokendynamics.report.training._study_result import Comparison, Study, percent_of, unit_of
+
+_QUESTION = "Does every seed say the same?"
+_ROW = 44
+_LETTER = 6.6
+
+
+def differences(result: Study) -> Figure:
+    """Draw every paired difference.
+
+    Args:
+        result: What the study found.
+    """
+    ident, unit, percent = "seeds", unit_of(result), percent_of(result)
+    shown = [pair for pair in result.comparisons if pair.seeds]
+    if not shown:
+        return nothing(ident, _QUESTION, "Nothing is drawn: no seed was finished by an arm and by the reference.")
+    left, right = ("better", "worse") if result.lower_is_better else ("worse", "better")
+    return Figure(
+        ident=ident,
+        question=_QUESTION,
+        svg=draw_for_screens(
+            lambda width: _chart(shown, f"← {left}     Difference in {unit}     {right} →", width),
+            ident=ident,
+            title=f"{_QUESTION} Paired differences in {unit}",
+            description=f"{'; '.join(_described(pair) for pair in shown)}. The table below holds every difference.",
+            keys=[
+                Key("one seed", "circle", BLUE, width=1.5),
+                Key(f"mean, {percent} interval", "diamond", INK),
+                Key("no difference", "line", AXIS, width=1.5),
+            ],
+        ),
+        caption=f"Each ring is one seed: the arm minus {result.reference}, on the test split. The bar is the {percent} "
+        "t-interval of their mean, by itself: separated where it leaves out nought. One seed has no interval.",
+        table=_table(result, shown),
+    )
+
+
+def _described(pair: Comparison) -> str:
+    least, most = signed(min(pair.differences)), signed(max(pair.differences))
+    return f"{pair.arm} − {pair.reference}: {plural(len(pair.seeds), 'seed')} from {least} to {most}, {pair.verdict}"
+
+
+def _chart(pairs: Sequence[Comparison], title: str, width: float) -> Drawing:
+    seeds = [
+        {"x": value, "y": row + 0.5 + _aside(place, len(pair.seeds)), "text": f"seed {seed}: {signed(value)}"}
+        for row, pair in enumerate(pairs)
+        for place, (seed, value) in enumerate(zip(pair.seeds, pair.differences, strict=True))
+    ]
+    means = [
+        {"x": pair.mean, "low": pair.low, "high": pair.high, "y": row + 0.5, "text": f"{pair.arm}: {_mean(pair)}"}
+        for row, pair in enumerate(pairs)
+    ]
+    y, names = _names([pair.arm for pair in pairs])
+    x = _axis(
+        [each["x"] for each in seeds] + [end for each in means for end in (each["low"], each["high"])], title, width
+    )
+    zero = alt.Chart(inline([{"x": 0.0}])).mark_rule(color=AXIS, strokeWidth=1.5).encode(x=x("x"))
+    base = alt.Chart(inline(means)).encode(y=y)
+    bar = base.transform_filter("isValid(datum.low)").mark_rule(color=INK, strokeWidth=2.4)
+    rings = alt.Chart(inline(seeds), name="hover-seeds").encode(x=x("x"), y=y, description="text:N")
+    middle = alt.Chart(inline(means), name="hover-means").encode(x=x("x"), y=y, description="text:N")
+    return alt.layer(
+        zero,
+        bar.encode(x=x("low"), x2="high:Q"),
+        rings.mark_point(shape="circle", fill=PAPER, stroke=BLUE, strokeWidth=1.5, size=44, opacity=1),
+        middle.mark_point(shape="diamond", fill=INK, stroke=PAPER, size=110, opacity=1),
+        width=width + 40 - names,
+        height=_ROW * len(pairs),
+    )
+
+
+def _aside(place: int, many: int) -> float:
+    """Return how far from the middle of its row a seed stands, so that seeds do not cover each other."""
+    return 0.0 if many == 1 else 0.62 * (place / (many - 1) - 0.5)
+
+
+def _mean(pair: Comparison) -> str:
+    if pair.low is None or pair.high is None:
+        return f"{signed(pair.mean)}, one seed"
+    return f"{signed(pair.mean)} ({signed(pair.low)} to {signed(pair.high)})"
+
+
+def _axis(values: Sequence[float | None], title: str, width: float):
+    """Return what makes the axis of a field: nought is always on it, with room beyond the last mark."""
+    known = [0.0, *(value for value in values if value is not None)]
+    low, high = min(known), max(known)
+    room = 0.06 * (high - low) or 1.0
+    scale = alt.Scale(domain=[low - room * (low < 0), high + room * (high > 0)], nice=False)
+    axis = alt.Axis(title=title, grid=True, tickCount=8 if width >= WIDE else 4, format="~g")
+    return lambda field: alt.X(f"{field}:Q", scale=scale, axis=axis)
+
+
+def _names(arms: Sequence[str]) -> tuple[alt.Y, float]:
+    """Return an axis with the name of each row, as wide as browsers' letters may be, and how wide that is."""
+    wide = min(max(_LETTER * len(arm) for arm in arms) + 16, 150)
+    places = [row + 0.5 for row in range(len(arms))]
+    labels = json.dumps({str(place): arm for place, arm in zip(places, arms, strict=True)})
+    axis = alt.Axis(
+        title=None, values=places, labelExpr=f"({labels})[datum.value]", labelColor=INK, labelLimit=wide, grid=False,
+        labelPadding=8, minExtent=wide,
+    )  # fmt: skip
+    return alt.Y("y:Q", scale=alt.Scale(domain=[len(arms), 0], nice=False), axis=axis), wide
+
+
+def _table(result: Study, pairs: Sequence[Comparison]) -> Table:
+    """Put the measure of every arm and seed beside the differences."""
+    by_seed = [dict(zip(pair.seeds, pair.differences, strict=True)) for pair in pairs]
+    rows = [
+        cells([seed, *(values.get(seed) for values in result.values.values()), *(each.get(seed) for each in by_seed)])
+        for seed in result.seeds
+    ]
+    names = ("Seed", *result.values, *(f"{pair.arm} − {pair.reference}" for pair in pairs))
+    return Table(f"{unit_of(result).capitalize()} on the test split, and differences, seed by seed", names, tuple(rows))
