@@ -1,14 +1,11 @@
 """Tokenizers of bytes and of words: what comes back, what stands for what, and who can read their files."""
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import CONFIG_MAPPING, AutoTokenizer
 
-import tokendynamics as td
 from tokendynamics.modules.language_model import (
-    LanguageModel,
     LanguageModelConfig,
     byte_tokenizer,
     vocabulary_of,

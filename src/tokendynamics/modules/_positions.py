@@ -187,6 +187,7 @@ class NegativeDiagonal(nn.Module):
         self.dim, self.heads, self.start = dim, heads, start
         self.rho = nn.Parameter(torch.empty(()))
         self.log_diagonal = nn.Parameter(torch.empty(dim)) if kind == "diagonal" else None
+        self.query, self.key = RemedyColumns(self, 1.0), RemedyColumns(self, -1.0)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -197,17 +198,36 @@ class NegativeDiagonal(nn.Module):
 
     def coefficients(self) -> Tensor:
         """Return the diagonal of λI or λA, (dim,)."""
-        return -self._sizes()
-
-    def _sizes(self) -> Tensor:
         spread = self.rho.new_zeros(self.dim) if self.log_diagonal is None else self.log_diagonal
-        return (self.rho + spread).exp()
+        return -(self.rho + spread).exp()
 
     def extended(self, query: Tensor, key: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """See `LogitTerm`."""
-        scale = math.sqrt(self.dim / self.heads)
-        own = split(x * (scale * self._sizes()).sqrt().to(x.dtype), self.heads)
-        return torch.cat([query, own.to(query.dtype)], -1), torch.cat([key, -own.to(key.dtype)], -1)
+        own_query, own_key = (split(columns(x), self.heads).to(query.dtype) for columns in (self.query, self.key))
+        return torch.cat([query, own_query], -1), torch.cat([key, own_key], -1)
+
+
+class RemedyColumns(nn.Module):
+    """What a remedy adds to queries or keys: a module with a weight, so that it is found where projections are."""
+
+    bias: None = None
+
+    def __init__(self, remedy: NegativeDiagonal, sign: float) -> None:
+        super().__init__()
+        self._remedy, self._sign = [remedy], sign  # in a list: the remedy is no part of its part
+
+    def _factors(self) -> Tensor:
+        remedy = self._remedy[0]
+        return self._sign * (-math.sqrt(remedy.dim / remedy.heads) * remedy.coefficients()).sqrt()
+
+    @property
+    def weight(self) -> Tensor:
+        """The diagonal matrix, (dim, dim)."""
+        return torch.diag(self._factors())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return ``x @ weight.T``, feature by feature."""
+        return x * self._factors().to(x.dtype)
 
 
 def turn(vectors: Tensor, base: float) -> Tensor:

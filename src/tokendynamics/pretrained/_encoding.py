@@ -146,8 +146,16 @@ def _readable(piece: str, tokenizer: Any) -> str:
         return chr(int(byte.group(1), 16)) if int(byte.group(1), 16) < 128 else piece
     if _is_byte_level(tokenizer):
         # Byte-level vocabularies spell each byte as a printable letter: Ġ is a space.
-        return tokenizer.convert_tokens_to_string([piece])
+        text = tokenizer.convert_tokens_to_string([piece])
+        return _byte_in_words(piece) if text == "\N{REPLACEMENT CHARACTER}" and len(piece) == 1 else text
     return piece
+
+
+def _byte_in_words(letter: str) -> str:
+    """Return a byte that is no character by itself, from the letter that it is spelt as."""
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+    return next((f"<0x{byte:02X}>" for byte, spelt in bytes_to_unicode().items() if spelt == letter), letter)
 
 
 def _is_byte_level(tokenizer: Any) -> bool:

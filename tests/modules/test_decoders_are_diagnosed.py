@@ -1,0 +1,90 @@
+"""Saved decoders with their tokenizers are read by every measure of networks, and say there what they compute."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+
+import tokendynamics as td
+from tokendynamics.cli._main import commands
+from tokendynamics.modules.language_model import LanguageModel, LanguageModelConfig, byte_tokenizer, word_tokenizer
+
+TEXT = "Zürich: é?"
+TEXTS = [TEXT, "a queen, once upon a time", "def f(x): return x", "it rained, and then it snowed", "1, 2, 3, 4, 5"]
+CHOICES = {
+    "sinusoidal": {"regime": "divergence"},
+    "rotary": {"positions": "rotary", "regime": "intermediate", "remedy": "identity"},
+    "decoupled": {"positions": "decoupled", "regime": "convergence", "remedy": "diagonal"},
+    "attention alone": {"norms": "none", "intermediate_size": 0, "positions": "learned", "regime": "contracting"},
+}
+
+
+def saved(folder: Path, **choices) -> LanguageModel:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+    model = LanguageModel(LanguageModelConfig(**{**sizes, **choices})).eval()
+    model.save_pretrained(folder)
+    byte_tokenizer().save_pretrained(folder)
+    return model
+
+
+@pytest.mark.parametrize("choices", CHOICES.values(), ids=CHOICES)
+def test_what_is_decoded_is_what_the_model_foretells(choices, tmp_path):
+    model = saved(tmp_path, **choices)
+    network = td.load(tmp_path)
+    ids = torch.tensor([list(TEXT.encode())])
+    with torch.no_grad():
+        log_p = model(ids).logits[0].double().log_softmax(-1)
+    best = log_p.argmax(-1).numpy()
+    decoded = td.decode(network, TEXT, passes=(1,))
+    assert decoded["token_id"].values.tolist() == [best.tolist()]
+    assert str(decoded["decoded"].values[0]) == bytes(best.tolist()).decode(errors="replace")
+    entropy = -(log_p.exp() * log_p).sum(-1).numpy()
+    np.testing.assert_allclose(decoded["prediction_entropy"].values[0], entropy, atol=1e-5)
+    lens = td.logit_lens(network, TEXT)
+    assert lens["token_id"].values[-1].tolist() == best.tolist()
+    assert lens["read_text"].values.tolist()[:4] == ["Z", "<0xC3>", "<0xBC>", "r"]
+    levers = td.levers(network, TEXTS)
+    assert np.isfinite(levers["loss_sensitivity"].sel(component="attention")).all()
+
+
+@pytest.mark.parametrize("positions", ["none", "rotary", "decoupled"])
+@pytest.mark.parametrize("remedy", ["identity", "diagonal"])
+def test_a_remedy_is_part_of_the_w_that_is_audited(remedy, positions, tmp_path):
+    model = saved(tmp_path, remedy=remedy, positions=positions, norms="none", regime="divergence")
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.attention.terms[-1].rho.fill_(1.0)
+    model.save_pretrained(tmp_path)
+    found = td.load(tmp_path).attention(2)
+    layer = model.model.layers[1].attention
+    qk = found.scale * (found.query @ found.key.mT).sum(0)
+    wanted = layer.circuits()[0] + torch.diag(layer.terms[-1].coefficients())
+    if positions == "decoupled":
+        wanted = wanted + layer.terms[0].query.weight.T @ layer.terms[0].key.weight / np.sqrt(8)
+    torch.testing.assert_close(qk, wanted.detach(), rtol=0, atol=1e-5)
+    assert not (torch.linalg.eigvalsh(qk + qk.T) > 0).any()  # as W alone is not
+
+
+def test_diagnose_reads_a_folder_with_its_tokenizer(tmp_path):
+    saved(tmp_path / "model", **CHOICES["rotary"])
+    prompts = [part for text in TEXTS for part in ("--prompt", text)]
+    command = ["diagnose", str(tmp_path / "model"), *prompts, "--out", str(tmp_path / "found")]
+    said = CliRunner().invoke(commands, command, env={"COLUMNS": "200"})
+    assert said.exit_code == 0, said.output
+    assert "model: 2 layers × 2 heads × dim 16" in said.output
+    assert "not audited" not in said.output
+    assert "not known" not in said.output
+    diagnosis = td.Diagnosis.open(tmp_path / "found")
+    assert diagnosis.trace.sizes["prompt"] == 5
+    assert (tmp_path / "found" / "report.html").is_file()
+
+
+def test_words_are_read_as_words(tmp_path):
+    model = saved(tmp_path, vocab_size=5)
+    word_tokenizer({"the": 0, "cat": 1, "sat": 2, "<eos>": 3, "<unk>": 4}).save_pretrained(tmp_path)
+    decoded = td.decode(td.load(tmp_path), "the cat\nstood", passes=(1,))
+    best = model(torch.tensor([[0, 1, 3, 4]])).logits[0].argmax(-1).tolist()
+    assert decoded["token_text"].values[0].tolist() == [["the", "cat", "sat", "<eos>", "<unk>"][word] for word in best]
