@@ -1,6 +1,7 @@
 """Decoders in a chosen regime: what they compute, that a round trip changes nothing, that they are read like others."""
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 import tokendynamics as td
 from tokendynamics.modules import REGIMES
 from tokendynamics.modules.language_model import Decoder, LanguageModel, LanguageModelConfig
-from tokendynamics.numerics import ArgumentValueError, AttentionFactorsError
+from tokendynamics.numerics import ArgumentValueError
 
 SMALL = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
 
@@ -45,6 +46,7 @@ CHOICES = [
     {"intermediate_size": 0},
     {"regime": "intermediate", "value_start": "like_w", "symmetric": True},
     {"tie_word_embeddings": True},
+    *({"cutoffs": [10, 30], "tie_word_embeddings": tied} for tied in (False, True)),
 ]
 
 
@@ -163,12 +165,27 @@ def test_a_saved_model_is_audited_as_any_other(regime, tmp_path):
     assert audit["A_inertia"].values.tolist() == [of_a] * 2
 
 
-def test_terms_beside_w_are_no_factors_and_the_audit_says_so():
-    network = td.load(made(remedy="identity"))
-    with pytest.raises(AttentionFactorsError, match="no module gives every column"):
-        td.audit(network)
-    trace = td.trace(network, [words(1, 9)[0].tolist(), words(1, 9, seed=1)[0].tolist()])
-    assert np.isfinite(trace["consensus_first"].sel(site="feed_forward", sinks="kept")).all()
+@pytest.mark.parametrize("form", ["congruence", "solve"])
+@pytest.mark.parametrize("regime", REGIMES)
+def test_every_arm_may_ask_for_values_that_start_like_w(regime, form):
+    model = made(regime=regime, form=form, value_start="like_w").double()
+    if regime not in ("tied", "convergence", "intermediate", "divergence"):
+        plain = made(regime=regime, form=form).double().state_dict()
+        assert all(torch.equal(parameter, plain[name]) for name, parameter in model.state_dict().items())
+        return
+    for layer in model.model.layers:
+        layer.attention.forget()
+        query, key, value, _ = (part.detach() for part in layer.attention.weights())
+        product = query.T @ key
+        contraction = product @ torch.linalg.inv(value)
+        near = {"rtol": 0, "atol": 1e-5}
+        torch.testing.assert_close(contraction - contraction.T, product - product.T, **near)
+        if regime in ("tied", "divergence"):
+            torch.testing.assert_close(value, torch.eye(16).double(), **near)
+        elif regime == "convergence":
+            torch.testing.assert_close(contraction + contraction.T, -(product + product.T), **near)
+        else:
+            assert (torch.linalg.eigvalsh(contraction + contraction.T) > 0).sum() == 8
 
 
 @pytest.mark.parametrize(
@@ -182,12 +199,35 @@ def test_terms_beside_w_are_no_factors_and_the_audit_says_so():
         ({"vocab_size": 0}, "vocab_size: expected an integer from 1, got 0"),
         ({"intermediate_size": -1}, "intermediate_size: expected an integer from 0, got -1"),
         ({"rotary_width": 4}, "rotary_width: expected None for positions = 'sinusoidal', got 4"),
-        ({"positions": "rotary", "rotary_width": 5}, "width: expected an even number from 2"),
+        ({"positions": "rotary", "rotary_width": 5}, "rotary_width: expected an even number from 2 to 8, the width of"),
+        ({"positions": "rotary", "rotary_width": 10}, "rotary_width: expected an even number from 2 to 8, .*, got 10"),
+        ({"positions": "rotary", "rotary_width": 0}, "rotary_width: expected an even number from 2 to 8, .*, got 0"),
+        ({"positions": "rotary", "num_attention_heads": 16}, "rotary_width: .*, got None; None means 1"),
+        ({"positions": "decoupled", "rotary_width": 7}, "rotary_width: expected an even number from 2, got 7"),
+        ({"positions": "decoupled", "rotary_width": -2}, "rotary_width: expected an even number from 2, got -2"),
+        ({"dropout": 1.0}, "dropout: expected a share from 0 to below 1, got 1.0"),
+        ({"dropout": -0.1}, "dropout: expected a share from 0 to below 1, got -0.1"),
+        ({"dropout": math.nan}, "dropout: expected a share from 0 to below 1, got nan"),
+        ({"skew": math.nan}, "skew: expected a standard deviation from 0, or None, got nan"),
+        ({"skew": -1.0}, "skew: expected a standard deviation from 0, or None, got -1.0"),
+        ({"skew": math.inf}, "skew: expected a standard deviation from 0, or None, got inf"),
+        ({"cutoffs": [20, 10]}, r"cutoffs: expected rising numbers .* vocab_size = 50, or None, got \[20, 10\]"),
+        ({"cutoffs": [10, 10]}, "cutoffs: expected rising numbers"),
+        ({"cutoffs": [10, 50]}, "cutoffs: expected rising numbers"),
+        ({"cutoffs": [0, 10]}, "cutoffs: expected rising numbers"),
+        ({"cutoffs": []}, "cutoffs: expected rising numbers"),
     ],
 )
-def test_what_cannot_be_built_is_refused_by_name(choices, message, unchecked):
+def test_what_cannot_be_built_is_refused_where_it_is_described(choices, message, unchecked):
     with pytest.raises(ArgumentValueError, match=message):
-        made(**choices)
+        LanguageModelConfig(**{**SMALL, **choices})
+
+
+@pytest.mark.parametrize(
+    "choices", [{"positions": "rotary", "rotary_width": 8}, {"positions": "decoupled", "rotary_width": 32}]
+)
+def test_widths_at_the_end_of_their_range_are_taken(choices):
+    assert made(**choices)(words(1, 4)).logits.isfinite().all()
 
 
 def test_what_cannot_be_read_is_refused_by_name():

@@ -371,7 +371,7 @@ def _check(dim: int, heads: int, form: str, scope: str, output: str, value_start
         raise ArgumentValueError(
             expected("scope", "'sum' in the form 'solve' and where W has no signs: blocks are of S", "'head'")
         )
-    if value_start == "like_w" and (regime.w is None or regime.a is None):
+    if value_start == "like_w" and not regime.made_of_both:
         raise ArgumentValueError(
             expected("value_start", "'identity' where W or A is not a matrix of its own", "'like_w'")
         )

@@ -59,7 +59,7 @@ class Derived:
         device = parameters[0].device.type
         # Tensors of inference mode could never be trained with afterwards.
         with torch.inference_mode(mode=False), torch.autocast(device, enabled=False), torch.set_grad_enabled(graph):
-            self._leaves = [_at_least_float32(parameter.detach().clone()) for parameter in parameters]
+            self._leaves = [at_least_float32(parameter.detach().clone()) for parameter in parameters]
             if graph:
                 for leaf, parameter in zip(self._leaves, parameters, strict=True):
                     leaf.requires_grad_(parameter.requires_grad)
@@ -108,5 +108,5 @@ def _version(parameter: Tensor) -> int | None:
     return None if parameter.is_inference() else parameter._version
 
 
-def _at_least_float32(tensor: Tensor) -> Tensor:
+def at_least_float32(tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype == torch.float64 else tensor.float()

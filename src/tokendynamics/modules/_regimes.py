@@ -42,6 +42,11 @@ class Regime:
         """Whether V is a matrix as everywhere."""
         return self.a is None and self.spectrum is None
 
+    @property
+    def made_of_both(self) -> bool:
+        """Whether V is made of a W and an A that are matrices of their own."""
+        return self.w is not None and self.a is not None
+
 
 REGIMES: dict[str, Regime] = {
     "baseline": Regime(),

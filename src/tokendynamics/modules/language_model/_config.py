@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, get_args
 
 from transformers import PreTrainedConfig
 
 from tokendynamics.modules._block import NORMS
 from tokendynamics.modules._constrained_attention import Form, Output, Scope, Start
-from tokendynamics.modules._network import check_choices, check_heads, check_sizes
+from tokendynamics.modules._network import check_choices, check_heads, check_shares, check_sizes, check_skew
 from tokendynamics.modules._regimes import REGIMES
+from tokendynamics.numerics._arguments import whole_numbers
 from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.numerics._signatures import typed_arguments
 
 POSITIONS = ("learned", "sinusoidal", "rotary", "decoupled", "none")
 REMEDIES = ("none", "identity", "diagonal")
@@ -31,16 +35,21 @@ class LanguageModelConfig(PreTrainedConfig):
         remedy: ``"none"``, ``"identity"`` (+ λI) or ``"diagonal"`` (+ λA).
         norms: Before each part ("pre", with one at the end), after each sum ("post"), or "none".
         regime: A name in `REGIMES`.
-        form: See `ConstrainedAttention`; likewise `symmetric`, `scope`, `output`, `skew`, `value_start`.
+        form: See `ConstrainedAttention`; likewise `symmetric`, `scope`, `output`, `skew`.
+        value_start: Likewise, in the regimes that make V of W and A; the values of the others start as they do anyway.
         dropout: Of what each part adds to the residual stream.
+        cutoffs: Words, numbered by falling frequency, at which the clusters of an `AdaptiveSoftmax` begin; None for the
+            plain one.
         tie_word_embeddings: Whether the embedding's table is the output's as well.
 
     Raises:
+        ArgumentTypeError: An argument of another kind.
         ArgumentValueError: An unknown choice, or sizes that do not fit.
     """
 
     model_type = "tokendynamics-decoder"
 
+    @typed_arguments
     def __init__(
         self,
         vocab_size: int = 256,
@@ -61,6 +70,7 @@ class LanguageModelConfig(PreTrainedConfig):
         skew: float | None = None,
         value_start: str = "identity",
         dropout: float = 0.0,
+        cutoffs: Sequence[int] | None = None,
         tie_word_embeddings: bool = False,
         **further: Any,
     ) -> None:
@@ -81,8 +91,9 @@ class LanguageModelConfig(PreTrainedConfig):
             max_position_embeddings=max_position_embeddings,
         )
         check_heads(hidden_size, num_attention_heads)
-        if rotary_width is not None and positions not in ("rotary", "decoupled"):
-            raise ArgumentValueError(expected("rotary_width", f"None for positions = {positions!r}", rotary_width))
+        _check_rotation(positions, rotary_width, hidden_size // num_attention_heads)
+        check_shares(dropout=dropout)
+        check_skew(skew)
         if intermediate_size < 0:
             raise ArgumentValueError(expected("intermediate_size", "an integer from 0", intermediate_size))
         self.vocab_size, self.hidden_size = vocab_size, hidden_size
@@ -91,5 +102,28 @@ class LanguageModelConfig(PreTrainedConfig):
         self.positions, self.rotary_width, self.remedy, self.norms = positions, rotary_width, remedy, norms
         self.regime, self.form, self.symmetric, self.scope = regime, form, symmetric, scope
         self.output, self.skew, self.value_start, self.dropout = output, skew, value_start, dropout
+        self.cutoffs = None if cutoffs is None else _checked_cutoffs(cutoffs, vocab_size)
         self.tie_word_embeddings = tie_word_embeddings
         super().__init__(**further)
+
+
+def _check_rotation(positions: str, width: int | None, of_head: int) -> None:
+    if positions not in ("rotary", "decoupled"):
+        if width is not None:
+            raise ArgumentValueError(expected("rotary_width", f"None for positions = {positions!r}", width))
+        return
+    widest = of_head if positions == "rotary" else width
+    chosen = widest if width is None else width
+    if chosen is not None and (chosen < 2 or chosen % 2 or (widest is not None and chosen > widest)):
+        most = f" to {of_head}, the width of a head" if positions == "rotary" else ""
+        advice = f"None means {chosen}" if width is None else ""
+        raise ArgumentValueError(expected("rotary_width", f"an even number from 2{most}", width, advice))
+
+
+def _checked_cutoffs(cutoffs: Sequence[int], vocab_size: int) -> list[int]:
+    numbers = whole_numbers(cutoffs, "cutoffs")
+    ends = [0, *numbers, vocab_size]
+    if not numbers or any(before >= after for before, after in pairwise(ends)):
+        wanted = f"rising numbers of words between 0 and vocab_size = {vocab_size}, or None"
+        raise ArgumentValueError(expected("cutoffs", wanted, numbers))
+    return numbers

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, cast
 
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput, CausalLMOutput
 
 from tokendynamics.modules._block import Block, drawn_apart
@@ -20,7 +20,9 @@ from tokendynamics.modules._positions import (
     Rotary,
     SinusoidalPositions,
 )
+from tokendynamics.modules._regimes import REGIMES
 from tokendynamics.modules.language_model._config import LanguageModelConfig
+from tokendynamics.modules.language_model._heads import AdaptiveSoftmax, SharedEmbedding
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 
 _DECOUPLED_WIDTH = 16
@@ -42,6 +44,7 @@ def _attention(config: LanguageModelConfig) -> ConstrainedAttention:
         terms.append(DecoupledRotary(dim, heads, config.rotary_width or _DECOUPLED_WIDTH))
     if config.remedy != "none":
         terms.append(NegativeDiagonal(dim, heads, cast(Kind, config.remedy)))
+    start = config.value_start if REGIMES[config.regime].made_of_both else "identity"
     return ConstrainedAttention(
         dim,
         heads,
@@ -51,7 +54,7 @@ def _attention(config: LanguageModelConfig) -> ConstrainedAttention:
         scope=cast(Scope, config.scope),
         output=cast(Output, config.output),
         skew=config.skew,
-        value_start=cast(Start, config.value_start),
+        value_start=cast(Start, start),
         terms=terms,
     )
 
@@ -66,7 +69,8 @@ class Decoder(_Pretrained):
     def __init__(self, config: LanguageModelConfig) -> None:
         super().__init__(config)
         dim = config.hidden_size
-        self.embed_tokens = nn.Embedding(config.vocab_size, dim)
+        table = SharedEmbedding if config.tie_word_embeddings else nn.Embedding
+        self.embed_tokens = table(config.vocab_size, dim)
         self.positions: nn.Module | None = None
         if config.positions == "learned":
             self.positions = LearnedPositions(config.max_position_embeddings, dim)
@@ -114,8 +118,13 @@ class Decoder(_Pretrained):
         return BaseModelOutput(last_hidden_state=x, hidden_states=kept)
 
 
-class LanguageModel(_Pretrained):
-    """A `Decoder` with a head: logits of the next token, and their cross entropy in nats where labels are given."""
+class LanguageModel(_Pretrained, GenerationMixin):
+    """A `Decoder` with a head: logits of the next token, and their cross entropy in nats where labels are given.
+
+    With `cutoffs` in its configuration the head is an `AdaptiveSoftmax`: its logits are log-probabilities, and with
+    labels there is the loss alone, so that nothing of size (batch, token, word) is made. `generate` keeps no keys and
+    values: it runs the whole sequence for each new token.
+    """
 
     _tied_weights_keys: ClassVar = {  # pyright: ignore[reportIncompatibleVariableOverride]
         "lm_head.weight": "model.embed_tokens.weight"
@@ -124,7 +133,11 @@ class LanguageModel(_Pretrained):
     def __init__(self, config: LanguageModelConfig) -> None:
         super().__init__(config)
         self.model = Decoder(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        if config.cutoffs is None:
+            self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        else:
+            self.lm_head = AdaptiveSoftmax(config.hidden_size, config.vocab_size, config.cutoffs)
+        self.generation_config.use_cache = False
         self._started()
 
     def forward(
@@ -134,6 +147,7 @@ class LanguageModel(_Pretrained):
         labels: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         output_hidden_states: bool | None = None,
+        logits_to_keep: int = 0,
         **_: Any,
     ) -> CausalLMOutput:
         """Return logits (batch, token, word), and the mean loss of labels[:, 1:] (−100 is left out).
@@ -144,14 +158,48 @@ class LanguageModel(_Pretrained):
             labels: (batch, token), as input_ids: they are shifted here.
             inputs_embeds: Likewise.
             output_hidden_states: Likewise.
+            logits_to_keep: How many tokens at the end have logits; 0 for all. Without labels only.
         """
         found = self.model(input_ids, attention_mask, inputs_embeds, output_hidden_states)
-        logits = self.lm_head(found.last_hidden_state)
-        loss = None
-        if labels is not None:
-            wanted = labels[:, 1:].flatten()
-            loss = functional.cross_entropy(logits[:, :-1].flatten(0, 1).float(), wanted, ignore_index=_IGNORED)
+        states = found.last_hidden_state
+        if labels is None:
+            logits, loss = self.lm_head(states[:, -logits_to_keep:]), None
+        else:
+            logits, loss = self._fitted(states, labels[:, 1:].flatten())
         return CausalLMOutput(loss=loss, logits=logits, hidden_states=found.hidden_states)
+
+    def _fitted(self, states: Tensor, wanted: Tensor) -> tuple[Tensor | None, Tensor]:
+        """Return logits, where they are made, and the loss of the words after each but the last token."""
+        if isinstance(self.lm_head, AdaptiveSoftmax):
+            kept = wanted != _IGNORED
+            return None, self.lm_head.nats(states[:, :-1].flatten(0, 1)[kept], wanted[kept]).mean()
+        logits = self.lm_head(states)
+        loss = functional.cross_entropy(logits[:, :-1].flatten(0, 1).float(), wanted, ignore_index=_IGNORED)
+        return logits, loss
+
+    def prepare_inputs_for_generation(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, logits_to_keep: int = 1, **_: Any
+    ) -> dict[str, Any]:
+        """Return the arguments of the next pass: the whole sequence, since nothing is kept of the last one.
+
+        Raises:
+            ArgumentValueError: Padding, behind which nothing could follow.
+        """
+        if attention_mask is not None and not bool(attention_mask.all()):
+            wanted = "prompts of one length, or one at a time"
+            raise ArgumentValueError(expected("attention_mask", wanted, "padding"))
+        return {"input_ids": input_ids, "logits_to_keep": logits_to_keep}
+
+    def _validate_generated_length(
+        self, generation_config: Any, input_ids_length: int, has_default_max_length: bool
+    ) -> None:
+        """Refuse what would end in a sequence that is too long, before the first token is made."""
+        room = self.config.max_position_embeddings + 1 - input_ids_length  # the last one is never read
+        asked = generation_config.max_length - input_ids_length
+        if asked > room:
+            wanted = f"{room} at most after {input_ids_length} tokens, by max_position_embeddings"
+            raise ArgumentValueError(expected("max_new_tokens", wanted, asked))
+        cast(Any, super())._validate_generated_length(generation_config, input_ids_length, has_default_max_length)
 
     def get_input_embeddings(self) -> nn.Module:
         """Return the table of tokens."""
