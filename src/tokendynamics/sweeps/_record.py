@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,17 +26,30 @@ def write_record(place: Path, plan: Plan, started: datetime, systems: int, worke
         workers: Threads of the workers at its end.
         command: What the user called.
     """
-    record = manifest(command, identity(plan), seed=plan.table.seed, started=started, threads=1)
-    run = {
-        "systems": systems,
-        "workers": workers,
+    run = {"systems": systems, "workers": workers}
+    add_run(place, command, identity(plan), run, seed=plan.table.seed, started=started)
+
+
+def add_run(
+    place: Path,
+    command: str,
+    parameters: dict[str, Any],
+    run: Mapping[str, Any],
+    *,
+    seed: int | None,
+    started: datetime,
+) -> None:
+    """Write a manifest that names one more run beside those that it named; `run` is what to say of it."""
+    record = manifest(command, parameters, seed=seed, started=started, threads=1)
+    told = {
+        **run,
         "started": record.pop("started"),
         "duration_seconds": (datetime.now(UTC) - started).total_seconds(),
         "hardware": record.pop("hardware"),
     }
     del record["duration_seconds"]
     with whole_file(place / MANIFEST) as made:
-        write_json(made, record | {"runs": [*_runs(place), run]})
+        write_json(made, record | {"runs": [*_runs(place), told]})
 
 
 def _runs(place: Path) -> list[Any]:

@@ -1,9 +1,26 @@
-"""Studies: many training runs with paired seeds, their differences with intervals, and a verdict for each claim."""
+"""Studies: many training runs with paired seeds, their differences with intervals, and a verdict for each claim.
+
+`study` trains the runs that a file describes and `open_study` reads what they left; `read_plan` and `parse_plan` check
+a file without running it. `docs/study.md` shows what a file may say.
+"""
 
 from __future__ import annotations
 
 from tokendynamics.sweeps.study._claims import Claim, TestedClaim
 from tokendynamics.sweeps.study._paired import Comparison
+from tokendynamics.sweeps.study._plan import StudyPlan, parse_plan, read_plan
 from tokendynamics.sweeps.study._result import Arm, StudyResult
+from tokendynamics.sweeps.study._study import open_study, study
 
-__all__ = ["Arm", "Claim", "Comparison", "StudyResult", "TestedClaim"]
+__all__ = [
+    "Arm",
+    "Claim",
+    "Comparison",
+    "StudyPlan",
+    "StudyResult",
+    "TestedClaim",
+    "open_study",
+    "parse_plan",
+    "read_plan",
+    "study",
+]

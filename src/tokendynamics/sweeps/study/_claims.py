@@ -51,7 +51,7 @@ class TestedClaim:
     tests: int
 
 
-def tested(
+def decided(
     claims: Sequence[Claim],
     values: Mapping[str, Mapping[int, float]],
     seeds: tuple[int, ...],

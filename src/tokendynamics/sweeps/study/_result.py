@@ -13,16 +13,10 @@ import numpy as np
 import xarray as xr
 
 from tokendynamics.numerics._errors import ArgumentTypeError, expected, shown
-from tokendynamics.sweeps.study._claims import Claim, TestedClaim, tested
+from tokendynamics.sweeps.study._claims import Claim, TestedClaim, decided
 from tokendynamics.sweeps.study._paired import Comparison, compared, interval
-from tokendynamics.sweeps.study._words import (
-    FINISHED,
-    about_claim,
-    about_comparison,
-    about_runs,
-    about_tests,
-    about_tuning,
-)
+from tokendynamics.sweeps.study._words import about_claim, about_comparison, about_runs, about_tests, about_tuning
+from tokendynamics.training._record import FINISHED
 
 
 @dataclass(frozen=True)
@@ -55,7 +49,8 @@ class StudyResult:
         dataset: Dims ``arm``, ``seed``, ``step``, ``state`` ("full", "bare": without norms and feed-forward parts),
             ``layer`` (0: embeddings), and with tuning ``rate`` and ``tuning_seed``:
 
-            - ``measure (arm, seed)``: of the test split; ``best (arm, seed)``: of the validation split at the end;
+            - ``measure (arm, seed)``: of the test split;
+            - ``final_validation (arm, seed)``: of the validation split at the end;
             - ``validation (arm, seed, step)``: of the validation split during training; NaN at steps of other arms;
             - ``token_norm``, ``token_distance (arm, seed, state, layer)``: means over tokens, over pairs of tokens;
             - ``status``, ``reason (arm, seed)``: "finished" or how else it ended ("not finite", "failed", "not run"),
@@ -152,7 +147,7 @@ class StudyResult:
         """What was to be tested, with the correction for several tests."""
         claims = [Claim(**claim) for claim in json.loads(self.dataset.attrs["claims"])]
         settings: dict[str, Any] = {"confidence": self.confidence, "lower_is_better": self.lower_is_better}
-        return tested(claims, self.values, self.seeds, **settings)
+        return decided(claims, self.values, self.seeds, **settings)
 
     @cached_property
     def sentences(self) -> list[str]:

@@ -9,9 +9,7 @@ import xarray as xr
 
 from tokendynamics.sweeps.study._claims import TestedClaim
 from tokendynamics.sweeps.study._paired import POWER, Comparison
-
-FINISHED = "finished"
-"""Status of a run that has its measures; all others are left out of pairs."""
+from tokendynamics.training._record import FINISHED
 
 _NAMED = 5
 """Runs that a sentence names."""

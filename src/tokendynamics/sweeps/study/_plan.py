@@ -1,0 +1,265 @@
+"""From a study's file to its runs: what each arm trains, on which seeds, and what is to be tested."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tokendynamics.modules._regimes import REGIMES
+from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError
+from tokendynamics.specification._file import checked_table, located
+from tokendynamics.specification._section import SpecificationError, did_you_mean
+from tokendynamics.specification._toml import KeyPath, key_lines, parse_toml, read_text
+from tokendynamics.sweeps.study._claims import Claim
+from tokendynamics.sweeps.study._tables import ChangesTable, StudyFile
+from tokendynamics.training import PRESETS, TASKS, Experiment
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+"""Of an arm, which is the name of a folder."""
+BETTER = {"bits_per_byte": "lower", "perplexity": "lower", "top1": "higher"}
+"""Which direction of each task's measure is the better one."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run.
+
+    Attributes:
+        place: Its folder within the store, such as "runs/divergence/3" and "tuning/divergence/0.004/101".
+        experiment: What is trained.
+    """
+
+    place: str
+    experiment: Experiment
+
+
+@dataclass(frozen=True)
+class StudyPlan:
+    """A checked study.
+
+    Attributes:
+        name: What it is called.
+        file: The file's name, for messages.
+        text: What the file says.
+        lines: The line of every key.
+        tables: The tables of the file.
+        arms: What each arm trains; its seed, and with tuning its learning rate, are still to be set.
+    """
+
+    name: str
+    file: str
+    text: str
+    lines: dict[KeyPath, int]
+    tables: StudyFile
+    arms: Mapping[str, Experiment]
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Those that every arm runs."""
+        return tuple(self.tables.study.seeds)
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """What is to be tested."""
+        return tuple(Claim(each.better, each.worse, each.difference) for each in self.tables.claims)
+
+    @property
+    def measure(self) -> str:
+        """Name of what is compared: the measure of the task."""
+        return TASKS[next(iter(self.arms.values())).task].measure
+
+    @property
+    def lower_is_better(self) -> bool:
+        """Direction of the measure."""
+        return BETTER[self.measure] == "lower"
+
+    def tuning_runs(self, arm: str) -> dict[float, list[Run]]:
+        """Return the runs by which an arm's learning rate is chosen; none without tuning."""
+        tuning = self.tables.tuning
+        if tuning is None:
+            return {}
+        return {
+            rate: [
+                Run(
+                    f"tuning/{arm}/{rate!r}/{seed}",
+                    self.arms[arm].changed(seed=seed, recipe={"learning_rate": rate}),
+                )
+                for seed in tuning.seeds
+            ]
+            for rate in tuning.learning_rate
+        }
+
+    def runs(self, arm: str, learning_rate: float | None) -> list[Run]:
+        """Return the runs whose measures are compared, one a seed.
+
+        Args:
+            arm: Which.
+            learning_rate: What tuning chose; None without tuning.
+        """
+        recipe = {} if learning_rate is None else {"learning_rate": learning_rate}
+        return [Run(f"runs/{arm}/{seed}", self.arms[arm].changed(seed=seed, recipe=recipe)) for seed in self.seeds]
+
+    def identity(self) -> dict[str, Any]:
+        """Return everything that the results depend on but the versions, as plain values."""
+        study, tuning = self.tables.study, self.tables.tuning
+        return {
+            "name": self.name,
+            "arms": {arm: _described(experiment) for arm, experiment in self.arms.items()},
+            "seeds": list(self.seeds),
+            "reference": study.reference,
+            "confidence": study.confidence,
+            "tuning": None if tuning is None else tuning.model_dump(mode="json"),
+            "claims": [asdict(claim) for claim in self.claims],
+        }
+
+    def error(self, path: KeyPath, message: str) -> SpecificationError:
+        """Return an error about the key at `path`, with its line."""
+        return located(self.file, self.lines, path, message)
+
+    def check(self) -> None:
+        """Make the task and the network of every arm, so that what is wrong is said before anything is run.
+
+        Raises:
+            SpecificationError: Data that cannot be used, or an argument that there is not; with its line.
+        """
+        from tokendynamics.training._networks import network_of
+        from tokendynamics.training.tasks import task_of
+
+        for arm, experiment in self.arms.items():
+            recipe = experiment.recipe
+            with _blaming(self.file, self.lines, ("arms", arm)):
+                network_of(experiment, task_of(experiment, recipe.steps * recipe.batch * recipe.accumulation))
+
+
+def read_plan(path: str | Path) -> StudyPlan:
+    """Read and check a study's file.
+
+    Raises:
+        SpecificationError: What is wrong in the file, with its line.
+        OSError: The file cannot be read.
+    """
+    place = Path(path)
+    return parse_plan(read_text(place), place.name)
+
+
+def parse_plan(text: str, name: str) -> StudyPlan:
+    """Check the text of a study's file; see `read_plan`."""
+    values, lines = parse_toml(text, name), key_lines(text)
+    tables = checked_table(StudyFile, values, name, lines)
+    study = tables.study
+    if study.preset not in PRESETS:
+        message = f"unknown preset {study.preset!r}; {did_you_mean(study.preset, PRESETS)}"
+        raise located(name, lines, ("study", "preset"), message)
+    base = _changed(PRESETS[study.preset], study, name, lines, ("study",))
+    arms = {arm: _changed(base, table, name, lines, ("arms", arm)) for arm, table in tables.arms.items()}
+    plan = StudyPlan(study.name or Path(name).stem, name, text, lines, tables, arms)
+    _check_arms(plan)
+    _check_seeds(plan)
+    _check_claims(plan)
+    return plan
+
+
+def _changed(
+    experiment: Experiment, table: ChangesTable, name: str, lines: dict[KeyPath, int], path: KeyPath
+) -> Experiment:
+    if table.regime is not None and table.regime not in REGIMES:
+        message = f"unknown regime {table.regime!r}; {did_you_mean(table.regime, REGIMES)}"
+        raise located(name, lines, (*path, "regime"), message)
+    with _blaming(name, lines, path):
+        return experiment.changed(
+            regime=table.regime,
+            remedy=table.remedy,
+            data=table.data,
+            model=table.model,
+            options=table.options,
+            recipe=table.recipe,
+        )
+
+
+@contextmanager
+def _blaming(name: str, lines: dict[KeyPath, int], path: KeyPath) -> Iterator[None]:
+    """Give an error the line of the key that it names: of those below `path`, or else of those of all arms."""
+    try:
+        yield
+    except (ArgumentTypeError, ArgumentValueError) as error:
+        message = str(error)
+        words = set(re.findall(r"[A-Za-z0-9_]+", message))
+        below = [each for above in (path, ("study",)) for each in lines if _below(each, above) and each[-1] in words]
+        blamed = max(below, key=lambda each: (each[: len(path)] == path, len(each)), default=path)
+        raise located(name, lines, blamed, message.removeprefix(f"{blamed[-1]}: ")) from error
+
+
+def _below(path: KeyPath, above: KeyPath) -> bool:
+    return len(path) > len(above) and path[: len(above)] == above
+
+
+def _check_arms(plan: StudyPlan) -> None:
+    """Refuse names that are no names of folders, arms that are one arm, and a reference that there is not."""
+    for arm in plan.arms:
+        if not _NAME.fullmatch(arm):
+            message = f"expected a name of up to 64 letters, digits, - and _, got {arm!r}"
+            raise plan.error(("arms", arm), message)
+    if len(plan.arms) < 2:
+        raise plan.error(("arms",), f"expected two arms or more, got {', '.join(plan.arms) or 'none'}")
+    if plan.tables.study.reference not in plan.arms:
+        raise plan.error(("study", "reference"), _unknown_arm(plan, plan.tables.study.reference))
+    there: dict[str, Experiment] = {}
+    for arm, experiment in plan.arms.items():
+        same = next((other for other, each in there.items() if each == experiment), None)
+        if same is not None:
+            raise plan.error(("arms", arm), f"expected an arm of its own, got the same as arm {same!r}")
+        there[arm] = experiment
+
+
+def _check_seeds(plan: StudyPlan) -> None:
+    """Refuse repeated seeds and rates, tuning on seeds of the comparison, and a rate beside those to be tuned."""
+    tuning = plan.tables.tuning
+    _check_distinct(plan, ("study", "seeds"), plan.seeds)
+    if tuning is None:
+        return
+    _check_distinct(plan, ("tuning", "seeds"), tuning.seeds)
+    _check_distinct(plan, ("tuning", "learning_rate"), tuning.learning_rate)
+    for place, seed in enumerate(tuning.seeds):
+        if seed in plan.seeds:
+            message = f"expected seeds of their own, got {seed}, which is one of study.seeds as well"
+            raise plan.error(("tuning", "seeds", place), message)
+    for path, table in (
+        (("study",), plan.tables.study),
+        *((("arms", arm), each) for arm, each in plan.tables.arms.items()),
+    ):
+        if "learning_rate" in table.recipe:
+            raise plan.error((*path, "recipe", "learning_rate"), "expected none beside [tuning], which chooses it")
+
+
+def _check_distinct(plan: StudyPlan, path: KeyPath, values: Sequence[float]) -> None:
+    for place, value in enumerate(values):
+        if value in values[:place]:
+            raise plan.error((*path, place), f"expected each once, got {value} for the second time")
+
+
+def _check_claims(plan: StudyPlan) -> None:
+    """Refuse claims of arms that there are not, of an arm with itself, and the same claim twice."""
+    there: list[tuple[str, str]] = []
+    for number, claim in enumerate(plan.claims):
+        for key in ("better", "worse"):
+            if getattr(claim, key) not in plan.arms:
+                raise plan.error(("claims", number, key), _unknown_arm(plan, getattr(claim, key)))
+        pair = (claim.better, claim.worse)
+        if claim.better == claim.worse:
+            raise plan.error(("claims", number, "worse"), f"expected another arm than {claim.better!r}")
+        if pair in there:
+            raise plan.error(("claims", number), f"expected each claim once, got {pair[0]} over {pair[1]} again")
+        there.append(pair)
+
+
+def _unknown_arm(plan: StudyPlan, name: str) -> str:
+    return f"unknown arm {name!r}; {did_you_mean(name, plan.arms)}"
+
+
+def _described(experiment: Experiment) -> dict[str, Any]:
+    """Return an experiment without its seed, which each run sets."""
+    return {name: value for name, value in experiment.as_json().items() if name != "seed"}

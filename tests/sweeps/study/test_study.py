@@ -1,0 +1,230 @@
+"""Studies whose runs end by a planted law: what is found, what is chosen, what becomes of runs that fail."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from distributed import Client
+
+from sweeps.study.conftest import TUNED, TWO_ARMS, Planted, starts
+from tokendynamics.numerics._errors import ArgumentValueError
+from tokendynamics.sweeps._versions import own_versions
+from tokendynamics.sweeps.study import open_study, parse_plan, study
+
+PLAN = parse_plan(TWO_ARMS, "two.toml")
+TUNED_PLAN = parse_plan(TUNED, "tuned.toml")
+
+
+@pytest.fixture
+def store(tmp_path: Path, planted: Planted) -> Path:
+    planted()
+    return tmp_path / "store"
+
+
+def test_a_planted_difference_is_found_through_noise_that_arms_share(
+    store: Path, planted: Planted, client: Client
+) -> None:
+    planted(means={"divergence": -0.1}, shared=1.0, own=0.01)
+    found = study(PLAN, store, client)
+    (only,) = found.comparisons
+    assert only.verdict == "separated"
+    assert only.better is True
+    assert only.low is not None
+    assert only.high is not None
+    assert only.low < -0.1 < only.high
+    assert found.claims[0].decision == "holds"
+    values = found.dataset["measure"].values
+    np.testing.assert_array_equal(only.differences, values[1] - values[0])
+    assert np.std(values[0]) > 10 * np.std(only.differences)  # what a pair shares is no noise of its difference
+    assert starts(store) == {f"runs/{arm}/{seed}": 1 for arm in ("baseline", "divergence") for seed in range(1, 6)}
+
+
+def test_the_dataset_has_what_the_records_have(store: Path, client: Client) -> None:
+    found = study(PLAN, store, client).dataset
+    record = json.loads((store / "runs/divergence/3/record.json").read_text())
+    one = found.sel(arm="divergence", seed=3)
+    assert one["measure"] == record["measures"]["test"]["bits_per_byte"]
+    assert one["final_validation"] == record["measures"]["validation"]["bits_per_byte"]
+    assert one["validation"].values.tolist() == [each["bits_per_byte"] for each in record["validation"]]
+    assert found["step"].values.tolist() == [100, 200]
+    assert one["token_norm"].sel(state="full").values.tolist() == record["layers"]["full"]["norm"]
+    assert one["token_distance"].sel(state="bare").values.tolist() == record["layers"]["bare"]["distance"]
+    assert one["status"] == "finished"
+    assert found["learning_rate"].values.tolist() == [2e-3, 2e-3]
+    assert record["experiment"]["seed"] == 3
+    assert found.identical(open_study(store).dataset)
+
+
+def test_learning_rates_are_chosen_by_the_validation_split_on_seeds_of_their_own(
+    store: Path, planted: Planted, client: Client
+) -> None:
+    planted(best={"baseline": 2e-3, "divergence": 4e-3}, test=-100.0)
+    found = study(TUNED_PLAN, store, client)
+    assert found.dataset["learning_rate"].values.tolist() == [2e-3, 4e-3]
+    tuning = found.dataset["tuning"]
+    assert tuning.sizes == {"arm": 2, "rate": 3, "tuning_seed": 2}
+    assert float(tuning.max()) < 10  # the test split, far below, was not looked at
+    assert tuning.mean("tuning_seed").idxmin("rate").values.tolist() == [2e-3, 4e-3]
+    assert set(starts(store).values()) == {1}
+    assert len(starts(store)) == 2 * 3 * 2 + 2 * 5
+    assert {record_of(store, f"runs/divergence/{seed}")["recipe"]["learning_rate"] for seed in range(1, 6)} == {4e-3}
+    edges = [sentence for sentence in found.sentences if "tried" in sentence]
+    assert edges == ["The best learning rate of arm divergence is the largest tried (0.004): a better may lie beyond."]
+
+
+def test_a_choice_at_the_lower_end_is_said_and_one_within_is_not(store: Path, planted: Planted, client: Client) -> None:
+    planted(best={"baseline": 1e-3, "divergence": 2e-3})
+    edges = [sentence for sentence in study(TUNED_PLAN, store, client).sentences if "tried" in sentence]
+    assert edges == ["The best learning rate of arm baseline is the smallest tried (0.001): a better may lie beyond."]
+
+
+def record_of(store: Path, place: str) -> dict[str, dict[str, float]]:
+    return json.loads((store / place / "record.json").read_text())["experiment"]
+
+
+def test_a_learning_rate_that_failed_on_a_seed_is_not_chosen_and_is_named(
+    store: Path, planted: Planted, client: Client
+) -> None:
+    best = {"baseline": 2e-3, "divergence": 2e-3}
+    planted(best=best, acts={"divergence 102 0.002": "not finite"})
+    found = study(TUNED_PLAN, store, client)
+    assert found.dataset["learning_rate"].values.tolist() == [2e-3, 1e-3]  # |1e-3/2e-3 − 1| < |4e-3/2e-3 − 1|
+    (told,) = [sentence for sentence in found.sentences if "tuning runs" in sentence]
+    assert told.startswith("11 of 12 tuning runs finished")
+    assert "divergence at 0.002 with seed 102 not finite" in told
+
+
+def test_an_arm_without_a_learning_rate_is_not_run_and_is_tuned_again_when_resumed(
+    store: Path, planted: Planted, client: Client
+) -> None:
+    planted(best={"baseline": 2e-3, "divergence": 2e-3}, acts={"divergence 101": "fail"})
+    found = study(TUNED_PLAN, store, client)
+    assert found.dataset["status"].sel(arm="divergence").values.tolist() == ["not run"] * 5
+    assert found.comparisons[0].verdict == "undecided"
+    assert found.claims[0].decision == "cannot be decided at this size"
+    assert "No learning rate of arm divergence finished on every seed: the arm was not run." in found.sentences
+    planted(best={"baseline": 4e-3, "divergence": 2e-3})
+    again = study(TUNED_PLAN, store, client, resume=True)
+    assert again.dataset["learning_rate"].values.tolist() == [2e-3, 2e-3]  # the baseline's was chosen for good
+    assert again.comparisons[0].verdict != "undecided"
+    assert starts(store)["tuning/baseline/0.002/101"] == 1
+    assert starts(store)["tuning/divergence/0.002/101"] == 2
+
+
+@pytest.mark.parametrize(
+    ("act", "status", "reason"),
+    [
+        ("fail", "failed", "RuntimeError: the planted failure"),
+        ("silent", "failed", "exit code 3, without a word"),
+        ("killed", "failed", "ended by SIGKILL"),
+        ("not finite", "not finite", "the planted blow-up"),
+    ],
+)
+def test_a_run_that_fails_is_its_status_and_leaves_its_pair_out(
+    store: Path, planted: Planted, client: Client, act: str, status: str, reason: str
+) -> None:
+    planted(means={"divergence": 0.3}, acts={"divergence 2": act})
+    found = study(PLAN, store, client)
+    one = found.dataset.sel(arm="divergence", seed=2)
+    assert (one["status"].item(), one["reason"].item()) == (status, reason)
+    assert math.isnan(one["measure"])
+    (only,) = found.comparisons
+    assert (only.seeds, only.left_out) == ((1, 3, 4, 5), (2,))
+    assert only.better is False
+    assert found.claims[0].decision == "does not hold"
+    assert found.sentences[0] == f"9 of 10 runs finished: divergence with seed 2 {status} ({reason})."
+    assert "4 paired seeds, without seed 2" in found.sentences[1]
+
+
+def test_a_run_that_failed_is_tried_again_when_resumed_and_one_that_blew_up_is_not(
+    store: Path, planted: Planted, client: Client
+) -> None:
+    planted(acts={"divergence 2": "fail", "divergence 4": "not finite"})
+    study(PLAN, store, client)
+    planted()
+    found = study(PLAN, store, client, resume=True)
+    assert found.dataset["status"].sel(arm="divergence").values.tolist() == [
+        "finished", "finished", "finished", "not finite", "finished",
+    ]  # fmt: skip
+    assert {place: count for place, count in starts(store).items() if count > 1} == {"runs/divergence/2": 2}
+    assert not (store / "runs/divergence/2/failure.json").exists()
+
+
+def test_a_finished_study_is_resumed_without_a_worker(store: Path, client: Client) -> None:
+    first = study(PLAN, store, client)
+    again = study(PLAN, store, "tcp://127.0.0.1:1", resume=True)  # nothing answers there, and nothing is asked
+    assert again.dataset.drop_attrs().identical(first.dataset.drop_attrs())
+    assert len(again.manifest["runs"]) == 2
+
+
+def test_progress_counts_what_was_there(store: Path, client: Client) -> None:
+    study(PLAN, store, client)
+    (store / "runs/baseline/5/record.json").unlink()
+    told: list[tuple[float, float, str]] = []
+    study(PLAN, store, client, resume=True, progress=lambda *each: told.append(each))
+    assert told == [(9, 10, "Training two"), (10, 10, "Training two")]
+
+
+def test_another_study_s_folder_is_refused_with_the_difference(store: Path, client: Client) -> None:
+    study(PLAN, store, client)
+    with pytest.raises(ArgumentValueError, match="store: expected a name where nothing is"):
+        study(PLAN, store, client)
+    for old, new, told in (
+        ("5]", "5, 6]", r"seeds is \[1, 2, 3, 4, 5\] in the store and \[1, 2, 3, 4, 5, 6\] here"),
+        ('"divergence"\n\n[[', '"tied"\n\n[[', 'arms.divergence.model.regime is "divergence" in the store and "tied"'),
+        ('worse = "baseline"', 'worse = "baseline"\ndifference = 0.1', r"claims.0.difference is null .* and 0.1 here"),
+    ):
+        with pytest.raises(ArgumentValueError, match=told):
+            study(parse_plan(TWO_ARMS.replace(old, new), "two.toml"), store, client, resume=True)
+
+
+def test_a_folder_begun_with_other_versions_is_refused(
+    store: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study(PLAN, store, client)
+    monkeypatch.setattr("tokendynamics.sweeps.study._store.own_versions", lambda: own_versions() | {"torch": "99.0"})
+    with pytest.raises(ArgumentValueError, match=r'torch is ".*" in the store and "99.0" here; install the versions'):
+        study(PLAN, store, client, resume=True)
+
+
+def test_a_store_is_read_as_it_was_begun_whatever_its_preset_is_now(
+    store: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = study(PLAN, store, client)
+    monkeypatch.setattr("tokendynamics.sweeps.study._plan.PRESETS", {})
+    assert open_study(store).dataset.identical(first.dataset)
+
+
+def test_what_is_no_study_or_a_damaged_one_is_refused(store: Path, client: Client, tmp_path: Path) -> None:
+    with pytest.raises(ArgumentValueError, match="store: expected the folder of a study"):
+        open_study(tmp_path)
+    study(PLAN, store, client)
+    described = (store / "study.json").read_text()
+    for text in ("{", "[]", "{}", described.replace('"arms"', '"legs"'), described.replace("0.95", "0.9")):
+        (store / "study.json").write_text(text)
+        with pytest.raises(ArgumentValueError, match="store: expected"):
+            open_study(store)
+
+
+def test_a_record_that_is_damaged_or_of_another_run_is_never_taken_for_data(store: Path, client: Client) -> None:
+    study(PLAN, store, client)
+    other = (store / "runs/baseline/1/record.json").read_text()
+    (store / "runs/baseline/2/record.json").write_text(other)
+    (store / "runs/baseline/3/record.json").write_text(other[: len(other) // 2])
+    status = open_study(store).dataset["status"].sel(arm="baseline").values.tolist()
+    assert status == ["finished", "not run", "not run", "finished", "finished"]
+
+
+def test_a_run_s_folder_with_another_experiment_in_it_is_left_alone(store: Path, client: Client) -> None:
+    study(PLAN, store, client)
+    folder = store / "runs/baseline/1"
+    (folder / "record.json").unlink()
+    (folder / "experiment.json").write_text((store / "runs/baseline/2/experiment.json").read_text())
+    found = study(PLAN, store, client, resume=True).dataset.sel(arm="baseline", seed=1)
+    assert found["status"] == "failed"
+    assert found["reason"] == "its folder is of another experiment (seed: 2 then, 1 now): remove it"
+    assert starts(store)["runs/baseline/1"] == 1
