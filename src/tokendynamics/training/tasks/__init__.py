@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.training.tasks._bytes import Bytes
 from tokendynamics.training.tasks._digits import Digits
+from tokendynamics.training.tasks._images import Images
 from tokendynamics.training.tasks._task import Item, Task
 from tokendynamics.training.tasks._words import Words
 
 if TYPE_CHECKING:
     from tokendynamics.training._experiment import Experiment
 
-TASKS = {"bytes": Bytes, "digits": Digits, "words": Words}
+TASKS = {"bytes": Bytes, "digits": Digits, "images": Images, "words": Words}
 """By name."""
 
 
@@ -28,4 +29,4 @@ def task_of(experiment: Experiment, draws: int) -> Task:
     return TASKS[experiment.task].of(experiment.data, experiment.options, experiment.seed, draws)
 
 
-__all__ = ["TASKS", "Bytes", "Digits", "Item", "Task", "Words", "task_of"]
+__all__ = ["TASKS", "Bytes", "Digits", "Images", "Item", "Task", "Words", "task_of"]
