@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.training._experiment import Experiment, Multipliers, Recipe
-
-_PLAIN = Multipliers()
+from tokendynamics.training._experiment import Experiment, Recipe
 
 _SMALL_DECODER: dict[str, Any] = {
     "hidden_size": 64,
@@ -16,13 +14,13 @@ _SMALL_DECODER: dict[str, Any] = {
     "intermediate_size": 256,
     "positions": "sinusoidal",
     "norms": "pre",
-    "output": "identity",
+    "output": "free",
 }
 _SMALL_RECIPE = Recipe(
-    steps=600,
+    steps=500,
     batch=16,
-    learning_rate=2e-3,
-    warmup=60,
+    learning_rate=8e-3,
+    warmup=50,
     lowest=0.1,
     betas=(0.9, 0.99),
     evaluate_every=100,
@@ -43,7 +41,7 @@ PRESETS: dict[str, Experiment] = {
                 "intermediate_size": 2048,
                 "positions": "sinusoidal",
                 "norms": "pre",
-                "output": "identity",
+                "output": "free",
             },
             Recipe(
                 steps=100_000,
@@ -70,7 +68,7 @@ PRESETS: dict[str, Experiment] = {
                 "intermediate_size": 2100,
                 "positions": "sinusoidal",
                 "norms": "post",
-                "output": "identity",
+                "output": "free",
                 "dropout": 0.05,
                 "cutoffs": [20_000, 40_000, 200_000],
             },
@@ -136,10 +134,10 @@ PRESETS: dict[str, Experiment] = {
                 "num_attention_heads": 4,
                 "intermediate_size": 256,
                 "drop_path": 0.1,
-                "output": "identity",
+                "output": "free",
             },
             Recipe(
-                steps=600, batch=64, learning_rate=2e-3, warmup=60, lowest=0.02, weight_decay=0.05, averaging=0.99
+                steps=300, batch=64, learning_rate=3e-3, warmup=30, lowest=0.02, weight_decay=0.05, averaging=0.99
             ),
         ),
     )
