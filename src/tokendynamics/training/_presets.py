@@ -18,13 +18,12 @@ _SMALL_DECODER: dict[str, Any] = {
 }
 _SMALL_RECIPE = Recipe(
     steps=500,
-    batch=16,
+    batch=8,
     learning_rate=8e-3,
     warmup=50,
     lowest=0.1,
     betas=(0.9, 0.99),
-    evaluate_every=100,
-    save_every=100,
+    evaluate_every=125,
 )
 
 PRESETS: dict[str, Experiment] = {
