@@ -12,6 +12,7 @@ from tokendynamics.cli._compare import compare_command
 from tokendynamics.cli._diagnose import diagnose_command
 from tokendynamics.cli._inspect import inspect_command
 from tokendynamics.cli._simulate import simulate_command
+from tokendynamics.cli._study import study_command
 from tokendynamics.cli._sweep import sweep_command
 from tokendynamics.cli._terminal import echo, fail
 from tokendynamics.cli._train import train_command
@@ -30,6 +31,7 @@ Examples:
   tokendynamics check fig3.toml
   tokendynamics simulate fig3.toml
   tokendynamics sweep outcomes.toml
+  tokendynamics study table1.toml
   tokendynamics train bytes-small --regime divergence
   tokendynamics circuits build solution-2 --x "1,3,2,2"
 
@@ -65,6 +67,7 @@ commands.add_command(inspect_command)
 commands.add_command(simulate_command)
 commands.add_command(check_command)
 commands.add_command(sweep_command)
+commands.add_command(study_command)
 commands.add_command(train_command)
 commands.add_command(circuits_group)
 

@@ -111,7 +111,7 @@ def _attributes(plan: StudyPlan, place: Path) -> dict[str, Any]:
     path = place / MANIFEST
     return {
         "name": plan.name,
-        "preset": plan.tables.study.preset,
+        "preset": plan.preset,
         "measure": plan.measure,
         "better": "lower" if plan.lower_is_better else "higher",
         "reference": plan.tables.study.reference,

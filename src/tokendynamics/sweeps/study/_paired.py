@@ -1,4 +1,4 @@
-"""Differences of two arms over seeds that both have run: intervals, verdicts, and what could have been seen."""
+"""Arms, and differences of two over seeds that both have run: intervals, verdicts, and what could have been seen."""
 
 from __future__ import annotations
 
@@ -18,6 +18,29 @@ POWER = 0.8
 """Probability with which a difference is to be separated where a smallest one is told."""
 
 _MOST_SEEDS = 100_000
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One arm by itself.
+
+    Attributes:
+        name: In the file.
+        runs: How many seeds it was to have.
+        finished: How many of them it has.
+        learning_rate: The highest of its schedule; None where tuning found none.
+        mean: Of the measure over the finished seeds; None without one.
+        low: Lower end of the t-interval of the mean; None with fewer than two.
+        high: Upper end; likewise.
+    """
+
+    name: str
+    runs: int
+    finished: int
+    learning_rate: float | None
+    mean: float | None
+    low: float | None
+    high: float | None
 
 
 @dataclass(frozen=True)
@@ -55,6 +78,24 @@ class Comparison:
     better: bool | None
     detectable: float | None
     needed: int | None
+
+
+def arm_of(name: str, values: Mapping[int, float], runs: int, learning_rate: float, confidence: float) -> Arm:
+    """Return an arm by itself.
+
+    Args:
+        name: In the file.
+        values: Measures of the finished runs by seed.
+        runs: How many it was to have.
+        learning_rate: NaN where tuning found none.
+        confidence: Of the interval.
+    """
+    rate = learning_rate if math.isfinite(learning_rate) else None
+    numbers = np.array(list(values.values()), dtype=np.float64)
+    ends = (
+        interval(numbers, confidence) if len(numbers) > 1 else (float(numbers[0]) if len(numbers) else None, None, None)
+    )
+    return Arm(name, runs, len(numbers), rate, *ends)
 
 
 def compared(

@@ -63,6 +63,11 @@ class StudyPlan:
         return tuple(self.tables.study.seeds)
 
     @property
+    def preset(self) -> str:
+        """What the arms are changes of."""
+        return self.tables.study.preset
+
+    @property
     def claims(self) -> tuple[Claim, ...]:
         """What is to be tested."""
         return tuple(Claim(each.better, each.worse, each.difference) for each in self.tables.claims)

@@ -3,43 +3,27 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import xarray as xr
 
 from tokendynamics.numerics._errors import ArgumentTypeError, expected, shown
+from tokendynamics.provenance._manifest import plain
 from tokendynamics.sweeps.study._claims import Claim, TestedClaim, decided
-from tokendynamics.sweeps.study._paired import Comparison, compared, interval
-from tokendynamics.sweeps.study._words import about_claim, about_comparison, about_runs, about_tests, about_tuning
+from tokendynamics.sweeps.study._files import write_results
+from tokendynamics.sweeps.study._paired import Arm, Comparison, arm_of, compared
+from tokendynamics.sweeps.study._words import (
+    about_claim,
+    about_comparison,
+    about_runs,
+    about_tests,
+    about_tuning,
+    table,
+)
 from tokendynamics.training._record import FINISHED
-
-
-@dataclass(frozen=True)
-class Arm:
-    """One arm by itself.
-
-    Attributes:
-        name: In the file.
-        runs: How many seeds it was to have.
-        finished: How many of them it has.
-        learning_rate: The highest of its schedule; None where tuning found none.
-        mean: Of the measure over the finished seeds; None without one.
-        low: Lower end of the t-interval of the mean; None with fewer than two.
-        high: Upper end; likewise.
-    """
-
-    name: str
-    runs: int
-    finished: int
-    learning_rate: float | None
-    mean: float | None
-    low: float | None
-    high: float | None
 
 
 class StudyResult:
@@ -122,15 +106,11 @@ class StudyResult:
     @cached_property
     def arms(self) -> list[Arm]:
         """Every arm by itself, in the order of the file."""
-        found: list[Arm] = []
-        for name, values in self.values.items():
-            rate = float(self.dataset["learning_rate"].sel(arm=name))
-            numbers = np.array(list(values.values()), dtype=np.float64)
-            several = interval(numbers, self.confidence) if len(numbers) > 1 else None
-            mean, low, high = several or (float(numbers[0]) if len(numbers) else None, None, None)
-            chosen = rate if np.isfinite(rate) else None
-            found.append(Arm(name, len(self.seeds), len(numbers), chosen, mean, low, high))
-        return found
+        rates = self.dataset["learning_rate"]
+        return [
+            arm_of(name, values, len(self.seeds), float(rates.sel(arm=name)), self.confidence)
+            for name, values in self.values.items()
+        ]
 
     @cached_property
     def comparisons(self) -> list[Comparison]:
@@ -152,7 +132,7 @@ class StudyResult:
     @cached_property
     def sentences(self) -> list[str]:
         """The study in words: its runs, their learning rates, each comparison, each claim, what the tests share."""
-        unit = self.measure.replace("_", " ")
+        unit = self._unit
         return [
             *about_runs(self.dataset),
             *about_tuning(self.dataset),
@@ -161,11 +141,60 @@ class StudyResult:
             *about_tests(self.comparisons, self.claims, self.confidence),
         ]
 
-    def report(self, path: str | Path, *, max_bytes: int | None = None) -> Path:
+    @property
+    def table(self) -> list[tuple[str, ...]]:
+        """The arms as rows of texts, the names of the columns first."""
+        return table(self.arms, self.comparisons, self._unit, self.reference, self.confidence)
+
+    @property
+    def _unit(self) -> str:
+        return self.measure.replace("_", " ")
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The result as plain JSON values; the numbers of single runs are in `dataset`."""
+        return {
+            "name": self.name,
+            "measure": self.measure,
+            "better": self.dataset.attrs["better"],
+            "reference": self.reference,
+            "confidence": self.confidence,
+            "seeds": list(self.seeds),
+            "sentences": self.sentences,
+            "arms": plain(self.arms),
+            "comparisons": plain(self.comparisons),
+            "claims": [_claim_row(found) for found in self.claims],
+        }
+
+    def save(self, folder: str | Path, *, overwrite: bool = False) -> tuple[Path, ...]:
+        """Write the dataset (Zarr), the runs, comparisons and claims as tables (CSV), a summary (JSON) and the page.
+
+        Args:
+            folder: It is replaced whole: files of an earlier study go, files of others stay.
+            overwrite: Replace foreign files that are in the way.
+
+        Returns:
+            Paths of what was written.
+
+        Raises:
+            ArgumentValueError: A foreign file is in the way, or another command's results are.
+            StorageError: The disk is full; nothing was replaced.
+        """
+        return write_results(
+            self.dataset,
+            self.summary,
+            Path(folder),
+            lambda path, files: self.report(path, files=files),
+            manifest=self.manifest,
+            overwrite=overwrite,
+        )
+
+    def report(self, path: str | Path, *, files: tuple[str, ...] = (), max_bytes: int | None = None) -> Path:
         """Write the page of the study as one HTML file, whole or not at all.
 
         Args:
             path: The file; its folder is made if need be.
+            files: Names of the data files beside the page.
             max_bytes: Refuse to write a page larger than this; None for no limit.
 
         Returns:
@@ -175,4 +204,9 @@ class StudyResult:
             ArgumentValueError: The page would be larger than `max_bytes`, or `path` is a folder.
         """
         # Pages stand above results, and no result imports them; see `Diagnosis.report`.
-        return import_module("tokendynamics.report.training").write_study(self, path, max_bytes=max_bytes)
+        return import_module("tokendynamics.report.training").write_study(self, path, files=files, max_bytes=max_bytes)
+
+
+def _claim_row(found: TestedClaim) -> dict[str, Any]:
+    further = {"difference_claimed": found.claim.difference, "decision": found.decision, "tests": found.tests}
+    return plain(found.comparison) | further | {"p_corrected": found.p, "p_size_corrected": found.p_size}

@@ -2,17 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import xarray as xr
 
 from tokendynamics.sweeps.study._claims import TestedClaim
-from tokendynamics.sweeps.study._paired import POWER, Comparison
+from tokendynamics.sweeps.study._paired import POWER, Arm, Comparison
+from tokendynamics.sweeps.study._plan import StudyPlan
 from tokendynamics.training._record import FINISHED
 
 _NAMED = 5
 """Runs that a sentence names."""
+
+
+def about_plan(plan: StudyPlan) -> str:
+    """Say how many runs a study has."""
+    arms, seeds, tuning = len(plan.arms), len(plan.seeds), plan.tables.tuning
+    told = (
+        f"{plan.name}: {arms} arms × {seeds} seed{'s' * (seeds > 1)} = {arms * seeds} runs of the preset {plan.preset}"
+    )
+    if tuning is None:
+        return told
+    rates, own = len(tuning.learning_rate), len(tuning.seeds)
+    grid = f"{arms} × {rates} learning rates × {own} seed{'s' * (own > 1)} = {arms * rates * own} runs"
+    return f"{told}, after {grid} of tuning"
+
+
+def table(
+    arms: Sequence[Arm], comparisons: Sequence[Comparison], unit: str, reference: str, confidence: float
+) -> list[tuple[str, ...]]:
+    """Return a study as rows of texts, the names of the columns first."""
+    percent, beside = f"{100 * confidence:.4g} %", {found.arm: found for found in comparisons}
+    rows = [("arm", "learning rate", "seeds", f"{unit} ({percent})", f"minus {reference} ({percent})", "verdict")]
+    for arm in arms:
+        found = beside.get(arm.name)
+        rate = "none" if arm.learning_rate is None else f"{arm.learning_rate:g}"
+        level = _ends(arm.mean, arm.low, arm.high, plain_number)
+        difference = "" if found is None else _ends(found.mean, found.low, found.high, signed)
+        rows.append((arm.name, rate, f"{arm.finished}/{arm.runs}", level, difference, _verdict(found)))
+    return rows
+
+
+def _ends(mean: float | None, low: float | None, high: float | None, told: Callable[[float], str]) -> str:
+    if mean is None:
+        return "no run"
+    return f"{told(mean)} ({'one run' if low is None or high is None else f'{told(low)} … {told(high)}'})"
+
+
+def _verdict(found: Comparison | None) -> str:
+    if found is None:
+        return "the reference"
+    return found.verdict if found.better is None else f"{found.verdict}, {'better' if found.better else 'worse'}"
 
 
 def about_runs(dataset: xr.Dataset) -> list[str]:
@@ -112,6 +153,11 @@ def about_tests(comparisons: Sequence[Comparison], claims: Sequence[TestedClaim]
     return sentences
 
 
+def plain_number(number: float) -> str:
+    """Return a number of four digits."""
+    return f"{number:.4g}".replace("-", "−")
+
+
 def signed(number: float) -> str:
     """Return a number of three digits with its sign.
 
@@ -122,6 +168,8 @@ def signed(number: float) -> str:
 
 
 def _size(found: Comparison, unit: str) -> str:
+    if found.detectable == 0:
+        return "all differences are the same"
     sure = f"with a probability of {100 * POWER:.0f} %"
     told = f"a difference of {found.detectable:.2g} {unit} would have been separated {sure}"
     return told if found.needed is None else f"{told}, one as large as this takes {found.needed:,} seeds"

@@ -1,0 +1,35 @@
+"""Studies that run as they are, as `tokendynamics study --example NAME` prints them."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+from tokendynamics.numerics._errors import ArgumentValueError
+from tokendynamics.specification._section import did_you_mean
+
+__all__ = ["example_names", "example_text"]
+
+
+def example_names() -> list[str]:
+    """Return the names of the examples.
+
+    >>> example_names()
+    ['table1', 'table2', 'table3']
+    """
+    return sorted(
+        entry.name.removesuffix(".toml") for entry in files(__name__).iterdir() if entry.name.endswith(".toml")
+    )
+
+
+def example_text(name: str) -> str:
+    """Return the text of an example.
+
+    Raises:
+        ArgumentValueError: No example of that name; the nearest one is printed.
+
+    >>> example_text("table1").splitlines()[0][:9]
+    '# Regimes'
+    """
+    if name not in example_names():
+        raise ArgumentValueError(f"example: unknown name {name!r}; {did_you_mean(name, example_names())}")
+    return (files(__name__) / f"{name}.toml").read_text(encoding="utf-8")
