@@ -18,7 +18,7 @@ _SMALL_DECODER: dict[str, Any] = {
 }
 _SMALL_RECIPE = Recipe(
     steps=500,
-    batch=8,
+    batch=16,
     learning_rate=8e-3,
     warmup=50,
     lowest=0.1,
