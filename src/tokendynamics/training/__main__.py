@@ -9,10 +9,7 @@ import sys
 from pathlib import Path
 
 from tokendynamics.numerics._errors import TokenDynamicsError, expected
-from tokendynamics.provenance._reading import read_json
-from tokendynamics.training._experiment import Experiment
-from tokendynamics.training._folder import EXPERIMENT
-from tokendynamics.training._run import train
+from tokendynamics.training._run import read_experiment, train
 
 
 def main(arguments: list[str]) -> int:
@@ -22,10 +19,8 @@ def main(arguments: list[str]) -> int:
         return 2
     folder = Path(arguments[0])
     try:
-        experiment = Experiment.from_json(read_json(folder / EXPERIMENT, "folder"))
-        record = train(
-            experiment, folder, resume=True, threads=1, command=f"python -m tokendynamics.training {folder.name}"
-        )
+        command = f"python -m tokendynamics.training {folder.name}"
+        record = train(read_experiment(folder), folder, resume=True, threads=1, command=command)
     except TokenDynamicsError as error:
         print(" ".join(str(error).split()), file=sys.stderr)
         return 1

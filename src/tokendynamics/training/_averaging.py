@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from transformers import TrainerCallback
 
+from tokendynamics.training._whole_network import whole_network
+
 _FILE = "averaged.safetensors"
 
 
 class AveragedWeights(TrainerCallback):
     """``θ̄ ← decay θ̄ + (1 − decay) θ`` after every step of the optimiser, from the weights after the first on.
+
+    Where the weights are sharded every process has the whole average.
 
     Args:
         decay: Between 0 and 1.
@@ -31,7 +35,7 @@ class AveragedWeights(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Take the weights of this step in."""
-        model = unwrapped(given["model"])
+        model = whole_network(given["model"])
         if self._averaged is None:
             self._averaged = _average_of(model, self.decay)
         self._averaged.update_parameters(model)
@@ -50,15 +54,8 @@ class AveragedWeights(TrainerCallback):
         from safetensors.torch import load_file
 
         if (folder / _FILE).is_file():
-            self._averaged = _average_of(unwrapped(model), self.decay)
+            self._averaged = _average_of(whole_network(model), self.decay)
             self._averaged.load_state_dict(load_file(folder / _FILE))
-
-
-def unwrapped(model: Any) -> nn.Module:
-    """Return the network itself, without what distributes it."""
-    from accelerate.utils import extract_model_from_parallel
-
-    return cast(nn.Module, extract_model_from_parallel(model))
 
 
 def _average_of(model: nn.Module, decay: float) -> AveragedModel:

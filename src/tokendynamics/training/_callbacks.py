@@ -38,16 +38,28 @@ class Reported(TrainerCallback):
 class Curves(TensorBoardCallback):
     """Writes every logged number for TensorBoard, to the last evaluation.
 
+    Of a run that goes on from a checkpoint, TensorBoard leaves out what had been written after that one.
+
     Args:
         folder: Where its files go.
     """
 
     def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Begin a file."""
         from torch.utils.tensorboard.writer import SummaryWriter
 
-        self._written = SummaryWriter(str(folder))
-        super().__init__(self._written)
+        self.tb_writer = SummaryWriter(str(self._folder), purge_step=state.global_step + 1)
+        super().on_train_begin(args, state, control, **given)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Leave the file open for the evaluations that follow."""
-        self._written.flush()
+
+    def close(self) -> None:
+        """Bring everything to the disk; the file is complete."""
+        if self.tb_writer is not None:
+            self.tb_writer.close()
+            self.tb_writer = None

@@ -11,7 +11,7 @@ _ROSE = 0.5
 _SINGULAR = 1e5
 """Condition number from which on an inverse in float32 keeps less than two digits."""
 
-Course = Sequence[Mapping[str, float]]
+Course = Sequence[Mapping[str, float | None]]
 
 
 def likely_causes(experiment: Experiment, history: Course, validation: Course) -> list[str]:
@@ -23,7 +23,7 @@ def likely_causes(experiment: Experiment, history: Course, validation: Course) -
         validation: See `Record`.
     """
     recipe, found = experiment.recipe, []
-    losses = [each["loss"] for each in history]
+    losses = [loss for each in history if (loss := each["loss"]) is not None]
     if losses and losses[-1] > min(losses) + _ROSE:
         found.append(
             f"the loss had risen from {min(losses):.3g} to {losses[-1]:.3g} before: the learning rate "

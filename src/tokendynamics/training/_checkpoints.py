@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+from tokendynamics.numerics._errors import (
+    ArgumentValueError,
+    CheckpointError,
+    TokenDynamicsError,
+    expected,
+)
+from tokendynamics.provenance._manifest import write_json
+from tokendynamics.provenance._owned import MANIFEST, digest, digests
+from tokendynamics.provenance._reading import read_json
+from tokendynamics.provenance._whole import full_disk_as_storage_error
 
 _NAME = re.compile(r"checkpoint-([0-9]+)")
 _PARTIAL = ".partial"
+_ROOM = 2**20
+"""Bytes for which there is room on any disk that is not full."""
 
 
 def partial_place(folder: Path, step: int) -> Path:
@@ -16,28 +33,35 @@ def partial_place(folder: Path, step: int) -> Path:
     return folder / f".checkpoint-{step}{_PARTIAL}"
 
 
-def put_checkpoint(made: Path, folder: Path, keep: int) -> Path:
+def put_checkpoint(made: Path, folder: Path, *, keep: int, processes: int) -> Path:
     """Bring a complete checkpoint to the disk, give it its name, and remove all but the last `keep`.
 
     Args:
         made: The folder ``checkpoint-N`` in its `partial_place`.
         folder: Of the checkpoints.
         keep: How many stay.
+        processes: Of the run; they are noted, with the SHA-256 of every file, for `last_checkpoint`.
 
     Returns:
         Its place.
     """
+    write_json(made / MANIFEST, {"processes": processes, "files": digests(made)})
     for path in (*made.rglob("*"), made):
         _settle(path)
     place = folder / made.name
     if place.exists():  # of a run that was resumed from an earlier one
-        shutil.rmtree(place)
+        _remove(place)
     made.rename(place)
     made.parent.rmdir()
     _settle(folder)
+    remove_older(folder, keep)
+    return place
+
+
+def remove_older(folder: Path, keep: int) -> None:
+    """Remove all checkpoints but the last `keep`."""
     for older in checkpoints(folder)[:-keep]:
         _remove(older)
-    return place
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -46,10 +70,77 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: int(path.name.rpartition("-")[2]))
 
 
+def last_checkpoint(folder: Path, processes: int) -> Path | None:
+    """Return the checkpoint that a run goes on from, whose files are those that were written; None where none is.
+
+    Raises:
+        CheckpointError: It is damaged: what is wrong and what to do is told.
+        ArgumentValueError: The run was begun with another number of processes.
+    """
+    every = checkpoints(folder)
+    if not every:
+        return None
+    wrong, began = _damage(every[-1])
+    if wrong:
+        goes_on = f"goes on from {every[-2].name}" if len(every) > 1 else "begins anew"
+        advice = f"remove this checkpoint and resume: the run {goes_on}, to the same numbers"
+        raise CheckpointError(expected(str(every[-1]), "the files that the run wrote", wrong, advice))
+    if began != processes:
+        wanted = f"{began}, with which the run was begun: others would take other data"
+        raise ArgumentValueError(expected("processes", wanted, processes))
+    return every[-1]
+
+
 def clear_partial(folder: Path) -> None:
     """Remove what killed runs left of checkpoints that they did not complete, or did not remove whole."""
     for path in folder.glob(f".*{_PARTIAL}"):
         shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def into_room(folder: Path) -> Iterator[None]:
+    """Say of a full disk that it is one, whatever PyTorch and safetensors raise there.
+
+    Raises:
+        StorageError: The disk of the folder is full.
+    """
+    with full_disk_as_storage_error(folder):
+        try:
+            yield
+        except TokenDynamicsError:
+            raise
+        except Exception as error:
+            full = os.strerror(errno.ENOSPC)
+            if full in str(error) or not _has_room(folder):
+                raise OSError(errno.ENOSPC, full, str(folder)) from error
+            raise
+
+
+def _has_room(folder: Path) -> bool:
+    """Try it: a quota shows in nothing else."""
+    probe = folder / f".room{_PARTIAL}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.write_bytes(bytes(_ROOM))
+        _settle(probe)
+    except OSError:
+        return False
+    finally:
+        probe.unlink(missing_ok=True)
+    return True
+
+
+def _damage(checkpoint: Path) -> tuple[str, int]:
+    """Return what is wrong with a checkpoint, in words or none, and the number of processes that wrote it."""
+    try:
+        noted: Any = read_json(checkpoint / MANIFEST, str(checkpoint))
+        files, processes = dict(noted["files"]), int(noted["processes"])
+    except (ArgumentValueError, KeyError, TypeError, ValueError):
+        return f"{MANIFEST} missing or damaged", 0
+    for name, written in files.items():
+        if digest(checkpoint / name) != written:
+            return f"{name} {'changed' if (checkpoint / name).is_file() else 'missing'}", processes
+    return "", processes
 
 
 def _remove(checkpoint: Path) -> None:

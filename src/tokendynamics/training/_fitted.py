@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-import torch
 from transformers import PrinterCallback, TrainerCallback
 from transformers.utils import logging
 
-from tokendynamics.provenance._manifest import write_json
+from tokendynamics.provenance._manifest import plain, write_json
 from tokendynamics.provenance._progress import Progress
 from tokendynamics.provenance._whole import whole_file
 from tokendynamics.training._averaging import AveragedWeights
 from tokendynamics.training._callbacks import Curves, Reported
 from tokendynamics.training._causes import likely_causes
-from tokendynamics.training._checkpoints import checkpoints, clear_partial
+from tokendynamics.training._checkpoints import checkpoints, clear_partial, into_room, last_checkpoint, remove_older
 from tokendynamics.training._experiment import Experiment
 from tokendynamics.training._folder import AVERAGED, CHECKPOINTS, EXPERIMENT, LOGS, MODEL, put_folder
 from tokendynamics.training._layers import SEQUENCES, through_layers
 from tokendynamics.training._networks import network_of
 from tokendynamics.training._record import Record
-from tokendynamics.training._trainer import NotFiniteError, RunTrainer, trainer_arguments
+from tokendynamics.training._settings import trainer_arguments
+from tokendynamics.training._trainer import KEPT, NotFiniteError, RunTrainer
+from tokendynamics.training._whole_network import load_whole_state, whole_network, whole_state
 from tokendynamics.training.tasks import task_of
+
+Measures = dict[str, dict[str, float | None]]
 
 _LOGGED = ("step", "loss", "learning_rate", "grad_norm")
 _EVALUATED = "eval_"
@@ -55,16 +59,18 @@ class Run:
         recipe = experiment.recipe
         others = [name for name in loggers if name != "tensorboard"]
         settings = trainer_arguments(recipe, place / CHECKPOINTS, experiment.seed, others, arguments)
-        draws = recipe.steps * recipe.batch * recipe.accumulation * settings.world_size
-        self.experiment, self.place = experiment, place
-        self.task = task_of(experiment, draws)
+        self.experiment, self.place, self.processes = experiment, place, settings.world_size
+        self.task = task_of(experiment, recipe.steps * recipe.batch * recipe.accumulation * self.processes)
         model = network_of(experiment, self.task)
         self.averaged = None if recipe.averaging is None else AveragedWeights(recipe.averaging)
         told: list[TrainerCallback] = [Reported(report, f"Training {experiment.name}")]
+        self.curves: Curves | None = None
         if settings.process_index == 0:  # from here on the folder is this run's
             with whole_file(place / EXPERIMENT) as made:
                 write_json(made, experiment.as_json())
-            told += [Curves(place / LOGS)] if "tensorboard" in loggers else []
+            if "tensorboard" in loggers:
+                self.curves = Curves(place / LOGS)
+                told.append(self.curves)
         self.trainer = RunTrainer(model, self.task, recipe, settings, self.averaged, [*told, *callbacks])
         self.trainer.remove_callback(PrinterCallback)
 
@@ -79,30 +85,35 @@ class Run:
         return bool(self.trainer.args.should_save)
 
     def fit(self) -> list[str]:
-        """Train from the last checkpoint on; return likely causes where the loss was not finite any more."""
+        """Train from the last checkpoint on; return likely causes where the loss was not finite any more.
+
+        Raises:
+            CheckpointError: The last checkpoint is damaged.
+        """
         folder = self.place / CHECKPOINTS
         if self._first:
             clear_partial(folder)
+            remove_older(folder, KEPT)
         self.trainer.accelerator.wait_for_everyone()
-        former = checkpoints(folder)
+        former = last_checkpoint(folder, self.processes)
         try:
             with _without_bars():
-                self.trainer.train(resume_from_checkpoint=str(former[-1]) if former else None)
+                self.trainer.train(resume_from_checkpoint=None if former is None else str(former))
         except NotFiniteError as error:
             kept = checkpoints(folder)
             good = f"the last checkpoint is from before: {kept[-1].name}" if kept else "no checkpoint had been written"
             return [f"{error}; {good}", *likely_causes(self.experiment, *self.course())]
         return []
 
-    def course(self) -> tuple[tuple[dict[str, float], ...], tuple[dict[str, float], ...]]:
+    def course(self) -> tuple[tuple[dict[str, Any], ...], tuple[dict[str, Any], ...]]:
         """Return what was logged of the training, and of the evaluations on the validation split."""
         logged = self.trainer.state.log_history
         history = [{name: each[name] for name in _LOGGED if name in each} for each in logged if "loss" in each]
         evaluated = [each for each in logged if f"{_EVALUATED}loss" in each]
         validation = [{"step": each["step"], **_evaluation(each, _EVALUATED)} for each in evaluated]
-        return tuple(history), tuple(validation)
+        return tuple(plain(history)), tuple(validation)
 
-    def measured(self) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, list[float]]]]:
+    def measured(self) -> tuple[Measures, dict[str, dict[str, list[float | None]]]]:
         """Return the measures on both splits, and norms and distances through the layers."""
         measures = self._measures("")
         if self.averaged is not None and self.averaged.network is not None:
@@ -110,8 +121,15 @@ class Run:
                 measures |= self._measures(", averaged")
         test = self.task.test
         items = [test[number] for number in range(min(SEQUENCES, len(test)))]  # pyright: ignore[reportArgumentType]
-        batch = {name: value.to(self.trainer.args.device) for name, value in self.task.evaluation_batch(items).items()}
-        return measures, through_layers(self._network(), batch)
+        return measures, through_layers(whole_network(self.trainer.model), self.task.evaluation_batch(items))
+
+    def not_finite(self, measures: Measures) -> list[str]:
+        """Return likely causes where the loss on a split is not finite though every weight is."""
+        found = [split for split, values in measures.items() if values["loss"] is None]
+        if not found:
+            return []
+        seen = f"the loss on {found[0]} is not finite after step {self.steps}, and every weight is"
+        return [seen, *likely_causes(self.experiment, *self.course())]
 
     def keep(self, record: Record) -> None:
         """Write the network, with what turns inputs into what it takes, and then the record."""
@@ -124,38 +142,45 @@ class Run:
             record.save(self.place)
         self.trainer.accelerator.wait_for_everyone()
 
+    def close(self) -> None:
+        """Bring the curves to the disk."""
+        if self.curves is not None:
+            self.curves.close()
+
     def _write(self, name: str) -> None:
+        network = cast(Any, whole_network(self.trainer.model))
+        if not self._first:
+            return
         made = self.place / f".{name}.partial"
-        with _without_bars():
-            self.trainer.save_model(str(made))
-        if self._first:
-            (made / "training_args.bin").unlink(missing_ok=True)  # pickled, and of no use beside a record
-            self.task.save_inputs(made)
-            put_folder(made, self.place / name)
+        shutil.rmtree(made, ignore_errors=True)  # of a run that was killed here
+        try:
+            with _without_bars(), into_room(self.place):
+                network.save_pretrained(made)
+                self.task.save_inputs(made)
+        except OSError:  # its remains stand where there is no room
+            shutil.rmtree(made, ignore_errors=True)
+            raise
+        put_folder(made, self.place / name)
 
-    def _network(self) -> torch.nn.Module:
-        from tokendynamics.training._averaging import unwrapped
-
-        return unwrapped(self.trainer.model)
-
-    def _measures(self, kind: str) -> dict[str, dict[str, float]]:
+    def _measures(self, kind: str) -> Measures:
         splits = {"validation": self.task.validation, "test": self.task.test}
         found = {}
         for name, split in splits.items():
-            metrics = self.trainer.evaluate(eval_dataset=split, metric_key_prefix=name)
-            found[name + kind] = _evaluation(metrics, f"{name}_")
+            prefix = name + kind.replace(", ", "_")
+            metrics = self.trainer.evaluate(eval_dataset=split, metric_key_prefix=prefix)
+            found[name + kind] = _evaluation(metrics, f"{prefix}_")
         return found
 
     @contextmanager
     def _with_averaged_weights(self) -> Iterator[None]:
-        network, averaged = self._network(), self.averaged
-        former = {name: value.clone() for name, value in network.state_dict().items()}
+        model, averaged = self.trainer.model, self.averaged
+        former = {name: value.clone() for name, value in whole_state(model).items()}
         try:
             if averaged is not None and averaged.network is not None:
-                network.load_state_dict(averaged.network.state_dict())
+                load_whole_state(model, averaged.network.state_dict())
             yield
         finally:
-            network.load_state_dict(former)
+            load_whole_state(model, former)
 
 
 @contextmanager
@@ -170,7 +195,7 @@ def _without_bars() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _evaluation(logged: Mapping[str, float], prefix: str) -> dict[str, float]:
-    """Return the loss and measures of an evaluation without what hangs on the machine."""
+def _evaluation(logged: Mapping[str, float], prefix: str) -> dict[str, float | None]:
+    """Return the loss and measures of an evaluation without what hangs on the machine; None for what is not finite."""
     named = {name.removeprefix(prefix): value for name, value in logged.items() if name.startswith(prefix)}
-    return {name: value for name, value in named.items() if name not in _OF_THE_MACHINE}
+    return plain({name: value for name, value in named.items() if name not in _OF_THE_MACHINE})

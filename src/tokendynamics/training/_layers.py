@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
@@ -12,27 +13,29 @@ from torch import Tensor, nn
 
 from tokendynamics.modules._block import Block
 from tokendynamics.observables import norms, pairwise_distances
+from tokendynamics.provenance._manifest import plain
 
 SEQUENCES, TOKENS = 8, 128
 """How much of a batch is looked at, at most."""
 
 
 @torch.no_grad()
-def through_layers(model: nn.Module, batch: Mapping[str, Tensor]) -> dict[str, dict[str, list[float]]]:
+def through_layers(model: nn.Module, batch: Mapping[str, Tensor]) -> dict[str, dict[str, list[float | None]]]:
     """Return mean token norm and mean distance of two tokens of a sequence, after 0, 1, … layers, in float64.
 
     Args:
-        model: A network of `tokendynamics.modules`; it is not changed.
+        model: A network of `tokendynamics.modules` with whole weights; it is not changed.
         batch: What the network is given, of which the first sequences and tokens are looked at.
 
     Returns:
         ``"full"``: of the network as it is, before its last norm. ``"bare"``: of the same weights without norms,
         feed-forward parts and what is dropped, ``x ← x + attention(x)``, from the same embeddings. Each has ``"norm"``
-        and ``"distance"``, a number for every depth from the embedding on.
+        and ``"distance"``, a number for every depth from the embedding on; None where states are not finite.
 
     Source: `positional` Figures 6 and 7.
     """
-    twin = copy.deepcopy(model).double().eval()
+    twin = copy.deepcopy(model).cpu().double().eval()  # not every accelerator has float64
+    vars(twin).pop("forward", None)  # mixed precision, which accelerate puts there, is not for these
     blocks = [module for module in twin.modules() if isinstance(module, Block)]
     shown = {name: _beginning(name, value) for name, value in batch.items() if name != "labels"}
     seen: list[Tensor] = []
@@ -48,16 +51,24 @@ def through_layers(model: nn.Module, batch: Mapping[str, Tensor]) -> dict[str, d
 
 
 def _beginning(name: str, value: Tensor) -> Tensor:
+    value = value.cpu()
     if name == "input_ids":
         return value[:SEQUENCES, :TOKENS]
     return value[:SEQUENCES].double() if value.is_floating_point() else value[:SEQUENCES]
 
 
-def _measured(states: list[Tensor]) -> dict[str, list[float]]:
-    return {
-        "norm": [float(norms(each).mean()) for each in states],
-        "distance": [_mean_distance(each) for each in states],
-    }
+def _measured(states: list[Tensor]) -> dict[str, list[float | None]]:
+    finite = [bool(torch.isfinite(each).all()) for each in states]
+    return plain(
+        {
+            name: [measure(each) if sound else math.nan for each, sound in zip(states, finite, strict=True)]
+            for name, measure in (("norm", _mean_norm), ("distance", _mean_distance))
+        }
+    )
+
+
+def _mean_norm(states: Tensor) -> float:
+    return float(norms(states).mean())
 
 
 def _mean_distance(states: Tensor) -> float:

@@ -23,6 +23,8 @@ FINISHED, NOT_FINITE = "finished", "not finite"
 class Record:
     """One run of `train`.
 
+    Numbers that are not finite are None.
+
     Attributes:
         experiment: What was run.
         status: "finished", or "not finite" where a loss or weight was no number any more.
@@ -41,10 +43,10 @@ class Record:
     experiment: Experiment
     status: str
     steps: int
-    history: tuple[Mapping[str, float], ...] = ()
-    validation: tuple[Mapping[str, float], ...] = ()
-    measures: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    layers: Mapping[str, Mapping[str, list[float]]] = field(default_factory=dict)
+    history: tuple[Mapping[str, float | None], ...] = ()
+    validation: tuple[Mapping[str, float | None], ...] = ()
+    measures: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
+    layers: Mapping[str, Mapping[str, list[float | None]]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
     manifest: Mapping[str, Any] = field(default_factory=dict)
@@ -55,7 +57,7 @@ class Record:
         return self.status == FINISHED
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain values; what is not finite is None."""
+        """Return plain values."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         return plain({**values, "experiment": self.experiment.as_json()})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,13 +11,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tokendynamics.numerics._errors import ArgumentValueError, StorageError, expected
+import numpy as np
+import torch
+
+from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, StorageError, expected
 from tokendynamics.numerics._extras import require
 from tokendynamics.numerics._resources import limited_threads
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.provenance._manifest import manifest
 from tokendynamics.provenance._progress import Progress, reporting
 from tokendynamics.provenance._reading import read_json
+from tokendynamics.provenance._swap import recover
 from tokendynamics.provenance._whole import full_disk_as_storage_error
 from tokendynamics.training._experiment import Experiment, differences
 from tokendynamics.training._folder import EXPERIMENT, RECORD
@@ -41,7 +46,8 @@ def train(
     The folder holds ``experiment.json``, ``checkpoints``, ``logs`` and, when the run has ended, ``record.json`` and
     ``model``, which `tokendynamics.load` and the Auto classes read. A run that was stopped or killed at any moment goes
     on from its last checkpoint and gives the same numbers as one that was not. Under ``torchrun`` or ``accelerate
-    launch`` every process calls this with the same arguments.
+    launch`` every process calls this with the same arguments. The generators of random numbers of Python, NumPy and
+    PyTorch are afterwards as they were before.
 
     Args:
         experiment: What is run.
@@ -55,12 +61,13 @@ def train(
         arguments: Further arguments of `transformers.TrainingArguments`, such as ``{"fsdp": True}``.
 
     Returns:
-        The record. Its status is "not finite" where the loss or a weight was no finite number any more: the last
+        The record. Its status is "not finite" where a loss or a weight was no finite number any more: the last
         checkpoint is then from before that, and the notes name likely causes.
 
     Raises:
         ArgumentValueError: Something is in the folder already, it is of another experiment (the difference is told), or
             the data cannot be used.
+        CheckpointError: The last checkpoint is damaged.
         StorageError: The disk is full; the last checkpoint is whole, and the run can be resumed.
     """
     require("training", "train", "training")
@@ -68,19 +75,25 @@ def train(
     ended = _former(place, experiment, resume)
     if ended is not None:
         return ended
-    with limited_threads(threads) as used, reporting(progress) as report, _resumable(place):
+    with limited_threads(threads) as used, reporting(progress) as report, _resumable(place), _draws_of_its_own():
         from tokendynamics.training._fitted import Run
 
         run = Run(experiment, place, loggers, callbacks, report, arguments or {})
-        notes = run.fit()
-        measures, layers = ({}, {}) if notes else run.measured()
-        history, validation = run.course()
-        called = manifest(command or "td.training.train(…)", {}, seed=experiment.seed, started=started, threads=used)
-        status, seconds = NOT_FINITE if notes else FINISHED, round(time.perf_counter() - begun, 3)
-        record = Record(
-            experiment, status, run.steps, history, validation, measures, layers, tuple(notes), seconds, called
-        )
-        run.keep(record)
+        try:
+            notes = run.fit()
+            measures, layers = ({}, {}) if notes else run.measured()
+            notes = notes or run.not_finite(measures)
+            history, validation = run.course()
+            parameters = {"processes": run.processes, "arguments": dict(arguments or {})}
+            made_by = command or "td.training.train(…)"
+            called = manifest(made_by, parameters, seed=experiment.seed, started=started, threads=used)
+            status, seconds = NOT_FINITE if notes else FINISHED, round(time.perf_counter() - begun, 3)
+            record = Record(
+                experiment, status, run.steps, history, validation, measures, layers, tuple(notes), seconds, called
+            )
+            run.keep(record)
+        finally:
+            run.close()
     return record
 
 
@@ -93,7 +106,7 @@ def _former(place: Path, experiment: Experiment, resume: bool) -> Record | None:
         if place.exists() and (not place.is_dir() or any(_visible(place))):
             raise ArgumentValueError(expected("folder", "a new name, or the folder of a run", str(place)))
         return None
-    former = Experiment.from_json(read_json(described, "folder"))
+    former = read_experiment(place)
     if not resume:
         advice = "go on with it with --resume (resume=True), or choose another one"
         raise ArgumentValueError(expected("folder", "a name where nothing is", str(place), advice))
@@ -101,7 +114,24 @@ def _former(place: Path, experiment: Experiment, resume: bool) -> Record | None:
     if changed:
         advice = "run it as it was begun, or choose another folder"
         raise ArgumentValueError(expected("folder", "the run of this experiment", "; ".join(changed), advice))
-    return Record.open(place) if (place / RECORD).is_file() else None
+    if not (place / RECORD).is_file():
+        return None
+    recover(place / RECORD)  # what a kill just after it was written may have left
+    return Record.open(place)
+
+
+def read_experiment(folder: Path) -> Experiment:
+    """Return what the folder of a run says is run there.
+
+    Raises:
+        ArgumentValueError: There is no such file, or it cannot be read.
+    """
+    place = folder / EXPERIMENT
+    values = read_json(place, "folder")
+    try:
+        return Experiment.from_json(values)
+    except (ArgumentTypeError, ArgumentValueError) as error:
+        raise ArgumentValueError(expected("folder", f"a readable {EXPERIMENT}", f"{place} ({error})")) from error
 
 
 def _visible(place: Path) -> Iterator[Path]:
@@ -117,3 +147,15 @@ def _resumable(place: Path) -> Iterator[None]:
             yield
     except StorageError as error:
         raise StorageError(f"{error}; the last checkpoint is whole: make room, then go on with --resume") from error
+
+
+@contextmanager
+def _draws_of_its_own() -> Iterator[None]:
+    """Leave the generators that Trainer seeds as they were."""
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002  # Trainer seeds the old one
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)  # noqa: NPY002

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -11,13 +11,14 @@ import torch
 from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
+from tokendynamics.modules import ConstrainedAttention
 from tokendynamics.numerics._errors import TokenDynamicsError
-from tokendynamics.provenance._whole import full_disk_as_storage_error
-from tokendynamics.training._averaging import AveragedWeights, unwrapped
-from tokendynamics.training._checkpoints import clear_partial, partial_place, put_checkpoint
+from tokendynamics.training._averaging import AveragedWeights
+from tokendynamics.training._checkpoints import clear_partial, into_room, partial_place, put_checkpoint
 from tokendynamics.training._conditioning import worst_conditioning
 from tokendynamics.training._experiment import Recipe
 from tokendynamics.training._groups import parameter_groups
+from tokendynamics.training._whole_network import whole_network
 
 if TYPE_CHECKING:
     from transformers.trainer_utils import EvalLoopOutput
@@ -26,18 +27,12 @@ if TYPE_CHECKING:
 
 KEPT = 2
 """Checkpoints that stay: the last one, and the one before."""
+_IGNORED = -100
+"""The label of what is in no loss."""
 
 
 class NotFiniteError(TokenDynamicsError, ArithmeticError):
-    """A loss or a weight is no finite number any more.
-
-    Attributes:
-        step: The step in which that was seen, from 1.
-    """
-
-    def __init__(self, message: str, step: int) -> None:
-        super().__init__(message)
-        self.step = step
+    """A loss or a weight is no finite number any more."""
 
 
 class RunTrainer(Trainer):
@@ -73,8 +68,6 @@ class RunTrainer(Trainer):
             preprocess_logits_for_metrics=task.scores,
         )
         self.args.prediction_loss_only = task.scores is None
-        # The loss is the mean over a batch: Trainer divides it by the batches of an accumulation.
-        self.model_accepts_loss_kwargs = False
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """Give every group of parameters its own learning rate and decay."""
@@ -84,14 +77,32 @@ class RunTrainer(Trainer):
             self.optimizer = kind(groups, lr=self._recipe.learning_rate, betas=self._recipe.betas)
         return self.optimizer
 
+    def compute_loss(self, model: nn.Module, *arguments: Any, **given: Any) -> Any:
+        """Have a regime's weights made anew where PyTorch does not count that parameters have changed."""
+        if self.is_fsdp_enabled:  # shards are gathered into the same memory again and again
+            for module in model.modules():
+                if isinstance(module, ConstrainedAttention):
+                    module.forget()
+        return super().compute_loss(model, *arguments, **given)
+
     def training_step(self, *arguments: Any, **given: Any) -> Tensor:
-        """Stop at a loss that is not finite, before it is in any weight that is kept."""
+        """Stop every process at a loss of one that is not finite, before it is in any weight that is kept."""
         loss = super().training_step(*arguments, **given)
-        if not bool(torch.isfinite(loss)):
-            raise NotFiniteError(
-                f"the loss is {float(loss)} in step {self.state.global_step + 1}", self.state.global_step + 1
-            )
+        every = cast(Tensor, self.accelerator.gather(loss.reshape(1)))
+        finite = torch.isfinite(every)
+        if not bool(finite.all()):
+            raise NotFiniteError(f"the loss is {float(every[~finite][0])} in step {self.state.global_step + 1}")
         return loss
+
+    def prediction_step(self, model: nn.Module, inputs: dict[str, Any], *arguments: Any, **given: Any) -> Any:
+        """Leave out of the loss what only fills the last batches of several processes: items of the beginning."""
+        state = self.accelerator.gradient_state
+        if self.args.world_size > 1 and state.end_of_dataloader and state.remainder > 0:
+            own = max(state.remainder - self.args.process_index * self.args.eval_batch_size, 0)
+            labels = inputs["labels"].clone()
+            labels[own:] = _IGNORED
+            inputs = {**inputs, "labels": labels}
+        return super().prediction_step(model, inputs, *arguments, **given)
 
     def _get_dataloader(self, dataset: Any, description: str, *arguments: Any, **given: Any) -> Any:
         training = description == "Training"
@@ -107,13 +118,15 @@ class RunTrainer(Trainer):
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
         """Add the task's measures, and how well the layers are conditioned."""
-        found = super().evaluation_loop(dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
+        found = super().evaluation_loop(
+            dataloader, description, self.args.prediction_loss_only, ignore_keys, metric_key_prefix
+        )
         metrics: dict[str, float] = found.metrics if found.metrics is not None else {}
         loss = metrics.get(f"{metric_key_prefix}_loss", math.nan)
         scores = None if found.predictions is None else torch.as_tensor(found.predictions)
         measured = self._task.measures(loss, scores)
         if metric_key_prefix == "eval":  # while the run goes on
-            measured |= worst_conditioning(unwrapped(self.model))
+            measured |= worst_conditioning(whole_network(self.model))
         metrics.update({f"{metric_key_prefix}_{name}": value for name, value in measured.items()})
         return found
 
@@ -130,15 +143,19 @@ class RunTrainer(Trainer):
         self._check_finite(step)
         self._writing = partial_place(folder, step)
         try:
-            with full_disk_as_storage_error(folder):
+            with into_room(folder):
                 self._prepare_place()
                 super()._save_checkpoint(model, trial)
                 if self._averaged is not None and self.args.should_save:
                     self._averaged.save(self._writing / f"checkpoint-{step}")
                 self.accelerator.wait_for_everyone()
                 if self.args.should_save:
-                    put_checkpoint(self._writing / f"checkpoint-{step}", folder, KEPT)
+                    made = self._writing / f"checkpoint-{step}"
+                    put_checkpoint(made, folder, keep=KEPT, processes=self.args.world_size)
                 self.accelerator.wait_for_everyone()
+        except OSError:  # its remains stand where there is no room
+            clear_partial(folder)
+            raise
         finally:
             self._writing = None
 
@@ -150,55 +167,18 @@ class RunTrainer(Trainer):
             self._writing.mkdir(parents=True, exist_ok=True)
 
     def _check_finite(self, step: int) -> None:
-        for name, parameter in unwrapped(self.model).named_parameters():
-            if not bool(torch.isfinite(parameter).all()):
-                raise NotFiniteError(f"the weight {name} is not finite after step {step}", step)
+        """Refuse to keep weights that are not finite, in every process where they are so in one."""
+        parts = ((name, getattr(part, "to_local", lambda part=part: part)()) for name, part in self._named())
+        found = [name for name, part in parts if not bool(torch.isfinite(part).all())]
+        count = torch.tensor([len(found)], device=self.args.device)
+        if int(cast(Tensor, self.accelerator.gather(count)).sum()):
+            name = found[0] if found else "of another process"
+            raise NotFiniteError(f"the weight {name} is not finite after step {step}")
+
+    def _named(self) -> list[tuple[str, nn.Parameter]]:
+        return list(cast(nn.Module, self.accelerator.unwrap_model(self.model)).named_parameters())
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         super()._load_from_checkpoint(resume_from_checkpoint, model)
         if self._averaged is not None:
-            self._averaged.load(Path(resume_from_checkpoint), unwrapped(self.model))
-
-
-def trainer_arguments(
-    recipe: Recipe, folder: Path, seed: int, loggers: Sequence[str], further: Mapping[str, Any]
-) -> TrainingArguments:
-    """Return Trainer's arguments for a recipe.
-
-    Args:
-        recipe: What is trained how.
-        folder: Of the checkpoints.
-        seed: Of dropout; weights and data have seeds of their own.
-        loggers: Names that Trainer knows, such as "wandb".
-        further: Further arguments of `TrainingArguments`.
-    """
-    schedules = {"constant": "constant_with_warmup", "linear": "linear", "cosine": "cosine"}
-    floor = recipe.schedule == "cosine" and recipe.lowest > 0
-    settings: dict[str, Any] = {
-        "output_dir": str(folder),
-        "max_steps": recipe.steps,
-        "per_device_train_batch_size": recipe.batch,
-        "per_device_eval_batch_size": recipe.batch,
-        "gradient_accumulation_steps": recipe.accumulation,
-        "learning_rate": recipe.learning_rate,
-        "lr_scheduler_type": "cosine_with_min_lr" if floor else schedules[recipe.schedule],
-        "lr_scheduler_kwargs": {"min_lr_rate": recipe.lowest} if floor else None,
-        "warmup_steps": recipe.warmup,
-        "max_grad_norm": recipe.clip or 0.0,
-        "bf16": recipe.precision == "bf16",
-        "fp16": recipe.precision == "fp16",
-        "eval_strategy": "steps",
-        "eval_steps": recipe.evaluate_every,
-        "save_strategy": "steps",
-        "save_steps": recipe.save_every,
-        "logging_steps": recipe.log_every,
-        "logging_nan_inf_filter": False,
-        "remove_unused_columns": False,
-        "train_sampling_strategy": "sequential",
-        "seed": seed,
-        "report_to": list(loggers),
-        "disable_tqdm": True,
-        "use_cpu": not torch.accelerator.is_available(),
-        "ddp_find_unused_parameters": False,
-    }
-    return TrainingArguments(**{**settings, **further})
+            self._averaged.load(Path(resume_from_checkpoint), model or cast(nn.Module, self.model))
