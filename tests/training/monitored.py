@@ -103,3 +103,23 @@ def trainer(model: nn.Module, folder: Path, callbacks: list[Any], **arguments: A
 
 def losses_of(trained: Any) -> list[float]:
     return [line["loss"] for line in trained.state.log_history if "loss" in line]
+
+
+def of_one_topic_each(count: int = 6, length: int = 18) -> list[list[int]]:
+    """Texts that have no word in common."""
+    draw, words = torch.Generator().manual_seed(2), WORDS // count
+    return [(words * place + torch.randint(words, (length,), generator=draw)).tolist() for place in range(count)]
+
+
+def drive_together(model: LanguageModel, steps: int, after: Callable[[nn.Module], object]) -> None:
+    """Train a network to send all tokens of a text where no token of another text goes; the embedding stays."""
+    ids = torch.tensor(of_one_topic_each())
+    goals = torch.randn(len(ids), 1, model.config.hidden_size, generator=torch.Generator().manual_seed(3))
+    model.get_input_embeddings().requires_grad_(False)
+    optimizer = torch.optim.Adam([each for each in model.parameters() if each.requires_grad], lr=1e-2)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        found = model.model(ids).last_hidden_state
+        (1 - torch.cosine_similarity(found, goals, dim=-1)).mean().backward()
+        optimizer.step()
+        after(model)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import altair as alt
 import numpy as np
 import xarray as xr
+from markupsafe import Markup
 
-from tokendynamics.plots._parameter import parameter
+from tokendynamics.diagnosis._finding import ranges
 from tokendynamics.report.diagnosis._page import _GLYPHS
 from tokendynamics.report.kit._curves import Column, hover, ticks, time_axis
 from tokendynamics.report.kit._figure import Cell, Figure, Table, cells
 from tokendynamics.report.kit._palette import COMMON, GRID, INK, NEGATIVE, OWN, PAPER, POSITIONS
-from tokendynamics.report.kit._svg import WIDE, Drawing, Key, draw_for_screens, inline
+from tokendynamics.report.kit._svg import Drawing, Key, draw_for_screens, inline
 from tokendynamics.report.kit._text import number
 from tokendynamics.report.simulation._shown import evenly
 
@@ -31,6 +33,7 @@ _COLOURS = {
     "anisotropic": COMMON,
     "undetermined": OWN,
 }
+_SIGNS: dict[str, str] = {**_GLYPHS}
 _PALE = (PAPER, OWN, COMMON, POSITIONS[1])
 """Fills on which a sign is dark."""
 
@@ -74,7 +77,7 @@ def numbers_map(ident: str, question: str, label: str, values: xr.DataArray, sca
     return Figure(
         ident=ident,
         question=question,
-        svg=_drawing(ident, question, grid, scale.colour, keys, f"{label} {_extremes(grid)}"),
+        svg=_drawing(ident, question, grid, scale.colour, keys, f"{label}: {_extremes(grid)}"),
         caption=f"{caption} A column for each look, a row for each layer, the last one on top.",
         table=Table(f"{label} at each step, after each layer", _heads(grid), tuple(rows)),
         label=label,
@@ -91,7 +94,7 @@ def states_map(ident: str, question: str, states: xr.DataArray) -> Figure:
     """
     grid = states.transpose("step", "layer")
     found = [word for word in (*_COLOURS, MISSING) if bool((grid == word).any())]
-    keys = [Key(f"{_GLYPHS[word]}  {word}" if word in _COLOURS else word, "box", _colour(word)) for word in found]
+    keys = [Key(f"{_SIGNS.get(word, '')}  {word}".strip(), "box", _colour(word)) for word in found]
     rows = [(*cells([int(step)]), *map(Cell, line)) for step, line in zip(grid.step.values, grid.values, strict=True)]
     return Figure(
         ident=ident,
@@ -124,19 +127,99 @@ def _drawing(
     ident: str,
     title: str,
     grid: xr.DataArray,
-    colour: Callable,
+    colour: Callable[[Any], str],
     keys: Sequence[Key],
     description: str,
-    signs: Sequence[dict] = (),
-) -> str:
-    across = parameter("Step", grid.step.values)
-    edges = _edges(grid.step.values.astype(float))
+    signs: Sequence[Mapping[str, Any]] = (),
+) -> Markup:
+    edges, columns = _edges(grid.step.values), _columns(grid)
+    return draw_for_screens(
+        lambda width: _map(grid, edges, colour, signs, columns, width),
+        ident=ident,
+        title=title,
+        description=f"{description} The table below holds every cell.",
+        keys=keys,
+    )
+
+
+def _edges(steps: np.ndarray) -> np.ndarray:
+    """Return where columns end: half-way to the next look, and at the first and the last one themselves."""
+    places = steps.astype(np.float64)
+    if len(places) == 1:
+        return places + np.array([-0.5, 0.5])
+    return np.concatenate([places[:1], (places[1:] + places[:-1]) / 2, places[-1:]])
+
+
+def _map(
+    grid: xr.DataArray,
+    edges: np.ndarray,
+    colour: Callable[[Any], str],
+    signs: Sequence[Mapping[str, Any]],
+    columns: list[Column],
+    width: float,
+) -> Drawing:
+    layers = grid.layer.values.tolist()
+    height = int(min(max(14 * len(layers), 120), 420))
+    x = time_axis(float(edges[0]), float(edges[-1]), "Step", width=width)
+    shown = alt.Axis(title="Layer", values=[each for each in ticks(layers[-1]) if each in layers], format="d")
+    y = alt.Y("y:Q", scale=alt.Scale(domain=[layers[0] - 0.5, layers[-1] + 0.5], nice=False), axis=shown)
     tiles = [
         {"x": left, "x2": right, "y": layer - 0.5, "y2": layer + 0.5, "colour": colour(value)}
-        for line, left, right in zip(grid.values, edges[:-1], edges[1:], strict=True)
-        for layer, value in zip(grid.layer.values.tolist(), line.tolist(), strict=True)
+        for line, left, right in zip(grid.values.tolist(), edges[:-1].tolist(), edges[1:].tolist(), strict=True)
+        for layer, value in zip(layers, line, strict=True)
     ]
-    return draw_for_screens(
-        lambda width: across,
-        ident=ident, title=title, description=f"{description} The table below holds every cell.", keys=keys,
+    # One colour after the other: neighbours that look alike become one path.
+    drawn_cells = (
+        alt.Chart(inline(sorted(tiles, key=lambda tile: str(tile["colour"]))))
+        .mark_rect(stroke=GRID, strokeWidth=0.4)
+        .encode(x=x, x2="x2:Q", y=y, y2="y2:Q", fill=alt.Fill("colour:N", scale=None))
     )
+    words = alt.Chart(inline([dict(sign) for sign in signs])).mark_text(align="left", dx=2, fontSize=11, aria=False)
+    over = [words.encode(x=x, y=y, text="sign:N", color=alt.Color("ink:N", scale=None))] if signs else []
+    return alt.layer(drawn_cells, *over, hover(columns, 0, height, width, x), width=width, height=height)
+
+
+def _signs(grid: xr.DataArray) -> list[dict[str, Any]]:
+    """Return the sign of each state, where it begins."""
+    found, edges = [], _edges(grid.step.values)
+    for layer in grid.layer.values.tolist():
+        words = grid.sel(layer=layer).values.tolist()
+        for place, word in enumerate(words):
+            if word in _COLOURS and (place == 0 or words[place - 1] != word):
+                ink = INK if _COLOURS[word] in _PALE else PAPER
+                found.append({"x": float(edges[place]), "y": layer, "sign": _SIGNS[word], "ink": ink})
+    return found
+
+
+def _columns(grid: xr.DataArray) -> list[Column]:
+    edges = _edges(grid.step.values).tolist()
+    return [
+        (left, right, f"step {int(step)}: {_told(grid.sel(step=step))}")
+        for step, left, right in zip(grid.step.values, edges[:-1], edges[1:], strict=True)
+    ]
+
+
+def _told(line: xr.DataArray) -> str:
+    """Return what a column shows: its extremes, or which layers are in which state."""
+    if line.dtype.kind == "f":
+        return _extremes(line)
+    where = {word: np.flatnonzero(line.values == word) for word in (*_COLOURS, MISSING)}
+    layers = line.layer.values
+    return "; ".join(f"{word} in layers {ranges(layers[found])}" for word, found in where.items() if len(found))
+
+
+def _extremes(values: xr.DataArray) -> str:
+    """Return the lowest and the highest number of a map or a column, and where they are."""
+    if not bool(values.notnull().any()):
+        return "nothing is defined."
+    ends = []
+    for word, place in (("lowest", values.argmin(...)), ("highest", values.argmax(...))):
+        found = values.isel(place)
+        at = f"after layer {int(found.layer)}" + (f" at step {int(found.step)}" if "step" in values.dims else "")
+        ends.append(f"{word} {number(float(found))} {at}")
+    return " and ".join(ends) + "."
+
+
+def _ends(grid: xr.DataArray) -> str:
+    steps = grid.step.values
+    return " ".join(f"At step {int(steps[place])}: {_told(grid.isel(step=place))}." for place in (0, -1))

@@ -68,9 +68,9 @@ class Monitor(TrainerCallback):
     def __init__(
         self, texts: Any, every: int = 500, *, tokenizer: Any = None, writer: Any = None, inputs: Any = None
     ) -> None:
-        for argument, given in (("tokenizer", tokenizer), ("inputs", inputs)):
+        for argument, given, what in (("tokenizer", tokenizer, "tokenizer"), ("inputs", inputs, "function")):
             if given is not None and not callable(given):
-                raise ArgumentTypeError(expected(argument, f"a {argument.rstrip('s')} or None", shown(given)))
+                raise ArgumentTypeError(expected(argument, f"a {what} or None", shown(given)))
         self._texts, self.every = _several(texts), as_count(every, "every")
         self._tokenizer, self._write, self._inputs = tokenizer, as_write(writer), inputs
         self.series, self._calls = Series(), 0
@@ -157,7 +157,7 @@ class Monitor(TrainerCallback):
         """Return everything measured, and how many steps were counted, as plain values for a checkpoint."""
         return {"calls": self._calls, **plain(self.series.plain())}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Any) -> None:
         """Go on where `state_dict` was asked for.
 
         Args:
@@ -166,8 +166,9 @@ class Monitor(TrainerCallback):
         Raises:
             ArgumentValueError: Something else.
         """
-        self.series = Series.of_plain(state)
+        series = Series.of_plain(state)
         self._calls = as_count(state.get("calls"), "state['calls']", at_least=0)
+        self.series = series
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Measure before the first step; go on with what a checkpoint has where a run is resumed."""

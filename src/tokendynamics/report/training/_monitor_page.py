@@ -1,0 +1,227 @@
+"""Puts what a monitor saw of a training into one page: which state layers are in, what moved, and when."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import xarray as xr
+
+from tokendynamics.diagnosis._convention import Convention
+from tokendynamics.diagnosis._details import ATTENTION_SINK
+from tokendynamics.diagnosis._finding import PART_NAMES
+from tokendynamics.diagnosis._layer_states import ANISOTROPIC, CONSENSUS, SPREAD
+from tokendynamics.provenance._manifest import versions
+from tokendynamics.report.kit._curves import Rule
+from tokendynamics.report.kit._figure import Figure, Section
+from tokendynamics.report.kit._page import piece, render, write_page
+from tokendynamics.report.kit._text import count, plural, written
+from tokendynamics.report.training._lines import Line, thinned
+from tokendynamics.report.training._monitor_maps import MISSING, Scale, drawn, numbers_map, states_map
+from tokendynamics.report.training._monitor_words import MOST_CHANGES, answer, findings, lines
+from tokendynamics.report.training._over_steps import over_steps
+from tokendynamics.training.monitor._changes import ROOM
+from tokendynamics.training.monitor._looks import MEASURED
+from tokendynamics.training.monitor._series import Series
+
+_QUESTION = "where do its tokens go while it is trained?"
+
+
+def render_monitor(series: Series) -> str:
+    """Return the whole page as HTML that needs nothing else; all text that came from a user is escaped.
+
+    Args:
+        series: What a monitor measured; nothing is measured here.
+    """
+    model, more = str(series.facts.get("model", "a network")), lines(series)[MOST_CHANGES:]
+    entries = [(name, written(series.facts[fact])) for fact, name in _MEASURED.items() if fact in series.facts]
+    return render(
+        "training.html.jinja",
+        title=f"{model}: {_QUESTION}",
+        verdict_title="What was seen",
+        sections=_sections(series.dataset) if any(look.values for look in series.looks) else [],
+        conventions=_CONVENTIONS,
+        manifest={"command": series.command, "parameters": series.parameters, "versions": _versions()},
+        files=(),
+        scripts=("shared.js",),
+        sheets=("page.css",),
+        about=piece("about.html.jinja", entries=entries, prompts=series.texts),
+        kind="training, watched",
+        name=model,
+        question=_QUESTION,
+        shape=_shape(series),
+        facts=[("Looks", _looks(series))],
+        answer=answer(series),
+        findings=findings(series),
+        details=more,
+    )
+
+
+def write_monitor(series: Series, path: str | Path, *, max_bytes: int | None = None) -> Path:
+    """Write the page as one file, whole or not at all; see `tokendynamics.report.write_report`.
+
+    Args:
+        series: See `render_monitor`.
+        path: The file to write; its folder is made if need be.
+        max_bytes: Refuse to write a page larger than this; None for no limit.
+
+    Returns:
+        The path written.
+
+    Raises:
+        ArgumentValueError: `path` is a folder, or the page would be larger than `max_bytes`.
+    """
+    return write_page(render_monitor(series), path, max_bytes=max_bytes)
+
+
+_MEASURED = {
+    "parameters": "Parameters",
+    "tokenization": "Tokenization",
+    "lengths": "Lengths",
+    "precision": "Precision",
+    "sites": "Where",
+    "sinks": "Tokens left out",
+    "intervals": "Intervals",
+}
+
+
+def _versions() -> dict[str, str]:
+    return versions("torch", "transformers")
+
+
+def _shape(series: Series) -> str:
+    facts = series.facts
+    parts = [f"{written(facts[name])} {name}" for name in ("layers", "heads") if facts.get(name)]
+    parts += [f"dim {written(facts['dim'])}"] if "dim" in facts else []
+    return " × ".join(parts) + (f", on {plural(len(series.texts), 'text')}" if series.texts else "")
+
+
+def _looks(series: Series) -> str:
+    every = f", one at every {count(series.facts['every'])} steps" if "every" in series.facts else ""
+    return f"{count(len(series.looks))}{every}"
+
+
+def _sections(table: xr.Dataset) -> list[Section]:
+    maps = drawn(table)
+    shown, of = maps.sizes["step"], table.sizes["step"]
+    notes = () if shown == of else (f"Of {count(of)} looks {count(shown)} have a column; the dataset has all.",)
+    held = maps.state_held.where(maps.status == MEASURED, MISSING).isel(layer=slice(1, None))
+    return [
+        Section(
+            "states", "Which state is each layer in?", figures=(states_map("states-map", _STATE, held),), notes=notes
+        ),
+        Section("together", _TOGETHER, figures=(_end(table),), variants=_maps(maps), notes=notes),
+        Section("updates", "How large is each update?", figures=(_updates(table),)),
+        Section("sinks", "Is there an attention sink?", figures=(_sinks(table),)),
+    ]
+
+
+_STATE = "Which state is each layer in?"
+_TOGETHER = "What do the tokens share?"
+
+
+def _maps(maps: xr.Dataset) -> tuple[Figure, ...]:
+    return (
+        numbers_map(
+            "consensus-map", "How much do the tokens of a text share, layer by layer?", "κ'", maps.consensus_relative,
+            Scale((SPREAD, 0.2, 0.4, CONSENSUS)),
+            "κ': what the tokens of one text share once what all texts share is taken out, beyond what the embedding "
+            f"gave them. Below {SPREAD:g} a layer is spread; from {CONSENSUS:g} its tokens are a point for each text.",
+        ),
+        numbers_map(
+            "cos2-map", "Do they lie in few directions, layer by layer?", "Centred cos²", maps.centred_cos2,
+            Scale((0.1, 0.2, 0.4, 0.6, 0.8)),
+            "Centred cos² over pairs of tokens of one text: it sees a collapse to a line or to a few directions, which "
+            "κ' does not.",
+        ),
+        numbers_map(
+            "common-map", "How much do all texts share, layer by layer?", "Common share", maps.share_common,
+            Scale((0.2, 0.4, 0.6, ANISOTROPIC)),
+            f"The share of a token's direction that tokens of different texts have in common. From {ANISOTROPIC:g}, if "
+            "κ' is small, a layer is anisotropic.",
+        ),
+    )  # fmt: skip
+
+
+def _end(table: xr.Dataset) -> Figure:
+    last = table.isel(layer=-1)
+    low, high = (last.consensus_relative_interval.sel(bound=end).values for end in ("low", "high"))
+    ended = _line("after the last layer", 0, table, last.consensus_relative.values, low, high)
+    most = _line("highest of any layer", 1, table, table.consensus_relative.max("layer").values)
+    return over_steps(
+        "consensus-over-steps",
+        "Do the tokens of a text draw together?",
+        "κ'",
+        "κ' after the last layer with its 90 % interval over texts, and the highest after any layer.",
+        [ended, most],
+        rules=(Rule(SPREAD, f"spread below {SPREAD:g}"), Rule(CONSENSUS, f"consensus from {CONSENSUS:g}")),
+    )
+
+
+def _updates(table: xr.Dataset) -> Figure:
+    found = []
+    for place, (part, name) in enumerate(PART_NAMES.items()):
+        each = table.update_ratio.sel(component=part)
+        ends = (each.min("layer").values, each.max("layer").values)
+        found.append(_line(name, place, table, each.median("layer").values, *ends))
+    return over_steps(
+        "updates-over-steps",
+        "How large is each update?",
+        "|update| / |residual before it|",
+        "The length of what a part adds beside the length of the residual stream that it adds it to: the median over "
+        "tokens and texts. Line: median over layers; band: lowest to highest layer.",
+        found,
+        log=True,
+        ends=("lowest layer", "highest layer"),
+    )
+
+
+def _sinks(table: xr.Dataset) -> Figure:
+    mass, uniform = table.attention_sink_mass, table.attention_sink_uniform
+    found = [
+        _line("highest layer", 0, table, mass.max("layer").values),
+        _line("median of the layers", 1, table, mass.median("layer").values),
+        _line("if all were attended alike, at most", 2, table, uniform.max("layer").values),
+    ]
+    return over_steps(
+        "sinks-over-steps",
+        "Is there an attention sink?",
+        "Weight received by one token",
+        "The mean attention, over heads and over the tokens at least four away that see it, that goes to the one token "
+        "of a text that receives most; mean over texts.",
+        found,
+        rules=(Rule(ATTENTION_SINK, f"attention sink from {ATTENTION_SINK:g}"),),
+    )
+
+
+def _line(
+    name: str, place: int, table: xr.Dataset, values: np.ndarray, low: np.ndarray | None = None,
+    high: np.ndarray | None = None,
+) -> Line:  # fmt: skip
+    return thinned(Line(name, place, table.step.values, values, low, high))
+
+
+_CONVENTIONS = (
+    Convention(
+        "Looks",
+        "are taken without dropout and without autocast, in the format that the weights have, of the weights that are "
+        "trained and not of an average of them",
+        "a look would measure the noise of one pass, or another network",
+    ),
+    Convention(
+        "Texts",
+        "are the same at every look; κ hangs on them, and an untrained network (step 0) is the natural yardstick",
+        "a difference between two steps could be one between texts",
+    ),
+    Convention(
+        "State",
+        "is that of a diagnosis, by the same thresholds; a layer counts as having changed where nothing within the "
+        f"intervals over texts, nor within {ROOM:g} of what was measured, makes its former state",
+        "layers near a threshold would change back and forth with every look",
+    ),
+    Convention(
+        "Step",
+        "is the number of steps that the optimiser has taken",
+        "looks would stand at passes, of which one step may take several",
+    ),
+)

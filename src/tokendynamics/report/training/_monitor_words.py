@@ -1,0 +1,100 @@
+"""What is said of a training that was watched, before its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+import numpy as np
+
+from tokendynamics.diagnosis._finding import between, plain, ranges, several
+from tokendynamics.diagnosis._layer_states import _SEVERITY
+from tokendynamics.report.kit._text import count, plural, sentence
+from tokendynamics.training.monitor._looks import MEASURED, Look
+from tokendynamics.training.monitor._series import Series
+
+MOST_CHANGES = 8
+"""Changes that stand before the figures; all others follow on demand."""
+
+
+def answer(series: Series) -> str:
+    """Return the state after the last layer at the last look, or why there is none.
+
+    Args:
+        series: What was measured.
+    """
+    if not series.looks:
+        return "Nothing was measured"
+    return series.states[-1][-1].capitalize() if series.states[-1] else series.status.capitalize()
+
+
+def findings(series: Series) -> list[str]:
+    """Return sentences on how it ended, on what changed, and on looks without numbers.
+
+    Args:
+        series: What was measured.
+    """
+    numbered = _numbered(series)
+    said = [_ended(series, numbered), *_where(series, numbered), _changed(series, numbered)] if numbered else []
+    return [*said, *lines(series)[:MOST_CHANGES], *_without_numbers(series.looks)]
+
+
+def lines(series: Series) -> list[str]:
+    """Return the lines that the log has on layers that changed their state, as sentences.
+
+    Args:
+        series: What was measured.
+    """
+    return [change.text[:1].upper() + change.text[1:] + "." for change in series.changes]
+
+
+def _numbered(series: Series) -> list[int]:
+    return [place for place, look in enumerate(series.looks) if look.values]
+
+
+def _ended(series: Series, numbered: Sequence[int]) -> str:
+    first, last = (series.looks[numbered[place]] for place in (0, -1))
+    state, value = series.states[numbered[-1]][-1], float(last.values["consensus_relative"][-1])
+    known = f"κ' {plain(value)}{between(last.values['consensus_relative_interval'][-1])}" if np.isfinite(value) else ""
+    then = f"{plain(float(first.values['consensus_relative'][-1]))} at step {count(first.step)}"
+    numbers = ", ".join(each for each in (known, then if known and first is not last else "") if each)
+    verb = "cannot be told" if state == "undetermined" else f"is {state}"
+    return (
+        f"At step {count(last.step)} the state after the last layer {verb}"
+        + (f": {numbers}" if numbers else "")
+        + f", on {several(len(series.texts), 'text')}."
+    )
+
+
+def _where(series: Series, numbered: Sequence[int]) -> list[str]:
+    """Say which layers are in which state at the end, the worst first."""
+    states = series.states[numbered[-1]]
+    if len(set(states)) == 1:
+        return [f"It is the same after each of the {len(states)} layers."] if len(states) > 1 else []
+    found = {word: [layer for layer, each in enumerate(states, start=1) if each == word] for word in set(states)}
+    worst = sorted(found, key=lambda word: (-_SEVERITY[word], found[word]))
+    told = [f"{word} after {'layer' if len(found[word]) == 1 else 'layers'} {ranges(found[word])}" for word in worst]
+    return [sentence("; ".join(told))]
+
+
+def _changed(series: Series, numbered: Sequence[int]) -> str:
+    first, last = (count(series.looks[numbered[place]].step) for place in (0, -1))
+    if len(numbered) == 1:
+        return f"There is one look with numbers, at step {first}: nothing can be said of changes."
+    over = f"in {plural(len(numbered), 'look')} from step {first} to step {last}"
+    if not series.changes:
+        return f"No layer changed its state {over}."
+    many = len(series.changes)
+    more = f", of which the first {MOST_CHANGES} follow" if many > MOST_CHANGES else ""
+    return f"There {'was one change' if many == 1 else f'were {many} changes'} of state {over}{more}:"
+
+
+def _without_numbers(looks: Sequence[Look]) -> list[str]:
+    """Say at which looks there are no numbers, and why."""
+    said = []
+    for status, run in groupby(looks, key=lambda look: look.status):
+        if status != MEASURED:
+            steps = [count(look.step) for look in run]
+            at = f"At step {steps[0]}" if len(steps) == 1 else f"From step {steps[0]} to step {steps[-1]}"
+            said.append(sentence(f"{at} there are no numbers: {status}"))
+    return said

@@ -1,0 +1,158 @@
+"""A layer has changed its state where its measures leave it no other; the line says from what to what, and by what."""
+
+from __future__ import annotations
+
+from itertools import permutations, product
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tokendynamics.diagnosis._layer_states import ANISOTROPIC, CONSENSUS, LINE_EXCESS, SPREAD, State, state_of
+from tokendynamics.training.monitor._changes import ROOM, changes_between, settled, states_in
+from tokendynamics.training.monitor._looks import MEASURED, Look
+from tokendynamics.training.monitor._measures import DIMS
+from tokendynamics.training.monitor._series import Series
+
+_NAMES = ("share_common", "consensus_relative", "line_excess")
+_EXTRA: dict[str, int] = {"bound": 2, "component": 3}
+
+
+def look(step: int, *layers: tuple[float, float, float], half: float = np.nan) -> Look:
+    """Common share, κ' and line excess of each layer, every interval `half` to both sides."""
+    numbers = np.array([(0.0, 0.0, 0.0), *layers]).T
+    values = {name: np.zeros((len(layers) + 1, *(_EXTRA[dim] for dim in dims[1:]))) for name, dims in DIMS.items()}
+    for name, line in zip(_NAMES, numbers, strict=True):
+        values[name] = line
+        values[f"{name}_interval"] = np.stack([line - half, line + half], axis=-1)
+    return Look(step, MEASURED, values)
+
+
+def followed(kappas: list[float], half: float = np.nan) -> Series:
+    """One layer whose κ' takes these values."""
+    series = Series()
+    for step, kappa in enumerate(kappas):
+        series.add(look(100 * step, (0.1, kappa, 0.0), half=half))
+    return series
+
+
+def test_a_state_that_flips_within_its_interval_is_no_change() -> None:
+    series = followed([0.04, 0.09, 0.03, 0.1, 0.05, 0.08], half=0.05)
+    assert [states_in(each.values)[0] for each in series.looks[:2]] == ["spread", "drawing together"]
+    assert series.changes == []
+    assert series.states == [["spread"]] * 6
+
+
+def test_a_number_close_to_a_threshold_is_on_neither_side_of_it() -> None:
+    """However well it is known: of two texts there is no interval, of many a narrow one."""
+    for half in (np.nan, 1e-6):
+        kappas = [SPREAD - 0.9 * ROOM, SPREAD + 0.9 * ROOM] * 3
+        assert followed(kappas, half).changes == []
+        beyond = followed([SPREAD - 1.1 * ROOM, SPREAD + 1.1 * ROOM] * 2, half)
+        assert len(beyond.changes) == 3
+
+
+def test_what_leaves_its_interval_changes_once_and_has_a_line() -> None:
+    series = followed([0.04, 0.05, 0.21, 0.22], half=0.03)
+    (change,) = series.changes
+    assert change.text == "step 200: layer 1 went from spread to drawing together (κ' 0.05 → 0.21)"
+    assert series.states[-1] == ["drawing together"]
+
+
+def test_the_way_back_is_as_long_as_the_way_there() -> None:
+    """From above the threshold, too, a layer stays until its whole interval is below."""
+    assert len(followed([0.04, 0.21, 0.05], half=0.03).changes) == 1
+    assert len(followed([0.04, 0.21, 0.02], half=0.03).changes) == 2
+
+
+def test_a_wide_interval_holds_the_state_between_its_ends() -> None:
+    """Both ends make other states than what lies between: spread and consensus."""
+    series = Series()
+    series.add(look(0, (0.1, 0.4, 0.0)))
+    series.add(look(1, (0.1, 0.4, 0.0), half=0.38))
+    assert series.states[-1] == ["drawing together"]
+    assert {state_of(0.1, end, 0.0) for end in (0.02, 0.78)} == {"spread", "consensus"}
+
+
+_MEASURE = st.floats(-0.1, 1.0)
+
+
+@given(st.tuples(_MEASURE, _MEASURE, _MEASURE), st.floats(0.0, 0.6))
+@example((ANISOTROPIC - ROOM, SPREAD - ROOM, LINE_EXCESS), 0.0)
+@settings(max_examples=60, deadline=None)
+def test_a_layer_changes_only_where_nothing_around_its_measures_makes_its_state(
+    numbers: tuple[float, float, float], half: float
+) -> None:
+    """Held against every point of a fine grid around the measures."""
+    width = max(half, ROOM)
+    thresholds = (SPREAD, CONSENSUS, LINE_EXCESS, ANISOTROPIC)
+    lines = []
+    for value in numbers:
+        within = [each for each in thresholds if value - width <= each <= value + width]
+        near = [each - 1e-9 for each in within if each - 1e-9 >= value - width]
+        lines.append(np.unique([*np.linspace(value - width, value + width, 9), *within, *near]))
+    possible = {state_of(*each) for each in product(*lines)}
+    values = look(1, numbers, half=half).values
+    for former in get_args(State):
+        (now,) = settled([former], values)
+        assert now == (former if former in possible else state_of(*numbers))
+
+
+_AT: dict[str, tuple[float, float, float]] = {
+    "spread": (0.1, 0.01, 0.0),
+    "drawing together": (0.1, 0.3, 0.0),
+    "consensus": (0.1, 0.9, 0.0),
+    "rank collapse": (0.1, 0.2, 0.5),
+    "anisotropic": (0.99, 0.0, 0.0),
+    "undetermined": (0.1, np.nan, np.nan),
+}
+
+
+@pytest.mark.parametrize(("former", "now"), list(permutations(_AT, 2)))
+def test_the_line_has_the_number_that_tells_the_two_states_apart(former: str, now: str) -> None:
+    """Moved from one value to the other alone, it makes one state of the other; the other two numbers do not."""
+    series = Series()
+    series.add(look(0, _AT[former]))
+    (change,) = series.add(look(7, _AT[now]))
+    assert (change.former, change.state) == (former, now)
+    start = f"step 7: layer 1 went from {former} to {now}"
+    if "undetermined" in (former, now):
+        assert change.text == start
+        return
+    place = _NAMES.index(change.measure)
+    before, after = _AT[former][place], _AT[now][place]
+    word = {"share_common": "common share", "consensus_relative": "κ'", "line_excess": "line excess"}[change.measure]
+    assert change.text == f"{start} ({word} {before:.2f} → {after:.2f})"
+    mixed = list(_AT[former])
+    mixed[place] = after
+    assert state_of(*mixed) != former
+
+
+def test_layers_that_do_the_same_share_a_line() -> None:
+    series = Series()
+    series.add(look(0, *[_AT["spread"]] * 6))
+    together = [(0.1, kappa, 0.0) for kappa in (0.2, 0.3, 0.41)]
+    series.add(look(500, *together, _AT["spread"], _AT["anisotropic"], (0.1, 0.25, 0.0)))
+    assert [change.text for change in series.changes] == [
+        "step 500: layers 1–3, 6 went from spread to drawing together (κ' 0.01 → 0.20 to 0.41)",
+        "step 500: layer 5 went from spread to anisotropic (common share 0.10 → 0.99)",
+    ]
+
+
+def test_a_look_without_numbers_is_no_change_and_what_follows_is_held_against_the_one_before() -> None:
+    series = Series()
+    series.add(look(0, _AT["spread"]))
+    assert series.add(Look(1, "not finite at layer 1")) == []
+    assert series.states[-1] == []
+    (change,) = series.add(look(2, _AT["consensus"]))
+    assert change.text == "step 2: layer 1 went from spread to consensus (κ' 0.01 → 0.90)"
+    assert series.dataset.state_held.values.tolist() == [
+        ["embedding", "spread"], ["embedding", "undetermined"], ["embedding", "consensus"]
+    ]  # fmt: skip
+
+
+def test_nothing_is_said_of_layers_that_stay() -> None:
+    values: Any = look(0, _AT["spread"]).values
+    assert list(changes_between(1, ["spread"], values, ["spread"], values)) == []

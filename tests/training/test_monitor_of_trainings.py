@@ -1,0 +1,64 @@
+"""Trainings whose outcome is known: one drives the tokens of each text together, one turns all texts to one side, one
+leaves them apart; and each is called what it is."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from tokendynamics.diagnosis import judge, trace
+from tokendynamics.modules.language_model import LanguageModel
+from tokendynamics.pretrained import load
+from tokendynamics.training import Monitor
+from training.monitored import drive_together, language_model, of_one_topic_each, own_loop, texts
+
+
+def _lines(caplog: pytest.LogCaptureFixture) -> tuple[str, ...]:
+    return tuple(each.message for each in caplog.records if each.name == "tokendynamics")
+
+
+def _verdict(model: LanguageModel, given: list[list[int]]) -> list[str]:
+    return list(judge(None, trace(load(model.base_model), given)).layers)
+
+
+def test_a_training_that_collapses_is_called_a_collapse(caplog: pytest.LogCaptureFixture) -> None:
+    model, monitor = language_model(dropout=0.0, norms="none"), Monitor(of_one_topic_each(), every=5)
+    drive_together(model, 40, monitor.step)
+    table = monitor.dataset
+    assert set(table.state.values[0, 1:]) <= {"spread", "drawing together"}
+    assert table.state.values[-1, 1:].tolist() == ["consensus"] * 3 == _verdict(model, of_one_topic_each())
+    assert float(table.consensus_relative[-1, -1]) > 0.95
+    for layer in (1, 2, 3):
+        assert [change.state for change in monitor.series.changes if layer in change.layers][-1] == "consensus"
+    assert _lines(caplog) == monitor.changes != ()
+    assert monitor.changes[-1].startswith("step ")
+    assert "to consensus (κ' 0." in monitor.changes[-1]
+
+
+def test_a_training_that_turns_all_texts_to_one_side_is_called_anisotropic(caplog: pytest.LogCaptureFixture) -> None:
+    """A vector that is added to every token is what all share, and no collapse."""
+    model, monitor = language_model(dropout=0.0), Monitor(texts(5), every=5)
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    last = model.model.layers[2].feed_forward
+    assert last is not None
+    optimizer = torch.optim.SGD([last.fall.bias.requires_grad_(True)], lr=1.0)
+    for _ in range(20):
+        optimizer.zero_grad()
+        (-nn.functional.linear(torch.ones(24), last.fall.bias[None])).backward()
+        optimizer.step()
+        monitor.step(model)
+    assert _verdict(model, texts(5)) == ["spread", "spread", "anisotropic"] == monitor.series.states[-1]
+    (line,) = monitor.changes
+    assert line.startswith("step 5: layer 3 went from spread to anisotropic (common share ")
+    assert _lines(caplog) == (line,)
+
+
+def test_a_training_that_leaves_tokens_apart_has_no_line(caplog: pytest.LogCaptureFixture) -> None:
+    model, monitor = language_model(), Monitor(texts(5), every=5)
+    losses = own_loop(model, 15, monitor.step)
+    assert losses[-1] < losses[0]
+    assert set(monitor.dataset.state.values[:, 1:].flat) == {"spread"}
+    assert monitor.changes == _lines(caplog) == ()
+    assert _verdict(model, texts(5)) == ["spread"] * 3
