@@ -12,7 +12,8 @@ from tokendynamics.numerics._errors import ArgumentValueError, expected
 def checked_options(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options with the defaults of those that are not given.
 
-    Counts are counts from 1, other numbers numbers and texts texts, as their defaults are; None stands for itself.
+    Counts are counts from 1, other numbers numbers and texts texts, as their defaults are; what is None by default the
+    task checks itself.
 
     Raises:
         ArgumentValueError: An option that there is not.
@@ -28,7 +29,7 @@ def checked_options(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> 
 
 
 def _checked(value: Any, default: Any, name: str) -> Any:
-    if value is None or default is None:
+    if default is None:
         return value
     if isinstance(default, int):
         return as_count(value, name)

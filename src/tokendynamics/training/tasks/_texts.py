@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from tokendynamics.numerics._arguments import as_path
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 
 LAYOUT = (
-    "a file of text such as enwik8 (split 90, 5 and 5 % in its own order), a folder of text files (each whole in one "
-    "split), 'pydoc' (pages of help that every CPython has) or 'python-doc' (its manual, Debian's package python3-doc)"
+    "a file of text such as enwik8 (split 90, 5 and 5 % in its own order), a folder with wiki.train.tokens, "
+    "wiki.valid.tokens and wiki.test.tokens (or train.txt, valid.txt and test.txt), a folder of other text files (each "
+    "whole in one split), 'pydoc' (pages of help that every CPython has) or 'python-doc' (its manual, Debian's package "
+    "python3-doc)"
 )
+_OWN_SPLITS = ("wiki.{}.tokens", "wiki.{}.raw", "{}.txt")
 _SOURCES = ("python3.*/html/_sources", "python3/html/_sources")
+_LOOKED_AT = 2**16
+"""Bytes at the beginning of a file that tell whether it is text."""
+_HEADING = 100
+"""Characters of the longest heading: what has more is a paragraph."""
 _SPLIT_SEED = 20_261_124
 """Of which documents are held out: the same for every run, so that no run trains on what another is tested on."""
 
@@ -29,41 +38,88 @@ class Splits(NamedTuple):
 
 
 def text_splits(data: str, held_out: float) -> Splits:
-    """Return the bytes of a text in three splits.
+    """Return the bytes of a text in three splits; files of one split or of all are mapped into memory, not read.
 
     Args:
-        data: ``"pydoc"``, ``"python-doc"``, or the path of a file or folder. Links to other files are not followed:
-            they would bring a text twice, and what is trained on into the test.
-        held_out: Share of each of the validation and the test split, between 0 and 0.5.
+        data: ``"pydoc"``, ``"python-doc"``, or the path of a file or folder. Links in a folder are not followed: they
+            would bring a text twice, and what is trained on into the test; for the same reason a document that is
+            there twice is taken once.
+        held_out: Share of each of the validation and the test split, between 0 and 0.5, where the data have none of
+            their own.
 
     Raises:
-        ArgumentValueError: Nothing there, nothing in it, or a share out of range.
+        ArgumentValueError: Nothing there, nothing in it, no text, or a share out of range.
     """
     if not 0 < held_out < 0.5:
         raise ArgumentValueError(expected("held_out", "a share between 0 and 0.5", held_out))
     if data == "pydoc":
         return _of_documents(_pydoc(), held_out)
-    place = _python_doc() if data == "python-doc" else Path(data).expanduser()
-    if place.is_dir():
-        return _of_documents(_files(place), held_out)
-    if place.is_file():
-        return _of_file(place, held_out)
+    place = text_place(data)
+    with _readable(place):
+        if place.is_dir():
+            own = own_splits(place)
+            return _of_documents(_files(place), held_out) if own is None else Splits(*map(_mapped, own))
+        if place.is_file():
+            return _of_file(place, held_out)
     came = f"nothing at {place}" if not os.path.lexists(place) else f"{place}, which is neither"
     raise ArgumentValueError(expected("data", LAYOUT, came))
 
 
+def text_place(data: str) -> Path:
+    """Return the path that a text is at, which may or may not be there.
+
+    Raises:
+        ArgumentValueError: No path, or 'python-doc' where it is not installed.
+    """
+    if data == "python-doc":
+        return _python_doc()
+    place = as_path(data, "data")
+    if not data:
+        raise ArgumentValueError(expected("data", LAYOUT, "an empty name"))
+    try:
+        return place.expanduser()
+    except RuntimeError as error:
+        raise ArgumentValueError(expected("data", LAYOUT, f"{data} ({error})")) from error
+
+
+def own_splits(folder: Path) -> tuple[Path, Path, Path] | None:
+    """Return the files for training, validation and test in a folder of a text that has splits of its own, or None.
+
+    Raises:
+        ArgumentValueError: Some of the files are there, and another is not.
+    """
+    for name in _OWN_SPLITS:
+        train, valid, test = (folder / name.format(part) for part in ("train", "valid", "test"))
+        missing = [place.name for place in (train, valid, test) if not place.is_file()]
+        if not missing:
+            return train, valid, test
+        if len(missing) == 1 or (len(missing) == 2 and train.is_file()):
+            came = f"{folder} without {' and '.join(missing)}"
+            raise ArgumentValueError(expected("data", LAYOUT, came, "without them the test would be trained on"))
+    return None
+
+
+def _mapped(place: Path) -> np.ndarray:
+    """Return the bytes of a file of text."""
+    if place.stat().st_size == 0:
+        return np.empty(0, dtype=np.uint8)
+    mapped = np.memmap(place, dtype=np.uint8, mode="r")
+    _check_text(bytes(mapped[:_LOOKED_AT]), place)
+    return mapped
+
+
 def _of_file(place: Path, held_out: float) -> Splits:
-    size = place.stat().st_size
+    mapped = _mapped(place)
+    size = len(mapped)
     if size == 0:
         raise ArgumentValueError(expected("data", LAYOUT, f"the empty file {place}"))
-    mapped = np.memmap(place, dtype=np.uint8, mode="r")
     held = round(size * held_out)
     return Splits(mapped[: size - 2 * held], mapped[size - 2 * held : size - held], mapped[size - held :])
 
 
 def _of_documents(documents: Iterable[bytes], held_out: float) -> Splits:
     """Give whole documents to the splits, in an order of chance, until test and validation have their shares."""
-    every = list(documents)
+    every = list(dict.fromkeys(documents))
     total, parts = sum(map(len, every)), {"test": [], "validation": [], "training": []}
     filled = dict.fromkeys(parts, 0)
     for number in np.random.default_rng(_SPLIT_SEED).permutation(len(every)):
@@ -76,21 +132,57 @@ def _of_documents(documents: Iterable[bytes], held_out: float) -> Splits:
 
 
 def _pydoc() -> list[bytes]:
+    """Return the pages that are no part of a longer one, of which a third is: the test must not be trained on."""
     from pydoc_data.topics import topics
 
-    return [topics[name].encode() for name in sorted(topics)]
+    kept: list[bytes] = []
+    seen: set[str] = set()
+    for page in sorted(set(topics.values()), key=lambda page: (-len(page), page)):
+        paragraphs = {part.strip() for part in page.split("\n\n") if len(part) > _HEADING}
+        if not paragraphs or not paragraphs <= seen:
+            kept.append(page.encode())
+            seen |= paragraphs
+    return kept
 
 
 def _files(folder: Path) -> list[bytes]:
-    """Read the files of a folder and of those in it, by name; hidden ones and links are passed over."""
+    """Read the files of a folder and of those in it, by name; hidden and empty ones and links are passed over."""
     found = []
-    for root, folders, names in os.walk(folder, followlinks=False):
+    for path in _below(folder):
+        content = path.read_bytes()
+        _check_text(content[:_LOOKED_AT], path)
+        found += [content] if content else []
+    if not found:
+        raise ArgumentValueError(expected("data", LAYOUT, f"the folder {folder} without a file that has text"))
+    if len(set(found)) < len(Splits._fields):
+        wanted = "at least three different documents in a folder, one for each split"
+        raise ArgumentValueError(expected("data", wanted, f"{len(set(found))} in {folder}", "name the file itself"))
+    return found
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    def refuse(error: OSError) -> None:
+        raise error
+
+    for root, folders, names in os.walk(folder, followlinks=False, onerror=refuse):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         paths = (Path(root, name) for name in sorted(names) if not name.startswith("."))
-        found += [path.read_bytes() for path in paths if path.is_file() and not path.is_symlink()]
-    if not any(found):
-        raise ArgumentValueError(expected("data", LAYOUT, f"the folder {folder} without a file that has text"))
-    return found
+        yield from (path for path in paths if path.is_file() and not path.is_symlink())
+
+
+def _check_text(beginning: bytes, place: Path) -> None:
+    """Refuse an archive, an image or UTF-16: a network would learn its bytes without a word."""
+    if b"\0" in beginning:
+        raise ArgumentValueError(expected("data", "text, which has no null bytes", f"{place}, which has"))
+
+
+@contextmanager
+def _readable(place: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        came = f"{error.filename or place} ({error.strerror})"
+        raise ArgumentValueError(expected("data", "files that can be read", came)) from error
 
 
 def _python_doc() -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,7 +12,6 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.training.tasks._bytes import language_batch
 from tokendynamics.training.tasks._options import checked_options
 from tokendynamics.training.tasks._task import Item
@@ -19,11 +19,6 @@ from tokendynamics.training.tasks._texts import text_splits
 from tokendynamics.training.tasks._windows import AdjoiningWindows, RandomWindows, check_length
 
 _OPTIONS: dict[str, Any] = {"context": 150, "evaluation_context": 156, "held_out": 0.05, "least": 1}
-_LAYOUT = (
-    "a folder with wiki.train.tokens, wiki.valid.tokens and wiki.test.tokens (or train.txt, valid.txt and test.txt), "
-    "or what the task 'bytes' takes: a file, a folder of texts, 'pydoc' or 'python-doc'"
-)
-_NAMES = ("wiki.{}.tokens", "wiki.{}.raw", "{}.txt")
 END, UNKNOWN = "<eos>", "<unk>"
 
 
@@ -99,30 +94,17 @@ class Words:
 
 def _split_lines(data: str, held_out: float) -> dict[str, Iterable[str]]:
     """Return the lines of each split, which can be gone through again and again."""
-    folder = Path(data).expanduser()
-    for name in _NAMES:
-        paths = {"training": "train", "validation": "valid", "test": "test"}
-        places = {split: folder / name.format(part) for split, part in paths.items()}
-        if all(place.is_file() for place in places.values()):
-            return {split: _Lines(place) for split, place in places.items()}
-    try:
-        splits = text_splits(data, held_out)._asdict()
-    except ArgumentValueError as error:
-        if error.args and str(error).startswith("data:"):
-            raise ArgumentValueError(expected("data", _LAYOUT, repr(data))) from error
-        raise
-    return {split: bytes(each).decode("utf-8", "replace").splitlines() for split, each in splits.items()}
+    return {split: _Lines(each) for split, each in text_splits(data, held_out)._asdict().items()}
 
 
 class _Lines:
-    """The lines of a file, read anew each time."""
+    """The lines of a text, decoded anew each time; they end where the tokenizer has them end."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, content: np.ndarray) -> None:
+        self._content = content
 
     def __iter__(self) -> Iterator[str]:
-        with self._path.open(encoding="utf-8", errors="replace") as lines:
-            yield from lines
+        yield from io.TextIOWrapper(io.BytesIO(self._content), encoding="utf-8", errors="replace")
 
 
 def _vocabulary(lines: Iterable[str], least: int) -> list[str]:
