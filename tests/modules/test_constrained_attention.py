@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tokendynamics.modules import REGIMES, ConstrainedAttention, Regime
-from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 
 
 def made(regime="divergence", dim=8, heads=2, seed=0, dtype=torch.float64, **options) -> ConstrainedAttention:
@@ -204,6 +204,12 @@ def test_gradients_reach_every_parameter():
 def test_what_cannot_be_made_is_refused_by_name(arguments, options, message, unchecked):
     with pytest.raises(ArgumentValueError, match=message):
         ConstrainedAttention(*arguments, **options)
+
+
+@pytest.mark.parametrize("terms", [[nn.Linear(8, 8)], [object()], nn.Linear(8, 8), "rotary", None])
+def test_terms_that_add_nothing_to_the_logits_are_refused(terms, unchecked):
+    with pytest.raises(ArgumentTypeError, match="terms: expected a list of modules with a method `extended`"):
+        made(terms=terms)
 
 
 def test_states_of_another_width_are_refused():

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 import tokendynamics as td
 from tokendynamics.modules import REGIMES
 from tokendynamics.modules.language_model import Decoder, LanguageModel, LanguageModelConfig
-from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 
 SMALL = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
 
@@ -220,6 +220,20 @@ def test_every_arm_may_ask_for_values_that_start_like_w(regime, form):
 )
 def test_what_cannot_be_built_is_refused_where_it_is_described(choices, message, unchecked):
     with pytest.raises(ArgumentValueError, match=message):
+        LanguageModelConfig(**{**SMALL, **choices})
+
+
+@pytest.mark.parametrize(
+    ("choices", "message"),
+    [
+        ({"cutoffs": 10}, "cutoffs: expected a list of whole numbers, or None, got 10"),
+        ({"cutoffs": [1.5]}, r"cutoffs\[0\]: expected an integer, got 1.5"),
+        ({"hidden_size": 16.0}, "hidden_size: expected an integer, got 16.0"),
+        ({"symmetric": "no"}, "symmetric: expected True or False, got 'no'"),
+    ],
+)
+def test_what_is_of_another_kind_is_refused(choices, message, unchecked):
+    with pytest.raises(ArgumentTypeError, match=message):
         LanguageModelConfig(**{**SMALL, **choices})
 
 

@@ -143,7 +143,12 @@ def test_fused_attention_serves_all_terms_together():
         (lambda: NegativeDiagonal(8, 2, start=0.0), "start: expected a negative λ, got 0.0"),
         (lambda: NegativeDiagonal(8, 2, start=math.nan), "start: expected a negative λ, got nan"),
         (lambda: NegativeDiagonal(8, 2, "full"), "kind: expected 'identity' or 'diagonal', got 'full'"),
+        (lambda: NegativeDiagonal(8, 2, start=-math.inf), "start: expected a negative λ, got -inf"),
         (lambda: LearnedPositions(0, 3), "tokens: expected an integer from 1, got 0"),
+        (lambda: LearnedPositions(2, 3, std=-1.0), "std: expected a standard deviation from 0, or None, got -1.0"),
+        (lambda: SinusoidalPositions(0.0), "base: expected a positive finite number, got 0.0"),
+        (lambda: Rotary(2, base=-1.0), "base: expected a positive finite number, got -1.0"),
+        (lambda: DecoupledRotary(8, 2, 4, base=math.nan), "base: expected a positive finite number, got nan"),
     ],
 )
 def test_what_cannot_be_made_is_refused_by_name(make, message, unchecked):

@@ -1,6 +1,7 @@
 """Matrices with chosen signs: what they are made of, and taking a given matrix apart."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -71,7 +72,33 @@ def test_signs_in_another_order_are_taken_and_saved():
     torch.testing.assert_close(third().detach(), swapped, rtol=0, atol=1e-14)
 
 
+@pytest.mark.parametrize("matrix", [SignedMatrix(2), FreeMatrix(2)])
+def test_starts_that_are_none_are_refused(matrix):
+    for size in (0.0, -1.0, math.inf, math.nan):
+        with pytest.raises(ArgumentValueError, match="size: expected a positive finite number"):
+            matrix.start(size=size)
+    for name in ("noise", "skew"):
+        for spread in (-1.0, math.inf, math.nan):
+            with pytest.raises(ArgumentValueError, match=f"{name}: expected a standard deviation from 0"):
+                matrix.start(**{"size": 1.0, name: spread})
+
+
+@pytest.mark.parametrize("kind", [SignedMatrix, FreeMatrix, partial(PlacedSpectrum, sign="negative")])
+def test_places_and_formats_without_real_numbers_are_refused(kind, unchecked):
+    assert all(parameter.is_meta for parameter in kind(2, device="meta").parameters())
+    with pytest.raises(ArgumentValueError, match=r"dtype: expected None or one of torch.float32, .*, got torch.int64"):
+        kind(2, dtype=torch.int64)
+    with pytest.raises(ArgumentValueError, match="device: expected a device of this machine"):
+        kind(2, device="nowhere")
+    with pytest.raises(ArgumentValueError, match="dim: expected an integer from 1, got 0"):
+        kind(0)
+
+
 def test_what_cannot_be_taken_is_refused(unchecked):
+    with pytest.raises(ArgumentValueError, match=r"expected shape \(2, 2\), got \(3, 3\)"):
+        FreeMatrix(2).take(torch.eye(3))
+    with pytest.raises(ArgumentValueError, match=r"expected shape \(2, 2\), got \(1, 2, 2\)"):
+        SignedMatrix(2).take(torch.eye(2)[None])
     with pytest.raises(ArgumentValueError, match=r"matrix: expected 2 positive and 0 negative eigenvalues.*1 positive"):
         SignedMatrix(2).take(torch.tensor([[1.0, 0.0], [0.0, -1.0]]))
     with pytest.raises(ArgumentValueError, match=r"leading minors .*not zero, got minor 1"):

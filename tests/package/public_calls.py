@@ -13,8 +13,9 @@ import torch
 import xarray as xr
 
 import tokendynamics as td
-from tokendynamics import circuits, observables, plots, spectra
+from tokendynamics import circuits, modules, observables, plots, spectra
 from tokendynamics.circuits import PairTask, constructions, evidence, functionals, landscape, learning, logic
+from tokendynamics.modules.language_model import LanguageModelConfig, vocabulary_of, word_tokenizer
 from tokendynamics.spaces import remark_5_1_projection
 from tokendynamics.sweeps import fractions, open_store, parse_plan, report, sweep
 from tokendynamics.sweeps.examples import example_text
@@ -449,4 +450,83 @@ SWEEPS: dict[str, Call] = {
         resume=(False, "flag"),
         command=(None, "any"),
     ),
+}
+
+_SIZES: dict[str, tuple[Any, Kind]] = {"dim": (4, "integer"), "heads": (2, "integer")}
+_PLACE: dict[str, tuple[Any, Kind]] = {"device": ("cpu", "any"), "dtype": (torch.float64, "any")}
+_DRAWS: dict[str, tuple[Any, Kind]] = {"generator": (None, "any")}
+_START: dict[str, tuple[Any, Kind]] = {
+    "size": (1.0, "number"),
+    "noise": (0.1, "number"),
+    "skew": (0.1, "number"),
+    **_DRAWS,
+}
+_POSITIVE = torch.tensor([[2.0, 0.5], [0.1, 1.0]])
+MODULES: dict[str, Call] = {
+    "Regime": _call(modules.Regime, w=("positive", "choice"), a=("half", "choice"), spectrum=(None, "any")),
+    "ConstrainedAttention": _call(
+        modules.ConstrainedAttention,
+        **_SIZES,
+        regime=("divergence", "choice"),
+        form=("congruence", "choice"),
+        symmetric=(False, "flag"),
+        causal=(True, "flag"),
+        scope=("sum", "choice"),
+        output=("identity", "choice"),
+        bias=(False, "flag"),
+        skew=(0.1, "number"),
+        value_start=("identity", "choice"),
+        terms=([], "any"),
+        dropout=(0.1, "number"),
+        **_DRAWS,
+        **_PLACE,
+    ),
+    "converted": _call(modules.ConstrainedAttention(4, 2, "divergence").converted, form=("solve", "choice")),
+    "SignedMatrix": _call(
+        modules.SignedMatrix,
+        dim=(4, "integer"),
+        sign=("half", "choice"),
+        symmetric=(False, "flag"),
+        blocks=(2, "integer"),
+        **_PLACE,
+    ),
+    "SignedMatrix.start": _call(modules.SignedMatrix(2).start, **_START),
+    "SignedMatrix.take": _call(modules.SignedMatrix(2).take, matrix=(_POSITIVE, "array")),
+    "FreeMatrix": _call(modules.FreeMatrix, dim=(2, "integer"), **_PLACE),
+    "FreeMatrix.start": _call(modules.FreeMatrix(2).start, **_START),
+    "FreeMatrix.take": _call(modules.FreeMatrix(2).take, matrix=(_POSITIVE, "array")),
+    "PlacedSpectrum": _call(modules.PlacedSpectrum, dim=(2, "integer"), sign=("negative", "choice"), **_PLACE),
+    "PlacedSpectrum.start": _call(modules.PlacedSpectrum(2, "negative").start, noise=(0.1, "number"), **_DRAWS),
+    "LearnedPositions": _call(
+        modules.LearnedPositions, tokens=(3, "integer"), dim=(2, "integer"), std=(0.1, "number"), **_DRAWS
+    ),
+    "SinusoidalPositions": _call(modules.SinusoidalPositions, base=(100.0, "number")),
+    "Rotary": _call(modules.Rotary, width=(2, "integer"), base=(100.0, "number")),
+    "DecoupledRotary": _call(modules.DecoupledRotary, **_SIZES, width=(2, "integer"), base=(100.0, "number"), **_DRAWS),
+    "NegativeDiagonal": _call(modules.NegativeDiagonal, **_SIZES, kind=("diagonal", "choice"), start=(-0.1, "number")),
+    "LanguageModelConfig": _call(
+        LanguageModelConfig,
+        vocab_size=(9, "integer"),
+        hidden_size=(4, "integer"),
+        num_hidden_layers=(1, "integer"),
+        num_attention_heads=(2, "integer"),
+        intermediate_size=(4, "integer"),
+        max_position_embeddings=(5, "integer"),
+        positions=("rotary", "choice"),
+        rotary_width=(2, "integer"),
+        remedy=("identity", "choice"),
+        norms=("pre", "choice"),
+        regime=("divergence", "choice"),
+        form=("congruence", "choice"),
+        symmetric=(False, "flag"),
+        scope=("sum", "choice"),
+        output=("free", "choice"),
+        skew=(0.1, "number"),
+        value_start=("like_w", "choice"),
+        dropout=(0.1, "number"),
+        cutoffs=([2, 5], "any"),
+        tie_word_embeddings=(False, "flag"),
+    ),
+    "word_tokenizer": _call(word_tokenizer, vocabulary=({"<eos>": 0, "<unk>": 1}, "any")),
+    "vocabulary_of": _call(vocabulary_of, counts=({"a": 2}, "any")),
 }

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from package import hostile_values as values
-from package.public_calls import CIRCUITS, FLOWS, OBSERVABLES, PLOTS, SPECTRA, SWEEPS, Kind
+from package.public_calls import CIRCUITS, FLOWS, MODULES, OBSERVABLES, PLOTS, SPECTRA, SWEEPS, Kind
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, TokenDynamicsError
 
-_CALLS = {**OBSERVABLES, **SPECTRA, **FLOWS, **CIRCUITS, **PLOTS, **SWEEPS}
+_CALLS = {**OBSERVABLES, **SPECTRA, **FLOWS, **CIRCUITS, **PLOTS, **SWEEPS, **MODULES}
 _REFUSED: dict[Kind, dict[str, Any]] = {
     "array": values.ARRAYS,
     "array or none": values.ARRAYS,

@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tokendynamics.modules._arguments import check_shares, check_spreads, placement
 from tokendynamics.modules._derived import Derived
 from tokendynamics.modules._placed_spectrum import PlacedSpectrum
 from tokendynamics.modules._positions import LogitTerm, split
 from tokendynamics.modules._regimes import Constraint, Regime, as_regime
 from tokendynamics.modules._signed_matrix import FreeMatrix, SignedMatrix
-from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected, shown
 from tokendynamics.numerics._signatures import typed_arguments
 
 Form = Literal["congruence", "solve"]
@@ -100,14 +101,12 @@ class ConstrainedAttention(nn.Module):
     ) -> None:
         super().__init__()
         self.regime = as_regime(regime)
-        if skew is not None and not 0 <= skew < math.inf:
-            raise ArgumentValueError(expected("skew", "a standard deviation from 0, or None", skew))
-        if not 0 <= dropout < 1:
-            raise ArgumentValueError(expected("dropout", "a share from 0 to below 1", dropout))
+        check_spreads(skew=skew)
+        check_shares(dropout=dropout)
         _check(dim, heads, form, scope, output, value_start, self.regime)
         self.dim, self.heads, self.form, self.scope = dim, heads, form, scope
         self.symmetric, self.causal, self.output, self.dropout = symmetric, causal, output, dropout
-        place: dict[str, Any] = {"device": device, "dtype": dtype}
+        place = placement(device, dtype)
         self.query = nn.Linear(dim, dim, bias=bias, **place)
         free_keys, free_values = self.regime.w is None, self.regime.free_values
         self.key = nn.Linear(dim, dim, bias, **place) if free_keys else DerivedLinear(self, 0, bias, **place)
@@ -120,7 +119,7 @@ class ConstrainedAttention(nn.Module):
         self.query_key = _matrix(self.regime.w, dim, symmetric=symmetric, blocks=blocks, **place)
         self.contraction = _matrix(self.regime.a, dim, symmetric=symmetric, **place)
         self.spectrum = PlacedSpectrum(dim, self.regime.spectrum, **place) if self.regime.spectrum else None
-        self.terms = nn.ModuleList(terms)
+        self.terms = nn.ModuleList(_checked_terms(terms))
         self._derived = Derived()
         self.skew, self.value_start = skew, value_start
         self.reset_parameters(generator)
@@ -189,6 +188,7 @@ class ConstrainedAttention(nn.Module):
         numbers |= {"value_real_lowest": real.min(), "value_real_highest": real.max()}
         return {name: float(number) for name, number in numbers.items()}
 
+    @typed_arguments
     @torch.no_grad()
     def converted(self, form: Form) -> ConstrainedAttention:
         """Return the layer with the same weights in the other form.
@@ -347,6 +347,16 @@ def _matrix(
     if constraint == "free":
         return FreeMatrix(dim, **place)
     return SignedMatrix(dim, constraint, symmetric=symmetric, blocks=blocks, **place)
+
+
+def _checked_terms(terms: Sequence[nn.Module]) -> Sequence[nn.Module]:
+    if not isinstance(terms, list | tuple) or not all(_is_term(each) for each in terms):
+        raise ArgumentTypeError(expected("terms", "a list of modules with a method `extended`", shown(terms)))
+    return terms
+
+
+def _is_term(module: Any) -> bool:
+    return isinstance(module, nn.Module) and callable(getattr(module, "extended", None))
 
 
 def _call(module: nn.Module, name: str, raw: dict[str, Tensor]) -> Tensor:

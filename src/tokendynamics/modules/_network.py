@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 from typing import ClassVar
 
@@ -55,16 +54,3 @@ def check_heads(hidden_size: int, num_attention_heads: int) -> None:
     if num_attention_heads < 1 or hidden_size % num_attention_heads:
         wanted = f"a divisor of hidden_size = {hidden_size}"
         raise ArgumentValueError(expected("num_attention_heads", wanted, num_attention_heads))
-
-
-def check_shares(**shares: float) -> None:
-    """Refuse a share of a configuration, such as a dropout, outside 0 to below 1."""
-    for name, share in shares.items():
-        if not 0 <= share < 1:
-            raise ArgumentValueError(expected(name, "a share from 0 to below 1", share))
-
-
-def check_skew(skew: float | None) -> None:
-    """Refuse a standard deviation that is negative or not finite."""
-    if skew is not None and not 0 <= skew < math.inf:
-        raise ArgumentValueError(expected("skew", "a standard deviation from 0, or None", skew))

@@ -54,6 +54,7 @@ class PlacedSpectrum(nn.Module):
         """Return V, (dim, dim), in the dtype of the parameters."""
         return self.metric() @ self.matrix()
 
+    @typed_arguments
     def start(self, *, noise: float = 0.0, generator: torch.Generator | None = None) -> None:
         """Set V to ±I, with normal entries of standard deviation `noise` below the diagonals of its factors."""
         self.metric.start(size=1.0, noise=noise, generator=generator)

@@ -11,6 +11,8 @@ from typing import Literal, Protocol, get_args
 import torch
 from torch import Tensor, nn
 
+from tokendynamics.modules._arguments import check_spreads
+from tokendynamics.numerics._arguments import as_positive
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.numerics._signatures import typed_arguments
 
@@ -38,13 +40,14 @@ class LearnedPositions(nn.Module):
         std: Of the normal start.
 
     Raises:
-        ArgumentValueError: Sizes below 1; in use, a longer sequence.
+        ArgumentValueError: Sizes below 1, or a negative standard deviation; in use, a longer sequence.
     """
 
     @typed_arguments
     def __init__(self, tokens: int, dim: int, *, std: float = 0.02, generator: torch.Generator | None = None) -> None:
         super().__init__()
         _at_least_one(tokens=tokens, dim=dim)
+        check_spreads(std=std)
         self.std = std
         self.table = nn.Parameter(torch.empty(tokens, dim))
         self.reset_parameters(generator)
@@ -68,6 +71,9 @@ class SinusoidalPositions(nn.Module):
     Args:
         base: Of the geometric sequence of wavelengths.
 
+    Raises:
+        ArgumentValueError: A base that is not positive.
+
     Source: the formula above `positional` (5), with features counted from 0.
 
     >>> SinusoidalPositions()(torch.zeros(1, 2))
@@ -77,7 +83,7 @@ class SinusoidalPositions(nn.Module):
     @typed_arguments
     def __init__(self, base: float = _BASE) -> None:
         super().__init__()
-        self.base = base
+        self.base = as_positive(base, "base")
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x + p for x of shape (…, token, dim)."""
@@ -96,14 +102,14 @@ class Rotary(nn.Module):
         base: Of the geometric sequence of frequencies.
 
     Raises:
-        ArgumentValueError: An odd width; in use, one beyond that of the heads.
+        ArgumentValueError: An odd width, or a base that is not positive; in use, one beyond that of the heads.
     """
 
     @typed_arguments
     def __init__(self, width: int, *, base: float = _BASE) -> None:
         super().__init__()
         _even(width)
-        self.width, self.base = width, base
+        self.width, self.base = width, as_positive(base, "base")
 
     def extended(self, query: Tensor, key: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """See `LogitTerm`."""
@@ -125,7 +131,7 @@ class DecoupledRotary(nn.Module):
         base: Of the geometric sequence of frequencies.
 
     Raises:
-        ArgumentValueError: An odd width, or sizes below 1.
+        ArgumentValueError: An odd width, a base that is not positive, or sizes below 1.
 
     Source: `positional` (7); D_k is that of Q and K.
     """
@@ -137,7 +143,7 @@ class DecoupledRotary(nn.Module):
         super().__init__()
         _at_least_one(dim=dim, heads=heads)
         _even(width)
-        self.heads, self.base = heads, base
+        self.heads, self.base = heads, as_positive(base, "base")
         self.query, self.key = (nn.Linear(dim, heads * width, bias=False) for _ in range(2))
         self.reset_parameters(generator)
 
@@ -182,7 +188,7 @@ class NegativeDiagonal(nn.Module):
         _at_least_one(dim=dim)
         if heads < 1 or dim % heads:
             raise ArgumentValueError(expected("heads", f"a divisor of dim = {dim}", heads))
-        if not start < 0:
+        if not -math.inf < start < 0:
             raise ArgumentValueError(expected("start", "a negative λ", start))
         self.dim, self.heads, self.start = dim, heads, start
         self.rho = nn.Parameter(torch.empty(()))

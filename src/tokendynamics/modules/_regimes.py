@@ -7,12 +7,15 @@ from typing import Literal
 
 from tokendynamics.modules._placed_spectrum import Half
 from tokendynamics.modules._signed_matrix import SIGNS
+from tokendynamics.numerics._arguments import as_text
 from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.numerics._signatures import typed_fields
 
 Constraint = Literal["positive", "negative", "half", "free"]
 _CONSTRAINTS = (*SIGNS, "free")
 
 
+@typed_fields
 @dataclass(frozen=True)
 class Regime:
     """Signs of W_sym and A_sym, or of the real parts of V's eigenvalues.
@@ -66,6 +69,7 @@ def as_regime(regime: str | Regime) -> Regime:
     """Return the regime of that name, or the one that was given.
 
     Raises:
+        ArgumentTypeError: Neither a name nor a regime.
         ArgumentValueError: An unknown name.
 
     >>> as_regime("divergence")
@@ -73,6 +77,6 @@ def as_regime(regime: str | Regime) -> Regime:
     """
     if isinstance(regime, Regime):
         return regime
-    if regime not in REGIMES:
+    if as_text(regime, "regime") not in REGIMES:
         raise ArgumentValueError(expected("regime", "a Regime or one of " + ", ".join(REGIMES), repr(regime)))
     return REGIMES[regime]

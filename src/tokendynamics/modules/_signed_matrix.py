@@ -8,7 +8,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from tokendynamics.numerics._arguments import as_square
+from tokendynamics.modules._arguments import check_spreads, placement
+from tokendynamics.numerics._arguments import as_positive, as_square
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.numerics._signatures import typed_arguments
 
@@ -61,7 +62,7 @@ class SignedMatrix(nn.Module):
         if blocks < 1 or dim % blocks:
             raise ArgumentValueError(expected("blocks", f"a divisor of dim = {dim}", blocks))
         size = dim // blocks
-        place = {"device": device, "dtype": dtype}
+        place = placement(device, dtype)
         self.lower = nn.Parameter(torch.zeros(blocks, size, size, **place))
         self.diagonal = nn.Parameter(torch.full((blocks, size), inverse_softplus(1.0), **place))
         self.skew = None if symmetric else nn.Parameter(torch.zeros(blocks, size, size, **place))
@@ -95,6 +96,7 @@ class SignedMatrix(nn.Module):
             matrix = matrix + below - below.mT
         return matrix[0] if len(matrix) == 1 else torch.block_diag(*matrix)
 
+    @typed_arguments
     @torch.no_grad()
     def start(
         self, *, size: float, noise: float = 0.0, skew: float | None = None, generator: torch.Generator | None = None
@@ -106,12 +108,17 @@ class SignedMatrix(nn.Module):
             noise: Standard deviation of the entries of L, and of T where `skew` is None.
             skew: Standard deviation of the entries of T.
             generator: Of the draws; None is PyTorch's own.
+
+        Raises:
+            ArgumentValueError: A size that is not positive, or a negative standard deviation.
         """
-        self.diagonal.fill_(inverse_softplus(size))
+        check_spreads(noise=noise, skew=skew)
+        self.diagonal.fill_(inverse_softplus(as_positive(size, "size")))
         self.lower.normal_(0.0, noise, generator=generator)
         if self.skew is not None:
             self.skew.normal_(0.0, noise if skew is None else skew, generator=generator)
 
+    @typed_arguments
     @torch.no_grad()
     def take(self, matrix: Tensor) -> None:
         """Set the parameters so that B is `matrix`, which must have the signs (in any order) that B has.
@@ -120,7 +127,7 @@ class SignedMatrix(nn.Module):
             ArgumentValueError: Other signs, a symmetric part without a factorisation ``L D L^T`` (a leading minor
                 is zero), entries outside the blocks, or a skew part where B is symmetric.
         """
-        blocks = self._blocks_of(as_square(matrix, "matrix").detach().double())
+        blocks = self._blocks_of(_of_size(matrix, self.dim).detach().double())
         halves = (blocks + blocks.mT) / 2
         skew = (blocks - blocks.mT) / 2
         if self.skew is None and skew.abs().max() > 1e-6 * blocks.abs().max():
@@ -140,8 +147,6 @@ class SignedMatrix(nn.Module):
             self.skew.copy_(skew.tril(-1))
 
     def _blocks_of(self, matrix: Tensor) -> Tensor:
-        if len(matrix) != self.dim:
-            raise ArgumentValueError(expected("matrix", f"shape ({self.dim}, {self.dim})", tuple(matrix.shape)))
         size = self.lower.shape[-1]
         blocks = torch.stack([matrix[at : at + size, at : at + size] for at in range(0, self.dim, size)])
         outside = (matrix - torch.block_diag(*blocks)).abs().max()
@@ -159,16 +164,23 @@ class FreeMatrix(nn.Module):
         dim: Rows and columns.
         device: Where its entries are made.
         dtype: Theirs; None is PyTorch's default.
+
+    Raises:
+        ArgumentValueError: A dim below 1.
     """
 
+    @typed_arguments
     def __init__(self, dim: int, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.eye(dim, device=device, dtype=dtype))
+        if dim < 1:
+            raise ArgumentValueError(expected("dim", "an integer from 1", dim))
+        self.weight = nn.Parameter(torch.eye(dim, **placement(device, dtype)))
 
     def forward(self) -> Tensor:
         """Return the matrix, (dim, dim)."""
         return self.weight
 
+    @typed_arguments
     @torch.no_grad()
     def start(
         self, *, size: float, noise: float = 0.0, skew: float | None = None, generator: torch.Generator | None = None
@@ -178,10 +190,21 @@ class FreeMatrix(nn.Module):
         twin.start(size=size, noise=noise, skew=skew, generator=generator)
         self.weight.copy_(twin())
 
+    @typed_arguments
     @torch.no_grad()
     def take(self, matrix: Tensor) -> None:
-        """Set it to `matrix`."""
-        self.weight.copy_(matrix)
+        """Set it to `matrix`, (dim, dim).
+
+        Raises:
+            ArgumentValueError: Another shape.
+        """
+        self.weight.copy_(_of_size(matrix, len(self.weight)))
+
+
+def _of_size(matrix: Tensor, dim: int) -> Tensor:
+    if as_square(matrix, "matrix").shape != (dim, dim):
+        raise ArgumentValueError(expected("matrix", f"shape ({dim}, {dim})", tuple(matrix.shape)))
+    return matrix
 
 
 def unit_lower_factors(symmetric: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,12 +8,13 @@ from typing import Any, get_args
 
 from transformers import PreTrainedConfig
 
+from tokendynamics.modules._arguments import check_shares, check_spreads
 from tokendynamics.modules._block import NORMS
 from tokendynamics.modules._constrained_attention import Form, Output, Scope, Start
-from tokendynamics.modules._network import check_choices, check_heads, check_shares, check_sizes, check_skew
+from tokendynamics.modules._network import check_choices, check_heads, check_sizes
 from tokendynamics.modules._regimes import REGIMES
 from tokendynamics.numerics._arguments import whole_numbers
-from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected, shown
 from tokendynamics.numerics._signatures import typed_arguments
 
 POSITIONS = ("learned", "sinusoidal", "rotary", "decoupled", "none")
@@ -93,7 +94,7 @@ class LanguageModelConfig(PreTrainedConfig):
         check_heads(hidden_size, num_attention_heads)
         _check_rotation(positions, rotary_width, hidden_size // num_attention_heads)
         check_shares(dropout=dropout)
-        check_skew(skew)
+        check_spreads(skew=skew)
         if intermediate_size < 0:
             raise ArgumentValueError(expected("intermediate_size", "an integer from 0", intermediate_size))
         self.vocab_size, self.hidden_size = vocab_size, hidden_size
@@ -121,6 +122,8 @@ def _check_rotation(positions: str, width: int | None, of_head: int) -> None:
 
 
 def _checked_cutoffs(cutoffs: Sequence[int], vocab_size: int) -> list[int]:
+    if not isinstance(cutoffs, list | tuple):
+        raise ArgumentTypeError(expected("cutoffs", "a list of whole numbers, or None", shown(cutoffs)))
     numbers = whole_numbers(cutoffs, "cutoffs")
     ends = [0, *numbers, vocab_size]
     if not numbers or any(before >= after for before, after in pairwise(ends)):

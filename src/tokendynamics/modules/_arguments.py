@@ -1,0 +1,43 @@
+"""What the arguments of trainable modules may be."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from tokendynamics.numerics._arguments import as_device
+from tokendynamics.numerics._errors import ArgumentValueError, expected
+
+_FORMATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+def placement(device: torch.device | str | None, dtype: torch.dtype | None) -> dict[str, Any]:
+    """Return where parameters are made, and in which number format, as PyTorch's modules take them.
+
+    Raises:
+        ArgumentTypeError, ArgumentValueError: No device of this machine (nor "meta", for parameters without values), or
+            a format without halves and thirds.
+
+    >>> placement("cpu", None)
+    {'device': device(type='cpu'), 'dtype': None}
+    """
+    if dtype is not None and dtype not in _FORMATS:
+        raise ArgumentValueError(expected("dtype", "None or one of " + ", ".join(map(str, _FORMATS)), dtype))
+    empty = isinstance(device, torch.device | str) and str(device) == "meta"
+    return {"device": device if device is None or empty else as_device(device, "device"), "dtype": dtype}
+
+
+def check_shares(**shares: float) -> None:
+    """Refuse a share, such as a dropout, outside 0 to below 1."""
+    for name, share in shares.items():
+        if not 0 <= share < 1:
+            raise ArgumentValueError(expected(name, "a share from 0 to below 1", share))
+
+
+def check_spreads(**spreads: float | None) -> None:
+    """Refuse a standard deviation that is negative or not finite; None stands for a default."""
+    for name, spread in spreads.items():
+        if spread is not None and not 0 <= spread < math.inf:
+            raise ArgumentValueError(expected(name, "a standard deviation from 0, or None", spread))
