@@ -112,6 +112,25 @@ def test_training_of_wide_layers_keeps_the_signs(dim):
     assert_signs(layer, "convergence")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("form", ["congruence", "solve"])
+@pytest.mark.parametrize("regime", list(SIGNED))
+@pytest.mark.parametrize("dim", [128, 410])
+def test_wide_layers_keep_the_signs_over_300_steps_and_run_as_they_are_built(dim, regime, form, precision):
+    """The lowest eigenvalues of a wide W are below what half precision tells from 0: they are those of a copy."""
+    layer = ConstrainedAttention(dim, HEADS[dim], regime, form=form, generator=torch.Generator().manual_seed(0))
+    losses = trained(layer, autocast=precision == "bfloat16")
+    assert np.mean(losses[-20:]) < 0.99 * np.mean(losses[:20])
+    exact = copy.deepcopy(layer).double()
+    assert_signs(exact, regime)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "bfloat16"):
+        running = built(layer)
+    for mine, theirs in zip(running, built(exact), strict=True):
+        error = np.linalg.norm(mine - theirs, 2) / np.linalg.norm(theirs, 2)
+        assert error < {"float32": 1e-4, "bfloat16": 0.02}[precision]
+
+
 def test_without_a_constraint_signs_are_what_they_are():
     for regime in ("baseline", "tied"):
         layer = ConstrainedAttention(16, 2, regime, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
