@@ -11,6 +11,7 @@ import pytest
 import xarray as xr
 
 from report.chromium import emulate, started
+from report.planted_study import full_study, planted_record
 from tokendynamics.diagnosis._convention import Convention
 from tokendynamics.diagnosis._deeper_found import Deeper
 from tokendynamics.diagnosis._finding import Finding
@@ -19,6 +20,7 @@ from tokendynamics.diagnosis._levers_found import Levers
 from tokendynamics.diagnosis._result import Diagnosis
 from tokendynamics.diagnosis._verdict import Verdict, Worst
 from tokendynamics.report import render_report
+from tokendynamics.training import Record
 
 HOSTILE = "<script>alert(1)</script></style>\"'&amp;\x00\x1b[31m\u202eevil\u2066 مرحبا 👩‍👩‍👧 \ufeff"
 SITES = ("attention", "feed_forward", "final_norm")
@@ -349,3 +351,18 @@ def defined_page() -> str:
     """The report of a model whose A exists, with friendly names."""
     found = synthetic(layers=6, heads=4, prompts=2, grouped=False)
     return render_report(replace(found, model=found.model | {"name": "friendly", "random_seed": 7}))
+
+
+@pytest.fixture(scope="session")
+def study_page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The page of a large study, written by its result."""
+    path = full_study().report(tmp_path_factory.mktemp("study") / "report.html")
+    return path.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def run_page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The page of a run, written by its record after that was stored."""
+    folder = tmp_path_factory.mktemp("run")
+    planted_record().save(folder)
+    return Record.open(folder).report(folder / "report.html").read_text(encoding="utf-8")

@@ -83,7 +83,7 @@ def surveyed() -> str:
     return render_circuits(landscape_report(survey("3.1", categories=3, positions=4, starts=1), MANIFEST, []))
 
 
-@pytest.fixture(params=["built", "examined", "learned", "surveyed"])
+@pytest.fixture(params=["built", "examined", "learned", "surveyed", "study_page", "run_page"])
 def page(request: pytest.FixtureRequest) -> str:
     given = request.getfixturevalue(request.param)
     return given if isinstance(given, str) else given[1]
@@ -155,7 +155,7 @@ def test_every_link_and_every_matrix_lead_to_something(page: str) -> None:
     identifiers = set(re.findall(r' id="([^"]+)"', page))
     assert set(re.findall(r'href="#([^"]+)"', page)) <= identifiers
     tables = re.findall(r'data-table="([^"]+)"', page)
-    assert tables
+    assert bool(tables) == ('class="circuits"' in page)
     assert set(tables) <= identifiers
 
 

@@ -299,14 +299,18 @@ def _labels(marks: Sequence[float]) -> dict[str, Any]:
 def log_ticks(low: float, high: float) -> list[float]:
     """Return powers of ten between `low` and `high`; with fewer than two decades, or than one, multiples of them, too.
 
-    >>> log_ticks(3.0, 2000.0), log_ticks(0.25, 0.45)
-    ([10.0, 100.0, 1000.0], [0.3, 0.4])
+    >>> log_ticks(3.0, 2000.0), log_ticks(0.25, 0.45), log_ticks(9.0, 19.0)
+    ([10.0, 100.0, 1000.0], [0.3, 0.4], [10.0, 12.0, 15.0])
     """
     decades = math.log10(high / low)
     multiples = (1, 2, 3, 4, 5, 6, 8) if decades < 0.8 else (1, 2, 5) if decades < 2 else (1,)
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    candidates = [float(f"{m}e{p}") for p in powers for m in multiples]
-    return [tick for tick in candidates if low <= tick <= high]
+
+    def between(multiples: tuple[float, ...]) -> list[float]:
+        return [tick for p in powers for m in multiples if low <= (tick := float(f"{m}e{p}")) <= high]
+
+    found = between(multiples)
+    return found if len(found) > 1 else between((1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8))
 
 
 def depth_axis(last: int, width: float = WIDE) -> alt.X:

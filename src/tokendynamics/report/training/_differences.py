@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import altair as alt
 
+from tokendynamics.numerics._printable import printable
 from tokendynamics.report.kit._figure import Figure, Table, cells, nothing
 from tokendynamics.report.kit._palette import AXIS, BLUE, INK, PAPER
 from tokendynamics.report.kit._svg import WIDE, Drawing, Key, draw_for_screens, inline
@@ -33,7 +34,9 @@ def differences(result: Study) -> Figure:
         ident=ident,
         question=_QUESTION,
         svg=draw_for_screens(
-            lambda width: _chart(shown, f"← {left}     Difference in {unit}     {right} →", width),
+            lambda width: _chart(
+                shown, f"← {left} · {f'difference in {unit} · ' if width >= WIDE else ''}{right} →", width
+            ),
             ident=ident,
             title=f"{_QUESTION} Paired differences in {unit}",
             description=f"{'; '.join(_described(pair) for pair in shown)}. The table below holds every difference.",
@@ -51,7 +54,11 @@ def differences(result: Study) -> Figure:
 
 def _described(pair: Comparison) -> str:
     least, most = signed(min(pair.differences)), signed(max(pair.differences))
-    return f"{pair.arm} − {pair.reference}: {plural(len(pair.seeds), 'seed')} from {least} to {most}, {pair.verdict}"
+    return f"{_name(pair)}: {plural(len(pair.seeds), 'seed')} from {least} to {most}, {pair.verdict}"
+
+
+def _name(pair: Comparison) -> str:
+    return printable(f"{pair.arm} − {pair.reference}")
 
 
 def _chart(pairs: Sequence[Comparison], title: str, width: float) -> Drawing:
@@ -61,10 +68,10 @@ def _chart(pairs: Sequence[Comparison], title: str, width: float) -> Drawing:
         for place, (seed, value) in enumerate(zip(pair.seeds, pair.differences, strict=True))
     ]
     means = [
-        {"x": pair.mean, "low": pair.low, "high": pair.high, "y": row + 0.5, "text": f"{pair.arm}: {_mean(pair)}"}
+        {"x": pair.mean, "low": pair.low, "high": pair.high, "y": row + 0.5, "text": f"{_name(pair)}: {_mean(pair)}"}
         for row, pair in enumerate(pairs)
     ]
-    y, names = _names([pair.arm for pair in pairs])
+    y, names = _names([printable(pair.arm) for pair in pairs])
     x = _axis(
         [each["x"] for each in seeds] + [end for each in means for end in (each["low"], each["high"])], title, width
     )

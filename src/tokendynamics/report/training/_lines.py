@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from tokendynamics.report.kit._curves import Column, Curve
+from tokendynamics.report.kit._curves import Column, Curve, Mark
 from tokendynamics.report.kit._figure import Given, Table, cells
 from tokendynamics.report.kit._text import number
 from tokendynamics.report.simulation._over_time import LOOKS
@@ -20,6 +20,7 @@ MOST_POINTS = 200
 
 _MARKED = 30
 """A line of at most so many points shows them."""
+_MARKS: tuple[Mark, ...] = ("disc", "ring", "triangle")
 _MOST_COLUMNS = 100
 
 
@@ -69,7 +70,7 @@ def curve(line: Line) -> Curve:
     """Return what is drawn of a line."""
     colour, dash = look(line.place)
     values, low, high = (None if each is None else each.tolist() for each in (line.values, line.low, line.high))
-    mark = "disc" if len(line.x) <= _MARKED else ""
+    mark = _MARKS[line.place % len(_MARKS)] if len(line.x) <= _MARKED else ""
     return Curve(line.name, line.x.tolist(), values or [], colour, low=low, high=high, dash=dash, mark=mark)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tokendynamics.report.kit._text import duration, moment, written
+from tokendynamics.report.kit._text import duration, moment, plural, written
 
 _LONGEST = 400
 """Letters of one entry; what is longer is in the record."""
@@ -26,8 +26,9 @@ def made(manifest: Mapping[str, Any], seconds: float | None = None) -> list[tupl
         manifest: See `tokendynamics.provenance`.
         seconds: How long it took; None for what the manifest says.
     """
-    facts = []
-    if "started" in manifest:
-        took = manifest.get("duration_seconds") if seconds is None else seconds
-        facts.append(("Made", f"{moment(manifest['started'])}, in {duration(took)}"))
+    facts, calls = [], manifest.get("runs") or [manifest]
+    if "started" in calls[0]:
+        took = sum(call.get("duration_seconds") or 0.0 for call in calls) if seconds is None else seconds
+        several = f", in {plural(len(calls), 'call')}" if len(calls) > 1 else ""
+        facts.append(("Made", f"{moment(calls[0]['started'])}, in {duration(took)}{several}"))
     return [*facts, *([("With", written(manifest["versions"]))] if manifest.get("versions") else [])]

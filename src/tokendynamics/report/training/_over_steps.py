@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from tokendynamics.report.kit._curves import Rule, curve_keys, curves_chart, time_axis
 from tokendynamics.report.kit._figure import Figure, nothing
 from tokendynamics.report.kit._svg import draw_for_screens
 from tokendynamics.report.training._lines import Line, columns, curve, described, table
 
 _HEIGHT = 260
+_ROOM = 1.02
+"""By how much an axis is longer than the last step, so that the mark there is whole."""
 
 
 def over_steps(
@@ -42,17 +42,17 @@ def over_steps(
     numbers = table(f"{axis} over steps", "Step", lines, ends)
     if not shown:
         return replace(nothing(ident, question, f"Nothing is drawn: there is no number. {caption}"), table=None)
-    places = np.concatenate([line.x for line in shown])
-    first, last = float(places.min()), float(places.max())
+    last = _ROOM * max(float(line.x.max()) for line in shown)
+    marked = [rule.value for rule in rules]
     curves, title = [curve(line) for line in shown], f"{axis} (log scale)" if log else axis
-    hovered = columns(shown, "step", first, last)
+    hovered = columns(shown, "step", 0.0, last)
     return Figure(
         ident=ident,
         question=question,
         svg=draw_for_screens(
             lambda width: curves_chart(
-                curves, x=time_axis(first, last, "Step", width=width), title=title, width=width, height=_HEIGHT,
-                log=log, rules=rules, columns=hovered,
+                curves, x=time_axis(0.0, last, "Step", width=width), title=title, width=width, height=_HEIGHT,
+                log=log, domain=(min(marked), max(marked)) if marked else None, rules=rules, columns=hovered,
             ),
             ident=ident,
             title=question,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -52,13 +53,14 @@ def measure_over_steps(record: Record) -> list[Figure]:
 
 def learning_rate(record: Record) -> Figure:
     """Draw the learning rate."""
-    recipe = record.experiment.recipe
+    recipe, rates = record.experiment.recipe, _line("learning rate", 0, record.history, "learning_rate")
     return over_steps(
         "learning-rate",
         "With which learning rate?",
-        "Learning rate",
-        f"Of matrices and vectors that no regime makes: a warm-up of {recipe.warmup:,} steps, then {recipe.schedule}.",
-        [_line("learning rate", 0, record.history, "learning_rate")],
+        "Learning rate × 10³",
+        f"Of the weights; what a regime is made of has multiples of it. A warm-up of {recipe.warmup:,} steps, then "
+        f"{recipe.schedule}.",
+        [replace(rates, values=1000 * rates.values)],
     )
 
 
@@ -76,7 +78,9 @@ def conditioning(record: Record) -> tuple[Figure, ...]:
             over_steps("conditions", "Do matrices become singular?", "Condition number", caption, conditions, log=True)
         )
     if any(line.drawn(log=False) for line in parts):
-        caption = "The lowest and the highest over the layers: V expands where all are above nought, contracts below."
+        caption = (
+            "The lowest and the highest over the layers. V expands where all are above nought, contracts where none is."
+        )
         question, axis = "On which side of nought are the eigenvalues of V?", "Re λ(V)"
         figures.append(over_steps("real-parts", question, axis, caption, parts, rules=(Rule(0.0, ""),)))
     return tuple(figures)
@@ -105,7 +109,7 @@ def _in_bins(steps: np.ndarray, values: np.ndarray) -> tuple[tuple[np.ndarray, n
     >>> _in_bins(np.arange(1.0, 5.0), np.arange(4.0))[1]
     1
     >>> (steps, values), together = _in_bins(np.arange(1.0, 402.0), np.ones(401))
-    >>> together, len(values), steps[-1]
+    >>> together, len(values), float(steps[-1])
     (3, 134, 401.0)
     """
     together = max(1, math.ceil(len(values) / MOST_POINTS))

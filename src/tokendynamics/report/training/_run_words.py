@@ -60,14 +60,10 @@ def findings(record: Record) -> list[str]:
 
 def _splits(record: Record) -> list[str]:
     name = measure_of(record)
-    found = [value(record.measures.get(split, {}).get(name)) for split in ("validation", "test")]
-    if not all(map(math.isfinite, found)):
+    found = value(record.measures.get("validation", {}).get(name))
+    if not math.isfinite(found):
         return []
-    validation, test = (number(each, 4) for each in found)
-    what = in_words(name)
-    return [
-        f"On the validation split, which recipes are chosen on, it has {validation} {what}, on the test split {test}."
-    ]
+    return [f"On the validation split, which recipes are chosen on, it has {number(found, 4)} {in_words(name)}."]
 
 
 def _averaged(record: Record) -> list[str]:

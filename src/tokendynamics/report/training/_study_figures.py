@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from tokendynamics.numerics._intervals import student_quantile
+from tokendynamics.numerics._printable import printable
 from tokendynamics.report.kit._curves import Rule
 from tokendynamics.report.kit._figure import Figure
 from tokendynamics.report.training._lines import Line, thinned
@@ -52,12 +53,12 @@ def validation(result: Study) -> tuple[Figure, ...]:
     better = "below" if result.lower_is_better else "above"
     apart = over_steps(
         "validation-differences",
-        f"When do arms part from {result.reference}?",
+        f"When do arms part from {printable(result.reference)}?",
         f"Difference in {unit}",
         f"On the validation split, seed by seed, over seeds that both arms finished. {band} An arm is better {better} "
         "nought. Many steps are looked at: an interval that leaves out nought at some of them is no verdict.",
         [differences[arm] for arm in places if arm != result.reference],
-        rules=(Rule(0.0, result.reference, "right"),),
+        rules=(Rule(0.0, printable(result.reference), "right"),),
     )
     return together, apart
 
@@ -93,7 +94,7 @@ def _mean_line(name: str, place: int, x: np.ndarray, values: np.ndarray, confide
     there = np.isfinite(values)
     at = np.flatnonzero(there.any(axis=0))
     found = np.array([_interval(values[there[:, column], column], confidence) for column in at]).reshape(-1, 3)
-    return thinned(Line(name, place, x[at], *found.T))
+    return thinned(Line(printable(name), place, x[at], *found.T))
 
 
 def _interval(values: np.ndarray, confidence: float) -> tuple[float, float, float]:
@@ -108,4 +109,4 @@ def _interval(values: np.ndarray, confidence: float) -> tuple[float, float, floa
 def _median_line(name: str, place: int, x: np.ndarray, values: np.ndarray) -> Line:
     at = np.flatnonzero(np.isfinite(values).any(axis=0))
     found = [function(values[:, at], axis=0) for function in (np.nanmedian, np.nanmin, np.nanmax)]
-    return Line(name, place, x[at], *found)
+    return Line(printable(name), place, x[at], *found)

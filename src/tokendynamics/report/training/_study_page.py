@@ -92,7 +92,7 @@ def _sections(result: Study) -> list[Section]:
     lost, tuned = unfinished_table(result), "tuning" in result.dataset
     claims = [Section("claims", "What becomes of the claims?", tables=(claims_table(result),))] if result.claims else []
     rates = (
-        [Section("tuning", "Which learning rates?", tuple(at_an_end(result)), figures=(tuning(result),))]
+        [Section("tuning", "Was every arm tuned well enough?", tuple(at_an_end(result)), figures=(tuning(result),))]
         if tuned
         else []
     )
@@ -103,7 +103,7 @@ def _sections(result: Study) -> list[Section]:
         ),
         *claims,
         Section("arms", "How good is each arm?", tables=(arms_table(result),)),
-        Section("course", "How did they learn?", figures=validation(result)),
+        Section("course", "How does each arm learn?", figures=validation(result)),
         Section("layers", "Where do their tokens go?", figures=layers(result)),
         *rates,
         Section("ends", "How did the runs end?", (how_many_finished(result),), tables=() if lost is None else (lost,)),

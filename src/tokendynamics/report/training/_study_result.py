@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import xarray as xr
 
+from tokendynamics.numerics._printable import printable
 from tokendynamics.training._record import FINISHED
 
 
+@runtime_checkable
 class Arm(Protocol):
     """One arm by itself, see `tokendynamics.sweeps.study.Arm`."""
 
@@ -30,6 +32,7 @@ class Arm(Protocol):
     def high(self) -> float | None: ...
 
 
+@runtime_checkable
 class Comparison(Protocol):
     """An arm beside another one, see `tokendynamics.sweeps.study.Comparison`."""
 
@@ -59,6 +62,7 @@ class Comparison(Protocol):
     def needed(self) -> int | None: ...
 
 
+@runtime_checkable
 class Claim(Protocol):
     """That one arm is better than another one, see `tokendynamics.sweeps.study.Claim`."""
 
@@ -70,6 +74,7 @@ class Claim(Protocol):
     def difference(self) -> float | None: ...
 
 
+@runtime_checkable
 class TestedClaim(Protocol):
     """What becomes of a claim, see `tokendynamics.sweeps.study.TestedClaim`."""
 
@@ -87,6 +92,7 @@ class TestedClaim(Protocol):
     def tests(self) -> int: ...
 
 
+@runtime_checkable
 class Study(Protocol):
     """What a study found, see `tokendynamics.sweeps.study.StudyResult`, which says what is in the dataset."""
 
@@ -120,7 +126,7 @@ class Study(Protocol):
 
 def unit_of(result: Study) -> str:
     """Return the measure as it is read, such as "bits per byte"."""
-    return result.measure.replace("_", " ")
+    return printable(result.measure).replace("_", " ")
 
 
 def percent_of(result: Study) -> str:

@@ -122,13 +122,25 @@ def _separated(pair: Comparison, result: Study) -> str:
 
 
 def _not_separated(pairs: Sequence[Comparison], result: Study) -> list[str]:
-    if not pairs:
-        return []
-    seen = sorted(each.detectable for each in pairs if each.detectable is not None)
-    span = number(seen[0]) if seen[0] == seen[-1] else f"{number(seen[0])} to {number(seen[-1])}, arm by arm,"
+    """Say what could have been seen, or that there is nothing between two arms on any seed."""
+    same = [
+        f"{each.arm} has the measure of {each.reference} on every seed: not separated."
+        for each in pairs
+        if not any(each.differences)
+    ]
+    others = [each for each in pairs if any(each.differences)]
+    if not others:
+        return same
+    seen = sorted(
+        {number(each.detectable): each.detectable or 0.0 for each in others}.items(), key=lambda each: each[1]
+    )
+    (least, _), (most, _) = seen[0], seen[-1]
+    unit = unit_of(result)
+    what = f"a true difference of {least} {unit}" if least == most else f"true differences of {least} to {most} {unit}"
     return [
-        f"{_are([each.arm for each in pairs])} not separated from {result.reference}: with so few seeds and so much "
-        f"noise a true difference of {span} {unit_of(result)} would have been separated with a probability of 80 %."
+        f"{_are([each.arm for each in others])} not separated from {result.reference}: with as many seeds and as much "
+        f"noise {what} would have been separated with a probability of 80 %.",
+        *same,
     ]
 
 

@@ -10,12 +10,16 @@ from tokendynamics.report.kit._figure import Figure, Table, nothing
 from tokendynamics.report.kit._svg import WIDE, Specification, draw_for_screens, plain
 from tokendynamics.report.training._lines import Line, columns, curve, described, table
 
-STATES = {"full": "The networks themselves", "bare": "Their attention alone"}
+STATES = {"full": "The whole network", "bare": "Its attention alone"}
 """What of a network is looked at: the entries of a record's layers, with what each is called."""
 
 MEASURES = {
-    "norm": ("Do the tokens grow?", "Mean norm of a token"),
-    "distance": ("Do the tokens draw together?", "Mean distance of two tokens"),
+    "norm": ("Do the tokens grow?", "Mean norm", "Norm of a token, the mean over tokens,"),
+    "distance": (
+        "Do the tokens draw together?",
+        "Mean distance",
+        "Distance of two tokens of a sequence, the mean over pairs,",
+    ),
 }
 
 _HEIGHT = 240
@@ -23,11 +27,11 @@ _BESIDE = 75
 """Of a second chart: its axis, and the gap before it."""
 
 _CAPTION = (
-    "After each layer, 0 being the embedding, on the test split. Left: the network, before its last norm. Right: the "
-    "same weights without norms and feed-forward parts, x ← x + attention(x), from the same embeddings. Each has an "
-    "axis of its own; both are logarithmic."
+    "{of} after each layer, on the test split. The whole network: before its last norm. Its attention alone: the same "
+    "weights without norms and feed-forward parts, x ← x + attention(x), from the same embeddings. Each has an axis of "
+    "its own."
 )
-_ALONE = "After each layer, 0 being the embedding, on the test split, on a logarithmic axis; only {what} was measured."
+_ONE = "{of} after each layer, on the test split; only this was measured: {what}."
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ def through_layers(measure: str, lines: Mapping[str, Sequence[Line]], band: Band
         lines: By a key of `STATES`, over layers.
         band: What their bands are.
     """
-    question, axis = MEASURES[measure]
+    question, axis, of = MEASURES[measure]
     ident = f"layers-{measure}"
     shown = {state: [line for line in lines.get(state, ()) if line.drawn(log=True)] for state in STATES}
     shown = {state: some for state, some in shown.items() if some}
@@ -59,7 +63,8 @@ def through_layers(measure: str, lines: Mapping[str, Sequence[Line]], band: Band
         return nothing(ident, question, f"Nothing is drawn: no {axis.lower()} above nought was measured.")
     first = next(iter(shown.values()))
     parts = [f"{STATES[state]}: {described(some)}" for state, some in shown.items()]
-    caption = _CAPTION if len(shown) == len(STATES) else _ALONE.format(what=STATES[next(iter(shown))].lower())
+    what = STATES[next(iter(shown))].lower()
+    caption = _CAPTION.format(of=of) if len(shown) == len(STATES) else _ONE.format(of=of, what=what)
     return Figure(
         ident=ident,
         question=question,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping
 
+import altair as alt
 import numpy as np
 
-from tokendynamics.report.kit._curves import Curve, curve_keys, curves_chart, time_axis
+from tokendynamics.numerics._printable import printable
+from tokendynamics.report.kit._curves import Curve, curve_keys, curves_chart
 from tokendynamics.report.kit._figure import Figure, Given, Table, cells, nothing
 from tokendynamics.report.kit._palette import INK
-from tokendynamics.report.kit._svg import Drawing, Key, draw_for_screens
+from tokendynamics.report.kit._svg import WIDE, Drawing, Key, draw_for_screens
 from tokendynamics.report.training._lines import Line, curve, described, look
 from tokendynamics.report.training._study_figures import places_of
 from tokendynamics.report.training._study_result import Study, unit_of
@@ -26,59 +29,62 @@ def tuning(result: Study) -> Figure:
     Args:
         result: What a study with tuning found.
     """
-    table, seeds = _table(result), result.dataset["tuning_seed"].values.tolist()
-    lines = _lines(result)
-    shown = [line for line in lines if line.drawn(log=False)]
-    if not shown:
-        return nothing("tuning", _QUESTION, "Nothing is drawn: no learning rate was finished on all seeds.")
-    keys = [*curve_keys([curve(line) for line in shown]), Key("one seed", "circle", INK), Key("chosen", "diamond", INK)]
+    lines, seeds = _lines(result), ", ".join(map(str, result.dataset["tuning_seed"].values))
+    if not lines:
+        return nothing("learning-rates", _QUESTION, "Nothing is drawn: no learning rate was finished on all seeds.")
+    keys = [
+        *curve_keys([curve(line) for line in lines.values()]),
+        Key("one seed", "circle", INK),
+        Key("chosen", "diamond", INK),
+    ]
     return Figure(
-        ident="tuning",
+        ident="learning-rates",
         question=_QUESTION,
         svg=draw_for_screens(
-            lambda width: _chart(result, shown, width),
-            ident="tuning",
+            lambda width: _chart(result, lines, width),
+            ident="learning-rates",
             title=f"{_QUESTION} {unit_of(result).capitalize()} over learning rates",
-            description=f"{described(shown)} The table below holds every run.",
+            description=f"{described(list(lines.values()))} The table below holds every run.",
             keys=keys,
         ),
-        caption=f"On the validation split at the end of training. Line: mean over the seeds {_listed(seeds)} where all "
+        caption=f"On the validation split at the end of training. Line: mean over the seeds {seeds} where all "
         "finished; rings: each of them; diamond: chosen.",
-        table=table,
+        table=_table(result),
     )
 
 
-def _listed(seeds: Sequence[int]) -> str:
-    return ", ".join(map(str, seeds))
-
-
-def _lines(result: Study) -> list[Line]:
+def _lines(result: Study) -> dict[str, Line]:
+    """Return the means of each arm that has any."""
     rates = result.dataset["rate"].values.astype(np.float64)
     order = np.argsort(rates)
     means = result.dataset["tuning"].mean("tuning_seed", skipna=False)
-    return [
-        Line(arm, place, rates[order], means.sel(arm=arm).values[order]) for arm, place in places_of(result).items()
-    ]
+    lines = {
+        arm: Line(printable(arm), place, rates[order], means.sel(arm=arm).values[order])
+        for arm, place in places_of(result).items()
+    }
+    return {arm: line for arm, line in lines.items() if line.drawn(log=False)}
 
 
-def _chart(result: Study, lines: Sequence[Line], width: float) -> Drawing:
-    rates = lines[0].x
-    curves = []
-    for line in lines:
+def _chart(result: Study, lines: Mapping[str, Line], width: float) -> Drawing:
+    means, tried, chosen = [], [], []
+    for arm, line in lines.items():
         colour, dash = look(line.place)
-        curves.append(Curve(line.name, line.x.tolist(), line.values.tolist(), colour, dash=dash))
-    for line in lines:
-        tried = result.dataset["tuning"].sel(arm=line.name)
-        spread = [(float(rate), float(value)) for rate in line.x for value in tried.sel(rate=rate).values]
-        where, values = zip(*spread, strict=True)
-        curves.append(Curve("", where, values, look(line.place)[0], width=0, mark="ring"))
-    for line in lines:
-        at = line.x == float(result.dataset["learning_rate"].sel(arm=line.name))
-        curves.append(
-            Curve("", line.x[at].tolist(), line.values[at].tolist(), look(line.place)[0], width=0, mark="diamond")
+        each = result.dataset["tuning"].sel(arm=arm, rate=line.x).transpose("tuning_seed", "rate").values
+        at = line.x == float(result.dataset["learning_rate"].sel(arm=arm))
+        means.append(Curve(line.name, line.x.tolist(), line.values.tolist(), colour, dash=dash))
+        tried.append(
+            Curve("", np.tile(line.x, len(each)).tolist(), each.ravel().tolist(), colour, width=0, mark="ring")
         )
-    x = time_axis(rates[0] / _MARGIN, rates[-1] * _MARGIN, "Learning rate (log scale)", log=True, width=width)
-    return curves_chart(curves, x=x, title=unit_of(result).capitalize(), width=width, height=_HEIGHT)
+        chosen.append(Curve("", line.x[at].tolist(), line.values[at].tolist(), colour, width=0, mark="diamond"))
+    x, title = _axis(next(iter(lines.values())).x, width), unit_of(result).capitalize()
+    return curves_chart([*means, *tried, *chosen], x=x, title=title, width=width, height=_HEIGHT)
+
+
+def _axis(rates: np.ndarray, width: float) -> alt.X:
+    """Return an axis that names the rates that were tried."""
+    scale = alt.Scale(type="log", domain=[rates[0] / _MARGIN, rates[-1] * _MARGIN], nice=False)
+    named = rates[:: math.ceil(len(rates) / (10 if width >= WIDE else 5))].tolist()
+    return alt.X("x:Q", scale=scale, axis=alt.Axis(title="Learning rate (log scale)", values=named, format="~g"))
 
 
 def _table(result: Study) -> Table:

@@ -1,0 +1,394 @@
+"""The pages of a run and of a study: each sentence in each of its ways, from numbers that are known."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html import unescape
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from report.planted_study import full_study, planted_record, planted_study
+from report.reading import close, figure_of, saved, table_of, value_of
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.report.kit._figure import Table
+from tokendynamics.report.training import _run_words as run_words
+from tokendynamics.report.training import render_run, render_study, write_study
+from tokendynamics.report.training._differences import differences
+from tokendynamics.report.training._run_figures import losses
+from tokendynamics.report.training._study_figures import validation
+from tokendynamics.report.training._study_tables import arms_table, claims_table, comparisons_table, unfinished_table
+from tokendynamics.report.training._study_words import answer, at_an_end, findings
+from tokendynamics.training import preset
+
+HOSTILE = "<script>alert(1)</script></style>\"'&amp;\x00\u202eevil"
+BASE = (2.0, 2.1, 2.2, 2.3, 2.4)
+T_4 = 2.7764451051977987
+"""The 97.5 % quantile of Student's t with four degrees of freedom, from tables."""
+
+
+def beside(*shifts: float, base: tuple[float, ...] = BASE) -> list[float]:
+    """Measures that differ from those of the reference by these."""
+    return [value + shift for value, shift in zip(base, shifts, strict=True)]
+
+
+def texts(table: Table | None) -> list[list[str]]:
+    assert table is not None
+    return [[cell.text for cell in row] for row in table.shown]
+
+
+NOISE = (-0.1, 0.1, -0.1, 0.1, 0.0)
+LOWER = (-0.010, -0.012, -0.014, -0.012, -0.012)
+HALF = T_4 * np.std(LOWER, ddof=1) / np.sqrt(5)
+ENDS = f"{0.012 - HALF:.3g} to {0.012 + HALF:.3g}"
+
+
+@pytest.mark.parametrize(
+    ("sign", "better", "word"),
+    [(1, "lower", "better"), (-1, "lower", "worse"), (1, "higher", "worse"), (-1, "higher", "better")],
+)
+def test_a_separated_arm_is_better_or_worse_by_its_measure_and_its_direction(sign: int, better: str, word: str) -> None:
+    result = planted_study({"baseline": BASE, "divergence": beside(*(sign * shift for shift in LOWER))}, better=better)
+    assert answer(result) == f"divergence is separated from baseline: it is {word}."
+    assert findings(result)[0] == (
+        f"divergence is {word} than baseline by 0.012 bits per byte (95 % interval {ENDS}, 5 paired seeds): separated."
+    )
+    assert f"{better} is better" in arms_table(result).caption
+    assert texts(comparisons_table(result))[0][6] == f"separated, {word}"
+
+
+@pytest.mark.parametrize(("better", "left", "right"), [("lower", "better", "worse"), ("higher", "worse", "better")])
+def test_the_drawing_of_seeds_says_which_side_is_the_better_one(better: str, left: str, right: str) -> None:
+    svg = differences(planted_study({"baseline": BASE, "divergence": beside(*NOISE)}, better=better)).svg
+    assert f"← {left} · difference in bits per byte · {right} →" in svg
+    assert f"← {left} · {right} →" in svg  # on a phone
+
+
+def test_what_is_not_separated_is_said_with_what_could_have_been() -> None:
+    values = {"baseline": BASE, "a": beside(*NOISE), "b": beside(*(2 * shift for shift in NOISE))}
+    result = planted_study(values)
+    assert answer(result) == "No arm is separated from baseline."
+    # Five pairs separate 1.682 standard deviations with a power of 80 % at an error of 5 %.
+    least, most = (1.682 * scale * np.std(NOISE, ddof=1) for scale in (1, 2))
+    assert findings(result)[0] == (
+        "a and b are not separated from baseline: with as many seeds and as much noise true differences of "
+        f"{least:.3g} to {most:.3g} bits per byte would have been separated with a probability of 80 %."
+    )
+    alone = planted_study({name: values[name] for name in ("baseline", "a")})
+    assert answer(alone) == "a is not separated from baseline."
+    assert findings(alone)[0] == (
+        "a is not separated from baseline: with as many seeds and as much noise a true difference of "
+        f"{least:.3g} bits per byte would have been separated with a probability of 80 %."
+    )
+
+
+def test_some_separated_arms_are_sorted_into_better_and_worse() -> None:
+    higher = tuple(-shift for shift in LOWER)
+    values = {"baseline": BASE, "good": beside(*LOWER), "bad": beside(*higher), "noisy": beside(*NOISE)}
+    result = planted_study(values)
+    assert answer(result) == "2 of 3 arms are separated from baseline: good is better; bad is worse."
+    assert [each.split(" (")[0] for each in findings(result)[:2]] == [
+        "good is better than baseline by 0.012 bits per byte",
+        "bad is worse than baseline by 0.012 bits per byte",
+    ]
+    one = planted_study({name: values[name] for name in ("baseline", "bad", "noisy")})
+    assert answer(one) == "1 of 2 arms is separated from baseline: bad is worse."
+    two = planted_study({"baseline": BASE, "one": beside(*LOWER), "other": beside(*LOWER)})
+    assert answer(two) == "2 of 2 arms are separated from baseline: one and other are better."
+
+
+def test_an_arm_that_is_the_reference_on_every_seed_is_called_that() -> None:
+    same, nearly = (planted_study({"baseline": BASE, "twin": beside(0, 0, 0, 0, last)}) for last in (0.0, 1e-3))
+    assert answer(same) == "twin is not separated from baseline."
+    assert findings(same)[0] == "twin has the measure of baseline on every seed: not separated."
+    assert texts(comparisons_table(same))[0][-1] == "over 100,000"
+    assert "has the measure of" not in findings(nearly)[0]
+
+
+def test_one_seed_has_no_interval_and_none_no_difference() -> None:
+    values = {"baseline": (2.0,), "divergence": (1.0,)}
+    one, none = planted_study(values), planted_study(values, ended={("divergence", 1): ("failed", "")})
+    for result in (one, none):
+        assert answer(result) == "Nothing can be decided: no arm shares two finished seeds with the reference."
+    assert findings(one)[0] == (
+        "divergence is undecided beside baseline: one seed was finished by both: one seed has no interval."
+    )
+    assert texts(comparisons_table(one)) == [
+        ["divergence − baseline", "1", "−1", *["undefined"] * 3, "undecided", "undefined", "undefined"]
+    ]
+    assert texts(arms_table(one))[0] == ["baseline", "1 of 1", "0.002", "2", "undefined", "undefined"]
+    assert findings(none)[0] == "divergence is undecided beside baseline: no seed was finished by both."
+    drawing = differences(none)
+    assert not drawing.svg
+    assert drawing.caption == "Nothing is drawn: no seed was finished by an arm and by the reference."
+
+
+def test_an_undecided_arm_beside_others_is_counted() -> None:
+    values = {"baseline": BASE, "noisy": beside(*NOISE), "lost": BASE}
+    ended = {("lost", seed): ("not finite", "why") for seed in (1, 2, 3, 4)}
+    assert answer(planted_study(values, ended=ended)) == "No arm is separated from baseline; 1 of 2 cannot be compared."
+
+
+def test_runs_that_did_not_finish_are_counted_and_listed() -> None:
+    values = {"baseline": BASE, "divergence": beside(*LOWER)}
+    whole = planted_study(values)
+    assert findings(whole)[-1] == "All 10 runs finished."
+    assert unfinished_table(whole) is None
+    ended = {
+        ("divergence", 2): ("not finite", "the loss"),
+        ("divergence", 4): ("failed", "RuntimeError"),
+        ("baseline", 5): ("failed", "killed"),
+    }
+    result = planted_study(values, ended=ended)
+    assert findings(result)[-1] == "3 of 10 runs did not finish: 2 failed, 1 not finite."
+    assert texts(unfinished_table(result)) == [
+        ["baseline", "5", "failed", "killed"],
+        ["divergence", "2", "not finite", "the loss"],
+        ["divergence", "4", "failed", "RuntimeError"],
+    ]
+    assert [row[1] for row in texts(arms_table(result))] == ["4 of 5", "3 of 5"]
+    assert texts(comparisons_table(result))[0][1] == "2"
+
+
+@pytest.mark.parametrize(
+    ("claim", "told"),
+    [
+        (("divergence", "baseline", None), "“divergence is better than baseline” holds"),
+        (("baseline", "divergence", None), "“baseline is better than divergence” does not hold"),
+        (("noisy", "baseline", None), "“noisy is better than baseline” cannot be decided at this size"),
+        (
+            ("divergence", "baseline", 0.5),
+            "“divergence is better than baseline by 0.5 bits per byte or more” does not hold",
+        ),
+    ],
+)
+def test_a_claim_has_its_verdict(claim: tuple[str, str, float | None], told: str) -> None:
+    values = {"baseline": BASE, "divergence": beside(*LOWER), "noisy": beside(*NOISE)}
+    alone = planted_study(values, claims=[claim])
+    assert f"Claim: {told}." in findings(alone)
+    ((first, verdict, *_),) = texts(claims_table(alone))
+    assert f"“{first}” {verdict}" == told
+    both = planted_study(values, claims=[claim, ("noisy", "divergence", None)])
+    assert any(each.startswith(f"Claims: {told}; “noisy is better than divergence”") for each in findings(both))
+    assert not any("laim" in each for each in findings(planted_study(values)))
+
+
+def test_a_learning_rate_at_an_end_of_the_grid_is_named() -> None:
+    values = {"baseline": BASE, "divergence": beside(*LOWER)}
+    inside = planted_study(values, chosen={"baseline": 0.001, "divergence": 0.002})
+    assert at_an_end(inside) == ["No learning rate that was chosen is at an end of the grid."]
+    edge = planted_study(values, chosen={"baseline": 0.0005, "divergence": 0.004})
+    assert at_an_end(edge) == [
+        "At an end of the grid is the learning rate of baseline (0.0005, the smallest) and divergence (0.004, the "
+        "largest): a better one may lie beyond."
+    ]
+    assert at_an_end(planted_study(values)) == []
+
+
+def test_bands_are_intervals_over_the_seeds_that_finished() -> None:
+    values = {"baseline": BASE, "divergence": beside(-0.3, -0.1, -0.2, -0.25, 5.0)}
+    together, apart = validation(planted_study(values, ended={("divergence", 5): ("not finite", "")}))
+    kept = np.array(values["divergence"][:4])
+    t_3 = 3.182446305284263
+    for figure, row, wanted in ((together, slice(4, 7), kept + 1.0), (apart, slice(1, 4), kept - BASE[:4])):
+        half = t_3 * wanted.std(ddof=1) / 2
+        assert close(texts(figure.table)[0][row], np.array([wanted.mean(), wanted.mean() - half, wanted.mean() + half]))
+        assert "Band: its 95 % t-interval" in figure.caption
+    assert "An arm is better below nought." in apart.caption
+    _, higher = validation(planted_study(values, better="higher"))
+    assert "An arm is better above nought." in higher.caption
+
+
+def test_a_band_of_one_seed_is_none() -> None:
+    together, _ = validation(planted_study({"baseline": (2.0,), "divergence": (1.0,)}))
+    assert texts(together.table)[0][1:4] == ["3", "undefined", "undefined"]
+    assert "fill-opacity" not in together.svg.split("<text")[0]
+
+
+def test_the_page_of_a_study_holds_what_is_counted_again(study_page: str) -> None:
+    result = full_study()
+    measures = result.dataset["measure"].values
+    for row, values in zip(section_table(study_page, "arms"), measures, strict=True):
+        known = values[np.isfinite(values)]
+        assert value_of(row[3]) == pytest.approx(known.mean(), rel=1e-3)
+        assert (value_of(row[4]) + value_of(row[5])) / 2 == pytest.approx(known.mean(), rel=1e-3)
+    for row, values in zip(section_table(study_page, "differences"), measures[1:], strict=True):
+        difference = (values - measures[0])[np.isfinite(values)]
+        assert int(row[1]) == len(difference)
+        assert value_of(row[2]) == pytest.approx(difference.mean(), rel=1e-3)
+        assert (value_of(row[3]) < 0 < value_of(row[4])) == row[6].startswith("not separated")
+    heads, *rows = saved(study_page, "seeds")
+    assert heads[:2] == ["Seed", "baseline"]
+    written = np.array([[float(cell) if cell else np.nan for cell in row] for row in rows])
+    np.testing.assert_allclose(written[:, 1:7], measures.T, rtol=1e-12)
+    np.testing.assert_allclose(written[:, 7:], (measures[1:] - measures[0]).T, rtol=0, atol=1e-12)
+
+
+def test_every_sentence_of_a_result_is_on_its_page(study_page: str) -> None:
+    result, page = full_study(), unescape(study_page)
+    assert f"<strong>{answer(result)}</strong>" in page
+    for said in (*findings(result), *result.sentences):
+        assert f"<li>{said}</li>" in page
+    assert at_an_end(result)[0] in page
+
+
+def test_layers_are_medians_with_the_extremes_of_the_seeds(study_page: str) -> None:
+    norms = full_study().dataset["token_norm"].sel(arm="divergence", state="bare").values
+    rows = table_of(study_page, "layers-norm")
+    heads = re.findall(r'<th scope="col">(.*?)</th>', figure_of(study_page, "layers-norm"))
+    at = heads.index("divergence, attention alone")
+    assert heads[at + 1 : at + 3] == ["divergence, attention alone, lowest", "divergence, attention alone, highest"]
+    for layer, row in enumerate(rows):
+        wanted = [np.median(norms[:, layer]), norms[:, layer].min(), norms[:, layer].max()]
+        assert close(row[at : at + 3], np.array(wanted))
+
+
+def test_an_arm_looks_the_same_in_every_figure(study_page: str) -> None:
+    looks = {}
+    for ident in ("validation", "layers-norm", "layers-distance", "learning-rates"):
+        keys = re.findall(r"<g transform[^>]*><line ([^>]*)/><text[^>]*>(\w+)</text>", figure_of(study_page, ident))
+        looks[ident] = {name: re.findall(r'(stroke|stroke-dasharray)="([^"]*)"', how) for how, name in keys}
+    assert len({str(look) for look in looks["validation"].values()}) == 6
+    assert all(each == looks["validation"] for each in looks.values())
+
+
+def test_the_page_says_which_learning_rate_was_chosen(study_page: str) -> None:
+    chosen = {row[0]: value_of(row[1]) for row in table_of(study_page, "learning-rates") if row[-1] == "chosen"}
+    rates = full_study().dataset["learning_rate"]
+    assert chosen == {str(arm): float(rates.sel(arm=arm)) for arm in rates["arm"].values}
+
+
+def test_the_page_of_a_large_study_is_small(study_page: str) -> None:
+    assert len(study_page.encode()) < 2_000_000
+    rows = table_of(study_page, "validation")
+    assert len(rows) == 200
+    assert [rows[0][0], rows[-1][0]] == ["100", "100,000"]
+
+
+def test_what_users_wrote_is_escaped() -> None:
+    values = {"baseline": BASE[:2], HOSTILE: beside(0.1, 0.2, base=BASE[:2])}
+    rates = {"baseline": 0.001, HOSTILE: 0.002}
+    claims = [(HOSTILE, "baseline", None)]
+    ended = {(HOSTILE, 1): ("failed", HOSTILE)}
+    study = planted_study(values, ended=ended, name=HOSTILE, text=HOSTILE, chosen=rates, claims=claims, measure=HOSTILE)
+    experiment = preset("bytes-small").changed(data=HOSTILE, regime=HOSTILE)
+    record = planted_record(notes=(HOSTILE,), experiment=experiment, manifest={"a": HOSTILE})
+    for page in (render_study(study, files=(f"{HOSTILE}.csv",)), render_run(record)):
+        assert "alert(1)</script>" not in page
+        assert "<script>alert" not in page
+        assert not re.search("[\x00\u202e]", page)
+        assert "‹U+202E›evil" in page
+
+
+def test_a_page_that_would_be_too_large_is_not_written(tmp_path: Path) -> None:
+    study = planted_study({"baseline": BASE[:2], "divergence": BASE[:2]}, steps=1, depth=1)
+    with pytest.raises(ArgumentValueError, match="max_bytes"):
+        write_study(study, tmp_path / "study.html", max_bytes=100)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_finished_says_what_it_reached(run_page: str) -> None:
+    record = planted_record()
+    assert run_words.answer(record) == "3.073 bits per byte on the test split, after 600 steps."
+    said = run_words.findings(record)
+    assert said[0] == "On the validation split, which recipes are chosen on, it has 3.044 bits per byte."
+    for each in said:
+        assert f"<li>{each}</li>" in unescape(run_page)
+    assert section_table(run_page, "measures") == [["validation", "2.11", "3.044"], ["test", "2.13", "3.073"]]
+    assert "4 layers × 4 heads × 64 dim, regime convergence, no remedy" in run_page
+    assert ["seed", "3"] in section_table(run_page, "experiment")
+    assert ["recipe.steps", "600"] in section_table(run_page, "experiment")
+
+
+def test_a_run_that_broke_off_names_the_likely_causes() -> None:
+    notes = ("the loss is not finite in step 37", "gradients are not clipped: try clip = 1.0")
+    record = planted_record(
+        status="not finite", steps=36, measures={}, layers={}, notes=notes, history=(), validation=()
+    )
+    assert run_words.answer(record) == "Not finite: the run ended after 36 of 600 steps."
+    assert run_words.findings(record) == ["The loss is not finite in step 37.", f"G{notes[1][1:]}."]
+    page = render_run(record)
+    assert "Nothing was measured: a run is measured when it has finished." in page
+    assert "Nothing is drawn: there is no number." in page
+    assert page.count("above nought was measured.</p>") == 2
+    assert 'id="conditioning"' not in page
+
+
+@pytest.mark.parametrize(
+    ("losses", "told"),
+    [
+        ((3.0, 2.5, 2.0), "The loss on the validation split is lowest at the last evaluation: 2 nats."),
+        ((3.0, 2.0, 2.5), "The loss on the validation split was lowest at step 200, 2 nats, and is 2.5 at step 300."),
+        ((3.0, 2.0, None), "The loss on the validation split is lowest at the last evaluation: 2 nats."),
+    ],
+)
+def test_whether_the_loss_was_lowest_at_the_end(losses: tuple[float | None, ...], told: str) -> None:
+    validation = [{"step": 100 * place, "loss": loss} for place, loss in enumerate(losses, start=1)]
+    assert told in run_words.findings(planted_record(validation=tuple(validation)))
+
+
+@pytest.mark.parametrize(("loss", "word"), [(1.9, "lower than"), (2.5, "higher than"), (2.13, "the same as")])
+def test_averaged_weights_are_held_against_the_last_ones(loss: float, word: str) -> None:
+    record = planted_record()
+    averaged = {"test, averaged": {"loss": loss, "bits_per_byte": 3.0}}
+    told = f"With averaged weights the loss on the test split is {loss:g} nats, {word} that of the last weights, 2.13."
+    assert told in run_words.findings(replace(record, measures={**record.measures, **averaged}))
+    assert "averaged" not in " ".join(run_words.findings(record))
+
+
+@pytest.mark.parametrize(
+    ("distances", "how"),
+    [
+        ((1.0, 1.5, 2.5), "it grows in every layer"),
+        ((1.0, 0.5, 0.25), "it shrinks in every layer"),
+        ((1.0, 0.5, 0.75), "not one way in every layer"),
+        ((1.0, 1.0, 0.75), "not one way in every layer"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("state", "whose"),
+    [("full", "In the network itself"), ("bare", "With the attention alone, without norms and feed-forward parts,")],
+)
+def test_what_layers_do_to_the_distance_of_tokens(distances: tuple, how: str, state: str, whose: str) -> None:
+    layers = {state: {"norm": [1.0, 1.0, 1.0], "distance": list(distances)}}
+    goes = f"goes from 1 at the embedding to {distances[-1]:g} after layer 2"
+    said = run_words.findings(planted_record(layers=layers))
+    assert said[-1] == f"{whose} the mean distance of two tokens {goes}: {how}."
+
+
+def test_the_curves_of_a_run_are_those_of_its_record(run_page: str) -> None:
+    record = planted_record()
+    heads, *rows = saved(run_page, "loss")
+    assert heads == ["Step", "training", "validation"]
+    by_step = {int(row[0]): row[1:] for row in rows}
+    for column, entries in enumerate((record.history, record.validation)):
+        assert [float(by_step[int(each["step"])][column]) for each in entries] == [each["loss"] for each in entries]
+    rates = [1000 * each["learning_rate"] for each in record.history]
+    np.testing.assert_allclose([float(row[1]) for row in saved(run_page, "learning-rate")[1:]], rates)
+    assert saved(run_page, "conditions")[:2] == [["Step", "Q", "A", "V"], ["100", "2.0", "10.0", "20.0"]]
+    assert saved(run_page, "real-parts")[1] == ["100", "-0.5", "-0.1"]
+    layers = saved(run_page, "layers-distance")
+    assert layers[0] == ["Layer", "this network, as it is", "this network, attention alone"]
+    assert [[float(cell) for cell in row[1:]] for row in layers[1:]] == [[1, 1], [1.5, 0.5], [2, 0.25], [2.5, 0.125]]
+
+
+def test_a_long_training_is_drawn_by_means_that_lose_no_step() -> None:
+    drawn = np.random.default_rng(0).random(1000)
+    history = tuple({"step": 10 * place, "loss": float(loss)} for place, loss in enumerate(drawn, start=1))
+    figure = losses(planted_record(history=history, validation=()))
+    assert figure.table is not None
+    shown = np.array([[float(cell.value or 0) for cell in row[:2]] for row in figure.table.rows])
+    np.testing.assert_allclose(shown[:, 1], drawn.reshape(200, 5).mean(axis=1))
+    assert shown[[0, -1], 0].tolist() == [50.0, 10_000.0]
+    assert "Training: the mean over the steps since the last point, 5 of these together." in figure.caption
+
+
+def section_table(page: str, ident: str) -> list[list[str]]:
+    """The texts of the rows of the first table that a section shows in full."""
+    part = page[page.index(f'<section id="{ident}"') :]
+    part = part[part.index('<div class="scroll wide"') :]
+    body = part[part.index("<tbody>") : part.index("</tbody>")]
+    rows = re.findall(r"<tr>(.*?)</tr>", body, re.DOTALL)
+    return [[unescape(cell) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row)] for row in rows]
