@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         spectra,
         sweeps,
         theorems,
+        training,
     )
     from tokendynamics.attention import AbsolutePositions, Attention, Periodic, RotaryPositions, Sinusoidal
     from tokendynamics.diagnosis import (
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from tokendynamics.spaces import Ellipsoid, Free, Sphere
     from tokendynamics.sweeps import sweep
     from tokendynamics.theorems import certify, check
+    from tokendynamics.training import Monitor
 
 _HOMES = {
     "attention": ("AbsolutePositions", "Attention", "Periodic", "RotaryPositions", "Sinusoidal"),
@@ -78,6 +80,7 @@ _HOMES = {
     "spaces": ("Ellipsoid", "Free", "Sphere"),
     "sweeps": ("sweep",),
     "theorems": ("certify", "check"),
+    "training": ("Monitor",),
 }
 _PACKAGES = (
     "attention",
@@ -90,14 +93,16 @@ _PACKAGES = (
     "spectra",
     "sweeps",
     "theorems",
+    "training",
 )
 
 __all__ = [
     "AbsolutePositions", "Attention", "Checkpoint", "Comparison", "Deeper", "Diagnosis", "Ellipsoid", "Flow", "Free",
-    "Levers", "Periodic", "RotaryPositions", "Sinusoidal", "Sphere", "Trajectory", "__version__", "attention",
+    "Levers", "Monitor", "Periodic", "RotaryPositions", "Sinusoidal", "Sphere", "Trajectory", "__version__", "attention",
     "attention_seen", "audit", "certify", "check", "circuits", "compare", "decode", "deeper", "diagnose", "events",
     "flow_of", "levers", "load", "logit_lens", "modules", "observables", "passes", "plots", "simulate", "spaces",
-    "specification", "spectra", "sweep", "sweeps", "theorems", "token_clusters", "token_paths", "trace", "what_if",
+    "specification", "spectra", "sweep", "sweeps", "theorems", "token_clusters", "token_paths", "trace",
+    "training", "what_if",
 ]  # fmt: skip
 
 
