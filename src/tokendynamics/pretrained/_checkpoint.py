@@ -34,6 +34,8 @@ from tokendynamics.pretrained._network import Network, evaluating
 from tokendynamics.pretrained._origin import Origin
 from tokendynamics.pretrained._other_libraries import refusing, silenced
 from tokendynamics.pretrained._packs import Pack, one_pack_of, packs_of
+from tokendynamics.pretrained._remedied_factors import with_columns
+from tokendynamics.pretrained._remedy_columns import columns_of
 from tokendynamics.pretrained._states import PackStates, SiteStates, StateWatch, collect_states, run
 from tokendynamics.pretrained._streaming import StreamedNetwork
 from tokendynamics.pretrained._variant import Variant
@@ -105,7 +107,9 @@ class Checkpoint(ChangedPasses):
         if index not in self._scales or self._network.live:
             self._scales[index] = verified_scale(tensors, seen, self.name, index + 1)
         norm = norm_of_block(self.layout, layout)
-        return attention_weights(tensors, self._scales[index], norm.kind, norm.eps)
+        found = attention_weights(tensors, self._scales[index], norm.kind, norm.eps)
+        columns = columns_of(block.get_submodule(layout.attention.module))
+        return found if columns is None else with_columns(found, columns, where)
 
     def iter_attention(self, layers: Iterable[int] | None = None) -> Iterator[AttentionWeights]:
         """Read the attention of several layers (all by default), one at a time; see `attention`."""

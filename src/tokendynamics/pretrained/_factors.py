@@ -149,7 +149,7 @@ def verified_scale(tensors: LayerTensors, seen: Seen, name: str, number: int) ->
     positional, named = _in_double(seen.arguments, x.device)
     given = next(each for each in (*positional, *named.values()) if isinstance(each, Tensor) and each.shape == shape)
     positional, named = with_state(x, given, positional, named)
-    with watching(module, lambda call: found.append(call.kept())), torch.no_grad(), silenced():
+    with watching(module, lambda call: found.append(call.kept()), of_w=True), torch.no_grad(), silenced():
         module(*positional, **named)
     if len(found) != 1:
         message = expected(where, "an attention that runs once", f"{len(found)} times")

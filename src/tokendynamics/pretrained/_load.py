@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -16,10 +17,14 @@ from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.pretrained._checkpoint import Checkpoint
 from tokendynamics.pretrained._dispatch import as_device_map, placement_of, without_hooks
+from tokendynamics.pretrained._fitting_columns import stored_columns
 from tokendynamics.pretrained._initialization import initial_laws
 from tokendynamics.pretrained._network import Network, dtype_of, empty_network, evaluating, half_of, shapes_of
 from tokendynamics.pretrained._origin import Origin
+from tokendynamics.pretrained._other_libraries import refusing, silenced
 from tokendynamics.pretrained._peft import with_adapter
+from tokendynamics.pretrained._remedied_attention import IN_CONFIGURATION, attach
+from tokendynamics.pretrained._remedy_columns import remedies_in
 from tokendynamics.pretrained._stored_names import ignored, stored_names
 from tokendynamics.pretrained._weights import TensorStore, Weights, check_finite_weights
 from tokendynamics.pretrained.discovery._discover import discover
@@ -134,6 +139,8 @@ def _of_files(
 ) -> Checkpoint:
     """Return the checkpoint of stored or drawn weights."""
     config = _config(found)
+    if isinstance(found, Stored) and hasattr(config, IN_CONFIGURATION):
+        return _with_remedy(found, tokenizer, dtype, device, half=half, stream=stream, device_map=spread)
     check_sizes(_of_half(config, half), found.name)
     whole = empty_network(config)
     prefix, network = half_of(whole, half, found.name)
@@ -165,6 +172,8 @@ def _live(
     if adapter is not None:
         part = with_adapter(part, as_path(str(adapter), "adapter"))
         origin.name = f"{name} with {Path(adapter).name}"
+    if remedies := remedies_in(part):
+        origin.name += f" with {remedies[0][1].words}"
     first = next(part.parameters(), None)
     if first is None:
         raise CheckpointError(expected("spec", "a network with weights", f"a {name} without any"))
@@ -182,6 +191,31 @@ def _live(
     config = getattr(part, "config", None)
     made = inputs or random_inputs(part)
     return Checkpoint(origin, Network(part, config, first.dtype, first.device, None, inputs=made), discovery)
+
+
+def _with_remedy(
+    found: Stored, tokenizer: Any | None, dtype: torch.dtype, device: torch.device, **further: Any
+) -> Checkpoint:
+    """Return the checkpoint of stored weights with a remedy: a live network, with its head, ready to be trained on."""
+    from transformers import AutoModelForCausalLM
+
+    for argument, value in further.items():
+        if value:
+            raise ArgumentValueError(expected(argument, f"None beside the remedy of {found.name}", shown(value)))
+
+    def refusal(words: str) -> CheckpointError:
+        return CheckpointError(expected(found.name, "a network that transformers loads", words))
+
+    with refusing(refusal), silenced():
+        options: dict[str, Any] = {"dtype": dtype, "local_files_only": True, "trust_remote_code": False}
+        model: Any = AutoModelForCausalLM.from_pretrained(found.folder, use_safetensors=True, **options)
+    origin = Origin(found.name, found.source, found.folder, None, tokenizer)
+    checkpoint = _live(model.to(device).eval(), origin, None, None, None)
+    attach(model, stored_columns(checkpoint, found.folder), found.name)
+    checkpoint.name += f" with {remedies_in(model)[0][1].words}"
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    checkpoint.architecture = replace(checkpoint.architecture, parameters=parameters)
+    return checkpoint
 
 
 def _of_half(config: Any, half: str | None) -> Any:

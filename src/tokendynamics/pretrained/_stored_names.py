@@ -65,7 +65,7 @@ def stored_names(whole: Any, stored: Mapping[str, Any], wanted: Mapping[str, Any
     by_pattern = {pattern: converter for converter in converters for pattern in converter.source_patterns}
     known, prefix = dict.fromkeys((*whole.state_dict(), *wanted)), whole.base_model_prefix
     found: dict[str, Source] = {}
-    for name in sorted(stored, key=_natural):
+    for name in sorted(stored, key=natural):
         target, pattern = rename_source_key(name, renamings, converters, prefix, _Present(known))
         if target not in known and name in known:
             target, pattern = name, None
@@ -113,7 +113,12 @@ def _tied(whole: Any, found: Mapping[str, Source], wanted: Mapping[str, Any]) ->
     return result
 
 
-def _natural(name: str) -> list[tuple[int, int, str]]:
+def natural(name: str) -> list[tuple[int, int, str]]:
+    """Return what sorts names with numbers in them as a reader would.
+
+    >>> sorted(["layers.10", "layers.9"], key=natural)
+    ['layers.9', 'layers.10']
+    """
     return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in re.split(r"(\d+)", name)]
 
 

@@ -79,7 +79,7 @@ class _Recorder:
             for module in self.names:
                 stack.callback(module.register_forward_pre_hook(self._before, with_kwargs=True).remove)
                 stack.callback(module.register_forward_hook(self._after, with_kwargs=True).remove)
-            stack.enter_context(watching(self.network, self._attention))
+            stack.enter_context(watching(self.network, self._attention, of_w=True))
             self.network(**inputs)
         return self.found
 

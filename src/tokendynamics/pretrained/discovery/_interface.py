@@ -15,7 +15,14 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
-_NAME = "tokendynamics"
+from tokendynamics.pretrained._remedy_columns import Ungrouped, columns_of
+
+WATCHED = "tokendynamics"
+"""The attention implementation under which a network is watched."""
+
+WITH_REMEDY = {"sdpa": "tokendynamics-remedy-sdpa", "eager": "tokendynamics-remedy-eager"}
+"""Those under which a network with a remedy runs, by the ones that they call."""
+
 _LARGEST_LOG = 600.0
 """Of a factor of logits: with more than this the largest logit alone counts, by any number that float64 tells apart."""
 
@@ -60,10 +67,11 @@ class AttentionCall:
 
 _log_factors: ContextVar[Callable[[], Tensor] | None] = ContextVar("_log_factors", default=None)
 _watcher: ContextVar[Callable[[AttentionCall], None] | None] = ContextVar("_watcher", default=None)
+_of_w: ContextVar[bool] = ContextVar("_of_w", default=False)
 
 
 @contextmanager
-def watching(network: nn.Module, watch: Callable[[AttentionCall], None]) -> Iterator[None]:
+def watching(network: nn.Module, watch: Callable[[AttentionCall], None], *, of_w: bool = False) -> Iterator[None]:
     """Give every attention of a network's forward passes inside the block to `watch`.
 
     The network's own plain implementation computes it, with its own mask, so that nothing else changes.
@@ -71,9 +79,14 @@ def watching(network: nn.Module, watch: Callable[[AttentionCall], None]) -> Iter
     Args:
         network: Its configurations choose the implementation; theirs is put back after.
         watch: Called with each attention, in the order in which they run.
+        of_w: Whether a remedy, which adds to the logits what is no product of queries and keys, is left out.
     """
-    with _shown(_configurations(network)), noticing(watch):
-        yield
+    token = _of_w.set(of_w)
+    try:
+        with _shown(configurations(network)), noticing(watch):
+            yield
+    finally:
+        _of_w.reset(token)
 
 
 @contextmanager
@@ -85,7 +98,8 @@ def showing(network: nn.Module) -> Iterator[None]:
     Args:
         network: Not to be in two such blocks at a time.
     """
-    with _shown([config for config in _configurations(network) if config._attn_implementation == "eager"]):
+    plain = ("eager", WITH_REMEDY["eager"])
+    with _shown([config for config in configurations(network) if config._attn_implementation in plain]):
         yield
 
 
@@ -99,7 +113,7 @@ def multiplied_logits(network: nn.Module, log_factors: Callable[[], Float[Tensor
     """
     token = _log_factors.set(log_factors)
     try:
-        with _shown(_configurations(network)):
+        with _shown(configurations(network)):
             yield
     finally:
         _log_factors.reset(token)
@@ -122,7 +136,7 @@ def _shown(configurations: list[Any]) -> Iterator[None]:
     chosen = [(config, config._attn_implementation) for config in configurations]
     try:
         for config, _ in chosen:
-            config._attn_implementation_internal = _NAME
+            config._attn_implementation_internal = WATCHED
         yield
     finally:
         for config, former in chosen:
@@ -134,11 +148,11 @@ def _register() -> None:
     from transformers.masking_utils import eager_mask
 
     # Without a mask function of the same name the models would drop their masks, and with them causality.
-    AttentionMaskInterface.register(_NAME, eager_mask)
-    AttentionInterface.register(_NAME, _attend)
+    AttentionMaskInterface.register(WATCHED, eager_mask)
+    AttentionInterface.register(WATCHED, _attend)
 
 
-def _configurations(network: nn.Module) -> list[Any]:
+def configurations(network: nn.Module) -> list[Any]:
     """Return every configuration that chooses an attention, each once."""
     found: dict[int, Any] = {}
     waiting = [module.config for module in network.modules() if hasattr(module, "config")]
@@ -153,9 +167,14 @@ def _configurations(network: nn.Module) -> list[Any]:
 def _attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None, **named: Any
 ) -> tuple[Tensor, Tensor]:
-    log_factors = _log_factors.get()
+    log_factors, columns, seen_by = _log_factors.get(), columns_of(module), module
+    if columns is not None and _of_w.get():
+        columns.drop()
+    elif columns is not None:
+        query, key, value, named["scaling"] = columns.extended(query, key, value, named.get("scaling"))
+        seen_by = Ungrouped(module)
     if log_factors is None:
-        output, weights = _plain(module)(module, query, key, value, attention_mask, **named)
+        output, weights = plain_attention(module)(seen_by, query, key, value, attention_mask, **named)
     else:
         output, weights = _attend_multiplied(query, key, value, attention_mask, log_factors(), named)
     watch = _watcher.get()
@@ -226,7 +245,7 @@ def _fused_call(
     )
 
 
-def _plain(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor]]:
+def plain_attention(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor]]:
     """Return the plain attention of the file that defines the module's class."""
     for kind in type(module).__mro__:
         found = getattr(sys.modules[kind.__module__], "eager_attention_forward", None)

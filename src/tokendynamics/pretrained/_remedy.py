@@ -1,0 +1,109 @@
+"""The remedy of `positional` 5.2 for a network that is trained already: ``W_li + λ A`` beside rotary positions."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import cast, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from tokendynamics.numerics._errors import ArgumentValueError, expected, shown
+from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.pretrained._fitting_columns import new_columns, stored_columns
+from tokendynamics.pretrained._load import load
+from tokendynamics.pretrained._remedied_attention import attach, check_implementation, detach
+from tokendynamics.pretrained._remedy_columns import Kind, LambdaColumns, remedies_in
+
+
+@typed_arguments
+def apply_remedy(model: nn.Module, kind: str | Path = "lambda-diagonal", *, start: float = 0.0) -> nn.Module:
+    """Add λI or λA to the query-key matrices of a pretrained network, ready for fine-tuning; the network is changed.
+
+    The logits of all heads of a layer together get ``x_l^T λA x_i``, λ ≤ 0 and A diagonal and positive, where x is what
+    queries and keys are projected from; head h of H has the h-th slice of ⌈dim/H⌉ features. At λ = 0, where training
+    starts by default, the output is the network's own to rounding, and the gradient of λ that from below.
+
+    Every attention gets a submodule `remedy`, whose parameters are the network's as well: ``λ = −|size|``, and for
+    "lambda-diagonal" ``A = diag(exp(log_diagonal))``. `save_pretrained` writes them with the others;
+    `tokendynamics.load` of that folder, or this function with it as `kind`, brings them back. The cache of a generation
+    keeps x beside the keys.
+
+    Args:
+        model: A causal network of transformers with rotary positions, with its language head or without.
+        kind: "lambda-identity", "lambda-diagonal", or the folder that a network with a remedy was saved in.
+        start: λ at the start of a new one, 0 or below.
+
+    Returns:
+        The network itself.
+
+    Raises:
+        ArgumentTypeError: No network.
+        ArgumentValueError: Another kind, a λ above 0, or a network that has a remedy.
+        CheckpointError: A network that the remedy is not for, layer and cause are named; a folder without one.
+
+    Source: `positional` 5.2 and Table 3.
+
+    >>> from transformers import AutoModelForCausalLM, LlamaConfig
+    >>> sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    >>> model = apply_remedy(AutoModelForCausalLM.from_config(LlamaConfig(vocab_size=50, **sizes)), start=-0.5)
+    >>> remedy_coefficients(model).shape, float(remedy_coefficients(model).mean())
+    (torch.Size([2, 32]), -0.5)
+    """
+    new = str(kind) in get_args(Kind)
+    if not new and not Path(kind).is_dir():
+        wanted = f"{', '.join(map(repr, get_args(Kind)))} or the folder of a network that has a remedy"
+        raise ArgumentValueError(expected("kind", wanted, shown(str(kind))))
+    if not -math.inf < start <= 0:
+        raise ArgumentValueError(expected("start", "a λ of 0 or below", start))
+    if remedies_in(model):
+        raise ArgumentValueError(
+            expected("model", "a network without a remedy", "one that has it", "remove_remedy first")
+        )
+    check_implementation(model)
+    checkpoint = load(model)
+    columns = new_columns(checkpoint, cast(Kind, str(kind)), start) if new else stored_columns(checkpoint, Path(kind))
+    attach(model, columns, checkpoint.name)
+    return model
+
+
+@typed_arguments
+def remove_remedy(model: nn.Module) -> nn.Module:
+    """Take the remedy off a network, and return it: it computes what its own weights say, bit for bit.
+
+    Raises:
+        ArgumentValueError: A network without a remedy.
+    """
+    _remedies(model)
+    detach(model)
+    return model
+
+
+@typed_arguments
+def remedy_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters of a network's remedy, for an optimizer's group with a learning rate of its own.
+
+    Raises:
+        ArgumentValueError: A network without a remedy.
+    """
+    return [parameter for columns in _remedies(model) for parameter in columns.parameters()]
+
+
+@typed_arguments
+@torch.no_grad()
+def remedy_coefficients(model: nn.Module) -> Float[Tensor, "layer dim"]:
+    """Return the diagonal of λI or λA in every layer.
+
+    Raises:
+        ArgumentValueError: A network without a remedy.
+    """
+    return torch.stack([columns.coefficients() for columns in _remedies(model)])
+
+
+def _remedies(model: nn.Module) -> list[LambdaColumns]:
+    found = [columns for _, columns in remedies_in(model)]
+    if not found:
+        raise ArgumentValueError(expected("model", "a network with a remedy", "one without", "see apply_remedy"))
+    return found
