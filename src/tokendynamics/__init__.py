@@ -98,10 +98,10 @@ _PACKAGES = (
 
 __all__ = [
     "AbsolutePositions", "Attention", "Checkpoint", "Comparison", "Deeper", "Diagnosis", "Ellipsoid", "Flow", "Free",
-    "Levers", "Monitor", "Periodic", "RotaryPositions", "Sinusoidal", "Sphere", "Trajectory", "__version__", "attention",
-    "attention_seen", "audit", "certify", "check", "circuits", "compare", "decode", "deeper", "diagnose", "events",
-    "flow_of", "levers", "load", "logit_lens", "modules", "observables", "passes", "plots", "simulate", "spaces",
-    "specification", "spectra", "sweep", "sweeps", "theorems", "token_clusters", "token_paths", "trace",
+    "Levers", "Monitor", "Periodic", "RotaryPositions", "Sinusoidal", "Sphere", "Trajectory", "__version__",
+    "attention", "attention_seen", "audit", "certify", "check", "circuits", "compare", "decode", "deeper", "diagnose",
+    "events", "flow_of", "levers", "load", "logit_lens", "modules", "observables", "passes", "plots", "simulate",
+    "spaces", "specification", "spectra", "sweep", "sweeps", "theorems", "token_clusters", "token_paths", "trace",
     "training", "what_if",
 ]  # fmt: skip
 
