@@ -47,7 +47,7 @@ if TYPE_CHECKING:
         what_if,
     )
     from tokendynamics.dynamics import Flow, Trajectory, events, simulate
-    from tokendynamics.pretrained import Checkpoint, load
+    from tokendynamics.pretrained import Checkpoint, apply_remedy, load
     from tokendynamics.spaces import Ellipsoid, Free, Sphere
     from tokendynamics.sweeps import sweep
     from tokendynamics.theorems import certify, check
@@ -76,7 +76,7 @@ _HOMES = {
         "what_if",
     ),
     "dynamics": ("Flow", "Trajectory", "events", "simulate"),
-    "pretrained": ("Checkpoint", "load"),
+    "pretrained": ("Checkpoint", "apply_remedy", "load"),
     "spaces": ("Ellipsoid", "Free", "Sphere"),
     "sweeps": ("sweep",),
     "theorems": ("certify", "check"),
@@ -99,10 +99,10 @@ _PACKAGES = (
 __all__ = [
     "AbsolutePositions", "Attention", "Checkpoint", "Comparison", "Deeper", "Diagnosis", "Ellipsoid", "Flow", "Free",
     "Levers", "Monitor", "Periodic", "RotaryPositions", "Sinusoidal", "Sphere", "Trajectory", "__version__",
-    "attention", "attention_seen", "audit", "certify", "check", "circuits", "compare", "decode", "deeper", "diagnose",
-    "events", "flow_of", "levers", "load", "logit_lens", "modules", "observables", "passes", "plots", "simulate",
-    "spaces", "specification", "spectra", "sweep", "sweeps", "theorems", "token_clusters", "token_paths", "trace",
-    "training", "what_if",
+    "apply_remedy", "attention", "attention_seen", "audit", "certify", "check", "circuits", "compare", "decode",
+    "deeper", "diagnose", "events", "flow_of", "levers", "load", "logit_lens", "modules", "observables", "passes",
+    "plots", "simulate", "spaces", "specification", "spectra", "sweep", "sweeps", "theorems", "token_clusters",
+    "token_paths", "trace", "training", "what_if",
 ]  # fmt: skip
 
 
