@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
+import dask.config
 from distributed import Client, Future, KilledWorker, as_completed
 
-from tokendynamics.sweeps._cluster import SchedulerError
+from tokendynamics.sweeps._cluster import SchedulerError, connected
 from tokendynamics.sweeps._versions import own_versions
 from tokendynamics.sweeps.study._plan import Run
 from tokendynamics.sweeps.study._process import run_process
@@ -16,6 +18,15 @@ from tokendynamics.sweeps.study._store import write_failure
 
 PROGRAM = ("-m", "tokendynamics.training")
 """What trains the folder that follows."""
+
+_DEAF = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
+
+
+@contextmanager
+def training_workers(scheduler: str | Client | None, workers: int | None) -> Iterator[Client]:
+    """Give a client as `connected` does; workers on this machine leave Ctrl-C to it, which ends their runs in order."""
+    with dask.config.set({"distributed.worker.preload": [_DEAF]}), connected(scheduler, workers) as client:
+        yield client
 
 
 def finished_runs(client: Client, place: Path, runs: Sequence[Run]) -> Iterator[Run]:

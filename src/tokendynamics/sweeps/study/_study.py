@@ -118,15 +118,14 @@ def _run(
     place: Path, report: Progress, scheduler: str | Client | None, workers: int | None, what: str, runs: Sequence[Run]
 ) -> None:
     """Train the runs that have not come to an end."""
-    from tokendynamics.sweeps._cluster import connected
-    from tokendynamics.sweeps.study._queue import finished_runs
+    from tokendynamics.sweeps.study._queue import finished_runs, training_workers
 
     waiting = [run for run in runs if not how_ended(place, run).settled]
     done = len(runs) - len(waiting)
     if runs:
         report(done, len(runs), what)
     if waiting:
-        with connected(scheduler, workers) as client:
+        with training_workers(scheduler, workers) as client:
             for _ in finished_runs(client, place, waiting):
                 done += 1
                 report(done, len(runs), what)
