@@ -82,9 +82,15 @@ def test_diagnose_reads_a_folder_with_its_tokenizer(tmp_path):
     assert (tmp_path / "found" / "report.html").is_file()
 
 
-def test_words_are_read_as_words(tmp_path):
-    model = saved(tmp_path, vocab_size=5)
-    word_tokenizer({"the": 0, "cat": 1, "sat": 2, "<eos>": 3, "<unk>": 4}).save_pretrained(tmp_path)
-    decoded = td.decode(td.load(tmp_path), "the cat\nstood", passes=(1,))
-    best = model(torch.tensor([[0, 1, 3, 4]])).logits[0].argmax(-1).tolist()
-    assert decoded["token_text"].values[0].tolist() == [["the", "cat", "sat", "<eos>", "<unk>"][word] for word in best]
+@pytest.mark.parametrize("head", [{}, {"cutoffs": [2]}, {"cutoffs": [1, 3], "tie_word_embeddings": True}], ids=str)
+def test_words_are_read_as_words_and_decoded_by_either_head(head, tmp_path):
+    model = saved(tmp_path, vocab_size=5, **head)
+    names = ["the", "<eos>", "cat", "<unk>", "sat"]
+    word_tokenizer({name: number for number, name in enumerate(names)}).save_pretrained(tmp_path)
+    network = td.load(tmp_path)
+    log_p = model(torch.tensor([[0, 2, 1, 3]])).logits[0].detach().double().log_softmax(-1)
+    decoded = td.decode(network, "the cat\nstood", passes=(1,))
+    assert decoded["token_text"].values[0].tolist() == [names[word] for word in log_p.argmax(-1).tolist()]
+    entropy = -(log_p.exp() * log_p).sum(-1).numpy()
+    np.testing.assert_allclose(decoded["prediction_entropy"].values[0], entropy, atol=1e-5)
+    assert td.logit_lens(network, "the cat sat")["read_text"].values.tolist() == ["the", "cat", "sat"]

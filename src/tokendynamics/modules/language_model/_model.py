@@ -11,6 +11,7 @@ from transformers.modeling_outputs import BaseModelOutput, CausalLMOutput
 
 from tokendynamics.modules._block import Block, drawn_apart
 from tokendynamics.modules._constrained_attention import ConstrainedAttention, Form, Output, Scope, Start
+from tokendynamics.modules._derived import at_least_float32
 from tokendynamics.modules._network import Network
 from tokendynamics.modules._positions import (
     DecoupledRotary,
@@ -174,7 +175,8 @@ class LanguageModel(_Pretrained, GenerationMixin):
             kept = wanted != _IGNORED
             return None, self.lm_head.nats(states[:, :-1].flatten(0, 1)[kept], wanted[kept]).mean()
         logits = self.lm_head(states)
-        loss = functional.cross_entropy(logits[:, :-1].flatten(0, 1).float(), wanted, ignore_index=_IGNORED)
+        before = at_least_float32(logits[:, :-1].flatten(0, 1))
+        loss = functional.cross_entropy(before, wanted, ignore_index=_IGNORED)
         return logits, loss
 
     def prepare_inputs_for_generation(  # pyright: ignore[reportIncompatibleMethodOverride]
