@@ -22,6 +22,7 @@ from bench import (
     growing,
     lanes,
     levers,
+    monitoring,
     passing,
     reading,
     reporting,
@@ -45,6 +46,7 @@ NETWORKS: dict[str, Callable[[], Iterable[Row]]] = {
     "reporting": reporting.run,
     "circuits": circuits.run,
     "teaching": teaching.run,
+    "monitoring": monitoring.run,
 }
 FLOWS: dict[str, Callable[[bool], Iterable[Row]]] = {
     "simulating": simulating.run,

@@ -6,11 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from tokendynamics.modules.language_model import LanguageModel, LanguageModelConfig
+from tokendynamics.training.monitor._looks import MEASURED, Look
+from tokendynamics.training.monitor._measures import DIMS
 
 WORDS = 61
 CONTEXT = 32
@@ -123,3 +126,17 @@ def drive_together(model: LanguageModel, steps: int, after: Callable[[nn.Module]
         (1 - torch.cosine_similarity(found, goals, dim=-1)).mean().backward()
         optimizer.step()
         after(model)
+
+
+DECIDING = ("share_common", "consensus_relative", "line_excess")
+_FURTHER: dict[str, int] = {"bound": 2, "component": 3}
+
+
+def look(step: int, *layers: tuple[float, float, float], half: float = np.nan) -> Look:
+    """A look with common share, κ' and line excess of each layer, every interval `half` to both sides; else noughts."""
+    numbers = np.array([(0.0, 0.0, 0.0), *layers]).T
+    values = {name: np.zeros((len(layers) + 1, *(_FURTHER[dim] for dim in dims[1:]))) for name, dims in DIMS.items()}
+    for name, line in zip(DECIDING, numbers, strict=True):
+        values[name] = line
+        values[f"{name}_interval"] = np.stack([line - half, line + half], axis=-1)
+    return Look(step, MEASURED, values)

@@ -12,22 +12,9 @@ from hypothesis import strategies as st
 
 from tokendynamics.diagnosis._layer_states import ANISOTROPIC, CONSENSUS, LINE_EXCESS, SPREAD, State, state_of
 from tokendynamics.training.monitor._changes import ROOM, changes_between, settled, states_in
-from tokendynamics.training.monitor._looks import MEASURED, Look
-from tokendynamics.training.monitor._measures import DIMS
+from tokendynamics.training.monitor._looks import Look
 from tokendynamics.training.monitor._series import Series
-
-_NAMES = ("share_common", "consensus_relative", "line_excess")
-_EXTRA: dict[str, int] = {"bound": 2, "component": 3}
-
-
-def look(step: int, *layers: tuple[float, float, float], half: float = np.nan) -> Look:
-    """Common share, κ' and line excess of each layer, every interval `half` to both sides."""
-    numbers = np.array([(0.0, 0.0, 0.0), *layers]).T
-    values = {name: np.zeros((len(layers) + 1, *(_EXTRA[dim] for dim in dims[1:]))) for name, dims in DIMS.items()}
-    for name, line in zip(_NAMES, numbers, strict=True):
-        values[name] = line
-        values[f"{name}_interval"] = np.stack([line - half, line + half], axis=-1)
-    return Look(step, MEASURED, values)
+from training.monitored import DECIDING, look
 
 
 def followed(kappas: list[float], half: float = np.nan) -> Series:
@@ -121,7 +108,7 @@ def test_the_line_has_the_number_that_tells_the_two_states_apart(former: str, no
     if "undetermined" in (former, now):
         assert change.text == start
         return
-    place = _NAMES.index(change.measure)
+    place = DECIDING.index(change.measure)
     before, after = _AT[former][place], _AT[now][place]
     word = {"share_common": "common share", "consensus_relative": "κ'", "line_excess": "line excess"}[change.measure]
     assert change.text == f"{start} ({word} {before:.2f} → {after:.2f})"

@@ -75,3 +75,9 @@ def test_an_adapter_of_peft_is_measured_with_its_network() -> None:
         assert monitor.status == "measured"
         found.append(monitor.dataset.update_ratio.values)
     assert not np.allclose(found[0], found[1], equal_nan=True)
+
+
+def test_weights_that_deepspeed_has_spread_are_known_by_their_mark() -> None:
+    model = gpt2()
+    vars(next(model.parameters()))["ds_id"] = 0
+    assert why_not_alone(model) == "its weights are spread over several processes"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -184,3 +185,12 @@ def test_loggers_and_writers_that_fail_are_one_line(tmp_path: Path, caplog: pyte
     assert told == ["the writer failed: no room either; training goes on", "Failing failed: no room; training goes on"]
     assert len(losses_of(run)) == 4
     assert monitor.dataset.sizes["step"] == 3
+
+
+@pytest.mark.parametrize(("best", "steps"), [(False, [4]), (True, [])])
+def test_the_last_look_is_not_at_weights_of_an_earlier_step(best: bool, steps: list[int]) -> None:
+    """What a Trainer loads at the end, its best checkpoint, is no network after the last step."""
+    monitor, state = Monitor(texts()), SimpleNamespace(global_step=4, is_world_process_zero=True)
+    for _ in range(2):
+        monitor.on_train_end(SimpleNamespace(load_best_model_at_end=best), state, None, model=gpt2())
+    assert monitor.dataset.step.values.tolist() == steps

@@ -3,6 +3,8 @@ leaves them apart; and each is called what it is."""
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -62,3 +64,15 @@ def test_a_training_that_leaves_tokens_apart_has_no_line(caplog: pytest.LogCaptu
     assert set(monitor.dataset.state.values[:, 1:].flat) == {"spread"}
     assert monitor.changes == _lines(caplog) == ()
     assert _verdict(model, texts(5)) == ["spread"] * 3
+
+
+def test_the_cost_is_what_later_looks_took_of_the_time_since_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that shows these times: the first look from 0 to 10, which finds the layout, and two of 1 and 2."""
+    shown = iter([0.0, 10.0, 19.0, 20.0, 28.0, 30.0])
+    monkeypatch.setattr("tokendynamics.training.monitor._monitor.perf_counter", lambda: next(shown))
+    monitor, model, found = Monitor(texts()), language_model(), []
+    for step in range(3):
+        monitor.measure(model, step)
+        found.append(monitor.cost)
+    assert math.isnan(found[0])
+    assert found[1:] == pytest.approx([1 / 10, 3 / 20])

@@ -210,13 +210,13 @@ def _told(line: xr.DataArray) -> str:
 
 def _extremes(values: xr.DataArray) -> str:
     """Return the lowest and the highest number of a map or a column, and where they are."""
-    if not bool(values.notnull().any()):
+    numbers, ends = values.values, []
+    if not np.isfinite(numbers).any():
         return "nothing is defined."
-    ends = []
-    for word, place in (("lowest", values.argmin(...)), ("highest", values.argmax(...))):
-        found = values.isel(place)
-        at = f"after layer {int(found.layer)}" + (f" at step {int(found.step)}" if "step" in values.dims else "")
-        ends.append(f"{word} {number(float(found))} {at}")
+    for word, found in (("lowest", np.nanargmin(numbers)), ("highest", np.nanargmax(numbers))):
+        *step, layer = np.unravel_index(found, numbers.shape)
+        at = f"after layer {values.layer.values[layer]}" + "".join(f" at step {values.step.values[n]}" for n in step)
+        ends.append(f"{word} {number(float(numbers.flat[found]))} {at}")
     return " and ".join(ends) + "."
 
 

@@ -1,0 +1,233 @@
+"""The page of a monitor: what it says of trainings whose course is known, and what its maps and curves hold."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from html import unescape
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from report.reading import close, figure_of, saved, table_of
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.report.training import render_monitor
+from tokendynamics.report.training._monitor_maps import MOST_LOOKS, Scale
+from tokendynamics.training import Monitor
+from tokendynamics.training.monitor._looks import Look
+from tokendynamics.training.monitor._series import Series
+from training.monitored import drive_together, language_model, look, of_one_topic_each
+
+SPREAD, TOGETHER, CONSENSUS = (0.1, 0.01, 0.0), (0.1, 0.3, 0.0), (0.1, 0.9, 0.0)
+MAPS = {"consensus-map": "consensus_relative", "cos2-map": "centred_cos2", "common-map": "share_common"}
+
+
+def series_of(*looks: Look, **facts: Any) -> Series:
+    found = Series({"model": "a network", "every": 500, **facts}, [["prompt 1", "one text"], ["prompt 2", "another"]])
+    for each in looks:
+        found.add(each)
+    return found
+
+
+def findings(page: str, part: str = '<ol class="findings">') -> list[str]:
+    listed = page[page.index(part) :]
+    return [unescape(one) for one in re.findall(r"<li>(.*?)</li>", listed[: listed.index("</ol>")])]
+
+
+def answer(page: str) -> str:
+    found = re.search(r'<p class="answer"><strong>(.*?)</strong>', page)
+    assert found is not None
+    return unescape(found[1])
+
+
+@pytest.fixture(scope="module")
+def monitor() -> Monitor:
+    """Of a training that drives the tokens of each text together."""
+    model, monitor = language_model(dropout=0.0, norms="none"), Monitor(of_one_topic_each(), every=10)
+    drive_together(model, 30, monitor.step)
+    return monitor
+
+
+@pytest.fixture(scope="module")
+def page(monitor: Monitor) -> str:
+    return render_monitor(monitor.series)
+
+
+def test_a_training_that_collapses_is_said_to(monitor: Monitor, page: str) -> None:
+    assert answer(page) == "Consensus"
+    said = findings(page)
+    assert said[0].startswith("At step 30 the state after the last layer is consensus: κ' 1.00 (0.9")
+    assert "at step 1, on 6 texts." in said[0]
+    assert said[-len(monitor.changes) :] == [line[0].upper() + line[1:] + "." for line in monitor.changes]
+    assert "of state in 4 looks from step 1 to step 30" in said[-len(monitor.changes) - 1]
+    assert "No layer changed" not in page
+
+
+def test_a_training_that_leaves_tokens_apart_is_said_to() -> None:
+    page = render_monitor(series_of(*(look(step, SPREAD, SPREAD) for step in (0, 500, 1000))))
+    assert answer(page) == "Spread"
+    assert findings(page) == [
+        "At step 1,000 the state after the last layer is spread: κ' 0.01, 0.01 at step 0, on 2 texts.",
+        "It is the same after each of the 2 layers.",
+        "No layer changed its state in 3 looks from step 0 to step 1,000.",
+    ]
+
+
+def test_what_differs_between_layers_is_said_the_worst_first() -> None:
+    looks = [look(0, SPREAD, SPREAD, SPREAD), look(500, TOGETHER, CONSENSUS, TOGETHER, half=0.05)]
+    assert findings(render_monitor(series_of(*looks))) == [
+        "At step 500 the state after the last layer is drawing together: κ' 0.30 (0.25 to 0.35), 0.01 at step 0, on 2 "
+        "texts.",
+        "Consensus after layer 2; drawing together after layers 1, 3.",
+        "There were 2 changes of state in 2 looks from step 0 to step 500:",
+        "Step 500: layers 1, 3 went from spread to drawing together (κ' 0.01 → 0.30).",
+        "Step 500: layer 2 went from spread to consensus (κ' 0.01 → 0.90).",
+    ]
+
+
+def test_states_that_are_not_finite_are_said_to_be_with_their_steps() -> None:
+    lost = [Look(step, "not finite at layer 2") for step in (1000, 1500)]
+    page = render_monitor(series_of(look(0, SPREAD, SPREAD), look(500, SPREAD, SPREAD), *lost))
+    assert answer(page) == "Not finite at layer 2"
+    assert findings(page)[0].startswith("At step 500 the state after the last layer is spread")
+    assert findings(page)[-1] == "From step 1,000 to step 1,500 there are no numbers: not finite at layer 2."
+    assert [row[1:] for row in table_of(page, "states-map")][-2:] == [["no numbers"] * 2] * 2
+    assert "no numbers" in figure_of(page, "states-map").split("<details>")[0]  # in the legend
+
+
+def test_nothing_measured_has_no_figures() -> None:
+    page = render_monitor(Series())
+    assert (answer(page), findings(page)) == ("Nothing was measured", [])
+    page = render_monitor(series_of(Look(0, "not measured: a network of one's own <b>")))
+    assert answer(page) == "Not measured: a network of one's own <b>"
+    assert findings(page) == ["At step 0 there are no numbers: not measured: a network of one's own <b>."]
+    assert "<figure" not in page
+    assert "<b>" not in page
+
+
+def test_one_look_says_nothing_of_changes_and_one_layer_nothing_of_others() -> None:
+    page = render_monitor(series_of(look(0, (0.1, np.nan, np.nan))))
+    assert answer(page) == "Undetermined"
+    assert findings(page) == [
+        "At step 0 the state after the last layer cannot be told, on 2 texts.",
+        "There is one look with numbers, at step 0: nothing can be said of changes.",
+    ]
+
+
+def test_what_changes_again_and_again_is_shown_in_part_and_kept_whole() -> None:
+    looks = [look(100 * place, CONSENSUS if place % 2 else SPREAD) for place in range(12)]
+    page = render_monitor(series_of(*looks))
+    first, more = findings(page), findings(page, '<ol class="findings details">')
+    assert "There were 11 changes of state in 12 looks from step 0 to step 1,100, of which the first 8 follow:" in first
+    assert [line.partition(":")[0] for line in more] == ["Step 900", "Step 1000", "Step 1100"]
+
+
+@pytest.mark.parametrize("ident", MAPS)
+def test_a_map_has_every_number_and_a_colour_for_each_class(ident: str, monitor: Monitor, page: str) -> None:
+    values, rows = monitor.dataset[MAPS[ident]], table_of(page, ident)
+    assert [int(row[0]) for row in rows] == monitor.dataset.step.values.tolist()
+    for row, line in zip(rows, values.values, strict=True):
+        assert close(row[1:], line)
+    kept = np.array([[float(each) for each in row[1:]] for row in saved(page, ident)[1:]])
+    np.testing.assert_allclose(kept, values.values, rtol=1e-12, atol=1e-15)
+
+
+def test_classes_begin_at_their_bounds() -> None:
+    scale = Scale((0.06, 0.2, 0.72))
+    names = [key.label for key in scale.keys]
+    assert names == ["below 0.06", "to 0.2", "to 0.72", "from 0.72"]
+    colours = [key.colour for key in scale.keys]
+    for value, place in ((-0.5, 0), (0.0599, 0), (0.06, 1), (0.1999, 1), (0.2, 2), (0.72, 3), (1.0, 3)):
+        assert scale.colour(value) == colours[place]
+    assert scale.colour(float("nan")) not in colours
+    assert len(set(colours)) == 4
+
+
+def test_the_strip_shows_the_states_that_sentences_speak_of(monitor: Monitor, page: str) -> None:
+    rows = table_of(page, "states-map")
+    assert [row[1:] for row in rows] == monitor.dataset.state_held.values[:, 1:].tolist()
+    words = re.findall(r"<text[^>]*>([^<]*)</text>", figure_of(page, "states-map").split("</svg>")[0])
+    begun = sum(len(change.layers) for change in monitor.series.changes) + 3  # those of the first look
+    assert len([word for word in words if word in ("⁘", "›‹", "●")]) == begun
+
+
+def test_curves_have_medians_and_ends_of_the_layers(monitor: Monitor, page: str) -> None:
+    table = monitor.dataset
+    heads, *rows = saved(page, "updates-over-steps")
+    part = table.update_ratio.sel(component="feed_forward").values[:, 1:]
+    wanted = {"": np.median(part, axis=1), ", lowest layer": part.min(axis=1), ", highest layer": part.max(axis=1)}
+    for end, values in wanted.items():
+        found = [float(row[heads.index(f"feed-forward part{end}")]) for row in rows]
+        np.testing.assert_allclose(found, values, rtol=1e-9)
+    heads, *rows = saved(page, "sinks-over-steps")
+    found = [float(row[heads.index("highest layer")]) for row in rows]
+    np.testing.assert_allclose(found, table.attention_sink_mass.values[:, 1:].max(axis=1), rtol=1e-9)
+    heads, *rows = saved(page, "consensus-over-steps")
+    low = [float(row[heads.index("after the last layer, low")]) for row in rows]
+    np.testing.assert_allclose(low, table.consensus_relative_interval.values[:, -1, 0], rtol=1e-9)
+
+
+def test_many_looks_have_sixty_columns_and_a_page_of_less_than_two_megabytes() -> None:
+    draw = np.random.default_rng(0)
+    looks = [look(500 * place, *draw.uniform(0, 1, (24, 3)).tolist(), half=0.1) for place in range(130)]
+    page = render_monitor(series_of(*looks))
+    rows = table_of(page, "consensus-map")
+    assert len(rows) == MOST_LOOKS
+    assert (rows[0][0], rows[-1][0]) == ("0", "64,500")
+    assert "Of 130 looks 60 have a column; the dataset has all." in page
+    assert len(page.encode()) < 2 * 2**20
+
+
+def test_foreign_text_is_escaped_and_made_visible(hostile: str) -> None:
+    found = series_of(look(0, SPREAD), look(1, CONSENSUS), Look(2, f"not measured: {hostile}"), model=hostile,
+                      tokenization=hostile)  # fmt: skip
+    found.texts[0] = [hostile, hostile]
+    page = render_monitor(found)
+    assert "<script>alert" not in page
+    assert not {"\x00", "\u202e", "\x1b"} & set(page)
+    assert "‹U+202E›evil" in page
+
+
+def test_nothing_can_be_requested_and_only_the_page_s_own_script_runs(page: str) -> None:
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)
+    assert policy is not None
+    for tag, directive in (("script", "script-src"), ("style", "style-src")):
+        (content,) = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert f"{directive} 'sha256-{digest}'" in unescape(policy[1])
+    assert not re.search(r"https?://|url\((?!#)|@import", page.replace("http://www.w3.org/2000/svg", ""))
+    assert not re.search(r'<[^>]+ (style|on\w+)="', page)
+
+
+def test_every_figure_is_described_and_every_link_leads_somewhere(page: str) -> None:
+    figures = re.findall(r'<figure id="([^"]+)">', page)
+    assert set(figures) == {"states-map", "consensus-over-steps", *MAPS, "updates-over-steps", "sinks-over-steps"}
+    for ident in figures:
+        content = figure_of(page, ident)
+        found = re.search(r"<svg.*?</svg>", content, re.DOTALL)
+        assert found is not None
+        root = ElementTree.fromstring(found[0])  # noqa: S314  # our own page
+        assert root.get("role") == "img"
+        texts = {child.get("id"): child.text or "" for child in root if child.get("id")}
+        assert texts[f"{ident}-title"]
+        assert re.search(r"\d", texts[f"{ident}-desc"])
+        assert re.search(r"<figcaption>.{40}", content)
+        assert "<table" in content
+    identifiers = re.findall(r' id="([^"]+)"', page)
+    assert len(identifiers) == len(set(identifiers))
+    assert set(re.findall(r'href="#([^"]+)"', page)) <= set(identifiers)
+
+
+def test_the_page_is_one_file_whole_or_not_at_all(monitor: Monitor, page: str, tmp_path: Path) -> None:
+    path = monitor.report(tmp_path / "a" / "seen.html")
+    assert path.read_text(encoding="utf-8") == page
+    assert "have a column" not in page
+    with pytest.raises(ArgumentValueError, match="max_bytes"):
+        Series().report(tmp_path / "small.html", max_bytes=100)
+    with pytest.raises(ArgumentValueError, match="path"):
+        Series().report(tmp_path)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["a"]
