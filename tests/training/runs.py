@@ -16,7 +16,13 @@ from tokendynamics.training import Experiment, Record, preset, train
 WORDS = ("once", "upon", "a", "time", "there", "was", "token", "that", "went", "its", "way", "and", "met", "another")
 CONTEXT = 16
 
-MODEL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+MODEL = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "output": "identity",
+}
 RECIPE = {"steps": 6, "batch": 2, "warmup": 2, "evaluate_every": 3, "save_every": 2, "log_every": 1}
 
 

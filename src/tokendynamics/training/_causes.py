@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tokendynamics.modules import REGIMES
 from tokendynamics.training._experiment import Experiment
 
 _ROSE = 0.5
@@ -30,24 +31,28 @@ def likely_causes(experiment: Experiment, history: Course, validation: Course) -
             f"{recipe.learning_rate:g} is likely too high; try half of it, or a warm-up above {recipe.warmup} steps"
         )
     found += _conditioned(experiment, validation)
+    if not found:
+        came = f"; the loss before was {losses[-1]:.3g}" if losses else ", and it came before the first logged loss"
+        found.append(f"nothing was seen to build up{came}: try half of the learning rate {recipe.learning_rate:g}")
     if recipe.precision == "fp16":
         found.append("fp16 holds no number above 65504: try bf16 or float32")
     if recipe.clip is None:
         found.append("gradients are not clipped: try clip = 1.0")
-    if not found:
-        came = f"; the loss before was {losses[-1]:.3g}" if losses else ", and it came before the first logged loss"
-        found.append(f"nothing was seen to build up{came}: try half of the learning rate {recipe.learning_rate:g}")
     return found
 
 
 def _conditioned(experiment: Experiment, validation: Course) -> list[str]:
     """Name matrices that are inverted and had become nearly singular."""
+    regime = REGIMES[experiment.model.get("regime", "baseline")]
+    inverted = {"Q": ("query_condition", regime.w), "A": ("contraction_condition", regime.a)}
     if experiment.model.get("form") != "solve" or not validation:
         return []
-    names = {"query_condition": "Q", "contraction_condition": "A"}
-    last = {matrix: validation[-1].get(name) or 0.0 for name, matrix in names.items()}
-    return [
-        f"{matrix} had a condition number of {value:.2g}, and form = 'solve' inverts it: 'congruence' inverts nothing"
-        for matrix, value in last.items()
-        if value > _SINGULAR
-    ]
+    found = []
+    for matrix, (name, constraint) in inverted.items():
+        value = validation[-1].get(name, 0.0)
+        if constraint is not None and (value is None or value > _SINGULAR):
+            number = "that is infinite" if value is None else f"of {value:.2g}"
+            found.append(
+                f"{matrix} had a condition number {number}, and form = 'solve' inverts it: 'congruence' inverts nothing"
+            )
+    return found

@@ -25,10 +25,10 @@ def network_of(experiment: Experiment, task: Task) -> PreTrainedModel:
     for name in experiment.model:
         if name in fitted:
             raise ArgumentValueError(expected("model", f"no {name}, which the data determine", experiment.model[name]))
-    built = configuration(**experiment.model, **fitted)
     unknown = [name for name in experiment.model if not _known(configuration, name)]
     if unknown:
         raise ArgumentValueError(expected("model", f"arguments of {configuration.__name__}", ", ".join(unknown)))
+    built = configuration(**experiment.model, **fitted)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(experiment.seed)
         return network(built)

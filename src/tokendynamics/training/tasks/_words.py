@@ -104,7 +104,7 @@ class _Lines:
         self._content = content
 
     def __iter__(self) -> Iterator[str]:
-        yield from io.TextIOWrapper(io.BytesIO(self._content), encoding="utf-8", errors="replace")
+        yield from io.TextIOWrapper(io.BytesIO(self._content.tobytes()), encoding="utf-8", errors="replace")
 
 
 def _vocabulary(lines: Iterable[str], least: int) -> list[str]:
