@@ -13,6 +13,7 @@ from tokendynamics.report.kit._text import count, number, written
 from tokendynamics.report.training._manifest import made, shortened
 from tokendynamics.report.training._run_figures import conditioning, layers, learning_rate, losses, measure_over_steps
 from tokendynamics.report.training._run_words import answer, findings, in_words, value
+from tokendynamics.report.training._through_layers import ATTENTION_ALONE
 from tokendynamics.training import Record
 
 _QUESTION = "how did the training go?"
@@ -127,7 +128,7 @@ _CONVENTIONS = (
         "Loss",
         "is the cross-entropy in nats; of the training, the mean over the steps since the last that was logged, with "
         "dropout and augmentation; of the validation and the test split, over all of it without them",
-        "the two would be of the same network on other data, and here they are not",
+        "the two curves could be held against each other point by point",
     ),
     Convention(
         "Splits",
@@ -135,12 +136,7 @@ _CONVENTIONS = (
         "measured once, after the last step",
         "a number that something was chosen by is better than the one on new data",
     ),
-    Convention(
-        "Attention alone",
-        "is x ← x + attention(x) from the same embeddings with the same weights, without norms, feed-forward parts and "
-        "what is dropped",
-        "norms hide growth and feed-forward parts bring distance back: what attention does could not be seen",
-    ),
+    ATTENTION_ALONE,
     Convention(
         "Conditioning",
         "is the worst over the layers: the largest condition number, and the range of the real parts of all "

@@ -16,6 +16,7 @@ from tokendynamics.report.training._study_figures import layers, validation
 from tokendynamics.report.training._study_result import Study, unit_of
 from tokendynamics.report.training._study_tables import arms_table, claims_table, comparisons_table, unfinished_table
 from tokendynamics.report.training._study_words import answer, at_an_end, findings, how_many_finished
+from tokendynamics.report.training._through_layers import ATTENTION_ALONE
 from tokendynamics.report.training._tuning import tuning
 
 _QUESTION = "which differences are more than chance?"
@@ -120,7 +121,7 @@ _CONVENTIONS = (
     Convention(
         "Intervals",
         "are t-intervals, those of a difference over the paired seeds; they suppose a normal spread, and "
-        "with few seeds nobody can tell whether they are",
+        "with few seeds nobody can tell whether it is",
         "a mean would look as sure over two seeds as over ten",
     ),
     Convention(
@@ -130,8 +131,8 @@ _CONVENTIONS = (
     ),
     Convention(
         "Claims",
-        "are tested together: the probability that any of the verdicts is wrong about a claim is that of one interval "
-        "(Holm, 1979)",
+        "are tested together: the probability that any of them is decided by chance alone is at most that of one "
+        "interval by itself (Holm, 1979)",
         "of twenty claims of arms that do not differ one would hold by chance",
     ),
     Convention(
@@ -146,6 +147,7 @@ _CONVENTIONS = (
         "split, which nothing is chosen by",
         "an arm that was tuned longer would look better than it is",
     ),
+    ATTENTION_ALONE,
     Convention(
         "Runs that did not finish",
         "are in no mean, and their seed is in no pair",

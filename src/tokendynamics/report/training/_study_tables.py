@@ -64,11 +64,12 @@ def claims_table(result: Study) -> Table:
         pair, claim = found.comparison, claimed(found, unit_of(result))
         size = "none claimed" if found.claim.difference is None else found.p_size
         rows.append(cells([claim, found.decision, pair.mean, pair.low, pair.high, found.p, size, pair.needed]))
-    tests = result.claims[0].tests if result.claims else 0
+    tests = result.claims[0].tests if result.claims else 1
+    corrected = f" corrected for {tests} tests (Holm)" if tests > 1 else ""
     columns = ("Claim", "Verdict", "Mean", "Low", "High", "p of no difference", "p of the claimed one", "Seeds needed")
     caption = (
         f"Differences of the two arms of each claim in {unit_of(result)}, the {percent_of(result)} t-interval by "
-        f"itself, and p-values corrected for {tests} tests (Holm)"
+        f"itself, and p-values{corrected}"
     )
     return Table(caption, columns, tuple(rows))
 

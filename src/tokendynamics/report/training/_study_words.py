@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tokendynamics.report.kit._text import count, number, plural
+from tokendynamics.report.kit._text import count, number, plural, signed
 from tokendynamics.report.training._study_result import Comparison, Study, TestedClaim, percent_of, unit_of
 from tokendynamics.training._record import FINISHED
 
@@ -45,7 +45,7 @@ def findings(result: Study) -> list[str]:
     """
     return [
         *(_separated(each, result) for each in _with(result.comparisons, SEPARATED)),
-        *_not_separated(_with(result.comparisons, NOT_SEPARATED), result),
+        *(_not_separated(each, result) for each in _with(result.comparisons, NOT_SEPARATED)),
         *(_undecided(each) for each in _with(result.comparisons, UNDECIDED)),
         *_claims(result.claims, unit_of(result)),
         how_many_finished(result),
@@ -114,34 +114,28 @@ def _are(names: Sequence[str]) -> str:
 def _separated(pair: Comparison, result: Study) -> str:
     """Say by how much: the interval is that of the difference without its sign, which the words have."""
     size, *ends = (abs(each) for each in (pair.mean, pair.low, pair.high) if each is not None)
-    low, high = sorted(ends)
     return (
         f"{pair.arm} is {_direction(pair)} than {pair.reference} by {number(size)} {unit_of(result)} "
-        f"({percent_of(result)} interval {number(low)} to {number(high)}, {len(pair.seeds)} paired seeds): separated."
+        f"({_interval(pair, sorted(ends), result)}): separated."
     )
 
 
-def _not_separated(pairs: Sequence[Comparison], result: Study) -> list[str]:
-    """Say what could have been seen, or that there is nothing between two arms on any seed."""
-    same = [
-        f"{each.arm} has the measure of {each.reference} on every seed: not separated."
-        for each in pairs
-        if not any(each.differences)
-    ]
-    others = [each for each in pairs if any(each.differences)]
-    if not others:
-        return same
-    seen = sorted(
-        {number(each.detectable): each.detectable or 0.0 for each in others}.items(), key=lambda each: each[1]
+def _not_separated(pair: Comparison, result: Study) -> str:
+    """Say what the difference is and what could have been seen, or that there is none on any seed."""
+    if not any(pair.differences):
+        return f"{pair.arm} has the measure of {pair.reference} on every seed: not separated."
+    unit, ends = unit_of(result), [each for each in (pair.low, pair.high) if each is not None]
+    told = (
+        f"{pair.arm} − {pair.reference} is {signed(pair.mean)} {unit} ({_interval(pair, ends, result)}): not separated"
     )
-    (least, _), (most, _) = seen[0], seen[-1]
-    unit = unit_of(result)
-    what = f"a true difference of {least} {unit}" if least == most else f"true differences of {least} to {most} {unit}"
-    return [
-        f"{_are([each.arm for each in others])} not separated from {result.reference}: with as many seeds and as much "
-        f"noise {what} would have been separated with a probability of 80 %.",
-        *same,
-    ]
+    return (
+        f"{told}; a true difference of {number(pair.detectable)} would have been separated with a probability of 80 %."
+    )
+
+
+def _interval(pair: Comparison, ends: Sequence[float], result: Study) -> str:
+    low, high = ends
+    return f"{percent_of(result)} interval {number(low)} to {number(high)}, {len(pair.seeds)} paired seeds"
 
 
 def _undecided(pair: Comparison) -> str:

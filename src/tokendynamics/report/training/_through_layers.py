@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tokendynamics.diagnosis._convention import Convention
 from tokendynamics.report.kit._curves import curve_keys, curves_chart
 from tokendynamics.report.kit._figure import Figure, Table, nothing
 from tokendynamics.report.kit._svg import WIDE, Specification, draw_for_screens, plain
@@ -21,6 +22,13 @@ MEASURES = {
         "Distance of two tokens of a sequence, the mean over pairs,",
     ),
 }
+
+ATTENTION_ALONE = Convention(
+    "Attention alone",
+    "is x ← x + attention(x) from the same embeddings with the same weights, without norms, feed-forward parts and "
+    "what is dropped",
+    "norms hide growth and feed-forward parts bring distance back: what attention does could not be seen",
+)
 
 _HEIGHT = 240
 _BESIDE = 75
