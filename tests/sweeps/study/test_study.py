@@ -8,12 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import xarray as xr
 from distributed import Client
 
 from sweeps.study.conftest import TUNED, TWO_ARMS, Planted, starts
 from tokendynamics.numerics._errors import ArgumentValueError
 from tokendynamics.sweeps._versions import own_versions
-from tokendynamics.sweeps.study import open_study, parse_plan, study
+from tokendynamics.sweeps.study import StudyResult, open_study, parse_plan, study
+from tokendynamics.training import PRESETS
 
 PLAN = parse_plan(TWO_ARMS, "two.toml")
 TUNED_PLAN = parse_plan(TUNED, "tuned.toml")
@@ -54,7 +56,7 @@ def test_the_dataset_has_what_the_records_have(store: Path, client: Client) -> N
     assert one["token_norm"].sel(state="full").values.tolist() == record["layers"]["full"]["norm"]
     assert one["token_distance"].sel(state="bare").values.tolist() == record["layers"]["bare"]["distance"]
     assert one["status"] == "finished"
-    assert found["learning_rate"].values.tolist() == [2e-3, 2e-3]
+    assert found["learning_rate"].values.tolist() == [PRESETS["bytes-small"].recipe.learning_rate] * 2
     assert record["experiment"]["seed"] == 3
     assert found.identical(open_study(store).dataset)
 
@@ -228,3 +230,26 @@ def test_a_run_s_folder_with_another_experiment_in_it_is_left_alone(store: Path,
     assert found["status"] == "failed"
     assert found["reason"] == "its folder is of another experiment (seed: 2 then, 1 now): remove it"
     assert starts(store)["runs/baseline/1"] == 1
+
+
+def test_files_hold_every_digit_and_the_dataset_gives_the_same_result(
+    store: Path, planted: Planted, client: Client, tmp_path: Path, undrawn: None
+) -> None:
+    planted(means={"divergence": 0.3})
+    result = study(PLAN, store, client)
+    paths = result.save(tmp_path / "out")
+    assert [path.name for path in paths] == [
+        "claims.csv", "comparisons.csv", "report.html", "runs.csv", "study.json", "study.zarr",
+    ]  # fmt: skip
+    (again,) = [StudyResult(xr.open_zarr(path, consolidated=False)) for path in paths if path.suffix == ".zarr"]
+    assert again.sentences == result.sentences
+    summary = json.loads((tmp_path / "out" / "study.json").read_text())
+    assert summary["comparisons"][0]["differences"] == list(result.comparisons[0].differences)
+    assert summary["claims"][0]["decision"] == "does not hold"
+    header, *rows = (tmp_path / "out" / "runs.csv").read_text().splitlines()
+    place = header.split(",").index("measure")
+    assert [float(row.split(",")[place]) for row in rows] == result.dataset["measure"].values.ravel().tolist()
+    (tmp_path / "out" / "runs.csv").write_text("mine")
+    with pytest.raises(ArgumentValueError, match=r"runs\.csv"):
+        result.save(tmp_path / "out")
+    result.save(tmp_path / "out", overwrite=True)
