@@ -127,6 +127,28 @@ def test_steps_only_rise(watched: Monitor) -> None:
         Monitor(texts()).measure("gpt2", 1)  # pyright: ignore[reportArgumentType]
 
 
+def test_a_loop_that_counts_from_below_what_was_measured_is_not_stopped() -> None:
+    monitor = Monitor(texts(), every=2)
+    monitor.measure(gpt2(), 3)
+    for _ in range(4):
+        monitor.step(gpt2())
+    assert monitor.dataset.step.values.tolist() == [3, 4]
+
+
+def test_states_that_do_not_fit_into_the_memory_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tokendynamics.numerics._resources.free_memory", lambda: 1000)
+    monitor = Monitor(texts())
+    monitor.step(gpt2())
+    assert monitor.status.startswith("not measured: texts: expected ")
+    assert "use fewer or shorter texts" in monitor.status
+
+
+def test_images_of_one_name_in_several_folders_are_different_texts(tmp_path: Path) -> None:
+    Monitor([tmp_path / "a" / "image.png", tmp_path / "b" / "image.png"])
+    with pytest.raises(ArgumentValueError, match="2 copies of one"):
+        Monitor([tmp_path / "image.png", tmp_path / "image.png"])
+
+
 def test_a_network_of_another_depth_is_told_and_not_mixed_in() -> None:
     monitor = Monitor(texts())
     monitor.measure(gpt2(), 1)

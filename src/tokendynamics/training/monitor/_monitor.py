@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeAlias
 
 import xarray as xr
 from torch import nn
@@ -17,17 +17,19 @@ from transformers import TrainerCallback
 
 from tokendynamics.diagnosis._trace import named_prompts
 from tokendynamics.numerics._arguments import as_count
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected, shown
+from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, CheckpointError, expected, shown
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.pretrained._other_libraries import in_short
 from tokendynamics.provenance._manifest import plain
 from tokendynamics.training.monitor._loggers import as_write, loggers, scalars
 from tokendynamics.training.monitor._looks import MEASURED, Look
-from tokendynamics.training.monitor._network import base_of, measures_here, unwrapped
+from tokendynamics.training.monitor._network import base_of, measures_here, unwrapped, why_not_alone
 from tokendynamics.training.monitor._probe import Probe
 from tokendynamics.training.monitor._series import Series
 
 _LOG = logging.getLogger("tokendynamics")
+
+Send: TypeAlias = Callable[[dict[str, float]], None]
 
 
 class Monitor(TrainerCallback):
@@ -86,8 +88,8 @@ class Monitor(TrainerCallback):
             model: As the loop has it.
         """
         self._calls += 1
-        if self._calls == 1 or self._calls % self.every == 0:
-            self.measure(model, self._calls)
+        if (self._calls == 1 or self._calls % self.every == 0) and self._calls >= self._next:
+            self._look(model, self._calls, self._tokenizer)
 
     @typed_arguments
     def measure(self, model: nn.Module, step: int) -> None:
@@ -100,8 +102,7 @@ class Monitor(TrainerCallback):
         Raises:
             ArgumentTypeError, ArgumentValueError: No network, or a step that is not later.
         """
-        as_count(step, "step", at_least=self.series.looks[-1].step + 1 if self.series.looks else 0)
-        self._look(model, step, self._tokenizer)
+        self._look(model, as_count(step, "step", at_least=self._next), self._tokenizer)
 
     @property
     def status(self) -> str:
@@ -189,8 +190,7 @@ class Monitor(TrainerCallback):
 
     def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Measure what came out, unless that is of another step."""
-        looks = self.series.looks
-        if not args.load_best_model_at_end and not (looks and looks[-1].step == state.global_step):
+        if state.global_step >= self._next and not args.load_best_model_at_end:
             self._watch(args, state, control, given)
 
     def _watch(self, args: Any, state: Any, control: Any, given: Mapping[str, Any]) -> None:
@@ -198,43 +198,53 @@ class Monitor(TrainerCallback):
             return
         processor = given.get("processing_class")
         tokenizer = getattr(processor, "tokenizer", processor) if self._tokenizer is None else self._tokenizer
-        look = self._look(given["model"], state.global_step, tokenizer)
-        if look is not None and look.values:
-            numbers = dict(scalars(look.values))
+
+        def send(numbers: dict[str, float]) -> None:
             for logger in loggers():
                 hand_over = partial(logger.on_log, args, state, control, logs=dict(numbers), **given)
                 self._guarded(type(logger).__name__, hand_over)
 
+        self._look(given["model"], state.global_step, tokenizer, send)
+
+    @property
+    def _next(self) -> int:
+        """The first step that a look may be at."""
+        return self.series.looks[-1].step + 1 if self.series.looks else 0
+
     @property
     def _key(self) -> str:
         """Name of this monitor's part of a checkpoint: numbers of other texts are not gone on with."""
-        words = json.dumps(plain(self._texts), default=repr)
-        return f"tokendynamics.Monitor {hashlib.sha256(words.encode()).hexdigest()[:12]}"
+        return f"tokendynamics.Monitor {hashlib.sha256(_written(self._texts).encode()).hexdigest()[:12]}"
 
-    def _look(self, model: nn.Module, step: int, tokenizer: Any) -> Look | None:
-        """Measure and take it in; None where this process, or this model, is not measured."""
+    def _look(self, model: nn.Module, step: int, tokenizer: Any, send: Send = lambda numbers: None) -> None:
+        """Measure and take it in, unless another process does, or this model cannot be read."""
         if model is self._unreadable or not measures_here():
-            return None
+            return
         try:
             probe = self._probe_of(model, tokenizer)
         except Exception as error:  # whatever a model of anybody's raises, its training goes on
             self._unreadable = model
-            return self._taken(Look(step, f"not measured: {in_short(error)}"))
+            self._take(Look(step, f"not measured: {in_short(error)}"))
+            return
         started = perf_counter()
         try:
             look = probe.look(step)
         except Exception as error:
             look = Look(step, f"not measured: {in_short(error)}")
-        self._taken(look)
+        self._take(look)
+        if look.values:
+            self._hand_over(dict(scalars(look.values)), step, send)
         self._count_time(started)
-        return look
 
     def _probe_of(self, model: nn.Module, tokenizer: Any) -> Probe:
         whole = unwrapped(model)
         network = base_of(whole)
         if self._probe is not None and self._probe.network is network:
             return self._probe
-        probe = Probe(network, type(whole).__name__, self._texts, tokenizer, self._inputs)
+        name = type(whole).__name__
+        if why := why_not_alone(model):
+            raise CheckpointError(expected(name, "a network that one process has whole", why))
+        probe = Probe(network, name, self._texts, tokenizer, self._inputs)
         depth, former = probe.facts["layers"], self.series.facts.get("layers")
         if former not in (None, depth):
             raise ArgumentValueError(expected("model", f"{former} layers, as before", depth))
@@ -243,17 +253,19 @@ class Monitor(TrainerCallback):
         self._probe = probe
         return probe
 
-    def _taken(self, look: Look) -> Look:
-        """Take a look in: lines for the log, numbers for the writer."""
+    def _take(self, look: Look) -> None:
+        """Take a look in, with its lines for the log."""
         former = self.series.status
         for change in self.series.add(look):
             _LOG.warning("%s", change.text)
         if look.status not in (MEASURED, former):
             _LOG.warning("step %d: %s; training goes on", look.step, look.status)
-        if self._write is not None:
-            for name, value in scalars(look.values) if look.values else ():
-                self._guarded("the writer", partial(self._write, name, value, look.step))
-        return look
+
+    def _hand_over(self, numbers: dict[str, float], step: int, send: Send) -> None:
+        if (write := self._write) is not None:
+            for name, value in numbers.items():
+                self._guarded("the writer", partial(write, name, value, step))
+        send(numbers)
 
     def _count_time(self, started: float) -> None:
         now = perf_counter()
@@ -273,11 +285,16 @@ class Monitor(TrainerCallback):
 
 
 def _several(texts: Any) -> dict[str, Any]:
-    """Return texts by name, of which no two are the same one."""
+    """Return texts by name, of which not all are one."""
     named = named_prompts(texts)
-    different = {json.dumps(plain(item), default=repr) for item in named.values()}
+    different = {_written(item) for item in named.values()}
     if len(different) < 2:
         came = "one" if len(named) == 1 else f"{len(named)} copies of one"
         advice = "what tokens share is told by comparing those of different texts"
         raise ArgumentValueError(expected("texts", "at least two different texts", came, advice))
     return named
+
+
+def _written(texts: Any) -> str:
+    """Return texts, in any form, as one text that tells them from others."""
+    return json.dumps(texts, default=lambda value: value.tolist() if hasattr(value, "tolist") else repr(value))

@@ -49,7 +49,7 @@ def why_not_alone(network: nn.Module) -> str:
     A pass that waits for processes which do not take part in it would hold the training up for ever.
 
     Args:
-        network: From `base_of`.
+        network: As the training loop has it.
     """
     if any(hasattr(parameter, "ds_id") for parameter in network.parameters()):  # of DeepSpeed, stage 3
         return "its weights are spread over several processes"

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from tokendynamics.diagnosis._prompt_trace import SINK_RATIO
-from tokendynamics.diagnosis._trace import _conventions, in_words
-from tokendynamics.numerics._errors import ArgumentValueError, CheckpointError, expected
+from tokendynamics.diagnosis._trace import _bytes_needed, _conventions, in_words
+from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.numerics._resources import check_fits
 from tokendynamics.pretrained import Checkpoint, load
 from tokendynamics.pretrained._inputs import prepared
 from tokendynamics.pretrained._network import without_cache
@@ -20,7 +21,7 @@ from tokendynamics.pretrained._states import PackStates, StateWatch
 from tokendynamics.pretrained.discovery._interface import showing
 from tokendynamics.training.monitor._looks import MEASURED, Look
 from tokendynamics.training.monitor._measures import measured, not_finite_at
-from tokendynamics.training.monitor._network import WithoutInferenceMode, undisturbed, why_not_alone
+from tokendynamics.training.monitor._network import WithoutInferenceMode, undisturbed
 
 _KEPT = ("tokenization", "sinks", "intervals")
 
@@ -38,17 +39,18 @@ class Probe:
         inputs: See `tokendynamics.load`.
 
     Raises:
-        TokenDynamicsError: The network, or a text, cannot be read.
+        TokenDynamicsError: The network, or a text, cannot be read, or all states are more than the memory.
     """
 
     def __init__(self, network: nn.Module, name: str, texts: Mapping[str, Any], tokenizer: Any, inputs: Any) -> None:
-        if why := why_not_alone(network):
-            raise CheckpointError(expected(name, "a network that one process has whole", why))
+        if tokenizer is None and any(isinstance(item, str) for item in texts.values()):
+            advice = "pass tokenizer=, or token ids as texts"
+            raise ArgumentValueError(expected("tokenizer", "one that turns texts into token ids", "none", advice))
         self.network = network
         with undisturbed(network):
             self._ckpt = load(network, tokenizer, inputs=inputs)
             given = [_within_context(self._ckpt, item, called) for called, item in texts.items()]
-            _check_different([arguments for arguments, _ in given])
+            _check(self._ckpt, [arguments for arguments, _ in given])
             self._packs = self._ckpt.packs([arguments for arguments, _ in given])
         self.texts = [[called, in_words(item)] for called, item in texts.items()]
         self.facts = _facts(self._ckpt, name, texts, sum(cut for _, cut in given))
@@ -89,13 +91,14 @@ def _within_context(ckpt: Checkpoint, item: Any, argument: str) -> tuple[dict[st
     return arguments, cut
 
 
-def _check_different(given: list[dict[str, Any]]) -> None:
-    """Refuse texts that are one text to the network."""
-    if all(
-        each.keys() == given[0].keys() and all(_equal(each[name], given[0][name]) for name in each) for each in given
-    ):
+def _check(ckpt: Checkpoint, given: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse texts that are one text to the network, and states that do not fit: those of all are there at once."""
+    first, *others = given
+    if all(each.keys() == first.keys() and all(_equal(each[name], first[name]) for name in each) for each in others):
         came = f"{len(given)} that begin alike, as far as the network reads them"
         raise ArgumentValueError(expected("texts", "at least two different texts", came))
+    lengths = [each["input_ids"].shape[-1] if "input_ids" in each else 0 for each in given]
+    check_fits(sum(_bytes_needed(ckpt, length) for length in lengths), "texts", "use fewer or shorter texts")
 
 
 def _equal(one: Any, other: Any) -> bool:
