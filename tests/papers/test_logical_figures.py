@@ -262,7 +262,8 @@ def test_what_is_drawn_of_the_weights_does_not_see_constants_in_blocks():
 def test_only_resumable_figures_are_given_a_folder(tmp_path: Path):
     names = {name for name, figure in FIGURES.items() if figure.resumable}
     repeated = {"asymptotic-fig6", "asymptotic-fig7", "asymptotic-fig8"}
-    assert names == {"logical-fig1", "logical-fig2", "logical-weights"} | repeated
+    studies = {f"positional-{figure}" for figure in ("table1", "table2", "table3", "fig3", "fig4", "fig6", "fig7")}
+    assert names == {"logical-fig1", "logical-fig2", "logical-weights"} | repeated | studies
     record = FIGURES["logical-2-18"].reproduce(quick=True, folder=tmp_path)
     assert record.quick == {}
     assert not list(tmp_path.iterdir())

@@ -35,7 +35,11 @@ from tokendynamics.papers.logical._learned import Size
 from tokendynamics.papers.positional import _fig1 as positional_fig1
 from tokendynamics.papers.positional import _fig2a as fig2a
 from tokendynamics.papers.positional import _fig2b as fig2b
+from tokendynamics.papers.positional import _fig3 as positional_fig3
+from tokendynamics.papers.positional import _fig4 as positional_fig4
 from tokendynamics.papers.positional import _fig5 as positional_fig5
+from tokendynamics.papers.positional import _fig6 as positional_fig6
+from tokendynamics.papers.positional import _fig7 as positional_fig7
 from tokendynamics.papers.positional import _fig8 as positional_fig8
 from tokendynamics.papers.positional import _fig9a as fig9a
 from tokendynamics.papers.positional import _fig9b as fig9b
@@ -44,6 +48,9 @@ from tokendynamics.papers.positional import _fig11 as fig11
 from tokendynamics.papers.positional import _remark_3_2 as remark_3_2
 from tokendynamics.papers.positional import _remark_3_5 as remark_3_5
 from tokendynamics.papers.positional import _remark_4_2 as remark_4_2
+from tokendynamics.papers.positional import _table1 as positional_table1
+from tokendynamics.papers.positional import _table2 as positional_table2
+from tokendynamics.papers.positional import _table3 as positional_table3
 from tokendynamics.papers.positional import _table7 as table7
 
 _HOW = ("folder", "progress", "threads")
@@ -130,6 +137,9 @@ class PaperFigure:
 _TOLD = {"progress": _told}
 _UNTRAINED = {"model": "random:distilgpt2:1"}
 _LEARNED = {"categories": 4, "positions": 8, "batch": 200, "steps": 10, "inner": 10, "seeds": 2}
+_SHORT = {"steps": 2, "seeds": 2}
+_TRAINED = {"seeds": (1, 2), "layers": 2, "steps": 4}
+_DEEP = {"seeds": (1,), "layers": 3, "steps": 4, "texts": 2, "tokens": 12, "draws": 2}
 
 FIGURES: Mapping[str, PaperFigure] = {
     "asymptotic-fig1": PaperFigure(fig1),
@@ -163,7 +173,14 @@ FIGURES: Mapping[str, PaperFigure] = {
     "positional-fig1": PaperFigure(positional_fig1),
     "positional-fig2a": PaperFigure(fig2a, quick={"systems": 8}),
     "positional-fig2b": PaperFigure(fig2b),
+    "positional-fig3": PaperFigure(positional_fig3, full=_TOLD, quick=_DEEP, resumable=True),
+    "positional-fig4": PaperFigure(positional_fig4, full=_TOLD, quick=_DEEP, resumable=True),
     "positional-fig5": PaperFigure(positional_fig5),
+    "positional-table1": PaperFigure(positional_table1, full=_TOLD, quick=_SHORT, resumable=True),
+    "positional-table2": PaperFigure(positional_table2, full=_TOLD, quick=_SHORT, resumable=True),
+    "positional-table3": PaperFigure(positional_table3, full=_TOLD, quick=_SHORT, resumable=True),
+    "positional-fig6": PaperFigure(positional_fig6, full=_TOLD, quick=_TRAINED, resumable=True),
+    "positional-fig7": PaperFigure(positional_fig7, full=_TOLD, quick=_TRAINED, resumable=True),
     "positional-fig8": PaperFigure(
         positional_fig8, full=_TOLD, quick={**_UNTRAINED, "texts": 2, "tokens": 20, "draws": 5}
     ),

@@ -219,7 +219,7 @@ def draw(record: Record) -> Figure:
     figure, panels = plots.panels(2, 2 * len(paths), width=plots.DOUBLE, height=2.6 * 2 * len(paths), titles=titles)
     every: Sequence[xr.Dataset | None] = [own for of_network in paths.values() for own in of_network.values()]
     for panel, own in zip(panels, every, strict=True):
-        _panel(panel, own)
+        draw_paths(panel, own)
     return footnote(
         figure,
         f"{record.statement} Drawn: the first text, its tokens' directions through the layers in the plane in which "
@@ -227,7 +227,8 @@ def draw(record: Record) -> Figure:
     )
 
 
-def _panel(panel: Axes, own: xr.Dataset | None) -> None:
+def draw_paths(panel: Axes, own: xr.Dataset | None) -> None:
+    """Draw what `drawn_paths` returned, from the middle of the network on."""
     if own is None:
         panel.text(0.5, 0.5, "states are not finite", transform=panel.transAxes, ha="center", fontsize=7)
         panel.set_axis_off()

@@ -1,0 +1,121 @@
+"""`positional` Figure 7: norms of tokens and distances between them by layer, of networks trained in each regime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from tokendynamics.papers._record import Quantity, Record, timed
+from tokendynamics.papers.positional._by_seed import (
+    SAID,
+    Curves,
+    curves_of,
+    draw_by_projection,
+    falls,
+    gains,
+    growth,
+    mean_of_seeds,
+    rises,
+    unfinished,
+)
+from tokendynamics.papers.positional._depth import MEASURES
+from tokendynamics.papers.positional._sampled import together
+from tokendynamics.papers.positional._trained import (
+    OUTSIDE,
+    PROJECTIONS,
+    short_training,
+    trained,
+    words_of_training,
+    working_folder,
+)
+from tokendynamics.provenance._progress import Progress, reporting
+
+REGIMES = ("convergence", "intermediate", "divergence", "baseline")
+FALLS, RISE = "Both fall under convergence", "rise under the intermediate regime and under divergence"
+STEEPEST, STEEPER = "divergence rises more steeply than the intermediate regime", "and than the baseline"
+CLAIMS = (FALLS, RISE, STEEPEST, STEEPER)
+
+
+@timed
+def reproduce(
+    *,
+    seeds: Sequence[int] = (1, 2, 3, 4, 5),
+    layers: int = 4,
+    steps: int = 300,
+    folder: str | Path | None = None,
+    progress: bool | Progress = False,
+) -> Record:
+    """Train every regime with either projection, take norms and feed-forward parts out, and measure.
+
+    Args:
+        seeds: Of weights and data; regimes of one seed are paired.
+        layers: Of the networks.
+        steps: Of training.
+        folder: Where trained networks are kept and taken from.
+        progress: Of the trainings.
+    """
+    wanted = {
+        (output, regime, seed): short_training(regime, output=output, seed=seed, layers=layers, steps=steps)
+        for output in PROJECTIONS
+        for regime in REGIMES
+        for seed in seeds
+    }
+    with working_folder(folder) as place, reporting(progress) as report:
+        records = trained(wanted, place, report)
+    found = curves_of(records)
+    rows = {output: compared(output, found[output]) for output in PROJECTIONS}
+    claimed = [row for of_output in rows.values() for own in of_output.values() for row in own]
+    return Record(
+        paper="positional",
+        figure="Figure 7",
+        statement=said(rows),
+        quantities=(*claimed, unfinished(records)),
+        invented=f"the networks and {words_of_training(layers, steps)}, and both projections",
+        seed=seeds[0],
+        results={"found": found},
+    )
+
+
+def compared(output: str, curves: Mapping[str, Curves]) -> dict[str, list[Quantity]]:
+    """Return what is compared of one projection by the claim that it belongs to, and what is beside them.
+
+    Args:
+        output: "identity" or "free".
+        curves: By measure and regime.
+    """
+    reason = OUTSIDE if output == "free" else ""
+    rows: dict[str, list[Quantity]] = {claim: [] for claim in (*CLAIMS, "")}
+    for measure in MEASURES:
+        words, own = f"{PROJECTIONS[output]}, mean {measure}", curves[measure]
+        gained = {regime: growth(logs) for regime, logs in own.items()}
+        rows[FALLS] += [falls(f"{words}, convergence", own["convergence"], reason)]
+        rows[RISE] += [
+            mean_of_seeds(f"{words}, intermediate: gain of ln over all layers", gained["intermediate"], "≥", reason),
+            rises(f"{words}, divergence", own["divergence"], reason),
+        ]
+        for claim, other in ((STEEPEST, "intermediate"), (STEEPER, "baseline")):
+            gap = gained["divergence"] - gained[other]
+            rows[claim] += [mean_of_seeds(f"{words}: gain of ln, divergence less {other}", gap, "≥", reason)]
+        rows[""] += gains(words, own)
+    return rows
+
+
+def said(rows: Mapping[str, Mapping[str, Sequence[Quantity]]]) -> str:
+    """Say for each projection which claims hold.
+
+    Args:
+        rows: What `compared` returned, by projection.
+    """
+    parts = [
+        f"with {'an' if output == 'identity' else 'a'} {PROJECTIONS[output]}: "
+        + "; ".join(f"{claim} {SAID[together(of_output[claim])]}" for claim in CLAIMS)
+        for output, of_output in rows.items()
+    ]
+    return f"Without norms and feed-forward parts, {'. '.join(parts)}."
+
+
+def draw(record: Record) -> Figure:
+    """Draw distance and norm by layer, above with the identity as projection, below with a free one."""
+    return draw_by_projection(record)
