@@ -392,3 +392,22 @@ def test_threads_that_share_a_network_do_not_mix_their_states() -> None:
         thread.join()
     for number in (0, 1):
         assert all(torch.equal(each, alone[number]) for each in found[number])
+
+
+@pytest.mark.slow
+@pytest.mark.pretrained
+def test_smollm2_is_itself_at_zero_and_every_layer_can_learn(tmp_path: Path, sentence: str) -> None:
+    from transformers import AutoModelForCausalLM
+
+    stored = load("smollm2")
+    ids = stored.encode(sentence).ids
+    with silenced():
+        model = AutoModelForCausalLM.from_pretrained(stored.save(tmp_path / "model"))
+        before, told = logits(model, ids), model.generate(ids, max_new_tokens=5, do_sample=False)
+        apply_remedy(model)
+        assert torch.equal(model.generate(ids, max_new_tokens=5, do_sample=False), told)
+    torch.testing.assert_close(logits(model, ids), before, rtol=1e-4, atol=1e-4)
+    model(ids, labels=ids, use_cache=False).loss.backward()
+    slopes = torch.stack([parameter.grad for parameter in remedy_parameters(model) if parameter.ndim == 0])
+    assert len(slopes) == 30
+    assert (slopes.abs() > 1e-5).all()
