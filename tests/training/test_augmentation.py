@@ -53,7 +53,7 @@ def test_the_whole_box_is_inside_for_a_share_of_a_pixel_and_none_for_all():
     pixels, weights = own_colours(2, 10), torch.eye(2, dtype=torch.float64)
     with drawn_from(1):
         for _ in range(30):
-            cut, _ = cut_and_mixed(pixels, weights, 0.99)
+            cut, _ = cut_and_mixed(pixels, weights, 0.985)
             assert int((cut[0, 0] != 0).sum()) == 1
             assert torch.equal(cut_and_mixed(pixels, weights, 1.0)[0], pixels)
 
@@ -94,15 +94,19 @@ def test_smoothed_labels_add_to_one_and_keep_the_class():
 
 def test_a_box_of_noise_is_put_into_a_quarter_of_the_images():
     augmentation = Augmentation(**{**NONE, "erasing": 0.25})
-    pixels = torch.full((2000, 3, 12, 12), 7.0)
+    pixels = torch.full((2000, 3, 20, 20), 7.0)
     with drawn_from(4):
         erased = augmentation.erased(pixels)
     changed = (erased != 7.0).any(1)
     assert torch.equal((erased != 7.0).all(1), changed)  # a box is there in every colour
     share = float(changed.flatten(1).any(1).double().mean())
     assert share == pytest.approx(0.25, abs=5 * math.sqrt(0.25 * 0.75 / 2000))
-    for box in changed[changed.flatten(1).any(1)]:
-        assert int(box.sum()) == int(box.any(0).sum()) * int(box.any(1).sum())
+    boxes = changed[changed.flatten(1).any(1)]
+    rows, columns = boxes.any(2).sum(1).double(), boxes.any(1).sum(1).double()
+    assert torch.equal(boxes.sum((1, 2)).double(), rows * columns)
+    # The area is even from 0.02 to 1/3 of the image, but for sides that are whole and end at 20.
+    assert float((rows * columns).mean() / 400) == pytest.approx((0.02 + 1 / 3) / 2, abs=0.02)
+    assert float((rows * columns).max() / 400) < 1 / 3 + 0.05
     noise = erased[erased != 7.0]
     assert float(noise.mean()) == pytest.approx(0, abs=5 / math.sqrt(len(noise)))
     assert float(noise.std()) == pytest.approx(1, abs=5 / math.sqrt(2 * len(noise)))

@@ -1,11 +1,14 @@
 """Images on disk: two layouts that hold the same, a test split that nothing is chosen on, wrong input by name."""
 
+import json
 import math
 import shutil
 from io import BytesIO
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from datasets import ClassLabel, Dataset, Features, Value
@@ -117,6 +120,9 @@ def test_a_resumed_run_sees_the_same_pixels_and_soft_labels(folder):
     assert torch.equal(resumed["labels"], batches[2]["labels"])
     assert resumed["labels"].shape == (6, 3)
     torch.testing.assert_close(resumed["labels"].sum(1), torch.ones(6))
+    items = [first.training[draw] for draw in range(24, 30)]
+    later = again.training_batch([{**items[0], "draw": 30}, *items[1:]])
+    assert not torch.equal(later["pixel_values"], resumed["pixel_values"])
     other = Images.of(str(folder), SMALL, seed=5, draws=60)
     assert not torch.equal(
         other.training_batch([other.training[draw] for draw in range(6)])["labels"], batches[0]["labels"]
@@ -155,16 +161,19 @@ def test_where_no_box_fits_the_largest_in_the_middle_is_taken():
     assert random_box(2, 1000, chance) == (0, 498, 2, 501)
 
 
-def test_half_of_the_images_are_turned_over(tmp_path):
-    """Pictures that rise from left to right fall where they are turned over."""
-    rising = np.repeat(np.linspace(0, 255, 32).astype(np.uint8)[None, :, None], 32, 0).repeat(3, 2)
+def test_training_sees_the_box_that_was_drawn_and_half_of_the_images_turned_over(tmp_path):
+    """Pictures that rise from left to right: their mean is the middle of the box, and they fall if turned over."""
+    rising = np.repeat(np.linspace(0, 248, 32).astype(np.uint8)[None, :, None], 32, 0).repeat(3, 2)
     for split in ("train", "val"):
         (tmp_path / split / "a").mkdir(parents=True)
         for number in range(2):
             Image.fromarray(rising).save(tmp_path / split / "a" / f"{number}.png")
-    task = Images.of(str(tmp_path), {**SMALL, **PLAIN}, seed=0, draws=400)
-    slopes = [np.diff(task.training[draw]["pixels"][8, :, 0].astype(int)).sum() for draw in range(400)]
-    assert np.mean(np.array(slopes) < 0) == pytest.approx(0.5, abs=5 / math.sqrt(4 * 400))
+    task = Images.of(str(tmp_path), {**SMALL, **PLAIN}, seed=3, draws=400)
+    seen = np.array([task.training[draw]["pixels"][8, :, 0] for draw in range(400)], dtype=float)
+    boxes = np.array([random_box(32, 32, np.random.default_rng([3, draw])) for draw in range(400)])
+    # A column is 8 levels; scaling brings one of them in at the edges of a box at most.
+    np.testing.assert_allclose(seen.mean(1), 8 * ((boxes[:, 0] + boxes[:, 2]) / 2 - 0.5), rtol=0, atol=8)
+    assert np.mean(seen[:, 0] > seen[:, -1]) == pytest.approx(0.5, abs=5 / math.sqrt(4 * 400))
 
 
 def test_an_evaluation_is_what_the_processor_beside_the_weights_gives(folder, tmp_path):
@@ -288,6 +297,32 @@ def test_tables_of_another_kind_are_refused(columns, message, tmp_path):
     usual = {split: {"image": [b""], "label": [0]} for split in ("train", "val")}
     for split, rows in {**usual, **columns}.items():
         Dataset.from_dict(rows).to_parquet(tmp_path / f"{split}.parquet")
+    with pytest.raises(ArgumentValueError, match=message):
+        Images.of(str(tmp_path), SMALL, seed=0, draws=1)
+
+
+def written(path: Path, names: tuple[str, ...], labels: list[int]) -> None:
+    """Write a table whose labels are not checked against their names, as other programs write them."""
+    features = Features({"image": Value("binary"), "label": ClassLabel(names=list(names))})
+    facts = {"huggingface": json.dumps({"info": {"features": features.to_dict()}})}
+    columns = {"image": pa.array([b""] * len(labels)), "label": pa.array(labels)}
+    pq.write_table(pa.table(columns).replace_schema_metadata(facts), path)
+
+
+@pytest.mark.parametrize(
+    ("names", "labels", "message"),
+    [
+        (("cat", "dog"), [0, 2], r"/val\*\.parquet, of which nothing can be read: Class label 2 greater"),
+        (("dog", "cat"), [0, 1], r"the same classes in the same order .*, got \('cat', 'dog'\) and \('dog', 'cat'\)"),
+        (("cat", "dog"), [0, 1], "nothing"),
+    ],
+)
+def test_numbers_and_names_of_classes_must_fit(names, labels, message, tmp_path):
+    written(tmp_path / "train.parquet", ("cat", "dog"), [0, 0, 1, 1])
+    written(tmp_path / "val.parquet", names, labels)
+    if message == "nothing":
+        assert Images.of(str(tmp_path), SMALL, seed=0, draws=1).fitted()["id2label"] == {0: "cat", 1: "dog"}
+        return
     with pytest.raises(ArgumentValueError, match=message):
         Images.of(str(tmp_path), SMALL, seed=0, draws=1)
 

@@ -8,8 +8,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from tokendynamics.modules._arguments import check_shares
 from tokendynamics.modules._feed_forward import FeedForward
-from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.numerics._signatures import typed_arguments
 
 NORMS = ("pre", "post", "none")
@@ -84,8 +84,7 @@ class DropPath(nn.Module):
     @typed_arguments
     def __init__(self, share: float = 0.0) -> None:
         super().__init__()
-        if not 0 <= share < 1:
-            raise ArgumentValueError(expected("drop_path", "a share from 0 to below 1", share))
+        check_shares(drop_path=share)
         self.share = share
 
     def forward(self, x: Tensor) -> Tensor:

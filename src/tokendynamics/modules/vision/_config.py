@@ -7,11 +7,14 @@ from typing import Any, ClassVar, get_args
 
 from transformers import PreTrainedConfig
 
+from tokendynamics.modules._arguments import check_shares, check_spreads
 from tokendynamics.modules._block import NORMS
 from tokendynamics.modules._constrained_attention import Form, Output, Scope, Start
 from tokendynamics.modules._network import check_choices, check_heads, check_sizes
 from tokendynamics.modules._regimes import REGIMES
-from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.numerics._arguments import as_positive
+from tokendynamics.numerics._errors import ArgumentValueError, expected, shown
+from tokendynamics.numerics._signatures import typed_arguments
 
 _CLASSES = 1000
 """Of ImageNet."""
@@ -33,12 +36,14 @@ class VisionConfig(PreTrainedConfig):
         norms: Before each part ("pre", with one at the end), after each sum ("post"), or "none".
         layer_norm_eps: What the norms add to the variance.
         regime: A name in `REGIMES`.
-        form: See `ConstrainedAttention`; likewise `symmetric`, `scope`, `output`, `skew`, `value_start`.
+        form: See `ConstrainedAttention`; likewise `symmetric`, `scope`, `output`, `skew`.
+        value_start: Likewise, in the regimes that make V of W and A; the values of the others start as they do anyway.
         bias: Of queries, keys, values and a free output projection.
         drop_path: Chance that an update of the last block is left out for an image in training; it rises linearly from
             0 in the first.
 
     Raises:
+        ArgumentTypeError: An argument of another kind.
         ArgumentValueError: An unknown choice, or sizes that do not fit.
 
     Source: `positional` D.4.2.
@@ -47,6 +52,7 @@ class VisionConfig(PreTrainedConfig):
     model_type = "tokendynamics-vision"
     attribute_map: ClassVar = {"num_channels": "channels"}
 
+    @typed_arguments
     def __init__(
         self,
         image_size: int = 224,
@@ -71,30 +77,7 @@ class VisionConfig(PreTrainedConfig):
         id2label: Mapping[int | str, str] | None = None,
         **further: Any,
     ) -> None:
-        named = _CLASSES if id2label is None else len(id2label)
-        classes = named if num_labels is None else num_labels
-        if id2label is not None and classes != named:
-            raise ArgumentValueError(expected("num_labels", f"the {named} classes of id2label, or None", num_labels))
-        check_choices(
-            norms=(norms, NORMS),
-            regime=(regime, REGIMES),
-            form=(form, get_args(Form)),
-            scope=(scope, get_args(Scope)),
-            output=(output, get_args(Output)),
-            value_start=(value_start, get_args(Start)),
-        )
-        check_sizes(
-            image_size=image_size,
-            channels=channels,
-            hidden_size=hidden_size,
-            num_hidden_layers=num_hidden_layers,
-            num_labels=classes,
-        )
-        check_heads(hidden_size, num_attention_heads)
-        if patch_size < 1 or image_size % patch_size:
-            raise ArgumentValueError(expected("patch_size", f"a divisor of image_size = {image_size}", patch_size))
-        if intermediate_size < 0:
-            raise ArgumentValueError(expected("intermediate_size", "an integer from 0", intermediate_size))
+        names = _names(num_labels, id2label)
         self.image_size, self.channels, self.patch_size = image_size, channels, patch_size
         self.hidden_size, self.num_hidden_layers = hidden_size, num_hidden_layers
         self.num_attention_heads, self.intermediate_size = num_attention_heads, intermediate_size
@@ -102,9 +85,42 @@ class VisionConfig(PreTrainedConfig):
         self.regime, self.form, self.symmetric, self.scope = regime, form, symmetric, scope
         self.output, self.skew, self.value_start = output, skew, value_start
         self.bias, self.drop_path = bias, drop_path
-        super().__init__(**further)
-        if id2label is None:
-            self.num_labels = classes
-        else:
-            self.id2label = {int(number): name for number, name in id2label.items()}
-            self.label2id = {name: number for number, name in self.id2label.items()}
+        _check(self)
+        numbers = {name: number for number, name in names.items()}
+        super().__init__(**{**further, "id2label": names, "label2id": numbers})
+
+
+def _names(num_labels: int | None, id2label: Mapping[int | str, str] | None) -> dict[int, str]:
+    if id2label is None:
+        classes = _CLASSES if num_labels is None else num_labels
+        check_sizes(num_labels=classes)
+        return {number: f"LABEL_{number}" for number in range(classes)}
+    numbered = isinstance(id2label, Mapping) and sorted(map(str, id2label)) == sorted(map(str, range(len(id2label))))
+    if not numbered:
+        raise ArgumentValueError(expected("id2label", "a name for every number from 0", shown(id2label)))
+    if num_labels not in (None, len(id2label)):
+        wanted = f"the {len(id2label)} classes of id2label, or None"
+        raise ArgumentValueError(expected("num_labels", wanted, num_labels))
+    return {int(number): name for number, name in id2label.items()}
+
+
+def _check(config: VisionConfig) -> None:
+    check_choices(
+        norms=(config.norms, NORMS),
+        regime=(config.regime, REGIMES),
+        form=(config.form, get_args(Form)),
+        scope=(config.scope, get_args(Scope)),
+        output=(config.output, get_args(Output)),
+        value_start=(config.value_start, get_args(Start)),
+    )
+    sizes = ("image_size", "channels", "hidden_size", "num_hidden_layers")
+    check_sizes(**{name: getattr(config, name) for name in sizes})
+    check_heads(config.hidden_size, config.num_attention_heads)
+    check_shares(drop_path=config.drop_path)
+    check_spreads(skew=config.skew)
+    if config.patch_size < 1 or config.image_size % config.patch_size:
+        wanted = f"a divisor of image_size = {config.image_size}"
+        raise ArgumentValueError(expected("patch_size", wanted, config.patch_size))
+    if config.intermediate_size < 0:
+        raise ArgumentValueError(expected("intermediate_size", "an integer from 0", config.intermediate_size))
+    as_positive(config.layer_norm_eps, "layer_norm_eps")

@@ -14,6 +14,7 @@ from tokendynamics.modules._block import Block, drawn_apart
 from tokendynamics.modules._constrained_attention import ConstrainedAttention, Form, Output, Scope, Start
 from tokendynamics.modules._network import Network
 from tokendynamics.modules._positions import LearnedPositions
+from tokendynamics.modules._regimes import REGIMES
 from tokendynamics.modules.vision._config import VisionConfig
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 
@@ -63,6 +64,7 @@ def _blocks(config: VisionConfig) -> nn.ModuleList:
 
 
 def _attention(config: VisionConfig) -> ConstrainedAttention:
+    start = config.value_start if REGIMES[config.regime].made_of_both else "identity"
     return ConstrainedAttention(
         config.hidden_size,
         config.num_attention_heads,
@@ -74,7 +76,7 @@ def _attention(config: VisionConfig) -> ConstrainedAttention:
         output=cast(Output, config.output),
         bias=config.bias,
         skew=config.skew,
-        value_start=cast(Start, config.value_start),
+        value_start=cast(Start, start),
     )
 
 

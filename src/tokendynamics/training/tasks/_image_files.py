@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.numerics._errors import ArgumentValueError, expected, shown
 from tokendynamics.numerics._extras import require
 from tokendynamics.pretrained._inputs import IMAGE_SUFFIXES
 from tokendynamics.pretrained._other_libraries import refusing
@@ -147,8 +147,10 @@ def _parquet(place: Path, split: str) -> list[str]:
 
 def _of_parquet(place: Path, tables: dict[str, list[str]]) -> ImageFiles:
     read = {split: _table(f"{place / split}*.parquet", files) for split, files in tables.items()}
-    features = read["train"].features
-    classes = tuple(getattr(features[_LABEL], "names", None) or ())
+    classes, others = (tuple(_class_names(read[split])) for split in _SPLITS)
+    if classes != others:
+        wanted = "the same classes in the same order in train and val"
+        raise ArgumentValueError(expected("data", wanted, f"{shown(classes)} and {shown(others)}"))
     train, val = (_of_table(read[split], f"{place / split}*.parquet") for split in _SPLITS)
     lacking = np.setdiff1d(val.labels, train.labels)
     if len(lacking):
@@ -174,9 +176,12 @@ def _table(where: str, files: Sequence[str]) -> Any:
 
 def _of_table(table: Any, where: str) -> LabelledImages:
     labels = table.select_columns([_LABEL]).with_format("numpy")[:][_LABEL]
-    highest = len(getattr(table.features[_LABEL], "names", None) or ()) - 1
-    if not np.issubdtype(labels.dtype, np.integer) or labels.min() < 0 or 0 <= highest < labels.max():
-        wanted = f"whole numbers from 0{f' to {highest}' if highest >= 0 else ''} in the column label of {where}"
+    if not np.issubdtype(labels.dtype, np.integer) or labels.min() < 0:
+        wanted = f"whole numbers from 0 in the column label of {where}"
         came = f"{labels.min()} to {labels.max()}" if labels.dtype.kind in "iu" else f"values such as {labels[0]!r}"
         raise ArgumentValueError(expected("data", wanted, came))
     return LabelledImages(table.select_columns([_IMAGE]), labels.astype(np.int64), where)
+
+
+def _class_names(table: Any) -> Sequence[str]:
+    return getattr(table.features[_LABEL], "names", None) or ()
