@@ -128,6 +128,7 @@ PRESETS: dict[str, Experiment] = {
             "digits",
             "digits",
             {
+                "patch_size": 2,
                 "hidden_size": 64,
                 "num_hidden_layers": 4,
                 "num_attention_heads": 4,
