@@ -16,6 +16,7 @@ import tokendynamics as td
 from tokendynamics import circuits, modules, observables, plots, spectra
 from tokendynamics.circuits import PairTask, constructions, evidence, functionals, landscape, learning, logic
 from tokendynamics.modules.language_model import LanguageModelConfig, vocabulary_of, word_tokenizer
+from tokendynamics.modules.vision import VisionConfig
 from tokendynamics.spaces import remark_5_1_projection
 from tokendynamics.sweeps import fractions, open_store, parse_plan, report, sweep
 from tokendynamics.sweeps.examples import example_text
@@ -526,6 +527,29 @@ MODULES: dict[str, Call] = {
         dropout=(0.1, "number"),
         cutoffs=([2, 5], "any"),
         tie_word_embeddings=(False, "flag"),
+    ),
+    "VisionConfig": _call(
+        VisionConfig,
+        image_size=(8, "integer"),
+        channels=(3, "integer"),
+        patch_size=(2, "integer"),
+        hidden_size=(4, "integer"),
+        num_hidden_layers=(1, "integer"),
+        num_attention_heads=(2, "integer"),
+        intermediate_size=(4, "integer"),
+        num_labels=(10, "integer"),
+        norms=("pre", "choice"),
+        layer_norm_eps=(1e-6, "number"),
+        regime=("divergence", "choice"),
+        form=("congruence", "choice"),
+        symmetric=(False, "flag"),
+        scope=("sum", "choice"),
+        output=("free", "choice"),
+        skew=(0.1, "number"),
+        value_start=("like_w", "choice"),
+        bias=(True, "flag"),
+        drop_path=(0.1, "number"),
+        id2label=(None, "any"),
     ),
     "word_tokenizer": _call(word_tokenizer, vocabulary=({"<eos>": 0, "<unk>": 1}, "any")),
     "vocabulary_of": _call(vocabulary_of, counts=({"a": 2}, "any")),
