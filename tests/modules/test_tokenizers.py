@@ -38,6 +38,7 @@ def test_no_byte_means_anything_else(text):
 def test_words_are_what_stands_between_white_space():
     tokenizer = word_tokenizer(VOCABULARY)
     assert tokenizer("the don't,\tÜnal  ,\n\nthe\r\n<eos> dont <unk>")["input_ids"] == [0, 4, 5, 2, 1, 1, 0, 1, 1, 4, 4]
+    assert tokenizer("the\nthe\r\nthe\rthe")["input_ids"] == [0, 1, 0, 1, 0, 1, 0]
     assert tokenizer.decode([0, 3, 2, 5, 1, 0]) == "the don't , Ünal <eos> the"
     assert len(tokenizer) == 6
 
