@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
-from tokendynamics.numerics._arguments import as_count
-from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.numerics._arguments import as_count, as_integer
+from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected, shown
 from tokendynamics.numerics._signatures import typed_fields
+from tokendynamics.provenance._manifest import plain
 
 Schedule = Literal["constant", "linear", "cosine"]
 Optimizer = Literal["adam", "adamw"]
@@ -126,7 +127,7 @@ class Experiment:
             ``regime``; see `tokendynamics.modules.language_model.LanguageModelConfig`.
         recipe: How it is trained.
         options: What else the task takes, such as ``context``.
-        seed: Of weights, data and dropout.
+        seed: Of weights, data and dropout, from 0 to 2³² − 1.
     """
 
     name: str
@@ -138,7 +139,9 @@ class Experiment:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        as_count(self.seed, "seed", at_least=0)
+        as_integer(self.seed, "seed", at_least=0, at_most=2**32 - 1)
+        for name in ("model", "options"):
+            _as_entries(getattr(self, name), name)
 
     def changed(
         self,
@@ -163,16 +166,21 @@ class Experiment:
             recipe: Fields of the recipe; ``multipliers`` may be a mapping.
 
         Raises:
+            ArgumentTypeError: Entries that are no mapping.
             ArgumentValueError: A field that a recipe does not have, or a value that it cannot have.
         """
+        model, options, recipe = (
+            {} if given is None else _as_entries(given, name)
+            for given, name in ((model, "model"), (options, "options"), (recipe, "recipe"))
+        )
         further = {name: value for name, value in (("regime", regime), ("remedy", remedy)) if value is not None}
         return replace(
             self,
             data=self.data if data is None else data,
             seed=self.seed if seed is None else seed,
-            model={**self.model, **(model or {}), **further},
-            options={**self.options, **(options or {})},
-            recipe=_recipe({**_entries(self.recipe), **(recipe or {})}),
+            model={**self.model, **model, **further},
+            options={**self.options, **options},
+            recipe=_recipe({**_entries(self.recipe), **recipe}),
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -181,24 +189,23 @@ class Experiment:
             "name": self.name,
             "task": self.task,
             "data": self.data,
-            "model": dict(self.model),
-            "options": dict(self.options),
+            "model": plain(dict(self.model)),
+            "options": plain(dict(self.options)),
             "recipe": _entries(self.recipe),
             "seed": self.seed,
         }
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Experiment:
+    def from_json(cls, values: Any) -> Experiment:
         """Return what `as_json` returned.
 
         Raises:
+            ArgumentTypeError: A value of another kind.
             ArgumentValueError: An entry is missing or unknown, or a value is impossible.
         """
-        names = {each.name for each in fields(cls)}
-        if not isinstance(values, Mapping) or set(values) != names:
-            came = ", ".join(map(str, values)) if isinstance(values, Mapping) else values
-            raise ArgumentValueError(expected("experiment", "the entries " + ", ".join(sorted(names)), came))
-        return cls(**{**values, "recipe": _recipe(values["recipe"])})
+        entries = _as_entries(values, "experiment")
+        _check_names("experiment", entries, cls)
+        return cls(**{**entries, "recipe": _recipe(entries["recipe"])})
 
 
 def differences(former: Experiment, now: Experiment) -> list[str]:
@@ -228,20 +235,27 @@ def _entries(recipe: Recipe) -> dict[str, Any]:
     return {**asdict(recipe), "betas": list(recipe.betas)}
 
 
-def _recipe(values: Mapping[str, Any]) -> Recipe:
-    entries = dict(values)
+def _recipe(values: Any) -> Recipe:
+    entries = _as_entries(values, "recipe")
     _check_names("recipe", entries, Recipe)
     given = entries.get("multipliers")
     if isinstance(given, Mapping):
         _check_names("multipliers", given, Multipliers)
         entries["multipliers"] = Multipliers(**given)
-    if isinstance(entries.get("betas"), list):
-        entries["betas"] = tuple(entries["betas"])
     return Recipe(**entries)
 
 
+def _as_entries(values: Any, argument: str) -> dict[str, Any]:
+    if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in values):
+        raise ArgumentTypeError(expected(argument, "a dict with texts as keys", shown(values)))
+    return dict(values)
+
+
 def _check_names(argument: str, values: Mapping[str, Any], record: type[Any]) -> None:
-    known = [each.name for each in fields(record)]
+    known = {each.name: each for each in fields(record)}
     for name in values:
         if name not in known:
             raise ArgumentValueError(expected(argument, "entries among " + ", ".join(known), repr(name)))
+    for name, each in known.items():
+        if name not in values and each.default is MISSING and each.default_factory is MISSING:
+            raise ArgumentValueError(expected(argument, f"the entry {name}, too", "none of that name"))

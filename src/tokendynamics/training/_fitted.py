@@ -11,6 +11,7 @@ from typing import Any, cast
 from transformers import PrinterCallback, TrainerCallback
 from transformers.utils import logging
 
+from tokendynamics.numerics._errors import ArgumentTypeError, expected, shown
 from tokendynamics.provenance._manifest import plain, write_json
 from tokendynamics.provenance._progress import Progress
 from tokendynamics.provenance._whole import whole_file
@@ -56,6 +57,10 @@ class Run:
         report: Progress,
         arguments: Mapping[str, Any],
     ) -> None:
+        for number, callback in enumerate(callbacks):
+            if not isinstance(callback, TrainerCallback):
+                wanted = "a callback of Hugging Face's Trainer"
+                raise ArgumentTypeError(expected(f"callbacks[{number}]", wanted, shown(callback)))
         recipe = experiment.recipe
         others = [name for name in loggers if name != "tensorboard"]
         settings = trainer_arguments(recipe, place / CHECKPOINTS, experiment.seed, others, arguments)

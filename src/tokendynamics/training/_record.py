@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected
+from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected, shown
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.provenance._manifest import plain, write_json
 from tokendynamics.provenance._reading import read_json
@@ -105,12 +105,22 @@ class Record:
         values = read_json(place, "folder")
         try:
             return cls._from(values)
-        except (ArgumentTypeError, ArgumentValueError, KeyError, TypeError, AttributeError) as error:
+        except (ArgumentTypeError, ArgumentValueError, KeyError, TypeError) as error:
             raise ArgumentValueError(expected("folder", f"a readable {RECORD}", f"{place} ({error})")) from error
 
     @classmethod
     def _from(cls, values: dict[str, Any]) -> Record:
         entries = {each.name: values[each.name] for each in fields(cls)}
+        for name, kind in _KINDS.items():
+            parts = entries[name] if name in ("history", "validation") else ()
+            if not isinstance(entries[name], kind) or not all(isinstance(part, dict) for part in parts):
+                raise ArgumentTypeError(expected(name, "what a run writes", shown(entries[name])))
         for name in ("history", "validation", "notes"):
             entries[name] = tuple(entries[name])
         return cls(**{**entries, "experiment": Experiment.from_json(entries["experiment"])})
+
+
+_KINDS: dict[str, Any] = {
+    "status": str, "steps": int, "history": list, "validation": list, "measures": dict, "layers": dict, "notes": list,
+    "seconds": int | float, "manifest": dict,
+}  # fmt: skip

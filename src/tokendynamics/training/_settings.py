@@ -15,6 +15,11 @@ from tokendynamics.training._experiment import Recipe
 
 _OPEN = {"per_device_eval_batch_size", "use_cpu", "disable_tqdm", "ddp_find_unused_parameters"}
 """What is set below and may yet be another."""
+_DETERMINED = {
+    "report_to", "optim", "optim_args", "adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay", "num_train_epochs",
+    "data_seed", "resume_from_checkpoint",
+}  # fmt: skip
+"""What would not be heeded."""
 
 
 def trainer_arguments(
@@ -92,7 +97,7 @@ def _check_further(further: Mapping[str, Any], settings: Mapping[str, Any]) -> N
     for name in further:
         if name not in known:
             raise ArgumentValueError(expected("arguments", "names of transformers.TrainingArguments", repr(name)))
-        if name == "report_to" or name in settings.keys() - _OPEN:
+        if name in _DETERMINED | settings.keys() - _OPEN:
             wanted = "none that experiment, loggers and folder determine"
             raise ArgumentValueError(expected("arguments", wanted, repr(name)))
 
