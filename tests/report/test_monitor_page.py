@@ -123,7 +123,7 @@ def test_what_changes_again_and_again_is_shown_in_part_and_kept_whole() -> None:
     page = render_monitor(series_of(*looks))
     first, more = findings(page), findings(page, '<ol class="findings details">')
     assert "There were 11 changes of state in 12 looks from step 0 to step 1,100, of which the first 8 follow:" in first
-    assert [line.partition(":")[0] for line in more] == ["Step 900", "Step 1000", "Step 1100"]
+    assert [line.partition(":")[0] for line in more] == ["Step 900", "Step 1,000", "Step 1,100"]
 
 
 @pytest.mark.parametrize("ident", MAPS)
@@ -153,6 +153,12 @@ def test_the_strip_shows_the_states_that_sentences_speak_of(monitor: Monitor, pa
     words = re.findall(r"<text[^>]*>([^<]*)</text>", figure_of(page, "states-map").split("</svg>")[0])
     begun = sum(len(change.layers) for change in monitor.series.changes) + 3  # those of the first look
     assert len([word for word in words if word in ("⁘", "›‹", "●")]) == begun
+
+
+def test_a_state_that_goes_on_after_looks_without_numbers_does_not_begin_again() -> None:
+    page = render_monitor(series_of(look(0, SPREAD), Look(1, "not finite at layer 1"), look(2, SPREAD)))
+    drawn = figure_of(page, "states-map").split("</svg>")[0]
+    assert re.findall(r">([^<]*⁘[^<]*)<", drawn) == ["⁘", "⁘  spread"]  # once, and in the legend
 
 
 def test_curves_have_medians_and_ends_of_the_layers(monitor: Monitor, page: str) -> None:

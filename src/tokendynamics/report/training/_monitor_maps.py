@@ -180,14 +180,14 @@ def _map(
 
 
 def _signs(grid: xr.DataArray) -> list[dict[str, Any]]:
-    """Return the sign of each state, where it begins."""
+    """Return the sign of each state where it begins; one that goes on after looks without numbers does not."""
     found, edges = [], _edges(grid.step.values)
     for layer in grid.layer.values.tolist():
-        words = grid.sel(layer=layer).values.tolist()
-        for place, word in enumerate(words):
-            if word in _COLOURS and (place == 0 or words[place - 1] != word):
-                ink = INK if _COLOURS[word] in _PALE else PAPER
-                found.append({"x": float(edges[place]), "y": layer, "sign": _SIGNS[word], "ink": ink})
+        former = ""
+        for left, word in zip(edges[:-1].tolist(), grid.sel(layer=layer).values.tolist(), strict=True):
+            if word in _COLOURS and word != former:
+                former, ink = word, INK if _COLOURS[word] in _PALE else PAPER
+                found.append({"x": left, "y": layer, "sign": _SIGNS[word], "ink": ink})
     return found
 
 

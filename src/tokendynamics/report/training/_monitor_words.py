@@ -45,7 +45,7 @@ def lines(series: Series) -> list[str]:
     Args:
         series: What was measured.
     """
-    return [change.text[:1].upper() + change.text[1:] + "." for change in series.changes]
+    return [f"Step {count(change.step)}:{change.text.partition(':')[2]}." for change in series.changes]
 
 
 def _numbered(series: Series) -> list[int]:
