@@ -223,3 +223,26 @@ def test_the_target_must_be_a_folder(model: str, tmp_path: Path) -> None:
     assert call(["diagnose", model, "--out", str(tmp_path / "taken")]) == 2
     assert call(["diagnose", model, "--out", str(tmp_path / "taken" / "inside")]) == 2
     assert (tmp_path / "taken").read_text() == "a file"
+
+
+def test_a_vision_network_reads_a_folder_of_pictures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import numpy as np
+    from PIL import Image
+
+    from tokendynamics.modules.vision import VisionConfig, VisionModel
+    from tokendynamics.training.tasks import Digits
+
+    monkeypatch.chdir(tmp_path)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    VisionModel(VisionConfig(image_size=8, patch_size=2, num_labels=10, **sizes)).save_pretrained("model")
+    Digits.of("digits", {}, 0, 1).save_inputs(Path("model"))
+    Path("pictures").mkdir()
+    for number, pixels in enumerate(np.random.default_rng(0).integers(0, 255, (3, 8, 8, 3), dtype=np.uint8)):
+        Image.fromarray(pixels).save(f"pictures/{number}.png")
+    arguments = ["diagnose", "model", "--images", "pictures"]
+    assert call([*arguments, "--no-levers", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["prompts"]
+    assert call([*arguments, "--prompt", "The sky is"]) == 2
+    assert "a network reads one of the two" in capsys.readouterr().err

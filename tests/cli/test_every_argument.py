@@ -15,7 +15,7 @@ from tokendynamics.cli._loading import LOADING
 
 ABSENT: dict[str, dict[str, str]] = {
     "diagnose": {
-        "texts": "--prompt, --text-file and --prompts",
+        "texts": "--prompt, --text-file, --prompts and --images",
         "command": "the command line itself",
         "progress": "a bar where standard error is a terminal",
     },
@@ -32,7 +32,7 @@ ABSENT: dict[str, dict[str, str]] = {
     },
 }
 OF_THE_COMMAND = {
-    "prompts", "text_files", "prompt_files", "out", "data_format", "overwrite", "as_json", "model",
+    "prompts", "text_files", "prompt_files", "images", "out", "data_format", "overwrite", "as_json", "model",
 }  # fmt: skip
 """Parameters of the command that are no argument of either function: where prompts come from and results go."""
 
@@ -80,7 +80,8 @@ FOR_ALL_MODELS = set(LOADING) - {"dtype"}
 def test_compare_can_be_asked_what_python_can_and_reads_models_as_diagnose_does() -> None:
     asked = parameters(td.compare).keys() - ABSENT["compare"].keys()
     assert asked <= OF_COMPARE.keys()
-    assert OF_COMPARE.keys() - asked == FOR_ALL_MODELS - {"device", "allow_pickle"} | OF_THE_COMMAND - {"model"}
+    of_one_model = {"model", "images"}
+    assert OF_COMPARE.keys() - asked == FOR_ALL_MODELS - {"device", "allow_pickle"} | OF_THE_COMMAND - of_one_model
     for name in FOR_ALL_MODELS - {"adapter"}:
         assert OF_COMPARE[name].opts == OPTIONS[name].opts
         assert getattr(OF_COMPARE[name], "help", "") == getattr(OPTIONS[name], "help", None)

@@ -32,6 +32,7 @@ Examples:
   tokendynamics diagnose ./folder --value V --keep-norms   a local checkpoint, by the papers' conventions
   tokendynamics diagnose model.gguf --prompt "Once upon a time" --prompt "def f(x):"
   tokendynamics diagnose ./folder --prompts population.txt    a prompt a line, or JSON Lines
+  tokendynamics diagnose ./vision-network --images ./pictures
   tokendynamics diagnose ./folder --adapter ./lora --sinks 0 --sink-ratio 8
   tokendynamics diagnose random:gpt2-xl:7 --layers 1-4,48
   tokendynamics diagnose ./folder --passes 2000 --weights law    what becomes of it when it is made deeper
@@ -41,6 +42,11 @@ Examples:
 @click.command("diagnose", epilog=_EPILOG)
 @click.argument("model")
 @prompt_options
+@click.option(
+    "--images",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="A folder of pictures, for a vision network: each is a prompt.",
+)
 @click.option(
     "--value",
     type=click.Choice(["V", "VO"]),
@@ -94,6 +100,7 @@ def diagnose_command(
     prompts: tuple[str, ...],
     text_files: tuple[Path, ...],
     prompt_files: tuple[Path, ...],
+    images: Path | None,
     layers: str | None,
     out: Path | None,
     data_format: str,
@@ -111,6 +118,8 @@ def diagnose_command(
     _check_passes(chosen["passes"])
     loading = {name: chosen.pop(name) for name in LOADING}
     texts = named_prompts(prompts, text_files, prompt_files)
+    if texts and images:
+        raise click.UsageError("expected texts or --images: a network reads one of the two")
     check_writable(out)
 
     from tokendynamics.cli._output import Output
@@ -132,7 +141,7 @@ def diagnose_command(
     output.note_repeated(texts or {})
     with output.progress() as progress:
         command = shlex.join(["tokendynamics", *sys.argv[1:]])
-        found = diagnose(ckpt, texts, **chosen, command=command, progress=progress)
+        found = diagnose(ckpt, images or texts, **chosen, command=command, progress=progress)
     found = replace(found, files=data_file_names(data_format, tables=tables_of(found)))  # type: ignore[arg-type]
     output.show(found, _write(found, folder, data_format, overwrite))
 
