@@ -118,6 +118,8 @@ class Rotary(nn.Module):
         return self._turned(query), self._turned(key)
 
     def _turned(self, vectors: Tensor) -> Tensor:
+        if vectors.shape[-1] == self.width:
+            return turn(vectors, self.base)
         return torch.cat([turn(vectors[..., : self.width], self.base), vectors[..., self.width :]], -1)
 
 
@@ -193,7 +195,7 @@ class NegativeDiagonal(nn.Module):
         self.dim, self.heads, self.start = dim, heads, start
         self.rho = nn.Parameter(torch.empty(()))
         self.log_diagonal = nn.Parameter(torch.empty(dim)) if kind == "diagonal" else None
-        self.query, self.key = RemedyColumns(self, 1.0), RemedyColumns(self, -1.0)
+        self.query, self.key = RemedyColumns(self, scaled=True), RemedyColumns(self, scaled=False)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -214,17 +216,21 @@ class NegativeDiagonal(nn.Module):
 
 
 class RemedyColumns(nn.Module):
-    """What a remedy adds to queries or keys: a module with a weight, so that it is found where projections are."""
+    """What a remedy adds to queries or keys: a module with a weight, so that it is found where projections are.
+
+    λA is in the queries; keys get x as it is, without the cost of another product.
+    """
 
     bias: None = None
 
-    def __init__(self, remedy: NegativeDiagonal, sign: float) -> None:
+    def __init__(self, remedy: NegativeDiagonal, *, scaled: bool) -> None:
         super().__init__()
-        self._remedy, self._sign = [remedy], sign  # in a list: the remedy is no part of its part
+        self._remedy, self._scaled = [remedy], scaled  # in a list: the remedy is no part of its part
 
     def _factors(self) -> Tensor:
         remedy = self._remedy[0]
-        return self._sign * (-math.sqrt(remedy.dim / remedy.heads) * remedy.coefficients()).sqrt()
+        own = math.sqrt(remedy.dim / remedy.heads) * remedy.coefficients()
+        return own if self._scaled else torch.ones_like(own)
 
     @property
     def weight(self) -> Tensor:
@@ -233,7 +239,7 @@ class RemedyColumns(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return ``x @ weight.T``, feature by feature."""
-        return x * self._factors().to(x.dtype)
+        return x * self._factors().to(x.dtype) if self._scaled else x
 
 
 def turn(vectors: Tensor, base: float) -> Tensor:
