@@ -34,7 +34,7 @@ def test_a_study_leaves_its_runs_a_page_and_tables(
 ) -> None:
     assert call(["study", "two.toml"]) == 0
     said = capsys.readouterr()
-    assert "two: 2 arms × 5 seeds = 10 runs of the preset bytes-small" in said.err
+    assert "two: 2 arms × 3 seeds = 6 runs of the preset bytes-small" in said.err
     words = " ".join(said.out.split())
     assert "separated, divergence is worse." in words
     assert "does not hold: it is the other way round" in words

@@ -91,7 +91,7 @@ def test_a_claim_without_pairs_counts_among_the_tests_and_is_not_decided() -> No
 
 
 def test_where_nothing_is_planted_one_study_in_twenty_decides_any_of_its_claims() -> None:
-    source, studies, wrong = np.random.default_rng(11), 600, 0
+    source, studies, wrong = np.random.default_rng(11), 400, 0
     claims = [Claim("b", "a"), Claim("c", "a"), Claim("d", "c")]
     for _ in range(studies):
         draws = source.normal(0, 1, 5) + source.normal(0, 0.01, (4, 5))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sweeps.study.conftest import TUNED, TWO_ARMS
-from tokendynamics.numerics._errors import ArgumentTypeError
+from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError
 from tokendynamics.specification import SpecificationError
 from tokendynamics.sweeps.study import Claim, parse_plan, read_plan, study
 from tokendynamics.sweeps.study._plan import BETTER
@@ -75,8 +75,8 @@ def test_an_arm_is_the_preset_changed_by_the_study_and_then_by_itself() -> None:
 def test_every_arm_runs_every_seed_with_the_rate_that_was_chosen() -> None:
     plan = parse_plan(TUNED, "tuned.toml")
     runs = plan.runs("divergence", 4e-3)
-    assert [run.place for run in runs] == [f"runs/divergence/{seed}" for seed in range(1, 6)]
-    assert [run.experiment.seed for run in runs] == [1, 2, 3, 4, 5]
+    assert [run.place for run in runs] == [f"runs/divergence/{seed}" for seed in (1, 2, 3)]
+    assert [run.experiment.seed for run in runs] == [1, 2, 3]
     assert {run.experiment.recipe.learning_rate for run in runs} == {4e-3}
     tuning = plan.tuning_runs("divergence")
     assert {rate: {run.experiment.recipe.learning_rate for run in row} for rate, row in tuning.items()} == {
@@ -89,12 +89,12 @@ def test_every_arm_runs_every_seed_with_the_rate_that_was_chosen() -> None:
 
 WRONG = [
     ('preset = "bytes-small"', 'preset = "bytes-smal"', r"line 3: study.preset: unknown preset .* mean 'bytes-small'"),
-    ("seeds = [1, 2, 3, 4, 5]", "seeds = []", r"line 4: study.seeds: .* at least 1 item"),
-    ("seeds = [1, 2, 3, 4, 5]", "seeds = [1, 2, 1]", r"line 4: study.seeds\[2\]: expected each once, got 1 for the"),
-    ("seeds = [1, 2, 3, 4, 5]", "seeds = [1, -2]", r"line 4: study.seeds\[1\]: .*greater than or equal to 0, got -2"),
-    ("seeds = [1, 2, 3, 4, 5]", "seeds = [1, 2.5]", r"line 4: study.seeds\[1\]: expected a valid integer, got 2.5"),
-    ("seeds = [1, 2, 3, 4, 5]", "", r"line 2: study: missing key 'seeds'"),
-    ("seeds = [1, 2, 3, 4, 5]", "seed = [1]", r"line 4: study.seed: unknown key; did you mean 'seeds'\?"),
+    ("seeds = [1, 2, 3]", "seeds = []", r"line 4: study.seeds: .* at least 1 item"),
+    ("seeds = [1, 2, 3]", "seeds = [1, 2, 1]", r"line 4: study.seeds\[2\]: expected each once, got 1 for the"),
+    ("seeds = [1, 2, 3]", "seeds = [1, -2]", r"line 4: study.seeds\[1\]: .*greater than or equal to 0, got -2"),
+    ("seeds = [1, 2, 3]", "seeds = [1, 2.5]", r"line 4: study.seeds\[1\]: expected a valid integer, got 2.5"),
+    ("seeds = [1, 2, 3]", "", r"line 2: study: missing key 'seeds'"),
+    ("seeds = [1, 2, 3]", "seed = [1]", r"line 4: study.seed: unknown key; did you mean 'seeds'\?"),
     ('reference = "baseline"', 'reference = "base"', r"line 5: study.reference: unknown arm 'base'; .* 'baseline'"),
     ('reference = "baseline"', 'reference = "baseline"\nconfidence = 95', r"line 6: study.confidence: .*less than 1"),
     ('regime = "baseline"', 'regime = "base"', r"line 8: arms.baseline.regime: unknown regime 'base'; .* 'baseline'"),
@@ -221,3 +221,14 @@ def test_table_1_has_the_controls_that_tell_the_tie_from_the_signs() -> None:
     regimes = [experiment.model["regime"] for experiment in plan.arms.values()]
     assert regimes == ["baseline", "tied", "w_only", "convergence", "intermediate", "divergence"]
     assert {experiment.model["form"] for experiment in plan.arms.values()} == {"solve"}
+
+
+def test_the_file_of_the_documents_is_one() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "study.md").read_text(encoding="utf-8")
+    plan = parse_plan(text.split("```toml\n")[1].split("```")[0], "docs.toml")
+    assert list(plan.arms) == ["baseline", "divergence"]
+
+
+def test_a_number_of_workers_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentValueError, match="workers: expected"):
+        study(parse_plan(TWO_ARMS, "two.toml"), tmp_path / "store", workers=0)

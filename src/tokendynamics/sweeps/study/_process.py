@@ -104,7 +104,8 @@ def _held(folder: Path, key: str) -> Iterator[int | None]:
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
-            if _given_up(key, _WATCH):
+            time.sleep(_WATCH)
+            if _given_up(key):
                 yield None
                 return
         yield lock
@@ -156,11 +157,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _given_up(key: str, after: float = 0.0) -> bool:
+def _given_up(key: str) -> bool:
     """Tell whether the scheduler has taken a task back, as it does when its client is gone."""
     from distributed import get_worker
 
-    time.sleep(after)
     try:
         task = get_worker().state.tasks.get(key)
     except ValueError:  # in no worker

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tokendynamics.numerics._arguments import as_count
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, StorageError, expected, shown
 from tokendynamics.numerics._extras import require
 from tokendynamics.numerics._signatures import typed_arguments
@@ -69,6 +70,8 @@ def study(
     """
     require("sweeps", "study", "running on many workers")
     require("training", "study", "training")
+    if workers is not None:
+        as_count(workers, "workers")
     plan, place = _plan(spec), Path(store)
     recover(place)
     there = _check(plan, place, resume)

@@ -10,6 +10,7 @@ import xarray as xr
 from tokendynamics.sweeps.study._claims import TestedClaim
 from tokendynamics.sweeps.study._paired import POWER, Arm, Comparison
 from tokendynamics.sweeps.study._plan import StudyPlan
+from tokendynamics.sweeps.study._store import NOT_RUN
 from tokendynamics.training._record import FINISHED
 
 _NAMED = 5
@@ -75,19 +76,20 @@ def about_tuning(dataset: xr.Dataset) -> list[str]:
         return []
     rates, seeds = dataset["rate"].values, ", ".join(map(str, dataset["tuning_seed"].values))
     chosen = {str(arm): float(dataset["learning_rate"].sel(arm=arm)) for arm in dataset["arm"].values}
-    found = ", ".join(f"{arm} {rate:g}" for arm, rate in chosen.items() if np.isfinite(rate)) or "none"
+    found = ", ".join(f"{arm} {rate:g}" for arm, rate in chosen.items() if np.isfinite(rate)) or "none so far"
     sentences = [
         f"The learning rate of each arm is the best of {len(rates)} on the validation split, over seeds that nothing "
         f"else is run with ({seeds}): {found}."
     ]
+    ends = {float(rates.max()): "largest", float(rates.min()): "smallest"}
     for arm, rate in chosen.items():
-        end = {float(rates.max()): "largest", float(rates.min()): "smallest"}.get(rate)
-        if end:
-            sentences.append(
-                f"The best learning rate of arm {arm} is the {end} tried ({rate:g}): a better may lie beyond."
-            )
-        if not np.isfinite(rate):
-            sentences.append(f"No learning rate of arm {arm} finished on every seed: the arm was not run.")
+        if rate in ends:
+            told = f"The best learning rate of arm {arm} is the {ends[rate]} tried ({rate:g}): a better may lie beyond."
+            sentences.append(told)
+        elif not np.isfinite(rate):
+            waits = (dataset["tuning_status"].sel(arm=arm) == NOT_RUN).any()
+            why = "not all of its tuning has been run" if waits else "none finished on every seed"
+            sentences.append(f"Arm {arm} has no learning rate and was not run: {why}.")
     status = dataset["tuning_status"].values
     lost = [
         f"{arm} at {rate:g} with seed {seed} {status[i, j, k]}"
