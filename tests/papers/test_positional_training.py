@@ -291,11 +291,12 @@ def test_figure_7_says_of_each_projection_which_claims_hold() -> None:
         "free": fig7.compared("free", dict.fromkeys(("norm", "distance"), turned)),
     }
     assert fig7.said(rows) == (
-        "Without norms and feed-forward parts, with an identity projection: Both fall under convergence so; rise under "
-        "the intermediate regime and under divergence so; divergence rises more steeply than the intermediate regime "
-        "so; and than the baseline so. with a free projection: Both fall under convergence not so; rise under the "
-        "intermediate regime and under divergence not so; divergence rises more steeply than the intermediate regime "
-        "so; and than the baseline not so."
+        "Norms and distances, without norms and feed-forward parts. Identity projection: fall in every layer under "
+        "convergence: so; rise under the intermediate regime, and in every layer under divergence: so; rise more under "
+        "divergence than under the intermediate regime: so; and than in the baseline: so. Free projection: fall in "
+        "every layer under convergence: not so; rise under the intermediate regime, and in every layer under "
+        "divergence: not so; rise more under divergence than under the intermediate regime: so; and than in the "
+        "baseline: not so."
     )
     fall = rows["free"][fig7.FALLS][0]
     assert (fall.verdict, fall.reason) == ("no", training.OUTSIDE)

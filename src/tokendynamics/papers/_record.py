@@ -30,7 +30,8 @@ class Quantity:
         expected: The published or predicted value, or the bound.
         ours: What came out.
         tolerance: How far `ours` may be from `expected` (beyond it, for a bound).
-        relation: "=" for a value, "≤" and "≥" for bounds, "measured" where nothing is expected (see `measured`).
+        relation: "=" for a value, "≤" and "≥" for bounds, "measured" where nothing is expected (see `measured`), or
+            where what was published is of other data and only stands beside ours.
         source: Who expects it: the "paper" prints or claims this number; it is our "reading" of what the paper says
             in words or draws, the number being chosen here; "theory" follows from the equations; a "simulation" by
             independent code gave it; "nobody" if it is only measured.

@@ -36,7 +36,7 @@ def reproduce(
     steps: int = 300,
     texts: int = 10,
     tokens: int = 40,
-    draws: int = 20,
+    draws: int = 10,
     seed: int = 3,
     folder: str | Path | None = None,
     progress: bool | Progress = False,

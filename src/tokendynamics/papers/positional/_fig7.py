@@ -33,8 +33,9 @@ from tokendynamics.papers.positional._trained import (
 from tokendynamics.provenance._progress import Progress, reporting
 
 REGIMES = ("convergence", "intermediate", "divergence", "baseline")
-FALLS, RISE = "Both fall under convergence", "rise under the intermediate regime and under divergence"
-STEEPEST, STEEPER = "divergence rises more steeply than the intermediate regime", "and than the baseline"
+FALLS = "fall in every layer under convergence"
+RISE = "rise under the intermediate regime, and in every layer under divergence"
+STEEPEST, STEEPER = "rise more under divergence than under the intermediate regime", "and than in the baseline"
 CLAIMS = (FALLS, RISE, STEEPEST, STEEPER)
 
 
@@ -109,11 +110,10 @@ def said(rows: Mapping[str, Mapping[str, Sequence[Quantity]]]) -> str:
         rows: What `compared` returned, by projection.
     """
     parts = [
-        f"with {'an' if output == 'identity' else 'a'} {PROJECTIONS[output]}: "
-        + "; ".join(f"{claim} {SAID[together(of_output[claim])]}" for claim in CLAIMS)
-        for output, of_output in rows.items()
+        f"{PROJECTIONS[output].capitalize()}: {'; '.join(f'{claim}: {SAID[together(own[claim])]}' for claim in CLAIMS)}"
+        for output, own in rows.items()
     ]
-    return f"Without norms and feed-forward parts, {'. '.join(parts)}."
+    return f"Norms and distances, without norms and feed-forward parts. {'. '.join(parts)}."
 
 
 def draw(record: Record) -> Figure:

@@ -197,7 +197,7 @@ def said(table: Table, result: StudyResult) -> str:
         for found in result.claims
     )
     gap = about_gap(table, result)
-    return f"{claims}.{gap and f' {gap}'} {about_print(table)}"
+    return f"{claims[0].upper()}{claims[1:]}.{gap and f' {gap}'} {about_print(table)}"
 
 
 def about_print(table: Table) -> str:
