@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from report.planted_study import full_study, planted_record, planted_study
+from report.planted_study import RATES, full_study, planted_record, planted_study
 from report.reading import close, figure_of, saved, table_of, value_of
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.report.kit._figure import Table
@@ -213,6 +213,7 @@ def test_the_page_of_a_study_holds_what_is_counted_again(study_page: str) -> Non
         known = values[np.isfinite(values)]
         assert value_of(row[3]) == pytest.approx(known.mean(), rel=1e-3)
         assert (value_of(row[4]) + value_of(row[5])) / 2 == pytest.approx(known.mean(), rel=1e-3)
+        assert value_of(row[4]) < value_of(row[5])
     for row, values in zip(section_table(study_page, "differences"), measures[1:], strict=True):
         difference = (values - measures[0])[np.isfinite(values)]
         assert int(row[1]) == len(difference)
@@ -257,6 +258,10 @@ def test_the_page_says_which_learning_rate_was_chosen(study_page: str) -> None:
     chosen = {row[0]: value_of(row[1]) for row in table_of(study_page, "learning-rates") if row[-1] == "chosen"}
     rates = full_study().dataset["learning_rate"]
     assert chosen == {str(arm): float(rates.sel(arm=arm)) for arm in rates["arm"].values}
+    wide = figure_of(study_page, "learning-rates").split("</svg>")[0]
+    columns = sorted({float(x) for x in re.findall(r'<circle transform="translate\(([\d.]+)', wide)})
+    diamonds = [float(x) for x in re.findall(r'<path transform="translate\(([\d.]+),[\d.]+\)" d="M-', wide)]
+    assert [RATES[columns.index(x)] for x in diamonds] == rates.values.tolist()
 
 
 def test_the_page_of_a_large_study_is_small(study_page: str) -> None:
@@ -344,6 +349,7 @@ def test_averaged_weights_are_held_against_the_last_ones(loss: float, word: str)
         ((1.0, 0.5, 0.25), "it shrinks in every layer"),
         ((1.0, 0.5, 0.75), "not one way in every layer"),
         ((1.0, 1.0, 0.75), "not one way in every layer"),
+        ((1.0, 1.0, 1.25), "not one way in every layer"),
     ],
 )
 @pytest.mark.parametrize(
