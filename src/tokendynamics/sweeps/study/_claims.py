@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -26,6 +26,11 @@ class Claim:
     better: str
     worse: str
     difference: float | None = None
+
+    @property
+    def sizes(self) -> tuple[float, ...]:
+        """The differences that are tested: none at all, and the claimed one."""
+        return (0.0,) if self.difference is None else (0.0, self.difference)
 
 
 @dataclass(frozen=True)
@@ -70,39 +75,19 @@ def decided(
         confidence: Such as 0.95.
         lower_is_better: Which direction of the measure is the better one.
     """
-    tests = len(claims) + sum(claim.difference is not None for claim in claims)
-    pairs = [
-        compared(
-            claim.better,
-            claim.worse,
-            values,
-            seeds,
-            confidence=confidence,
-            lower_is_better=lower_is_better,
-            tests=tests,
-        )
-        for claim in claims
-    ]
+    tests = sum(len(claim.sizes) for claim in claims)
+    settings: dict[str, Any] = {"confidence": confidence, "lower_is_better": lower_is_better, "tests": tests}
+    pairs = [compared(claim.better, claim.worse, values, seeds, **settings) for claim in claims]
     sign = -1.0 if lower_is_better else 1.0
-    sizes = [_size(claim, pair, sign) for claim, pair in zip(claims, pairs, strict=True)]
-    planned = [claim.difference is not None for claim in claims]
-    # What could not be tested for want of pairs still counts: which tests there are was fixed before the runs.
-    raw = [1.0 if pair.p is None else pair.p for pair in pairs]
-    raw += [1.0 if p is None else p for p, there in zip(sizes, planned, strict=True) if there]
-    corrected = iter(holm(raw))
-    by_zero = [next(corrected) for _ in claims]
-    by_size = [next(corrected) if there else None for there in planned]
-    return [
-        TestedClaim(
-            claim,
-            pair,
-            None if pair.p is None else p,
-            None if size is None else p_size,
-            _decision(claim, pair, p, p_size, sign, 1 - confidence),
-            tests,
-        )
-        for claim, pair, size, p, p_size in zip(claims, pairs, sizes, by_zero, by_size, strict=True)
-    ]
+    raw = [_p_values(claim, pair, sign) for claim, pair in zip(claims, pairs, strict=True)]
+    corrected = iter(holm([p for each in raw for p in each]))
+    found: list[TestedClaim] = []
+    for claim, pair in zip(claims, pairs, strict=True):
+        p, *further = [next(corrected) for _ in claim.sizes]
+        decision = _decision(claim, pair, p, further, sign, 1 - confidence)
+        told = (None, None) if pair.p is None else (p, further[0] if further else None)
+        found.append(TestedClaim(claim, pair, *told, decision, tests))
+    return found
 
 
 def holm(values: Sequence[float]) -> list[float]:
@@ -119,17 +104,20 @@ def holm(values: Sequence[float]) -> list[float]:
     return corrected.tolist()
 
 
-def _size(claim: Claim, pair: Comparison, sign: float) -> float | None:
-    if claim.difference is None or pair.p is None:
-        return None
-    return p_value(sign * np.array(pair.differences), claim.difference)
+def _p_values(claim: Claim, pair: Comparison, sign: float) -> list[float]:
+    """Return the p-value of each of a claim's tests.
+
+    Without pairs it is 1: such a test counts as well, since which tests there are was fixed before the runs.
+    """
+    gains = sign * np.array(pair.differences)
+    return [1.0 if pair.p is None else p_value(gains, size) for size in claim.sizes]
 
 
-def _decision(claim: Claim, pair: Comparison, p: float, p_size: float | None, sign: float, error: float) -> Decision:
-    if pair.mean is None:
-        return "cannot be decided at this size"
-    gain = sign * pair.mean
-    if claim.difference is not None and p_size is not None and p_size < error and gain < claim.difference:
+def _decision(
+    claim: Claim, pair: Comparison, p: float, p_of_size: Sequence[float], sign: float, error: float
+) -> Decision:
+    gain = sign * (pair.mean or 0.0)
+    if p_of_size and p_of_size[0] < error and gain < claim.sizes[-1]:
         return "does not hold"
     if p < error:
         return "holds" if gain > 0 else "does not hold"

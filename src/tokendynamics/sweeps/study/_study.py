@@ -100,21 +100,21 @@ def open_study(store: str | Path) -> StudyResult:
 
 
 def _train(plan: StudyPlan, place: Path, run: Callable[[str, Sequence[Run]], None]) -> None:
-    """Run what tuning lacks, choose the learning rates for good, and run what is compared."""
-    rates: dict[str, float | None] = dict.fromkeys(plan.arms)
-    arms = list(plan.arms)
-    if plan.tables.tuning is not None:
-        chosen = chosen_rates(place)
-        untuned = [arm for arm in plan.arms if arm not in chosen]
-        run(
-            f"Tuning {plan.name}", [each for arm in untuned for runs in plan.tuning_runs(arm).values() for each in runs]
-        )
-        found = {arm: rate for arm in untuned if (rate := best_rate(place, plan, arm)) is not None}
-        if found:
-            write_chosen(place, chosen | found)
-        rates |= chosen | found
-        arms = [arm for arm in arms if rates[arm] is not None]
-    run(f"Training {plan.name}", [each for arm in arms for each in plan.runs(arm, rates[arm])])
+    """Tune the arms and run what is compared of those that have a learning rate."""
+    rates = dict.fromkeys(plan.arms) if plan.tables.tuning is None else _tuned(plan, place, run)
+    run(f"Training {plan.name}", [each for arm, rate in rates.items() for each in plan.runs(arm, rate)])
+
+
+def _tuned(plan: StudyPlan, place: Path, run: Callable[[str, Sequence[Run]], None]) -> dict[str, float]:
+    """Run what tuning lacks and choose the learning rates, for good; an arm without one is left out."""
+    chosen = chosen_rates(place)
+    untuned = [arm for arm in plan.arms if arm not in chosen]
+    grids = [runs for arm in untuned for runs in plan.tuning_runs(arm).values()]
+    run(f"Tuning {plan.name}", [each for runs in grids for each in runs])
+    chosen |= {arm: rate for arm in untuned if (rate := best_rate(place, plan, arm)) is not None}
+    if chosen:
+        write_chosen(place, chosen)
+    return {arm: chosen[arm] for arm in plan.arms if arm in chosen}
 
 
 def _run(
