@@ -39,7 +39,7 @@ def test_a_study_leaves_its_runs_a_page_and_tables(
     assert "separated, divergence is worse." in words
     assert "does not hold: it is the other way round" in words
     found = open_study(tmp_path / "study-two")
-    assert found.manifest["command"].startswith("tokendynamics ")
+    assert found.manifest["command"].startswith("tokendynamics")
     assert " … " in words
     folder = tmp_path / "study-two-report"
     assert "divergence" in (folder / "report.html").read_text(encoding="utf-8")

@@ -261,7 +261,7 @@ def test_what_is_no_set_of_images_is_refused_with_the_layout(folder, tmp_path):
     (tmp_path / "empty" / "val").mkdir()
     refused(tmp_path / "empty", "empty without both splits in one form, but with other.txt, train.parquet, val")
     (tmp_path / "empty" / "val.parquet").write_bytes(b"PAR1")
-    refused(tmp_path / "empty", "of which nothing can be read: ")
+    refused(tmp_path / "empty", "nothing can be read: ")
     place = copied(folder, tmp_path)
     shutil.rmtree(place / "val" / "cat")
     shutil.rmtree(place / "val" / "dog")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import random
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -26,6 +26,9 @@ from tokendynamics.provenance._whole import full_disk_as_storage_error
 from tokendynamics.training._experiment import Experiment, differences
 from tokendynamics.training._folder import EXPERIMENT, RECORD
 from tokendynamics.training._record import FINISHED, NOT_FINITE, Record
+
+if TYPE_CHECKING:
+    from tokendynamics.training._fitted import Run
 
 
 @typed_arguments
@@ -71,30 +74,33 @@ def train(
         StorageError: The disk is full; the last checkpoint is whole, and the run can be resumed.
     """
     require("training", "train", "training")
-    place, started, begun = Path(folder), datetime.now(UTC), time.perf_counter()
+    place, started = Path(folder), datetime.now(UTC)
     ended = _former(place, experiment, resume)
     if ended is not None:
         return ended
     with limited_threads(threads) as used, reporting(progress) as report, _resumable(place), _draws_of_its_own():
-        from tokendynamics.training._fitted import Run
+        from tokendynamics.training import _fitted as fitted  # transformers' Trainer takes seconds
 
-        run = Run(experiment, place, loggers, callbacks, report, arguments or {})
+        run = fitted.Run(experiment, place, loggers, callbacks, report, arguments or {})
         try:
-            notes = run.fit()
-            measures, layers = ({}, {}) if notes else run.measured()
-            notes = notes or run.not_finite(measures)
-            history, validation = run.course()
             parameters = {"processes": run.processes, "arguments": dict(arguments or {})}
+            record = _ended(run, experiment)
             made_by = command or "td.training.train(…)"
             called = manifest(made_by, parameters, seed=experiment.seed, started=started, threads=used)
-            status, seconds = NOT_FINITE if notes else FINISHED, round(time.perf_counter() - begun, 3)
-            record = Record(
-                experiment, status, run.steps, history, validation, measures, layers, tuple(notes), seconds, called
-            )
+            record = replace(record, manifest=called, seconds=called["duration_seconds"])
             run.keep(record)
         finally:
             run.close()
     return record
+
+
+def _ended(run: Run, experiment: Experiment) -> Record:
+    """Train and measure a run, and return its record, without a manifest."""
+    notes = run.fit()
+    measures, layers = ({}, {}) if notes else run.measured()
+    notes = notes or run.not_finite(measures)
+    status = NOT_FINITE if notes else FINISHED
+    return Record(experiment, status, run.steps, *run.course(), measures, layers, tuple(notes))
 
 
 def _former(place: Path, experiment: Experiment, resume: bool) -> Record | None:

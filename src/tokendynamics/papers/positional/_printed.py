@@ -59,7 +59,7 @@ def least_favourable(one: tuple[float, float], other: tuple[float, float], digit
     """Return the largest p of `welch` for numbers that round to the printed ones.
 
     >>> round(least_favourable((31.37, 0.14), (31.10, 0.16), 2), 4)
-    0.0302
+    0.0298
     """
     half = 0.5 * 10.0**-digits
     gap = max(abs(one[0] - other[0]) - 2 * half, 0.0)
