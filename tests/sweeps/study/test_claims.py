@@ -54,6 +54,7 @@ def test_holm_rejects_step_by_step(raw: list[float]) -> None:
         (+0.1, None, "does not hold"),
         (-0.001, None, "cannot be decided at this size"),
         (-0.1, 0.05, "holds"),  # separated, and as large as claimed
+        (-0.1, 0.095, "cannot be decided at this size"),  # separated, and not shown to be as large as claimed
         (-0.1, 0.2, "does not hold"),  # in the claimed direction, but by less than claimed
         (-0.001, 0.2, "does not hold"),
         (-0.001, 0.01, "cannot be decided at this size"),

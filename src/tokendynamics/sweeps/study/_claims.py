@@ -43,8 +43,9 @@ class TestedClaim:
             and `needed` are those of the strictest of the tests.
         p: p-value of no difference, corrected for all tests of the study's claims; None with fewer than two pairs.
         p_size: Likewise of a difference as large as the claimed one; None also where none is claimed.
-        decision: "holds": separated in the claimed direction; "does not hold": separated in the other one, or from
-            all differences as large as the claimed one; both after the correction.
+        decision: "holds": separated in the claimed direction, from the claimed difference where there is one; "does
+            not hold": separated in the other direction, or from all differences as large as the claimed one; both
+            after the correction.
         tests: How many tests the correction is for.
     """
 
@@ -116,9 +117,7 @@ def _p_values(claim: Claim, pair: Comparison, sign: float) -> list[float]:
 def _decision(
     claim: Claim, pair: Comparison, p: float, p_of_size: Sequence[float], sign: float, error: float
 ) -> Decision:
-    gain = sign * (pair.mean or 0.0)
-    if p_of_size and p_of_size[0] < error and gain < claim.sizes[-1]:
-        return "does not hold"
-    if p < error:
-        return "holds" if gain > 0 else "does not hold"
-    return "cannot be decided at this size"
+    gain, separated = sign * (pair.mean or 0.0), (p_of_size[0] if p_of_size else p) < error
+    if separated:
+        return "holds" if gain > claim.sizes[-1] else "does not hold"
+    return "does not hold" if p < error and gain < 0 else "cannot be decided at this size"

@@ -131,12 +131,13 @@ def about_claim(found: TestedClaim, unit: str) -> str:
     corrected = f", corrected for {found.tests} tests" if found.tests > 1 else ""
     p = f"p = {found.p:.2g}{corrected}"
     if found.decision == "holds":
-        return f"{told} ({p})."
+        return f"{told} ({p if found.p_size is None else f'p = {found.p_size:.2g}{corrected}'})."
     if found.decision == "does not hold" and claim.difference is None:
         return f"{told}: it is the other way round ({p})."
     if found.decision == "does not hold":
         return f"{told}: differences so large are excluded (p = {found.p_size:.2g}{corrected})."
-    alone = "separated by itself, but not among all tests; " if pair.verdict == "separated" else ""
+    shown = "not among all tests" if claim.difference is None else "not from one so large"
+    alone = f"separated by itself, but {shown}; " if pair.verdict == "separated" else ""
     return f"{told} ({p}): {alone}{_size(pair, unit)}."
 
 
