@@ -102,7 +102,7 @@ def _possible(values: Values, layer: int) -> set[State]:
         low, high = values[f"{name}_interval"][layer]
         low, high = float(np.fmin(low, value - ROOM)), float(np.fmax(high, value + ROOM))
         # A state begins at its threshold, and the one below ends there.
-        around.append([low, high, *(each for each in thresholds if low < each <= high)])
+        around.append([low, high, *(each for each in thresholds if low < each < high)])
     return {state_of(*each) for each in product(*around)}
 
 

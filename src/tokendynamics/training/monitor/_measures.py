@@ -70,8 +70,7 @@ def measured(passes: Sequence[PackStates]) -> dict[str, Float64[np.ndarray, "lay
     Raises:
         ArgumentValueError: A token of length zero.
     """
-    by_place = {place: row for states in passes for place, row in zip(states.places, _rows(states), strict=True)}
-    rows = [by_place[place] for place in sorted(by_place)]
+    rows = [row for states in passes for row in _rows(states)]
     found = {name: values for name, (dims, values) in share_variables(rows).items() if "site" in dims}
     after = {name: values[:, _AFTER_BLOCK] for name, values in found.items() if name != "kappa_of_prompt"}
     shares = {f"share_{name}": after["shares"][:, place] for place, name in enumerate(SHARES)}
