@@ -199,6 +199,7 @@ def test_gradients_reach_every_parameter():
         ((8, 2), {"dropout": 1.0}, "dropout: expected a share from 0 to below 1, got 1.0"),
         ((8, 2), {"dropout": -0.1}, "dropout: expected a share from 0 to below 1, got -0.1"),
         ((8, 2, "w_only"), {"value_start": "like_w"}, "value_start: expected 'identity' where W or A"),
+        ((8, 2, Regime(a="positive")), {"value_start": "like_w"}, "value_start: expected 'identity' where W or A"),
     ],
 )
 def test_what_cannot_be_made_is_refused_by_name(arguments, options, message, unchecked):
