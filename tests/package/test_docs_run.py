@@ -19,12 +19,10 @@ def test_there_are_blocks_to_run() -> None:
     assert {"checkpoints.md", "depth.md", "diagnose.md", "simulate.md"} <= BLOCKS.keys()
 
 
-SLOW = ("diagnose.md",)
+MARKS = {"diagnose.md": [pytest.mark.slow], "remedy.md": [pytest.mark.slow, pytest.mark.pretrained]}
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in BLOCKS]
-)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, ())) for name in BLOCKS])
 def test_the_python_of_a_document_runs(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

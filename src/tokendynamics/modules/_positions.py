@@ -193,7 +193,7 @@ class NegativeDiagonal(nn.Module):
         if not -math.inf < start < 0:
             raise ArgumentValueError(expected("start", "a negative λ", start))
         self.dim, self.heads, self.start = dim, heads, start
-        self.rho = nn.Parameter(torch.empty(()))
+        self.rho = nn.Parameter(torch.empty(1))  # of one axis: FSDP shards no scalars
         self.log_diagonal = nn.Parameter(torch.empty(dim)) if kind == "diagonal" else None
         self.query, self.key = RemedyColumns(self, scaled=True), RemedyColumns(self, scaled=False)
         self.reset_parameters()

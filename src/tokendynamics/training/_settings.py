@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from transformers import TrainingArguments
@@ -51,9 +51,7 @@ def trainer_arguments(
         raise ArgumentValueError(
             expected("arguments", "what transformers.TrainingArguments takes", " ".join(str(error).split()))
         ) from error
-    if made.fsdp and (processors or made.world_size < 2):
-        came = "processors, over which accelerate shards nothing" if processors else "one process"
-        raise ArgumentValueError(expected("fsdp", "several processes with an accelerator each", came, "leave it out"))
+    _check_sharded(made)
     # Several devices of one process would be nn.DataParallel's, which knows nothing of weights that are made.
     made._n_gpu = min(made.n_gpu, 1)
     return made
@@ -100,6 +98,19 @@ def _check_further(further: Mapping[str, Any], settings: Mapping[str, Any]) -> N
         if name in _DETERMINED | settings.keys() - _OPEN:
             wanted = "none that experiment, loggers and folder determine"
             raise ArgumentValueError(expected("arguments", wanted, repr(name)))
+
+
+def _check_sharded(made: TrainingArguments) -> None:
+    """Refuse to shard weights where accelerate would pass it over without a word."""
+    from accelerate.utils import DistributedType, parse_flag_from_env
+
+    kind = cast(Any, made.distributed_state).distributed_type
+    if (made.fsdp or parse_flag_from_env("ACCELERATE_USE_FSDP")) and kind in (
+        DistributedType.NO,
+        DistributedType.MULTI_CPU,
+    ):
+        came = "one process" if kind == DistributedType.NO else "processors, over which accelerate shards nothing"
+        raise ArgumentValueError(expected("fsdp", "several processes with an accelerator each", came, "leave it out"))
 
 
 def _check_loggers(loggers: Sequence[str]) -> None:

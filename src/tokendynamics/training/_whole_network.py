@@ -31,6 +31,7 @@ def whole_state(model: Any) -> dict[str, Tensor]:
         return network.state_dict()
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
+    _resharded(network)
     found = get_model_state_dict(network, options=StateDictOptions(full_state_dict=True))
     return cast("dict[str, Tensor]", found)
 
@@ -43,12 +44,19 @@ def load_whole_state(model: Any, state: Mapping[str, Tensor]) -> None:
         return
     from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 
+    _resharded(network)
     set_model_state_dict(network, dict(state), options=StateDictOptions(full_state_dict=True))
 
 
 def is_sharded(model: nn.Module) -> bool:
     """Whether a process has only its part of the weights."""
     return any(hasattr(parameter, "to_local") for parameter in model.parameters())
+
+
+def _resharded(network: nn.Module) -> None:
+    """Give up the weights that a forward pass has gathered for a backward pass which did not follow."""
+    for module in network.modules():
+        getattr(module, "reshard", lambda: None)()
 
 
 def _unwrapped(model: Any) -> nn.Module:

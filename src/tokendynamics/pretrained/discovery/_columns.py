@@ -129,7 +129,8 @@ def _matched(
 ) -> tuple[Tensor, Tensor, Tensor, float]:
     """Return, for each column of the target, which candidate, which of its columns, which factor; and the error.
 
-    Where several fit equally well, the module that ended last: one that wraps another does what its inner one does.
+    Where several fit equally well, one that gives the column as it stands, whose factor no other weights can change;
+    among such, the module that ended last: one that wraps another does what its inner one does.
     """
 
     def samples(features: Tensor) -> Tensor:
@@ -137,19 +138,21 @@ def _matched(
 
     wanted = samples(target)
     unit = _unit(wanted).mT
-    # One module at a time: all columns against all columns of a large layer would be gigabytes.
-    found = [(unit @ _unit(samples(features))).abs().max(dim=1) for _, features in candidates]
-    cosines, rows = torch.stack([each.values for each in found]), torch.stack([each.indices for each in found])
-    best = cosines.max(dim=0).values
+    cosines, rows, factors = [], [], []
+    for _, features in candidates:  # one at a time: all columns against all columns of a large layer would be gigabytes
+        own = samples(features)
+        found = (unit @ _unit(own)).abs().max(dim=1)
+        chosen = own[:, found.indices]
+        cosines.append(found.values)
+        rows.append(found.indices)
+        factors.append((wanted * chosen).sum(dim=0) / chosen.square().sum(dim=0))
+    best = torch.stack(cosines).max(dim=0).values
+    fits = torch.stack(cosines) >= best - tolerance / 10
     end = torch.tensor([[call.end] for call, _ in candidates])
-    owner = torch.where(cosines >= best - tolerance / 10, end, -1).argmax(dim=0)
-    row = rows.gather(0, owner[None])[0]
-    chosen = torch.zeros_like(wanted)
-    for index in owner.unique():
-        mine = owner == index
-        chosen[:, mine] = samples(candidates[int(index)][1])[:, row[mine]]
-    factor = (wanted * chosen).sum(dim=0) / chosen.square().sum(dim=0)
-    return owner, row, factor, float((1 - best).max())
+    as_it_stands = (torch.stack(factors) - 1).abs() < tolerance
+    owner = torch.where(fits, end + as_it_stands * (end.max() + 1), -1).argmax(dim=0)[None]
+    row, factor = (torch.stack(each).gather(0, owner)[0] for each in (rows, factors))
+    return owner[0], row, factor, float((1 - best).max())
 
 
 def _unit(columns: Tensor) -> Tensor:
