@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
-from transformers import PrinterCallback, TrainerCallback
+from transformers import TrainerCallback
 from transformers.utils import logging
 
 from tokendynamics.numerics._errors import ArgumentTypeError, expected, shown
@@ -77,7 +77,6 @@ class Run:
                 self.curves = Curves(place / LOGS)
                 told.append(self.curves)
         self.trainer = RunTrainer(model, self.task, recipe, settings, self.averaged, [*told, *callbacks])
-        self.trainer.remove_callback(PrinterCallback)
 
     @property
     def steps(self) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
 from tokendynamics.modules import ConstrainedAttention
 from tokendynamics.numerics._errors import TokenDynamicsError
@@ -68,6 +68,7 @@ class RunTrainer(Trainer):
             preprocess_logits_for_metrics=task.scores,
         )
         self.args.prediction_loss_only = task.scores is None
+        self.remove_callback(PrinterCallback)  # standard output is the caller's
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """Give every group of parameters its own learning rate and decay."""
