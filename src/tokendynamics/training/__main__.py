@@ -1,12 +1,16 @@
 """Train what a folder's experiment.json describes: ``python -m tokendynamics.training FOLDER``.
 
-It goes on where an earlier process was stopped. The exit code is 0 where the run ended with all its steps.
+It goes on where an earlier process was stopped. The exit code is 0 where the run ended with all its steps. Several
+processes train together as ``torchrun --nproc-per-node 4 -m tokendynamics.training FOLDER``.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
+
+import torch.distributed
 
 from tokendynamics.numerics._errors import TokenDynamicsError, expected
 from tokendynamics.training._run import read_experiment, train
@@ -24,7 +28,10 @@ def main(arguments: list[str]) -> int:
     except TokenDynamicsError as error:
         print(" ".join(str(error).split()), file=sys.stderr)
         return 1
-    if not record.finished:
+    finally:
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+    if not record.finished and int(os.environ.get("RANK", "0")) == 0:
         print("; ".join(record.notes), file=sys.stderr)
     return 0 if record.finished else 1
 
