@@ -58,14 +58,14 @@ value = 2.0 + law["means"].get(regime, 0.0)
 value += random.Random(seed).gauss(0, law["shared"]) + random.Random(f"{regime}{seed}").gauss(0, law["own"])
 value += abs(rate / law["best"].get(regime, rate) - 1)
 layers = {"norm": [1.0, 2.0, value], "distance": [0.5, 0.25, value]}
-splits = {"validation": 0.0, "test": law["test"]}
+splits = {"validation": value, "test": 0.5 + law["test"] * value}
 record = {
     "experiment": experiment,
     "status": "finished",
     "steps": experiment["recipe"]["steps"],
     "history": [{"step": 10, "loss": value, "learning_rate": rate}],
     "validation": [{"step": step, "loss": value, "bits_per_byte": value + 1 / step} for step in (100, 200)],
-    "measures": {split: {"loss": value, "bits_per_byte": value + further} for split, further in splits.items()},
+    "measures": {split: {"loss": value, "bits_per_byte": measure} for split, measure in splits.items()},
     "layers": {"full": layers, "bare": {name: [each / 2 for each in values] for name, values in layers.items()}},
     "notes": [],
     "seconds": 1.0,
@@ -87,14 +87,15 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Planted:
     """What has runs end as a law says, and returns the program that does it.
 
     Its arguments: ``means`` and ``best`` learning rates by regime, deviations ``shared`` by the arms of a seed and
-    ``own``, ``test``, what the test split has beyond the other, and ``acts`` by "REGIME SEED" or "REGIME SEED RATE".
+    ``own``, ``test``, what the test split has times the validation split's (beside 0.5), and ``acts`` by "REGIME SEED"
+    or "REGIME SEED RATE".
     """
 
     def plant(**law: Any) -> tuple[str, ...]:
         script, file = tmp_path / "law" / "stand_in.py", tmp_path / "law" / "law.json"
         file.parent.mkdir(exist_ok=True)
         script.write_text(_STAND_IN)
-        plain = {"means": {}, "best": {}, "acts": {}, "shared": 1.0, "own": 0.01, "test": 0.5}
+        plain = {"means": {}, "best": {}, "acts": {}, "shared": 1.0, "own": 0.01, "test": 1.0}
         file.write_text(json.dumps(plain | law))
         program = (str(script), str(file))
         monkeypatch.setattr("tokendynamics.sweeps.study._queue.PROGRAM", program)

@@ -205,6 +205,8 @@ def test_files_are_read_and_other_things_refused(tmp_path: Path, unchecked: None
 
 def test_the_direction_of_every_task_s_measure_is_known() -> None:
     assert {task.measure for task in TASKS.values()} <= BETTER.keys()
+    for name, lower in (("table1", True), ("table2", False)):
+        assert parse_plan(example_text(name), name).lower_is_better is lower
 
 
 @pytest.mark.parametrize("name", example_names())

@@ -36,6 +36,8 @@ def best(means: Mapping[float, float], *, lower_is_better: bool) -> float | None
 
     >>> best({0.1: 2.0, 0.2: 1.0, 0.4: float("nan")}, lower_is_better=True)
     0.2
+    >>> best({0.1: 2.0, 0.2: 1.0, 0.4: 2.0}, lower_is_better=False)
+    0.1
     """
     there = {rate: mean for rate, mean in means.items() if math.isfinite(mean)}
     if not there:
