@@ -114,6 +114,8 @@ def main(folder: Path) -> None:
     run("sharded", experiment, looked, **sharded)
     found["sharded"] = sorted(looked.sharded)
     stopped("sharded and stopped", experiment, **sharded)
+    half = experiment.changed(recipe={"precision": "bf16", "steps": 2})
+    found["half"] = run("half and sharded", half, **sharded).history[0]["loss"]
     record = run("sharded and planted", experiment, At(3, plant), **sharded)
     found["sharded and planted"] = [record.status, *record.notes]
     (folder / f"found-{RANK}.json").write_text(json.dumps(found))

@@ -94,6 +94,15 @@ def test_the_weights_were_sharded_where_that_was_asked_for(folder: Path) -> None
         assert json.loads((folder / f"found-{rank}.json").read_text())["sharded"] == [True]
 
 
+def test_sharded_weights_in_half_precision_have_a_loss_in_single(folder: Path) -> None:
+    wanted = Record.open(folder / "alone").history[0]["loss"]
+    for rank in (0, 1):
+        found = json.loads((folder / f"found-{rank}.json").read_text())["half"]
+        assert 1e-7 < abs(found / wanted - 1) < 1e-3  # another precision, and finer than the 2⁻⁸ that bfloat16 has
+    layers = Record.open(folder / "half and sharded").layers["full"]["norm"]
+    assert layers[0] != pytest.approx(float(torch.tensor(layers[0]).bfloat16()), rel=1e-6)
+
+
 @pytest.mark.parametrize(("stopped", "whole"), [("stopped", "together"), ("sharded and stopped", "sharded")])
 def test_stopped_and_resumed_they_give_the_same_to_the_last_bit(folder: Path, stopped: str, whole: str) -> None:
     assert_same(folder / stopped, folder / whole)

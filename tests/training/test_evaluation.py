@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,9 @@ from torch import Tensor
 from tokendynamics.modules.language_model import LanguageModel
 from tokendynamics.modules.vision import VisionModel
 from tokendynamics.training import Record, preset
+from tokendynamics.training._networks import network_of
+from tokendynamics.training._settings import trainer_arguments
+from tokendynamics.training._trainer import RunTrainer
 from tokendynamics.training.tasks import Task, task_of
 from training.runs import run, small
 
@@ -52,6 +56,34 @@ def test_bits_per_byte_are_the_mean_over_all_foretold_bytes(tmp_path: Path) -> N
     last = record.validation[-1]
     assert last["step"] == 6
     assert last["loss"] == record.measures["validation"]["loss"]
+
+
+@pytest.mark.parametrize(
+    ("remainder", "rank", "own"), [(3, 0, 2), (3, 1, 1), (1, 0, 1), (2, 0, 2), (0, 0, 2), (0, 1, 2)]
+)
+def test_items_that_only_fill_the_last_batch_of_a_process_are_in_no_loss(
+    remainder: int, rank: int, own: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two processes with two items each, where so many are left; what repeats others is at the end."""
+    experiment = small(tmp_path)
+    task = task_of(experiment, 4)
+    arguments = trainer_arguments(experiment.recipe, tmp_path / "checkpoints", 0, [], {"use_cpu": True})
+    trainer = RunTrainer(network_of(experiment, task), task, experiment.recipe, arguments)
+    for name, value in (("world_size", 2), ("process_index", rank)):
+        monkeypatch.setattr(type(arguments), name, property(lambda _, value=value: value))
+    state = SimpleNamespace(end_of_dataloader=True, remainder=remainder)
+    monkeypatch.setattr(trainer, "accelerator", SimpleNamespace(gradient_state=state))
+    batch = task.evaluation_batch([task.training[0], task.training[1]])
+    kept = batch["input_ids"].clone()
+    loss, *_ = trainer.prediction_step(trainer.model, batch, True)
+    wanted = [nats(trainer.model, row).mean() for row in kept[:own]]
+    assert float(loss) == pytest.approx(float(torch.stack(wanted).mean().detach()), rel=1e-6)
+    assert torch.equal(batch["labels"], kept)
+    state.end_of_dataloader = False
+    loss, *_ = trainer.prediction_step(trainer.model, batch, True)
+    assert float(loss) == pytest.approx(
+        float(torch.stack([nats(trainer.model, row).mean() for row in kept]).mean().detach()), rel=1e-6
+    )
 
 
 def test_perplexity_is_of_all_words_with_the_context_of_evaluations(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from tokendynamics.modules.vision import VisionConfig, VisionModel
 from tokendynamics.training import Experiment, Record, _settings
 from tokendynamics.training._layers import through_layers
 from tokendynamics.training._networks import network_of
+from tokendynamics.training._trainer import RunTrainer
 from tokendynamics.training.tasks import task_of
 from training.runs import At, files, interrupt, run, small, weights
 
@@ -284,6 +286,25 @@ def test_runs_of_one_seed_see_the_same_data_and_start_alike_whatever_their_regim
     apart = [name for name in starts[0] if "attention." not in name]
     assert all(torch.equal(starts[0][name], starts[1][name]) for name in apart)
     assert not torch.equal(starts[0]["lm_head.weight"], starts[2]["lm_head.weight"])
+
+
+def test_weights_are_made_anew_of_shards_that_are_gathered_where_pytorch_does_not_count_it(tmp_path: Path) -> None:
+    experiment = small(tmp_path, model={"regime": "convergence"})
+    task = task_of(experiment, 6)
+    arguments = _settings.trainer_arguments(experiment.recipe, tmp_path / "checkpoints", 0, [], {"use_cpu": True})
+    trainer = RunTrainer(network_of(experiment, task), task, experiment.recipe, arguments)
+    model, batch = trainer.model, task.evaluation_batch([task.training[0]])
+    before = float(trainer.compute_loss(model, batch).detach())
+    for parameter in model.parameters():
+        with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(parameter):
+            parameter.mul_(2 - parameter.abs())
+    wanted = float(copy.deepcopy(model)(**batch).loss.detach())
+    found = []
+    for sharded in (False, True):
+        trainer.is_fsdp_enabled = sharded
+        found.append(float(trainer.compute_loss(model, batch).detach()))
+    assert found[1] == wanted != before
+    assert found[0] != wanted  # what a count that stays says is there still
 
 
 def test_several_devices_of_one_process_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -69,6 +70,15 @@ class RunTrainer(Trainer):
         )
         self.args.prediction_loss_only = task.scores is None
         self.remove_callback(PrinterCallback)  # standard output is the caller's
+
+    def create_accelerator_and_postprocess(self) -> None:
+        """Have gradients added and losses given in float32 also where sharded weights are rounded."""
+        super().create_accelerator_and_postprocess()
+        plugin = getattr(self.accelerator.state, "fsdp_plugin", None)
+        policy: Any = getattr(plugin, "mixed_precision_policy", None)
+        if plugin is not None and hasattr(policy, "output_dtype"):
+            kept = {"reduce_dtype": torch.float32, "output_dtype": torch.float32}
+            plugin.mixed_precision_policy = replace(policy, **kept)
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """Give every group of parameters its own learning rate and decay."""
