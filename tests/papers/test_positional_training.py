@@ -23,8 +23,7 @@ from tokendynamics.papers.positional import _fig7 as fig7
 from tokendynamics.papers.positional import _table1 as table1
 from tokendynamics.papers.positional import _table2 as table2
 from tokendynamics.papers.positional import _table3 as table3
-from tokendynamics.papers.positional import _trained as training
-from tokendynamics.papers.positional._by_seed import curves_of, falls, mean_of_seeds, rises
+from tokendynamics.papers.positional._by_seed import curves_of, falls, lowest_of_values, mean_of_seeds, rises, why_not
 from tokendynamics.papers.positional._printed import Column, as_printed, in_the_text, least_favourable, welch
 from tokendynamics.papers.positional._studied import plan_of, short
 from tokendynamics.papers.positional._study_table import Table, about_gap, about_print, drawn, quantities, said
@@ -287,8 +286,8 @@ def test_figure_7_says_of_each_projection_which_claims_hold() -> None:
     right = {regime: seeds_of(curve) for regime, curve in right.items()}
     turned = {**right, "convergence": seeds_of(UP), "intermediate": seeds_of(DOWN), "baseline": seeds_of(2 * UP)}
     rows = {
-        "identity": fig7.compared("identity", dict.fromkeys(("norm", "distance"), right)),
-        "free": fig7.compared("free", dict.fromkeys(("norm", "distance"), turned)),
+        "identity": fig7.compared("identity", dict.fromkeys(("norm", "distance"), right), -1.0),
+        "free": fig7.compared("free", dict.fromkeys(("norm", "distance"), turned), -1.0),
     }
     assert fig7.said(rows) == (
         "Norms and distances, without norms and feed-forward parts. Identity projection: fall in every layer under "
@@ -299,7 +298,10 @@ def test_figure_7_says_of_each_projection_which_claims_hold() -> None:
         "baseline: not so."
     )
     fall = rows["free"][fig7.FALLS][0]
-    assert (fall.verdict, fall.reason) == ("no", training.OUTSIDE)
+    assert (fall.verdict, fall.reason) == ("no", why_not("free", -1.0))
+    too_far = fig7.compared("identity", dict.fromkeys(("norm", "distance"), turned), -2.8)[fig7.FALLS][0]
+    assert too_far.reason == "Re λ(V) reaches -2.8: below −2 a layer of size 1 overshoots"
+    assert why_not("identity", -1.9) == why_not("identity", math.nan) == ""
     gained = {row.name: row.ours for row in rows["identity"][""]}
     assert gained["identity projection, mean norm, divergence: gain of ln over all layers, mean of seeds"] == (
         pytest.approx(0.6 + 0.001 * 1.5 * 3)
@@ -318,8 +320,8 @@ def test_figure_6_compares_what_rotary_and_sinusoidal_positions_gain_seed_by_see
 
 
 def test_figure_3_holds_norms_against_the_regimes() -> None:
-    right = fig3.compared("identity", {"convergence": seeds_of(DOWN), "divergence": seeds_of(UP)})
-    wrong = fig3.compared("free", {"convergence": seeds_of(UP), "divergence": seeds_of(DOWN)})
+    right = fig3.compared("identity", {"convergence": seeds_of(DOWN), "divergence": seeds_of(UP)}, -1.0)
+    wrong = fig3.compared("free", {"convergence": seeds_of(UP), "divergence": seeds_of(DOWN)}, -1.0)
     words = fig3.said(24, {"identity": right, "free": wrong}, {})
     assert "(a) norms fall in every layer under convergence: identity projection so, free projection not so" in words
     assert "(b) they grow in every layer under divergence: identity projection so, free projection not so" in words
@@ -330,7 +332,8 @@ def test_curves_are_logarithms_by_projection_measure_and_name_paired_by_seed() -
 
     def ended(status: str, *norms: float | None) -> Training:
         layers = {"bare": {"norm": list(norms), "distance": [1.0] * len(norms)}} if norms else {}
-        return Training(experiment, status, 4, layers=layers)  # pyright: ignore[reportArgumentType]
+        course = ({"step": 2.0, "value_real_lowest": -9.0}, {"step": 4.0, "value_real_lowest": -0.5})
+        return Training(experiment, status, 4, (), course, layers=layers)  # pyright: ignore[reportArgumentType]
 
     e = math.e
     trainings = {
@@ -339,6 +342,8 @@ def test_curves_are_logarithms_by_projection_measure_and_name_paired_by_seed() -
         ("free", "b", 1): ended("finished", e, 1.0, None),
         ("free", "b", 2): ended("finished", 1.0, 1.0, 1.0),
     }
+    assert lowest_of_values(trainings, "free", "a") == -0.5
+    assert math.isnan(lowest_of_values(trainings, "identity", "a"))
     norms = curves_of(trainings)["free"]["norm"]
     np.testing.assert_allclose(norms["a"], [[0, 1, 2], [np.nan] * 3], atol=1e-15)
     np.testing.assert_allclose(norms["b"], [[1, 0, np.nan], [0, 0, 0]], atol=1e-15)

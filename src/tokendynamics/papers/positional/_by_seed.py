@@ -20,6 +20,9 @@ from tokendynamics.training import Record as Training
 CONFIDENCE = 0.95
 SAID = {"yes": "so", "no": "not so", "cannot tell": "not decided by these seeds"}
 
+OVERSHOOTS = -2.0
+"""Of x ← (1 + λ)x: |1 + λ| < 1 for real λ between this and 0."""
+
 Key = tuple[str, str, int]
 """Projection, name (of a regime or of positions) and seed."""
 Curves = Mapping[str, np.ndarray]
@@ -53,6 +56,25 @@ def logs_by_layer(trainings: Sequence[Training], measure: str) -> np.ndarray:
 def unfinished(trainings: Mapping[Key, Training]) -> Quantity:
     """Return how many trainings did not end with all their steps."""
     return measured("trainings that did not finish", float(sum(not each.finished for each in trainings.values())))
+
+
+def lowest_of_values(trainings: Mapping[Key, Training], output: str, name: str) -> float:
+    """Return the lowest Re λ(V) of any layer after the trainings of one projection and name; NaN if none finished."""
+    ended = [each for (own, called, _), each in trainings.items() if (own, called) == (output, name) and each.finished]
+    lowest = [each.validation[-1].get("value_real_lowest") for each in ended]
+    return min((value for value in lowest if value is not None), default=math.nan)
+
+
+def why_not(output: str, lowest: float) -> str:
+    """Return why tokens need not contract although W and A have the signs for it; empty where that is not known.
+
+    Args:
+        output: "identity" or "free".
+        lowest: Re λ(V), see `lowest_of_values`.
+    """
+    if output == "free":
+        return "a free projection stands outside the constraint: what the heads give can be turned about"
+    return f"Re λ(V) reaches {lowest:.2g}: below −2 a layer of size 1 overshoots" if lowest < OVERSHOOTS else ""
 
 
 def finished(logs: np.ndarray) -> np.ndarray:

@@ -30,7 +30,7 @@ def reproduce(
     *,
     seeds: Sequence[int] = (1, 2),
     layers: int = 24,
-    steps: int = 300,
+    steps: int = 150,
     texts: int = 10,
     tokens: int = 40,
     draws: int = 10,

@@ -38,7 +38,7 @@ def reproduce(
     *,
     seeds: Sequence[int] = (1, 2, 3, 4, 5),
     layers: int = 4,
-    steps: int = 300,
+    steps: int = 200,
     folder: str | Path | None = None,
     progress: bool | Progress = False,
 ) -> Record:

@@ -31,9 +31,6 @@ LEARNING_RATE = 2e-3
 MULTIPLIERS = {"lower": 1.0, "skew": 0.1, "pivots": 1.0}
 """So that skew parts stay small; at the presets' multipliers V grows in a hundred steps until a layer overshoots."""
 
-OUTSIDE = "a free projection stands outside the constraint: what the heads give can be turned about"
-"""Why a regime need not come out with one."""
-
 PROJECTIONS = {"identity": "identity projection", "free": "free projection"}
 
 
