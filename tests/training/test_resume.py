@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tokendynamics.numerics import ArgumentValueError, CheckpointError
-from tokendynamics.training import Experiment, _checkpoints, _fitted, _run, _trainer
+from tokendynamics.training import Experiment, Record, _checkpoints, _fitted, _run, _trainer
 from training.runs import At, assert_same, files, interrupt, run, small, weights
 
 EVERYTHING: dict[str, Any] = {
@@ -135,7 +135,7 @@ def test_a_run_that_has_ended_is_not_run_again(unbroken: tuple[Experiment, Path]
     record = run(experiment, whole, resume=True, callbacks=[At(1, interrupt)])
     assert record.finished
     assert {path: path.stat().st_mtime_ns for path in whole.rglob("*")} == before
-    assert record == _run.Record.open(whole)
+    assert record == Record.open(whole)
 
 
 def test_what_a_kill_left_of_the_record_s_writing_goes(unbroken: tuple[Experiment, Path]) -> None:
@@ -160,6 +160,36 @@ def test_the_generators_of_the_caller_are_left_as_they_were(unbroken: tuple[Expe
     with _run._draws_of_its_own():
         random.seed(0)
     assert random.getstate() == python
+
+
+def test_a_run_that_another_process_is_at_is_refused_and_one_whose_process_is_gone_is_not(
+    unbroken: tuple[Experiment, Path], tmp_path: Path
+) -> None:
+    experiment, refusals = unbroken[0], list[str]()
+
+    def twice(_: Any) -> None:
+        with pytest.raises(ArgumentValueError) as refused:
+            run(experiment, tmp_path / "run", resume=True)
+        refusals.append(str(refused.value))
+        interrupt()
+
+    with pytest.raises(KeyboardInterrupt):
+        run(experiment, tmp_path / "run", callbacks=[At(1, twice)])
+    assert refusals == [
+        f"folder: expected a run that no other process is at, got {tmp_path / 'run'}; wait until that has ended"
+    ]
+    with pytest.raises(KeyboardInterrupt):
+        run(experiment, tmp_path / "run", resume=True, callbacks=[At(1, interrupt)])
+
+
+def test_further_processes_leave_it_to_the_first_to_look(
+    unbroken: tuple[Experiment, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment, whole = unbroken
+    monkeypatch.setenv("RANK", "1")
+    assert _run._former(whole, experiment.changed(seed=3), False) == Record.open(whole)
+    (tmp_path / "letter").touch()
+    assert _run._former(tmp_path, experiment, False) is None
 
 
 def test_a_changed_experiment_is_refused_with_the_difference(unbroken: tuple[Experiment, Path]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +24,7 @@ from tokendynamics.provenance._reading import read_json
 from tokendynamics.provenance._swap import recover
 from tokendynamics.provenance._whole import full_disk_as_storage_error
 from tokendynamics.training._experiment import Experiment, differences
-from tokendynamics.training._folder import EXPERIMENT, RECORD
+from tokendynamics.training._folder import EXPERIMENT, RECORD, held
 from tokendynamics.training._record import FINISHED, NOT_FINITE, Record
 
 if TYPE_CHECKING:
@@ -68,8 +68,8 @@ def train(
         checkpoint is then from before that, and the notes name likely causes.
 
     Raises:
-        ArgumentValueError: Something is in the folder already, it is of another experiment (the difference is told), or
-            the data cannot be used.
+        ArgumentValueError: Something is in the folder already, it is of another experiment (the difference is told),
+            another process is at it, or the data cannot be used.
         CheckpointError: The last checkpoint is damaged.
         StorageError: The disk is full; the last checkpoint is whole, and the run can be resumed.
     """
@@ -84,11 +84,12 @@ def train(
         run = fitted.Run(experiment, place, loggers, callbacks, report, arguments or {})
         try:
             parameters = {"processes": run.processes, "arguments": dict(arguments or {})}
-            record = _ended(run, experiment)
             made_by = command or "td.training.train(…)"
-            called = manifest(made_by, parameters, seed=experiment.seed, started=started, threads=used)
-            record = replace(record, manifest=called, seconds=called["duration_seconds"])
-            run.keep(record)
+            with nullcontext() if _is_further() else held(place):
+                record = _ended(run, experiment)
+                called = manifest(made_by, parameters, seed=experiment.seed, started=started, threads=used)
+                record = replace(record, manifest=called, seconds=called["duration_seconds"])
+                run.keep(record)
         finally:
             run.close()
     return record
@@ -105,7 +106,7 @@ def _ended(run: Run, experiment: Experiment) -> Record:
 
 def _former(place: Path, experiment: Experiment, resume: bool) -> Record | None:
     """Refuse a folder that is not this run's before anything is run; return the record of a run that has ended."""
-    if int(os.environ.get("RANK", "0")) > 0:  # the first process looks for all of them
+    if _is_further():  # the first process looks for all of them
         return Record.open(place) if (place / RECORD).is_file() else None
     described = place / EXPERIMENT
     if not described.is_file():
@@ -124,6 +125,11 @@ def _former(place: Path, experiment: Experiment, resume: bool) -> Record | None:
         return None
     recover(place / RECORD)  # what a kill just after it was written may have left
     return Record.open(place)
+
+
+def _is_further() -> bool:
+    """Whether this is one of several processes, and not the first."""
+    return int(os.environ.get("RANK", "0")) > 0
 
 
 def read_experiment(folder: Path) -> Experiment:
