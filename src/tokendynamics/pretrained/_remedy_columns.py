@@ -27,7 +27,7 @@ class LambdaColumns(nn.Module):
 
     Attributes:
         kind: Which.
-        size: |λ|, up to a sign that says nothing.
+        size: |λ|, (1,), up to a sign that says nothing.
         log_diagonal: log A, (dim,); None for the identity.
 
     Args:
@@ -47,7 +47,7 @@ class LambdaColumns(nn.Module):
         super().__init__()
         self.kind, self.dim, self.heads, self.kv_heads = kind, dim, heads, kv_heads
         self.width = -(-dim // heads)
-        self.size = nn.Parameter(torch.tensor(abs(start)))
+        self.size = nn.Parameter(torch.tensor([abs(start)]))  # of one axis: FSDP shards no scalars
         self.log_diagonal = nn.Parameter(torch.zeros(dim)) if kind == "lambda-diagonal" else None
         self._states: dict[int, Tensor] = {}  # by thread
 

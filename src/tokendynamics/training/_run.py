@@ -30,6 +30,8 @@ from tokendynamics.training._record import FINISHED, NOT_FINITE, Record
 if TYPE_CHECKING:
     from tokendynamics.training._fitted import Run
 
+CALL = "td.training.train(…)"
+
 
 @typed_arguments
 def train(
@@ -84,10 +86,9 @@ def train(
         run = fitted.Run(experiment, place, loggers, callbacks, report, arguments or {})
         try:
             parameters = {"processes": run.processes, "arguments": dict(arguments or {})}
-            made_by = command or "td.training.train(…)"
             with nullcontext() if _is_further() else held(place):
                 record = _ended(run, experiment)
-                called = manifest(made_by, parameters, seed=experiment.seed, started=started, threads=used)
+                called = manifest(command or CALL, parameters, seed=experiment.seed, started=started, threads=used)
                 record = replace(record, manifest=called, seconds=called["duration_seconds"])
                 run.keep(record)
         finally:
