@@ -52,7 +52,7 @@ points = 5
 
 
 def test_one_free_token_grows_by_its_rate(client: Client, tmp_path: Path) -> None:
-    found = sweep(parse_plan(GROWTH, "growth.toml"), tmp_path / "growth.zarr", client)
+    found = sweep(parse_plan(GROWTH, "growth.toml"), tmp_path / "new" / "growth.zarr", client)
     logs = np.outer([-20.0, -10.0, 0.0, 10.0, 20.0], np.linspace(0.0, 3.0, 7))
     np.testing.assert_allclose(found.log_norm.values[:, 0], logs[:, -1], atol=1e-6)
     np.testing.assert_allclose(found.log_norm_over_time.values[:, 0], logs, atol=1e-6)

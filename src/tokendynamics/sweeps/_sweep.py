@@ -69,6 +69,7 @@ def sweep(
     variables = layout(plan)
     recover(place)
     there = _check(plan, place, size(plan, variables), resume, engine)
+    place.parent.mkdir(parents=True, exist_ok=True)
     with _resumable(place), limited_threads(None), reporting(progress) as report, staging(place) as staged:
         written = Store(place, plan, variables, staged, engine)
         if not there or next(written.missing(), None) is not None:

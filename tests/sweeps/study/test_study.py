@@ -24,7 +24,7 @@ TUNED_PLAN = parse_plan(TUNED, "tuned.toml")
 @pytest.fixture
 def store(tmp_path: Path, planted: Planted) -> Path:
     planted()
-    return tmp_path / "store"
+    return tmp_path / "studies" / "store"  # the first of its parents is there, no more
 
 
 def test_a_planted_difference_is_found_through_noise_that_arms_share(

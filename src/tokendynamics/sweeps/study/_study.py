@@ -75,6 +75,7 @@ def study(
     plan, place = _plan(spec), Path(store)
     recover(place)
     there = _check(plan, place, resume)
+    place.parent.mkdir(parents=True, exist_ok=True)
     with _resumable(place), reporting(progress) as report:
         if not there:
             with staging(place) as staged:
