@@ -144,11 +144,21 @@ def layer_lines(axes: Axes, curves: Mapping[str, np.ndarray], label: str) -> Non
         low, middle, high = np.quantile(powers, [0.1, 0.5, 0.9], axis=0)
         axes.fill_between(layers, low, high, fc=colour, ec="none", alpha=0.16, zorder=1)
         axes.plot(layers, middle, color=colour, ls=dash, zorder=2, label=name)
-    if np.ptp(axes.get_ylim()) > 2:
-        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _tick_powers(axes)
     axes.yaxis.set_major_formatter(lambda power, _: f"$10^{{{power:g}}}$" if abs(power) > 4 else f"{10**power:.4g}")
     axes.set(xlabel="layer", ylabel=label)
     axes.legend()
+
+
+def _tick_powers(axes: Axes) -> None:
+    """Let ticks of an axis of powers stand at whole powers, or at round numbers where these are less than two apart."""
+    low, high = axes.get_ylim()
+    if high - low > 2:
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+        return
+    numbers = MaxNLocator(nbins=6).tick_values(10**low, 10**high)
+    axes.set_yticks([power for power in np.log10(numbers[numbers > 0]) if low <= power <= high])
 
 
 _GROUPS = (*(colour for colour, _ in LINES), AXIS, THIN)

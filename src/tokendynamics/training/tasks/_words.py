@@ -108,7 +108,9 @@ class _Lines:
 
 
 def _vocabulary(lines: Iterable[str], least: int) -> list[str]:
-    """Return words by falling frequency, those that occur equally often by their letters."""
+    """Return the words in the order of their numbers."""
+    from tokendynamics.modules.language_model import vocabulary_of
+
     counts: Counter[str] = Counter()
     for line in lines:
         counts.update(line.split())
@@ -116,7 +118,7 @@ def _vocabulary(lines: Iterable[str], least: int) -> list[str]:
     rare = sum(count for count in counts.values() if count < least)
     kept = Counter({word: count for word, count in counts.items() if count >= least})
     kept[UNKNOWN] += rare
-    return sorted(kept, key=lambda word: (-kept[word], word))
+    return list(vocabulary_of(kept))
 
 
 def _encoded(lines: Iterable[str], numbers: Mapping[str, int]) -> np.ndarray:
