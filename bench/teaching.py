@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import statistics
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 
 import torch
@@ -24,23 +27,42 @@ ARMS = {
     "contracting": {"regime": "contracting"},
 }
 _REMEDY_ALLOWED = 1.15
+_MEMORY_ALLOWED = 1.1
+
+_PEAK = """
+import json, sys
+from pathlib import Path
+import torch
+from bench.teaching import step_of
+
+def peak():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(dict(line.split(":", 1) for line in lines)["VmHWM"].split()[0]) * 1024
+
+settings, shape, small, threads = json.loads(sys.argv[1])
+torch.set_num_threads(threads)
+step_of(settings, small)()
+footprint, step = peak(), step_of(settings, shape)
+for _ in range(3):
+    step()
+print(peak() - footprint)
+"""
 
 
 def run() -> Iterator[Comparison]:
     """Compare a forward pass, a backward pass and a step of AdamW with those of the baseline, in alternation."""
+    remedy = {"+ λA": {"remedy": "diagonal"}}
     for size, sizes, shape, allowed, rounds in (REDUCED, AT_SCALE):
-        yield from _compared(size, {**sizes, "positions": "sinusoidal"}, ARMS, shape, allowed, rounds)
-        remedy = {"+ λA": {"remedy": "diagonal"}}
-        yield from _compared(
-            f"{size}, rotary", {**sizes, "positions": "rotary"}, remedy, shape, _REMEDY_ALLOWED, rounds
-        )
+        for positions, arms, most in (("sinusoidal", ARMS, allowed), ("rotary", remedy, _REMEDY_ALLOWED)):
+            base = {**sizes, "positions": positions, "max_position_embeddings": shape[1]}
+            yield from _times(f"{size}, {positions} positions", base, arms, shape, most, rounds)
+            yield from _memory(f"{size}, {positions} positions", base, arms, shape)
 
 
-def _compared(
+def _times(
     size: str, base: dict, arms: dict[str, dict], shape: tuple[int, int], allowed: float, rounds: int
 ) -> Iterator[Comparison]:
-    works = {name: _step(LanguageModelConfig(**base, max_position_embeddings=shape[1], **own), shape)
-             for name, own in {"baseline": {}, **arms}.items()}  # fmt: skip
+    works = {name: step_of({**base, **own}, shape) for name, own in {"baseline": {}, **arms}.items()}
     taken = rounds_of(works, rounds)
     for name in arms:
         ratios = [each[name] / each["baseline"] for each in taken]
@@ -52,11 +74,30 @@ def _compared(
         )  # fmt: skip
 
 
-def _step(config: LanguageModelConfig, shape: tuple[int, int]) -> Callable[[], float]:
+def _memory(size: str, base: dict, arms: dict[str, dict], shape: tuple[int, int]) -> Iterator[Comparison]:
+    """Compare what three steps add to a process of their own that has trained on one short window."""
+    other = _peak(base, shape)
+    for name, own in arms.items():
+        ours = _peak({**base, **own}, shape)
+        ratio = ours / other
+        yield Comparison(
+            f"memory of training, {size}: {name}", ours / 1e6, other / 1e6, ratio, (ratio, ratio),
+            f"≤ {_MEMORY_ALLOWED:g} × the baseline's", ratio <= _MEMORY_ALLOWED, "none: memory", "MB",
+        )  # fmt: skip
+
+
+def _peak(settings: dict, shape: tuple[int, int]) -> int:
+    given = json.dumps([settings, shape, [1, 8], torch.get_num_threads()])
+    done = subprocess.run([sys.executable, "-c", _PEAK, given], capture_output=True, text=True, check=True)
+    return int(done.stdout.split()[-1])
+
+
+def step_of(settings: dict, shape: tuple[int, int]) -> Callable[[], float]:
+    """Return a step of training of a new network on bytes drawn once, (window, byte)."""
     torch.manual_seed(0)
-    model = LanguageModel(config)
+    model = LanguageModel(LanguageModelConfig(**settings))
     optimizer = torch.optim.AdamW([each for each in model.parameters() if each.requires_grad], lr=1e-3)
-    ids = torch.randint(config.vocab_size, shape)
+    ids = torch.randint(model.config.vocab_size, tuple(shape))
 
     def step() -> float:
         optimizer.zero_grad()

@@ -346,9 +346,10 @@ def test_groups_are_clearer_than_chance_where_they_were_built_and_not_in_a_cloud
     assert 0.2 < np.mean(shares) < 0.8  # 0.5 ± 0.08 for directions that chance made
 
 
-def grouped(start: float, end: float, count: int = 3) -> fig8.Grouped:
+def grouped(start: float, end: float, count: int = 3, largest: float = 0.5) -> fig8.Grouped:
     silhouette = np.array([[start, end, end, end]] * 6) + 0.01 * np.arange(6)[:, None] * np.array([0, 1, 1, 1])
-    return fig8.Grouped(np.full((6, 4), count), silhouette, np.full((6, 4), 0.2), np.ones((6, 4)))
+    shares = np.full(6, largest) + 0.01 * np.arange(-2.5, 3.0)
+    return fig8.Grouped(np.full((6, 4), count), silhouette, np.full((6, 4), 0.2), np.ones((6, 4)), shares)
 
 
 @pytest.mark.parametrize(
@@ -367,6 +368,22 @@ def test_figure_8_says_whether_groups_are_clearer_than_chance(
     rows = fig8.compared("net, full", found, claimed=True)
     assert [row.verdict for row in rows][:2] == verdicts
     assert {row.verdict for row in fig8.compared("net", found, claimed=False)} == {"measured"}
+
+
+def test_a_few_tokens_apart_from_all_others_are_said_to_be_that() -> None:
+    few, many = grouped(0.3, 0.6, largest=0.92), grouped(0.3, 0.6, largest=0.88)
+    assert fig8.said({"net": {"full": few}}).endswith("6 of 6 texts (the largest with 92% of the tokens).")
+    assert fig8.said({"net": {"full": many}}).endswith("6 of 6 texts.")
+    assert fig8.compared("net", few, claimed=True)[-1].ours == pytest.approx(0.92)
+    assert "the largest" not in fig8.said({"net": {"full": grouped(0.3, 0.6, 1, largest=1.0)}})
+
+
+def test_the_largest_group_is_counted_in_the_last_layer() -> None:
+    ckpt, ids = load(gpt2()), torch.arange(10)
+    member = fig8.token_clusters(ckpt, ids)["member"].isel(layer=-1).values
+    counts = [int((member == group).sum()) for group in range(member.max() + 1)]
+    found = fig8.groups(ckpt, ids[None], 2, 0)
+    assert found.largest == pytest.approx([max(counts) / sum(counts)])
 
 
 def test_states_that_overflow_have_no_groups_and_no_path() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -37,6 +38,9 @@ VARIANTS: Mapping[str, str] = {
 
 CLAIMED = ("no-ffn", "full")
 
+MOSTLY = 0.9
+"""Share of the tokens in one group from which there are groups by a few tokens that stand apart; it is said then."""
+
 
 @dataclass(frozen=True)
 class Grouped:
@@ -47,12 +51,14 @@ class Grouped:
         silhouette: Of the best division, (text, layer); NaN where states are not finite.
         chance: Mean silhouette of `rotated` directions, likewise.
         beaten: Share of those whose silhouette is smaller, likewise.
+        largest: Share of the tokens in the largest group of the last layer, (text,).
     """
 
     count: np.ndarray
     silhouette: np.ndarray
     chance: np.ndarray
     beaten: np.ndarray
+    largest: np.ndarray
 
     @property
     def finite(self) -> bool:
@@ -126,12 +132,16 @@ def reproduce(
 def groups(ckpt: Checkpoint, texts: Int[Tensor, "text token"], draws: int, seed: int) -> Grouped:
     """Group each text's tokens at the embedding and in the last layers, and directions without groups beside them."""
     rows: list[list[tuple[float, float, float, float]]] = []
+    largest: list[float] = []
     for ids in texts:
         found, states = token_clusters(ckpt, ids), ckpt.states(ids).feed_forward.double()
         if not bool(torch.isfinite(states).all()):
             rows.append([(0.0, np.nan, np.nan, np.nan)] * (1 + found.sizes["layer"]))
+            largest.append(np.nan)
             continue
-        kept = found["member"].isel(layer=-1).values >= 0
+        members = found["member"].isel(layer=-1).values
+        kept = members >= 0
+        largest.append(float(np.bincount(members[kept]).max() / kept.sum()))
         start = direction_clusters(states[0, torch.from_numpy(kept)])
         own = [beside_chance(states[0], kept, start.count, start.silhouette, draws, seed)]
         for layer in found["layer"].values:
@@ -139,7 +149,7 @@ def groups(ckpt: Checkpoint, texts: Int[Tensor, "text token"], draws: int, seed:
             numbers = float(there["count"]), float(there["silhouette"])
             own.append(beside_chance(states[layer], there["member"].values >= 0, *numbers, draws, seed))
         rows.append(own)
-    return Grouped(*np.moveaxis(np.array(rows), -1, 0))
+    return Grouped(*np.moveaxis(np.array(rows), -1, 0), np.array(largest))
 
 
 def beside_chance(
@@ -171,13 +181,15 @@ def compared(words: str, found: Grouped, *, claimed: bool) -> list[Quantity]:
         share = float((found.count == 0).any(axis=1).mean())
         return [measured(f"{words}: share of texts whose states are not finite", share)]
     rows = answers(words, found)
-    last = found.count[:, -1]
+    last, share = found.count[:, -1], largest_share(found)
+    largest = measured(f"{words}: share of tokens in the largest, where groups are clear", share)
     return [
         *(rows if claimed else [measured(row.name, row.ours) for row in rows]),
         measured(f"{words}: silhouette in the last layer", float(found.silhouette[:, -1].mean())),
         measured(f"{words}: share of chance's silhouettes below it", float(found.beaten[:, -1].mean())),
         measured(f"{words}: share of texts with silhouette ≥ {CLEAR:g} there, clear groups", float((last > 1).mean())),
         measured(f"{words}: groups there, mean (1 where none are clear)", float(last.mean())),
+        *([] if math.isnan(share) else [largest]),
     ]
 
 
@@ -193,6 +205,12 @@ def answers(words: str, found: Grouped) -> tuple[Quantity, Quantity]:
     )
 
 
+def largest_share(found: Grouped) -> float:
+    """Return the mean share of tokens in the largest group over the texts with clear groups; NaN if there are none."""
+    clear = found.largest[found.count[:, -1] > 1]
+    return float(clear.mean()) if len(clear) else math.nan
+
+
 def said(found: Mapping[str, Mapping[str, Grouped]]) -> str:
     """Say where groups in the last layers are clearer than chance makes them, and how clear they are."""
     parts = []
@@ -204,7 +222,9 @@ def said(found: Mapping[str, Mapping[str, Grouped]]) -> str:
                 continue
             chance, start = (SAID[row.verdict] for row in answers("", own))
             clear = f"{int((own.count[:, -1] > 1).sum())} of {len(own.count)} texts"
-            told.append(f"{VARIANTS[variant]}: {chance} / {start}, clear groups in {clear}")
+            share = largest_share(own)
+            mostly = f" (the largest with {share:.0%} of the tokens)" if share >= MOSTLY else ""
+            told.append(f"{VARIANTS[variant]}: {chance} / {start}, clear groups in {clear}{mostly}")
         parts.append(f"{name} {'; '.join(told)}")
     return (
         "Groups of tokens of similar direction in the last layers are clearer than chance / further above it than at "
