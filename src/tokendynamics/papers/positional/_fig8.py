@@ -149,7 +149,8 @@ def groups(ckpt: Checkpoint, texts: Int[Tensor, "text token"], draws: int, seed:
             numbers = float(there["count"]), float(there["silhouette"])
             own.append(beside_chance(states[layer], there["member"].values >= 0, *numbers, draws, seed))
         rows.append(own)
-    return Grouped(*np.moveaxis(np.array(rows), -1, 0), np.array(largest))
+    count, silhouette, chance, beaten = np.moveaxis(np.array(rows), -1, 0)
+    return Grouped(count, silhouette, chance, beaten, np.array(largest))
 
 
 def beside_chance(
