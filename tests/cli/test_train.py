@@ -33,7 +33,7 @@ def text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_run_leaves_its_record_its_page_and_a_network(text: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = [*tiny(text), "--regime", "divergence", "--seed", "3"]
+    arguments = [*tiny(text), "--regime", "divergence", "--seed", "3", "--sample-every", "3", "--sample-tokens", "9"]
     assert call([*arguments, "--json"]) == 0
     said, progress = capsys.readouterr()
     summary, folder = json.loads(said), Path("train-bytes-small")
@@ -45,7 +45,10 @@ def test_a_run_leaves_its_record_its_page_and_a_network(text: Path, capsys: pyte
     assert record.experiment.model["regime"] == "divergence"
     assert record.experiment.seed == 3
     names = {path.name for path in folder.iterdir()}
-    assert {"experiment.json", "record.json", "report.html", "model", "checkpoints", "logs"} == names
+    assert {"experiment.json", "record.json", "report.html", "model", "checkpoints", "logs", "samples"} == names
+    samples = sorted((folder / "samples").iterdir())
+    assert [path.name for path in samples] == ["step-000003.txt", "step-000004.txt"]
+    assert samples[0].read_text().startswith("Step 3: 16 tokens of the validation split, then 9 of the network.")
 
     assert call(arguments) == 2  # something is there
     assert "--resume" in capsys.readouterr().err
@@ -71,6 +74,7 @@ def test_every_preset_is_listed_with_its_size(capsys: pytest.CaptureFixture[str]
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == list(PRESETS)
     assert lines[0].endswith("6 layers × 512    100,000 steps")
+    assert lines[2].endswith("12 layers × 192   1,501,500 steps, 4 processes × 64")
 
 
 @pytest.mark.parametrize(
@@ -85,6 +89,9 @@ def test_every_preset_is_listed_with_its_size(capsys: pytest.CaptureFixture[str]
         ([*SMALL, "--set", "model.num_attention_heads=5"], "num_attention_heads: expected a divisor of"),
         ([*SMALL, "--set", "options.contxt=5"], "options: expected entries among context"),
         ([*SMALL, "--seed", "-1"], "--seed"),
+        ([*SMALL, "--sample-every", "0"], "--sample-every"),
+        ([*SMALL, "--sample-tokens", "9"], "--sample-tokens is about samples: give --sample-every N as well"),
+        (["train", "digits", "--sample-every", "9", "--out", "train-bytes-small"], "samples: expected a task of text"),
     ],
 )
 def test_what_cannot_be_run_is_refused_in_one_line_and_leaves_nothing(

@@ -14,7 +14,7 @@ import torch
 from accelerate.utils import DistributedType
 from transformers import TrainerCallback
 
-from tokendynamics.training import Experiment, train
+from tokendynamics.training import Experiment, Samples, train
 from tokendynamics.training._trainer import RunTrainer
 from training.runs import At, interrupt
 
@@ -105,13 +105,13 @@ def main(folder: Path) -> None:
     run("together", experiment)
     stopped("stopped", experiment)
     found["lengths"] = evaluated(folder / "lengths", experiment)
-    record = run("planted", experiment, At(3, plant))
+    record = run("planted", experiment, At(3, plant), Samples(2, 3))
     found["planted"] = [record.status, *record.notes]
     record = run("planted apart", experiment, At(3, plant_apart))
     found["planted apart"] = [record.status, *record.notes]
     sharding.on, looked = True, Looked()
     sharded: dict[str, Any] = {"arguments": {"fsdp": True}}
-    run("sharded", experiment, looked, **sharded)
+    run("sharded", experiment, looked, Samples(2, 3), **sharded)
     found["sharded"] = sorted(looked.sharded)
     stopped("sharded and stopped", experiment, **sharded)
     half = experiment.changed(recipe={"precision": "bf16", "steps": 2})

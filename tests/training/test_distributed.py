@@ -116,6 +116,11 @@ def test_there_is_one_set_of_files(folder: Path) -> None:
     assert not list(folder.rglob("*.partial*"))
 
 
+def test_the_first_process_writes_samples_unless_weights_are_sharded(folder: Path) -> None:
+    assert [path.name for path in (folder / "planted" / "samples").iterdir()] == ["step-000002.txt"]
+    assert not (folder / "sharded" / "samples").exists()
+
+
 def test_every_item_of_a_split_counts_once_however_many_there_are(folder: Path) -> None:
     experiment = Experiment.from_json(json.loads((folder / "experiment.json").read_text()))
     from tokendynamics.training._networks import network_of

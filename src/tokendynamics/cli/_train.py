@@ -23,12 +23,17 @@ Examples:
   tokendynamics train bytes-small --regime divergence
   tokendynamics train bytes-small --regime divergence --resume
   tokendynamics train enwik8 --data ~/data/enwik8 --remedy diagonal --set model.positions=decoupled
+  tokendynamics train enwik8 --data ~/data/enwik8 --sample-every 500
   torchrun --nproc-per-node 4 --no-python tokendynamics train imagenet --data ~/data/imagenet
   tokendynamics diagnose train-bytes-small/model      what its tokens do
 
 \b
+A step takes recipe.batch × recipe.accumulation items on each process. Those of wikitext103 count with 2
+processes and those of imagenet with 4 ('train list'); with fewer, raise recipe.accumulation: a run says to what.
+
+\b
 The folder holds record.json (losses, measures, norms and distances through the layers), report.html,
-model (which transformers and tokendynamics read), checkpoints and logs for TensorBoard.
+model (which transformers and tokendynamics read), checkpoints, logs for TensorBoard, and samples.
 """
 
 
@@ -70,6 +75,8 @@ class Setting(click.ParamType):
 @click.option("--resume", is_flag=True, help="Go on with a run that is there.")
 @click.option("--threads", type=whole(1, 1024), default=1, show_default=True, help="PyTorch threads.")
 @click.option("--log-to", "loggers", multiple=True, default=("tensorboard",), show_default=True, help="A logger.")
+@click.option("--sample-every", type=whole(1), metavar="STEPS", help="Steps from one sample of text to the next.")
+@click.option("--sample-tokens", type=whole(1), help="Tokens of each sample.  [default: 1024]")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on standard output.")
 def train_command(
     preset: str,
@@ -84,6 +91,8 @@ def train_command(
     resume: bool,
     threads: int,
     loggers: tuple[str, ...],
+    sample_every: int | None,
+    sample_tokens: int | None,
     as_json: bool,
 ) -> None:
     """Train the network of PRESET and measure it on data that it has not seen."""
@@ -102,11 +111,19 @@ def train_command(
     given = {"steps": steps, "learning_rate": learning_rate}
     changes["recipe"] |= {name: value for name, value in given.items() if value is not None}
     experiment = preset_named(preset).changed(regime=regime, remedy=remedy, data=data, seed=seed, **changes)
+    callbacks = _samples(sample_every, sample_tokens)
     command = shlex.join(["tokendynamics", *sys.argv[1:]])
     try:
         with output.progress() as progress:
             record = train(
-                experiment, folder, resume=resume, threads=threads, loggers=loggers, progress=progress, command=command
+                experiment,
+                folder,
+                resume=resume,
+                threads=threads,
+                loggers=loggers,
+                callbacks=callbacks,
+                progress=progress,
+                command=command,
             )
     except KeyboardInterrupt:
         echo(f"interrupted: what is done is in {folder}; go on with --resume", err=True)
@@ -122,10 +139,24 @@ def train_command(
         raise click.exceptions.Exit(1)
 
 
+def _samples(every: int | None, tokens: int | None) -> list[Any]:
+    """Return the callback that writes samples, if any are asked for."""
+    if every is None:
+        if tokens is not None:
+            raise click.UsageError("--sample-tokens is about samples: give --sample-every N as well, or leave it out")
+        return []
+    from tokendynamics.training import Samples
+
+    return [Samples(every) if tokens is None else Samples(every, tokens)]
+
+
 def _line(experiment: Experiment) -> str:
-    model, recipe = experiment.model, experiment.recipe
+    from tokendynamics.training._presets import PROCESSES
+
+    model, recipe, processes = experiment.model, experiment.recipe, PROCESSES.get(experiment.name, 1)
     size = f"{model['num_hidden_layers']} layers × {model['hidden_size']}"
-    return f"{experiment.name:<14}{experiment.task:<8}{experiment.data:<14}{size:<18}{recipe.steps:,} steps"
+    told = f", {processes} processes × {recipe.batch}" if processes > 1 else ""
+    return f"{experiment.name:<14}{experiment.task:<8}{experiment.data:<14}{size:<18}{recipe.steps:,} steps{told}"
 
 
 def _summary(record: Record, folder: Path) -> dict[str, Any]:

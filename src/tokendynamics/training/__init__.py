@@ -11,14 +11,21 @@ from tokendynamics.training._run import train
 from tokendynamics.training.tasks import TASKS
 
 if TYPE_CHECKING:
+    from tokendynamics.training._samples import Samples
     from tokendynamics.training.monitor._monitor import Monitor
 
-__all__ = ["PRESETS", "TASKS", "Experiment", "Monitor", "Multipliers", "Recipe", "Record", "preset", "train"]
+__all__ = [
+    "PRESETS", "TASKS", "Experiment", "Monitor", "Multipliers", "Recipe", "Record", "Samples", "preset", "train",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    if name != "Monitor":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from tokendynamics.training.monitor._monitor import Monitor  # a callback of transformers, which takes seconds
+    if name == "Monitor":  # callbacks of transformers, which takes seconds
+        from tokendynamics.training.monitor._monitor import Monitor
 
-    return Monitor
+        return Monitor
+    if name == "Samples":
+        from tokendynamics.training._samples import Samples
+
+        return Samples
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -23,7 +23,9 @@ from tokendynamics.training._experiment import Experiment
 from tokendynamics.training._folder import AVERAGED, CHECKPOINTS, EXPERIMENT, LOGS, MODEL, put_folder
 from tokendynamics.training._layers import SEQUENCES, through_layers
 from tokendynamics.training._networks import network_of
+from tokendynamics.training._presets import counted_otherwise
 from tokendynamics.training._record import Record
+from tokendynamics.training._samples import Samples
 from tokendynamics.training._settings import trainer_arguments
 from tokendynamics.training._trainer import KEPT, NotFiniteError, RunTrainer
 from tokendynamics.training._whole_network import load_whole_state, whole_network, whole_state
@@ -66,7 +68,11 @@ class Run:
         settings = trainer_arguments(recipe, place / CHECKPOINTS, experiment.seed, others, arguments)
         self.experiment, self.place, self.processes = experiment, place, settings.world_size
         self.task = task_of(experiment, recipe.steps * recipe.batch * recipe.accumulation * self.processes)
+        for callback in callbacks:
+            if isinstance(callback, Samples):
+                callback.of_run(experiment, self.task, place)
         model = network_of(experiment, self.task)
+        self.notes = counted_otherwise(experiment, self.processes)
         self.averaged = None if recipe.averaging is None else AveragedWeights(recipe.averaging)
         told: list[TrainerCallback] = [Reported(report, f"Training {experiment.name}")]
         self.curves: Curves | None = None

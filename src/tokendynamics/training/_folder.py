@@ -16,7 +16,7 @@ except ImportError:  # Windows has no such locks
     fcntl = None
 
 EXPERIMENT, RECORD = "experiment.json", "record.json"
-CHECKPOINTS, LOGS, MODEL, AVERAGED = "checkpoints", "logs", "model", "model-averaged"
+CHECKPOINTS, LOGS, SAMPLES, MODEL, AVERAGED = "checkpoints", "logs", "samples", "model", "model-averaged"
 
 
 def put_folder(made: Path, place: Path) -> None:

@@ -144,6 +144,9 @@ PRESETS: dict[str, Experiment] = {
 }  # fmt: skip
 """By name."""
 
+PROCESSES = {"wikitext103": 2, "imagenet": 4}
+"""How many train together where steps are counted in a preset, each with the recipe's batch; one in those not named."""
+
 
 def preset(name: str) -> Experiment:
     """Return the experiment of that name.
@@ -157,3 +160,29 @@ def preset(name: str) -> Experiment:
     if name not in PRESETS:
         raise ArgumentValueError(expected("preset", "one of " + ", ".join(PRESETS), repr(name)))
     return PRESETS[name]
+
+
+def counted_otherwise(experiment: Experiment, processes: int) -> list[str]:
+    """Say where another number of processes makes a step of another size than the preset's steps are; else nothing.
+
+    >>> counted_otherwise(preset("imagenet"), 4)
+    []
+    >>> print(*counted_otherwise(preset("imagenet"), 1))
+    a step takes 64 items (processes × batch × accumulation = 1 × 64 × 1), in the preset imagenet 256 (4 × 64 × 1):
+    recipe.accumulation=4 makes them the same
+    """
+    former, now = PRESETS.get(experiment.name), experiment.recipe
+    counted = PROCESSES.get(experiment.name, 1)
+    if former is None or processes == counted:
+        return []
+    its = former.recipe
+    wanted, taken = counted * its.batch * its.accumulation, processes * now.batch * now.accumulation
+    if taken == wanted:
+        return []
+    passes, rest = divmod(wanted, processes * now.batch)
+    advice = "" if rest else f": recipe.accumulation={passes} makes them the same"
+    return [
+        f"a step takes {taken} items (processes × batch × accumulation = {processes} × {now.batch} × "
+        f"{now.accumulation}), in the preset {experiment.name} {wanted} ({counted} × {its.batch} × {its.accumulation})"
+        + advice
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +30,8 @@ from tokendynamics.training._record import FINISHED, NOT_FINITE, Record
 
 if TYPE_CHECKING:
     from tokendynamics.training._fitted import Run
+
+_LOG = logging.getLogger("tokendynamics")
 
 CALL = "td.training.train(…)"
 
@@ -60,7 +63,7 @@ def train(
         resume: Go on with what is in the folder, if there is something; a run that has ended is not run again.
         threads: PyTorch threads; None leaves them as they are.
         loggers: What Trainer knows: "tensorboard" (files in ``logs``), "wandb", ….
-        callbacks: Further callbacks of Trainer, such as `tokendynamics.Monitor`.
+        callbacks: Further callbacks of Trainer, such as `tokendynamics.Monitor` and `tokendynamics.training.Samples`.
         progress: True for a progress bar, or a function; see `Progress`.
         command: What to record as the command that makes this again; None for the Python call.
         arguments: Further arguments of `transformers.TrainingArguments`, such as ``{"fsdp": True}``.
@@ -98,11 +101,13 @@ def train(
 
 def _ended(run: Run, experiment: Experiment) -> Record:
     """Train and measure a run, and return its record, without a manifest."""
-    notes = run.fit()
-    measures, layers = ({}, {}) if notes else run.measured()
-    notes = notes or run.not_finite(measures)
-    status = NOT_FINITE if notes else FINISHED
-    return Record(experiment, status, run.steps, *run.course(), measures, layers, tuple(notes))
+    for note in () if _is_further() else run.notes:
+        _LOG.warning("%s", note)
+    causes = run.fit()
+    measures, layers = ({}, {}) if causes else run.measured()
+    causes = causes or run.not_finite(measures)
+    status = NOT_FINITE if causes else FINISHED
+    return Record(experiment, status, run.steps, *run.course(), measures, layers, (*causes, *run.notes))
 
 
 def _former(place: Path, experiment: Experiment, resume: bool) -> Record | None:

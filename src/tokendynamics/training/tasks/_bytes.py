@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,6 +15,9 @@ from tokendynamics.training.tasks._options import checked_options
 from tokendynamics.training.tasks._task import Item
 from tokendynamics.training.tasks._texts import text_splits
 from tokendynamics.training.tasks._windows import AdjoiningWindows, RandomWindows, check_length
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 _OPTIONS: dict[str, Any] = {"context": 128, "held_out": 0.05}
 
@@ -71,11 +74,15 @@ class Bytes:
         """Return bits per byte."""
         return {"bits_per_byte": loss / math.log(2)}
 
-    def save_inputs(self, folder: Path) -> None:
-        """Write the tokenizer of bytes."""
+    def tokenizer(self) -> PreTrainedTokenizerFast:
+        """Return the tokenizer of bytes."""
         from tokendynamics.modules.language_model import byte_tokenizer
 
-        byte_tokenizer().save_pretrained(folder)
+        return byte_tokenizer()
+
+    def save_inputs(self, folder: Path) -> None:
+        """Write the tokenizer."""
+        self.tokenizer().save_pretrained(folder)
 
 
 def language_batch(items: Sequence[Item]) -> dict[str, Tensor]:

@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
@@ -17,6 +17,9 @@ from tokendynamics.training.tasks._options import checked_options
 from tokendynamics.training.tasks._task import Item
 from tokendynamics.training.tasks._texts import text_splits
 from tokendynamics.training.tasks._windows import AdjoiningWindows, RandomWindows, check_length
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 _OPTIONS: dict[str, Any] = {"context": 150, "evaluation_context": 156, "held_out": 0.05, "least": 1}
 END, UNKNOWN = "<eos>", "<unk>"
@@ -85,11 +88,15 @@ class Words:
         """Return the perplexity; infinite where it is beyond float64."""
         return {"perplexity": math.exp(loss) if loss < 700 else math.inf}
 
-    def save_inputs(self, folder: Path) -> None:
-        """Write the tokenizer of these words."""
+    def tokenizer(self) -> PreTrainedTokenizerFast:
+        """Return the tokenizer of these words."""
         from tokendynamics.modules.language_model import word_tokenizer
 
-        word_tokenizer({word: number for number, word in enumerate(self.vocabulary)}).save_pretrained(folder)
+        return word_tokenizer({word: number for number, word in enumerate(self.vocabulary)})
+
+    def save_inputs(self, folder: Path) -> None:
+        """Write the tokenizer."""
+        self.tokenizer().save_pretrained(folder)
 
 
 def _split_lines(data: str, held_out: float) -> dict[str, Iterable[str]]:
