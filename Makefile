@@ -39,7 +39,7 @@ export HF_HUB_OFFLINE := 1
 
 help:
 	@echo "make demo      diagnose SmolLM2-135M and write $(DEMO_OUT)/report.html"
-	@echo "make papers    the papers' figures with published value, ours and tolerance, in $(PAPERS_OUT) (two hours; resumes)"
+	@echo "make papers    the papers' figures with published value, ours and tolerance, in $(PAPERS_OUT) (four hours; resumes)"
 	@echo "make test      all tests but the slowest"
 	@echo "make test-all  every test"
 	@echo "make test-portable  the numerical tests as other processors round them (hours)"
