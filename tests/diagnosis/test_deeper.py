@@ -19,6 +19,7 @@ from diagnosis.test_decode import _with_head
 from pretrained.families import network_of
 from tokendynamics.diagnosis._deeper import VARIANTS, _side_by_side
 from tokendynamics.diagnosis._deeper_words import sentences_of
+from tokendynamics.modules.language_model import LanguageModel, LanguageModelConfig
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, CheckpointError, MemoryLimitError
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -255,9 +256,9 @@ def test_why_nothing_is_decoded(ckpt: td.Checkpoint) -> None:
     one: dict[str, Any] = {"variants": ("full",)}
     without = td.deeper(td.load(network_of("gpt2")[0], tokenizer=_tokenizer()), _texts(), 2, **one)
     assert "a network with a language head" in without.undecoded
-    assert f"No text was decoded: {without.undecoded}." in without.sentences
+    assert f"Nothing was decoded: {without.undecoded}." in without.sentences
     assert "decoded" not in without.table
-    assert td.deeper(ckpt, _texts(), 2, **one).undecoded == "there is no tokenizer, hence no text"
+    assert td.deeper(ckpt, _texts(), 2, **one).undecoded == "there is no tokenizer"
     known = td.load(_with_head("llama"), tokenizer=_tokenizer())
     assert td.deeper(known, _texts(), 2, decoded=(), **one).undecoded == "it was not asked for"
     assert "weights are drawn" in td.deeper(known, _texts(), 2, weights="law", **one).undecoded
@@ -376,3 +377,22 @@ def test_a_diagnosis_refuses_it_before_the_work(
     with pytest.raises(error, match=words):
         td.diagnose(ckpt, _texts(), progress=lambda done, total, what: begun.append(what), **given)
     assert begun == []
+
+
+def test_of_a_network_without_norms_only_their_variants_are_not_run() -> None:
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 60, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    bare = LanguageModelConfig(**sizes, intermediate_size=0, norms="none", positions="none")
+    network = td.load(LanguageModel(bare))
+    found = td.deeper(network, _texts(2), 2)
+    assert (found.variants, list(found.refused)) == (("full",), ["no-ffn", "no-norm", "attention-only"])
+    assert not {each.name for each in found.conventions} & {"feed-back", "positions"}
+    with pytest.raises(CheckpointError, match="expected norms in its blocks"):
+        td.deeper(network, _texts(2), 2, variants=("no-norm",))
+
+
+def test_the_choices_of_final_norm_and_positions_are_of_a_network_that_has_them(ckpt: td.Checkpoint) -> None:
+    found = td.deeper(ckpt, _texts(2), 2, variants=("full",))
+    choices = {each.name: each.choice for each in found.conventions}
+    assert choices["feed-back"] == "the output of the blocks is fed back after the final norm"
+    assert choices["positions"] == "once; they act in the attention of every pass"

@@ -315,10 +315,11 @@ def test_each_answer_has_its_opposite() -> None:
     assert _says(0.8, MUCH) == ALL_LAYERS
 
 
-def _sentences(kappa: float, relative: float, *tried: Trial) -> str:
+def _sentences(kappa: float, relative: float, *tried: Trial, where: int = 6, normed: bool = True) -> str:
     estimates = Estimate(kappa, kappa - 0.1, kappa + 0.1), Estimate(relative, relative - 0.1, relative + 0.1)
     answer, best = _levers._answer(*estimates, tried)
-    return _levers._Words(6, *estimates, tried, ["a", "b", "c", "d"], ["e", "f"]).of(answer, best)
+    halves = _levers._Halves(["e", "f"], ["a", "b", "c", "d"], "text")
+    return _levers._Words(where, *estimates, tried, halves, normed).of(answer, best)
 
 
 def test_each_sentence_says_what_was_measured() -> None:
@@ -332,7 +333,10 @@ def test_each_sentence_says_what_was_measured() -> None:
     assert every.startswith("All layers do it and no single part helps: κ after layer 6 is 0.90 (0.80 … 1.00), and the")
     assert "turned down, the attention of layer 1 at α = 0.5, changes it by −0.100" in every
     assert "at a cost of +0.500" in every
-    assert "A trainer can change" in every
+    assert "(residual or initial), or the place of the norms. Measured" in every
+    bare = _sentences(0.9, 0.9, _trial(-0.1, 0.5), where=1, normed=False)
+    assert bare.startswith("No single part helps: κ after layer 1 is 0.90")
+    assert "(residual or initial). Measured" in bare
     healthy = _sentences(0.3, 0.3, _trial(-0.2, 0.5), _trial(-0.05, 0.01))
     assert "turned down at no more than 0.02 nats, the attention of layer 1 at α = 0.5, changes it by −0.050" in healthy
     assert "A trainer" not in healthy
@@ -451,7 +455,7 @@ def test_a_diagnosis_has_the_levers_or_says_why_not() -> None:
     assert found.levers_refused == ""
     few, unasked = td.diagnose(network, prompts[:2]), td.diagnose(network, prompts, levers=False)
     assert few.levers is None
-    assert few.levers_refused.startswith("texts: expected at least 5 prompts")
+    assert few.levers_refused.startswith("expected at least 5 prompts")
     assert unasked.levers is None
     assert unasked.levers_refused == "it was not asked for"
 

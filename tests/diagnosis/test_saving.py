@@ -136,6 +136,12 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no trace": (lambda f: shutil.rmtree(f / "trace.zarr"), r"without trace\.zarr or trace\.nc"),
     "no variable": (lambda f: shutil.rmtree(f / "trace.zarr" / "norm_median"), "norm_median"),
     "a foreign codec": (lambda f: _pickled(f / "paths.zarr" / "norm" / ".zarray"), "a codec among"),
+    "no layout": (lambda f: _layout(f, "{"), "expected a saved diagnosis"),
+    "a layout of another": (lambda f: _layout(f, json.dumps({"kinds": [], "layers": [0] * 3})), "a saved diagnosis"),
+    "a layout of another depth": (
+        lambda f: _layout(f, json.dumps({"kinds": [{"residual": None}], "layers": [0], "final_norm": []})),
+        "feed_forward: expected 3 layers, got 1",
+    ),
     "two diagnoses": (lambda f: _longer(f / "paths.zarr"), "paths: expected layers 0 to 3"),
 }
 
@@ -167,6 +173,13 @@ def _shorter(path: Path) -> None:
 
 def _pickled(path: Path) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | {"filters": [{"id": "pickle"}]}))
+
+
+def _layout(folder: Path, record: str) -> None:
+    path = folder / "trace.zarr"
+    table = xr.open_zarr(path).load()
+    shutil.rmtree(path)
+    table.assign_attrs(layout=record).drop_encoding().to_zarr(path, zarr_format=2)
 
 
 def _longer(path: Path) -> None:

@@ -57,7 +57,7 @@ def with_end(table: xr.Dataset, width: float = 0.02, **values: float) -> xr.Data
         (
             {"consensus_relative": 0.3},
             "drawing together",
-            "The tokens of a text draw together, and do not meet (κ' 0.30 (0.28",
+            "The tokens of each text draw together, and do not meet (κ' 0.30 (0.28",
         ),
         ({"consensus_relative": 0.9}, "consensus", "The tokens of each text end in consensus"),
         ({"line_excess": 0.9}, "rank collapse", "The tokens of each text end in rank collapse"),

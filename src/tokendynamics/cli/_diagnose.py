@@ -71,7 +71,7 @@ Examples:
     "--levers/--no-levers",
     default=True,
     show_default=True,
-    help="Turn parts down to see which of them makes the tokens agree: about 15 passes of each text, with gradients.",
+    help="Turn parts down to see which of them makes the tokens agree: about 15 passes of each prompt, with gradients.",
 )
 @click.option("--passes", type=whole(1), help="Also run the blocks so often on their own output, for each variant.")
 @click.option(

@@ -136,12 +136,12 @@ def _possible(ckpt: Checkpoint, names: Sequence[str]) -> tuple[list[str], dict[s
     """Return the variants that the network can have, and of the others why not; refuse if it can have none."""
     found: list[str] = []
     refused: dict[str, str] = {}
-    errors: list[ArgumentValueError] = []
+    errors: list[ArgumentValueError | CheckpointError] = []
     for name in names:
         try:
             with ckpt.varied(name):
                 found.append(name)
-        except ArgumentValueError as error:
+        except (ArgumentValueError, CheckpointError) as error:  # a part, or norms, that the network does not have
             refused[name] = str(error)
             errors.append(error)
     if not found:
@@ -217,7 +217,7 @@ class _Decoding:
 def _with_texts(table: xr.Dataset, asked: _Decoding, report: Progress) -> tuple[xr.Dataset, str]:
     """Add what each variant says of the first prompt while its states are finite; or return why nothing is said."""
     if asked.ckpt.tokenizer is None:
-        return table, "there is no tokenizer, hence no text"
+        return table, "there is no tokenizer"
     try:
         rows = [_said(table, name, asked, _named(report, name)) for name in map(str, table.variant.values)]
     except (ArgumentTypeError, CheckpointError) as error:

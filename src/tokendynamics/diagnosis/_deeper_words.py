@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import xarray as xr
 
 from tokendynamics.diagnosis._convention import Convention
 from tokendynamics.diagnosis._finding import several
-from tokendynamics.diagnosis._passes import COLLAPSED
+from tokendynamics.diagnosis._passes import COLLAPSED, THERE_ARE_NONE
 from tokendynamics.numerics._decline import Estimate
 
 REPETITIVE = 0.25
@@ -51,7 +51,7 @@ def sentences_of(table: xr.Dataset, refused: Mapping[str, str], undecoded: str) 
         found.append(f"{name}: {' '.join(each for each in said if each)}")
     found += [f"{name} was not run: {why}." for name, why in refused.items()]
     if undecoded:
-        found.append(f"No text was decoded: {undecoded}.")
+        found.append(f"Nothing was decoded: {undecoded}.")
     return tuple(found)
 
 
@@ -210,16 +210,7 @@ def conventions_of(table: xr.Dataset) -> tuple[Convention, ...]:
         Convention(
             "weights", _WEIGHTS[attrs["weights"]] + drawn, "a network's own and drawn ones collapse at other paces"
         ),
-        Convention(
-            "feed-back",
-            f"the output of the blocks is {_FED_BACK[attrs['feed_back']]}",
-            "on the other side of the final norm E falls at another pace, if it falls",
-        ),
-        Convention(
-            "positions",
-            f"{attrs['positions']}; they act {attrs['positions_act']}",
-            "a table added at every pass keeps tokens apart",
-        ),
+        *_of_what_is_there(attrs),
         Convention("E", attrs["consensus"], "against another token, or as the mean over pairs, the numbers differ"),
         Convention(
             "half-life",
@@ -239,3 +230,19 @@ def conventions_of(table: xr.Dataset) -> tuple[Convention, ...]:
             )
         )
     return tuple(found)
+
+
+def _of_what_is_there(attrs: Mapping[Any, Any]) -> Iterator[Convention]:
+    """Yield the choices about the final norm and the positions of a network that has any."""
+    if attrs["feed_back"] in ("after_norm", "before_norm"):
+        yield Convention(
+            "feed-back",
+            f"the output of the blocks is {_FED_BACK[attrs['feed_back']]}",
+            "on the other side of the final norm E falls at another pace, if it falls",
+        )
+    if attrs["positions_act"] != THERE_ARE_NONE:
+        yield Convention(
+            "positions",
+            f"{attrs['positions']}; they act {attrs['positions_act']}",
+            "a table added at every pass keeps tokens apart",
+        )

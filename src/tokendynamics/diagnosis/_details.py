@@ -7,6 +7,8 @@ import xarray as xr
 
 from tokendynamics.diagnosis._finding import PART_NAMES, Finding, between, plain, ranges, several
 from tokendynamics.diagnosis._layer_states import CONSENSUS, State
+from tokendynamics.diagnosis._noun import noun_in
+from tokendynamics.diagnosis._parts_there import parts_there
 
 NEUTRAL = 0.005
 """Change of κ by a part of a layer up to which it is noise of rounding and of the few texts, and no movement."""
@@ -61,9 +63,10 @@ def _shares(trace: xr.Dataset) -> Finding | None:
     parts = {
         name: f"{plain(float(last.sel(share=name)))}{between(interval.sel(share=name))}" for name in trace.share.values
     }
+    noun = noun_in(trace)
     text = (
-        f"Of a token's direction after the last layer {parts['common']} is common to all texts, {parts['prompt']} "
-        f"particular to its own text and {parts['own']} its own; at the embedding these are "
+        f"Of a token's direction after the last layer {parts['common']} is common to all {noun}s, {parts['prompt']} "
+        f"particular to its own {noun} and {parts['own']} its own; at the embedding these are "
         f"{', '.join(plain(float(value)) for value in first)}."
     )
     return Finding(text, "shares", {str(name): float(last.sel(share=name)) for name in trace.share.values})
@@ -71,23 +74,24 @@ def _shares(trace: xr.Dataset) -> Finding | None:
 
 def _parts(trace: xr.Dataset) -> Finding | None:
     total = trace.kappa_change_sum
-    if bool(total.sel(component=["attention", "feed_forward"]).isnull().any()):
+    there = {name: layers for name, layers in parts_there(trace).items() if layers.any()}
+    if bool(total.sel(component=list(there)).isnull().any()):
         return None
-    sentences = [_by_part(trace, "attention", "Attention"), _by_part(trace, "feed_forward", "the feed-forward part")]
+    names = {"attention": "Attention", "feed_forward": "the feed-forward part"}
+    sentences = [_by_part(trace, component, names[component], layers) for component, layers in there.items()]
     values = {str(name): float(total.sel(component=name)) for name in trace.component.values}
     return Finding(f"{', '.join(sentences)}.", "components", values)
 
 
-def _by_part(trace: xr.Dataset, component: str, name: str) -> str:
+def _by_part(trace: xr.Dataset, component: str, name: str, there: np.ndarray) -> str:
     low, high = trace.kappa_change_sum_interval.sel(component=component).values
     change = float(trace.kappa_change_sum.sel(component=component))
-    each = trace.kappa_change.sel(component=component).values[1:]
+    each = trace.kappa_change.sel(component=component).values[1:][there]
     if abs(change) <= NEUTRAL or low <= 0 <= high:
         return f"{name} moves κ by {_change(trace, component)} in all, which is not told apart from nothing"
     verb, count = ("raises", each > NEUTRAL) if change > 0 else ("lowers", each < -NEUTRAL)
-    return (
-        f"{name} {verb} κ in {int(count.sum())} of {several(len(each), 'layer')}, by {_change(trace, component)} in all"
-    )
+    layers = several(len(each), "layer") if there.all() else f"the {several(len(each), 'layer')} with one"
+    return f"{name} {verb} κ in {int(count.sum())} of {layers}, by {_change(trace, component)} in all"
 
 
 def _change(trace: xr.Dataset, component: str) -> str:
@@ -103,9 +107,9 @@ def _single_texts(trace: xr.Dataset) -> Finding | None:
     alone = [str(name) for name, value in zip(trace.prompt.values, kappa, strict=True) if value >= ALONE]
     if not alone or float(site.consensus_relative) >= CONSENSUS:
         return None
-    named = ", ".join(f"“{name}”" for name in alone)
+    named, noun = ", ".join(f"“{name}”" for name in alone), noun_in(trace)
     text = (
-        f"In {several(len(alone), 'text')} of {len(kappa)} the tokens do meet: {named} (κ of that text alone "
+        f"In {several(len(alone), noun)} of {len(kappa)} the tokens do meet: {named} (κ of that {noun} alone "
         f"{plain(float(np.nanmin(kappa[kappa >= ALONE])))} or more)."
     )
     return Finding(text, "shares", {"texts": alone})
@@ -114,12 +118,14 @@ def _single_texts(trace: xr.Dataset) -> Finding | None:
 def _updates(trace: xr.Dataset) -> Finding:
     """Name layers whose update is several times that of their neighbours."""
     ratio = trace.update_ratio.median("prompt")
+    if trace.sizes["layer"] == 2:
+        return Finding("There is one layer: its updates have no neighbours to be held against.", "updates", {})
     words, values = [], {}
-    for name, noun in PART_NAMES.items():
-        sizes = ratio.sel(component=name).values[1:]
+    for name, there in parts_there(trace).items():
+        sizes = np.where(there, ratio.sel(component=name).values[1:], np.nan)
         for layer in jumps(sizes):
-            beside = _of_neighbours(sizes, layer)
-            words.append(f"the {noun} of layer {layer + 1} ({sizes[layer]:.2g} against {beside:.2g} beside it)")
+            own, beside = f"{sizes[layer]:.2g}", f"{_of_neighbours(sizes, layer):.2g}"
+            words.append(f"the {PART_NAMES[name]} of layer {layer + 1} ({own} against {beside} beside it)")
             values[f"{name} {layer + 1}"] = float(sizes[layer])
     if not words:
         return Finding("No layer's update is several times its neighbours'.", "updates", {})
@@ -130,12 +136,12 @@ def _updates(trace: xr.Dataset) -> Finding:
 
 
 def jumps(sizes: np.ndarray) -> list[int]:
-    """Return the places at which a size is `UPDATE_JUMP` times the median of its neighbours', at least.
+    """Return the places at which a size is `UPDATE_JUMP` times the median of its neighbours', at least, and not 0.
 
-    >>> jumps(np.array([1.0, 1.1, 6.0, 0.9, 1.0]))
-    [2]
+    >>> jumps(np.array([1.0, 1.1, 6.0, 0.9, 1.0])), jumps(np.zeros(3))
+    ([2], [])
     """
-    return [place for place, size in enumerate(sizes) if size >= UPDATE_JUMP * _of_neighbours(sizes, place)]
+    return [place for place, size in enumerate(sizes) if 0 < size >= UPDATE_JUMP * _of_neighbours(sizes, place)]
 
 
 def _of_neighbours(sizes: np.ndarray, place: int) -> float:
@@ -144,7 +150,8 @@ def _of_neighbours(sizes: np.ndarray, place: int) -> float:
 
 
 def _massive(trace: xr.Dataset) -> Finding:
-    """Describe tokens of large norm by the first text that has one; the counts run over all texts."""
+    """Describe tokens of large norm by the first prompt that has one; the counts run over all prompts."""
+    noun = noun_in(trace)
     having = [place for place in range(trace.sizes["prompt"]) if trace.massive_count[place].values.any()]
     if not having:
         text = "No token is massive: none stands out by its norm, and raw and unit-row figures can be read alike."
@@ -153,8 +160,8 @@ def _massive(trace: xr.Dataset) -> Finding:
     largest = float(times.max())
     if not largest >= MASSIVE:
         text = (
-            f"No token is massive: the largest has {largest:.1f} times its text's median norm, and is left out of the "
-            "rest."
+            f"No token is massive: the largest has {largest:.1f} times its {noun}'s median norm, and is left out of "
+            "the rest."
         )
         return Finding(text, "norms", {"prompts_with_massive_tokens": 0, "largest": largest})
     having = [place for place in having if bool((times[place] >= MASSIVE).any())]
@@ -168,8 +175,8 @@ def _massive(trace: xr.Dataset) -> Finding:
     raw = site.effective_rank.sel(sinks="kept")
     lowest = int(raw.argmin("layer"))
     text = (
-        f"Token {position} (“{token}” in text {name}) is massive, as is a token in {len(having)} of "
-        f"{several(trace.sizes['prompt'], 'text')}: its norm reaches {norm:,.3g} at layer {peak} against a median of "
+        f"Token {position} (“{token}” in {noun} {name}) is massive, as is a token in {len(having)} of "
+        f"{several(trace.sizes['prompt'], noun)}: its norm reaches {norm:,.3g} at layer {peak} against a median of "
         f"{median:,.3g}, and massive tokens stand out in layers {ranges(layers)}. They are left out of the rest; "
         f"and the effective rank with them, {float(raw[lowest]):.2f} at layer {lowest}, sees little else."
     )
@@ -197,9 +204,9 @@ def attention_sinks(trace: xr.Dataset) -> np.ndarray:
 
 
 def _attention(trace: xr.Dataset) -> Finding:
-    received = trace.attention_received.values
+    received, noun = trace.attention_received.values, noun_in(trace)
     if np.isnan(received).all():
-        text = "Whether a token is an attention sink is not known: no attention shows, or the texts are too short."
+        text = f"Whether a token is an attention sink is not known: no attention shows, or the {noun}s have few tokens."
         return Finding(text, "attention", {})
     sinks = attention_sinks(trace)
     if not sinks.any():
@@ -212,7 +219,7 @@ def _attention(trace: xr.Dataset) -> Finding:
         return Finding(text, "attention", {"largest": largest})
     if sinks.any(axis=(1, 2)).mean() < MOST:
         few = int(sinks.any(axis=(1, 2)).sum())
-        text = f"No token is an attention sink in most texts; one is in {few} of {several(len(sinks), 'text')}."
+        text = f"No token is an attention sink in most {noun}s; one is in {few} of {several(len(sinks), noun)}."
         return Finding(text, "attention", {"texts": few})
     weight = np.where(sinks, received, 0.0)
     position = int(weight.sum(axis=(0, 1)).argmax())
@@ -222,12 +229,12 @@ def _attention(trace: xr.Dataset) -> Finding:
     others = int((np.delete(sinks, position, axis=2)).any(axis=(1, 2)).sum())
     massive = _is_massive(trace, position)
     first = int(own.any(axis=1).argmax())
-    token = f"“{str(trace.token_text[first, position].item()).strip()}” in text {trace.prompt.values[first]}"
+    token = f"“{str(trace.token_text[first, position].item()).strip()}” in {noun} {trace.prompt.values[first]}"
     text = (
         f"Token {position} ({token}) is an attention sink in {int(own.any(axis=1).sum())} of "
-        f"{several(len(own), 'text')}, in layers {ranges(layers)}: tokens at least four away give it "
+        f"{several(len(own), noun)}, in layers {ranges(layers)}: tokens at least four away give it "
         f"{plain(seen.min())} to {plain(seen.max())} of their attention. It is {'' if massive else 'not '}massive"
-        + (f"; other tokens are attention sinks in {several(others, 'text')}." if others else ".")
+        + (f"; other tokens are attention sinks in {several(others, noun)}." if others else ".")
     )
     values = {"position": position, "layers": layers.tolist(), "largest": float(seen.max()), "massive": massive}
     return Finding(text, "attention", values)

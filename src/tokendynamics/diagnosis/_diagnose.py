@@ -19,6 +19,7 @@ from tokendynamics.diagnosis._deeper_found import Deeper
 from tokendynamics.diagnosis._layer_states import ANISOTROPIC, CONSENSUS, LINE_EXCESS, SPREAD
 from tokendynamics.diagnosis._levers import levers as find_levers
 from tokendynamics.diagnosis._levers_found import Levers
+from tokendynamics.diagnosis._parts_there import parts_there
 from tokendynamics.diagnosis._prompt_trace import SINK_RATIO
 from tokendynamics.diagnosis._result import Diagnosis
 from tokendynamics.diagnosis._token_paths import token_paths
@@ -35,7 +36,7 @@ from tokendynamics.provenance._progress import Progress, reporting
 
 _OTHERWISE = {
     "Value map": "W_V alone changes with weights that leave the network as it is; Σ_h W_V W_O and W do not",
-    "Norm folding": "unfolded, sizes and spectra change with weights that leave the network as it is",
+    "Norm folding": "unfolded, sizes and spectra change with weights that leave a network with such a norm as it is",
     "Singular value maps": "a pseudo-inverse gives signs for A that no statement of the theory is about",
     "Scaling": "eigenvalues would be √d_head times larger",
     "Near zero": "an absolute threshold counts more in a network with small weights; cond(V) stands beside it",
@@ -43,12 +44,10 @@ _OTHERWISE = {
     "Sinks": "with them, the raw effective rank reads about 1 and E compares every token with the sink",
     "Consensus E": "without |·| an antipodal pair would not count as agreed",
     "Effective rank": "from the singular values themselves (Roy and Vetterli) it is larger",
-    "Sites": "one state a layer would hide which part moved it, and reading the last one after a final norm mixes in "
-    "the norm's effect",
     "Who does it": "with sinks, their few pairs would blur the sums",
     "States": "built networks that are sick or healthy leave gaps at these numbers, between which any threshold says "
     "the same of them",
-    "Intervals": "drawing texts with replacement pairs a text with itself and gives intervals that are too short",
+    "Intervals": "drawing prompts with replacement pairs a prompt with itself and gives intervals that are too short",
     "Precision": "half precision adds noise of about 1e-3 to each cosine",
     "Tokenization": "other tokens are other particles",
 }
@@ -80,7 +79,17 @@ def conventions_of(audit: xr.Dataset | None, trace: xr.Dataset) -> tuple[Convent
         "Precision": trace.attrs["precision"],
         "Tokenization": "the model's own tokenizer" if own else trace.attrs["tokenization"],
     }
-    return tuple(Convention(name, choice, _OTHERWISE[name]) for name, choice in choices.items())
+    otherwise = _OTHERWISE | {"Sites": _otherwise_than_these_sites(trace)}
+    return tuple(Convention(name, choice, otherwise[name]) for name, choice in choices.items() if otherwise[name])
+
+
+def _otherwise_than_these_sites(trace: xr.Dataset) -> str:
+    """Say what other sites would do; of a single attention a layer and no final norm there is one state to choose."""
+    parts = parts_there(trace)["feed_forward"].any()
+    last = "final norm" in trace.attrs["sites"]
+    hidden = "one state a layer would hide which part moved it" if parts else ""
+    mixed = "reading the last state after the final norm mixes in the norm's effect" if last else ""
+    return ", and ".join(filter(None, (hidden, mixed)))
 
 
 def _choices_of_the_audit(attrs: dict[Any, Any]) -> dict[str, str]:
@@ -225,11 +234,12 @@ def _audited(ckpt: Checkpoint, how: _Auditing, report: Progress) -> tuple[xr.Dat
 
 
 def _tried(ckpt: Checkpoint, texts: Any, counting: dict[str, Any], report: Progress) -> tuple[Levers | None, str]:
-    """Return the levers, or None and why there are none: texts that do not suffice, or a network that is streamed."""
+    """Return the levers, or None and why there are none: prompts that do not suffice, or a network that is streamed."""
     try:
         return find_levers(ckpt, texts, **counting, progress=report), ""
     except (ArgumentValueError, CheckpointError) as error:
-        return None, str(error)
+        # That these are the argument `texts` is of no use to who reads a report, and wrong of images.
+        return None, str(error).removeprefix("texts: ")
 
 
 def _deeper(

@@ -11,8 +11,10 @@ import torch
 import xarray as xr
 
 from tokendynamics.diagnosis._convention import Convention
+from tokendynamics.diagnosis._finding import several
 from tokendynamics.diagnosis._lever_trials import CONFIDENCE, Estimate, Trial, Trials
 from tokendynamics.diagnosis._levers_found import Answer, Levers
+from tokendynamics.diagnosis._noun import noun_of
 from tokendynamics.diagnosis._prompt_trace import SINK_RATIO
 from tokendynamics.diagnosis._sensitivities import HIGHEST, LOWEST, Sensitivities, sensitivities
 from tokendynamics.diagnosis._trace import named_prompts
@@ -49,7 +51,7 @@ AT_LEAST = 5
 """Texts: κ needs two to find candidates, and three others to verify them, of which the interval leaves one out."""
 
 _NAMED = 3
-"""Texts that are named before the rest is counted."""
+"""Prompts that are named before the rest is counted."""
 
 
 @typed_arguments
@@ -100,32 +102,36 @@ def levers(
         raise ArgumentValueError(expected("sink_ratio", "a number above 1", sink_ratio))
     prompts = named_prompts(texts)
     given = _different(ckpt, prompts, truncate)
-    finding, measuring = list(given)[1::2], list(given)[0::2]
+    halves = _Halves(list(given)[1::2], list(given)[0::2], noun_of(prompts))
     with reporting(progress) as report, ckpt.gated() as gated:
-        find, measure = (
-            ckpt.packs([given[name].inputs for name in some], packed=packed) for some in (finding, measuring)
-        )
+        both = (halves.finding, halves.measuring)
+        find, measure = (ckpt.packs([given[name].inputs for name in some], packed=packed) for some in both)
         first = sensitivities(gated, find, sink_ratio, report, sinks=sinks)
         trials = Trials(gated, measure, first.where, sink_ratio, sinks)
         chosen = [(*each, alpha) for each in _candidates(first, candidates) for alpha in ALPHAS]
         tried = [trials.of(*each) for each in tracked(chosen, report, "trying candidates")]
-    found = _answered(ckpt, first, trials, tried, finding, measuring)
+    found = _answered(ckpt, first, trials, tried, halves)
     counting = {"sinks": sinks, "sink_ratio": sink_ratio, "truncate": truncate}
-    return _with_effect(found, ckpt, {name: prompts[name] for name in measuring}, **counting)
+    return _with_effect(found, ckpt, {name: prompts[name] for name in halves.measuring}, **counting)
+
+
+@dataclass(frozen=True)
+class _Halves:
+    """Which prompts find candidates and which measure them, and what prompts are called."""
+
+    finding: Sequence[str]
+    measuring: Sequence[str]
+    noun: str
 
 
 def _answered(
-    ckpt: Checkpoint,
-    first: Sensitivities,
-    trials: Trials,
-    tried: Sequence[Trial],
-    finding: Sequence[str],
-    measuring: Sequence[str],
+    ckpt: Checkpoint, first: Sensitivities, trials: Trials, tried: Sequence[Trial], halves: _Halves
 ) -> Levers:
     kappa, relative = trials.kappa, trials.relative_kappa
     answer, best = _answer(kappa, relative, tried)
-    text = _Words(first.where, kappa, relative, tried, measuring, finding).of(answer, best)
-    table, said = _as_dataset(ckpt, first, tried, finding, measuring), _conventions(first, finding, measuring)
+    normed = any(layer.norms for layer in ckpt.layout.layers)
+    text = _Words(first.where, kappa, relative, tried, halves, normed).of(answer, best)
+    table, said = _as_dataset(ckpt, first, tried, halves), _conventions(first, halves)
     named = best is not None and (answer != "nothing needs doing" or relative.value >= LITTLE)
     return Levers(table, kappa.value, first.where, answer, text, said, tried.index(best) if named else None)
 
@@ -178,14 +184,14 @@ def _answer(kappa: Estimate, relative: Estimate, tried: Sequence[Trial]) -> tupl
 
 @dataclass(frozen=True)
 class _Words:
-    """Puts an answer in sentences."""
+    """Puts an answer in sentences; `normed` tells whether the layers have norms."""
 
     where: int
     kappa: Estimate
     relative: Estimate
     tried: Sequence[Trial]
-    measuring: Sequence[str]
-    finding: Sequence[str]
+    halves: _Halves
+    normed: bool
 
     def of(self, answer: Answer, best: Trial | None) -> str:
         kappa, relative = self.kappa, self.relative
@@ -199,11 +205,13 @@ class _Words:
                 f"{_cost(best)}."
             )
         elif answer == "all layers do it and no single part helps":
-            words = f"All layers do it and no single part helps: {now}, and {self._most(best)}. "
-            words += (
-                "A trainer can change what every layer has in common: the scale at which the parts are added "
-                "(residual or initial), or the place of the norms."
+            # Before the first layer's end no other layer has done anything.
+            none = "All layers do it and no single part helps" if self.where > 1 else "No single part helps"
+            words = (
+                f"{none}: {now}, and {self._most(best)}. A trainer can change what every layer has in common: the "
+                "scale at which the parts are added (residual or initial)"
             )
+            words += ", or the place of the norms." if self.normed else "."
         elif relative.value < LITTLE:
             words = (
                 f"Nothing needs doing about consensus: {now}, κ' {_plain(relative)}: tokens of a prompt share little "
@@ -211,7 +219,7 @@ class _Words:
             )
         else:
             words = f"Nothing needs doing about consensus: {now}, and {self._most(best)}."
-        return f"{words} {self._texts()}"
+        return f"{words} {self._measured_on()}"
 
     def _most(self, best: Trial | None) -> str:
         """Say what the best of the fair trials did."""
@@ -227,9 +235,11 @@ class _Words:
         change = f"changes it by {_change(best.kappa_change)}"
         return f"{which}, {_named(best)} at α = {best.alpha:g}, {change}, {_cost(best)}"
 
-    def _texts(self) -> str:
-        found = f"{len(self.finding)} others"
-        return f"Measured on {_listed(self.measuring)}, for candidates found on {found}; {CONFIDENCE:.0%} intervals."
+    def _measured_on(self) -> str:
+        names, found = self.halves.measuring, f"{len(self.halves.finding)} others"
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        measured = f"{several(len(names), self.halves.noun)} ({', '.join(names[:_NAMED])}{more})"
+        return f"Measured on {measured}, for candidates found on {found}; {CONFIDENCE:.0%} intervals."
 
 
 def _named(trial: Trial) -> str:
@@ -254,15 +264,7 @@ def _signless(value: float) -> str:
     return f"{value:.2f}".replace("-0.00", "0.00").replace("-", "−")
 
 
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_NAMED])
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"{len(names)} texts ({shown}{more})"
-
-
-def _as_dataset(
-    ckpt: Checkpoint, first: Sensitivities, tried: Sequence[Trial], finding: Sequence[str], measuring: Sequence[str]
-) -> xr.Dataset:
+def _as_dataset(ckpt: Checkpoint, first: Sensitivities, tried: Sequence[Trial], halves: _Halves) -> xr.Dataset:
     def column(name: str) -> np.ndarray:
         return np.array([getattr(each, name).value for each in tried], dtype=np.float64)
 
@@ -282,8 +284,8 @@ def _as_dataset(
         "kappa_interval": (("candidate", "bound"), bounds("kappa_change")),
         "loss_change": ("candidate", column("loss_change")),
         "loss_interval": (("candidate", "bound"), bounds("loss_change")),
-        "found_on": ("finding", np.array(finding, dtype=np.str_)),
-        "measured_on": ("measuring", np.array(measuring, dtype=np.str_)),
+        "found_on": ("finding", np.array(halves.finding, dtype=np.str_)),
+        "measured_on": ("measuring", np.array(halves.measuring, dtype=np.str_)),
         "verified": ("candidate", np.array([each.lowers for each in tried], dtype=np.bool_)),
     }
     coords = {
@@ -295,7 +297,8 @@ def _as_dataset(
     return xr.Dataset(variables, coords=coords, attrs={"model": ckpt.name, "where": first.where})
 
 
-def _conventions(first: Sensitivities, finding: Sequence[str], measuring: Sequence[str]) -> tuple[Convention, ...]:
+def _conventions(first: Sensitivities, halves: _Halves) -> tuple[Convention, ...]:
+    nouns = f"{halves.noun}s"
     last = first.where == len(first.consensus) - 1
     why = "the last" if last else f"where κ' is largest: at the end κ is outside {LOWEST:g} … {HIGHEST:g}"
     return (
@@ -310,9 +313,10 @@ def _conventions(first: Sensitivities, finding: Sequence[str], measuring: Sequen
             "another layer has other parts before it, and other levers",
         ),
         Convention(
-            "texts",
-            f"every second one finds candidates ({len(finding)}), the others measure them ({len(measuring)})",
-            "κ depends on the texts; candidates measured where they were found look better than they are",
+            nouns,
+            f"every second one finds candidates ({len(halves.finding)}), the others measure them "
+            f"({len(halves.measuring)})",
+            f"κ depends on the {nouns}; candidates measured where they were found look better than they are",
         ),
         Convention(
             "tokens that count",
@@ -321,7 +325,8 @@ def _conventions(first: Sensitivities, finding: Sequence[str], measuring: Sequen
         ),
         Convention(
             "intervals",
-            f"{CONFIDENCE:.0%} over texts: Student's of paired differences for the loss, jackknife-t for κ; each alone",
+            f"{CONFIDENCE:.0%} over {nouns}: Student's of paired differences for the loss, jackknife-t for κ; each "
+            "alone",
             "corrected for the number of candidates they would be wider",
         ),
         Convention(

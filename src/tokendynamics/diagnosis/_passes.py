@@ -32,6 +32,9 @@ from tokendynamics.provenance._progress import Progress, reporting
 COLLAPSED = 1e-3
 """E below which tokens have collapsed: all within 2.6 degrees of the reference token."""
 
+THERE_ARE_NONE = "nowhere: there are none"
+"""Where the positions of a network without positions act."""
+
 ESTIMATES = ("value", "low", "high")
 STATUSES = ("all passes done", "E below the bound", "not finite")
 _SAVED_EVERY = 20.0
@@ -243,14 +246,14 @@ def _ended(rows: list[dict[str, float]], bound: float) -> bool:
 
 
 def _conventions(ckpt: Checkpoint, how: PassOptions, reference: int) -> dict[str, Any]:
-    inside = ckpt.layout.positions not in ("learned", "absolute")
-    acts = "in the attention of every pass" if inside else "in the embedding"
+    known = {"learned": "in the embedding", "absolute": "in the embedding", "none": THERE_ARE_NONE}
+    acts = known.get(ckpt.layout.positions, "in the attention of every pass")
     return {
         "model": ckpt.name,
         "weights": how.weights,
         "feed_back": how.feed_back if ckpt.layout.final_norm is not None else "there is no final norm",
         "positions": how.positions,
-        "positions_act": "nowhere" if how.positions == "never" else acts,
+        "positions_act": "nowhere" if how.positions == "never" and acts != THERE_ARE_NONE else acts,
         "variant": how.variant.words,
         "padding": "none" if how.pad_to is None else f"zero embeddings behind the prompt, {how.pad_to} tokens in all",
         "reference_token": reference,

@@ -15,6 +15,7 @@ from tokendynamics.diagnosis._deeper_found import Deeper
 from tokendynamics.diagnosis._finding import FigureName, Finding
 from tokendynamics.diagnosis._layer_states import State
 from tokendynamics.diagnosis._levers_found import Answer, Levers
+from tokendynamics.diagnosis._parts_there import norms_there, parts_there
 from tokendynamics.diagnosis._prompt_trace import COMPONENTS, SINK_HANDLING, SITES
 from tokendynamics.diagnosis._verdict import Verdict, Worst
 from tokendynamics.numerics._arguments import as_choice, as_integer, as_text
@@ -124,12 +125,13 @@ def stored_fields(folder: Path) -> dict[str, Any]:
         absent |= {"what_if"} if (summary.get("levers") or {}).get("best") is None else set()
         tables = {name: table_of(folder, name, DIMS[name], _WANTED) for name in TABLES if name not in absent}
         _check_depth(found, tables)
+        _check_parts(tables["trace"])
         levers, deeper = None, None
         if "levers" in tables:
             levers = _levers(summary["levers"], tables.pop("levers"), tables.pop("what_if", None))
         if "deeper" in tables:
             deeper = _deeper(summary["deeper"], tables.pop("deeper"))
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else error
         raise ArgumentValueError(expected("folder", _WANTED, f"{folder} ({reason})")) from error
     return found | {"audit": None, "levers": levers, "deeper": deeper} | tables
@@ -288,6 +290,14 @@ def _indexed(table: xr.Dataset) -> xr.Dataset:
         if axis in table.coords and axis not in table.xindexes:
             table = table.set_xindex(str(axis))
     return table
+
+
+def _check_parts(trace: xr.Dataset) -> None:
+    """Refuse the record of a layout that no page can ask which parts there are."""
+    norms_there(trace)
+    for part, layers in parts_there(trace).items():
+        if len(layers) != trace.sizes["layer"] - 1:
+            raise ArgumentValueError(expected(f"trace {part}", f"{trace.sizes['layer'] - 1} layers", len(layers)))
 
 
 def _check_depth(found: dict[str, Any], tables: dict[str, xr.Dataset]) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import xarray as xr
 from torch import Tensor
 
+from tokendynamics.diagnosis._noun import noun_of
 from tokendynamics.diagnosis._prompt_shares import BOUNDS, CONFIDENCE, SHARES, Estimates, share_variables
 from tokendynamics.diagnosis._prompt_trace import (
     COMPONENTS,
@@ -29,6 +30,7 @@ from tokendynamics.numerics._resources import check_fits
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.pretrained import Architecture, Checkpoint
 from tokendynamics.pretrained._inputs import Prepared, images_in, prepared
+from tokendynamics.pretrained.discovery._layout import Layout
 from tokendynamics.provenance._progress import Progress, reporting, tracked
 
 
@@ -209,26 +211,33 @@ def _conventions(
         )
     else:
         handling = f"positions {list(sinks)} left out at every layer"
-    any_text = any(isinstance(item, str) for item in prompts.values())
+    any_text, noun = any(isinstance(item, str) for item in prompts.values()), noun_of(prompts)
+    untokenized = "none: every prompt is an image" if noun == "image" else "none: no prompt is a text"
     return {
         "model": ckpt.name,
         "layout": json.dumps(ckpt.layout.plain()),
-        "tokenization": ckpt.tokenization if any_text else "none: no prompt is a text",
+        "prompt_noun": noun,
+        "tokenization": ckpt.tokenization if any_text else untokenized,
         "sinks": handling,
         "consensus": "E = 1 - mean |cos| over all tokens with the reference among them (asymptotic (25), from i = 1)",
         "reference_token": "consensus_first: first token that counts; consensus_last: last token that counts",
         "effective_rank": "exp of the entropy of the squared singular values",
-        "sites": _sites_in_words(ckpt.architecture),
+        "sites": _sites_in_words(ckpt.architecture, ckpt.layout),
         "component_change": "mean pair cosine over the tokens that are a sink at no layer",
         "intervals": f"{CONFIDENCE:.0%}, jackknife-t over prompts",
         "precision": f"forward pass in {str(ckpt.dtype).removeprefix('torch.')}, observables in float64",
     }
 
 
-def _sites_in_words(facts: Architecture) -> str:
+def _sites_in_words(facts: Architecture, layout: Layout) -> str:
+    having = [layer.residual is None or layer.residual.feed_forward is not None for layer in layout.layers]
+    parts = "after the attention of each block"
+    if any(having):
+        parts = "after the attention and after the feed-forward part of each block"
+        parts += "" if all(having) else " that has one"
     if facts.norm_placement == "post":
-        return "after the attention and after the feed-forward part of each block, each with the norm behind it"
-    words = "the residual state after the attention and after the feed-forward part of each block"
+        return f"{parts}, {'each ' if any(having) else ''}with the norm behind it"
+    words = f"the residual state {parts}"
     return words + ("; the final norm apart, behind the last of them" if facts.has_final_norm else "")
 
 

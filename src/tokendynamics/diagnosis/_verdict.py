@@ -8,7 +8,7 @@ import numpy as np
 import xarray as xr
 
 from tokendynamics.diagnosis._details import detailed_findings
-from tokendynamics.diagnosis._finding import Finding, between, plain, several, signed
+from tokendynamics.diagnosis._finding import PART_NAMES, Finding, between, plain, several, signed
 from tokendynamics.diagnosis._layer_states import (
     State,
     layer_states,
@@ -16,6 +16,8 @@ from tokendynamics.diagnosis._layer_states import (
     states_within,
     worst_layer,
 )
+from tokendynamics.diagnosis._noun import noun_in
+from tokendynamics.diagnosis._parts_there import parts_there
 from tokendynamics.diagnosis._weights_in_words import weights_findings
 
 MOST_PARTS_NAMED = 3
@@ -101,19 +103,19 @@ def _what(trace: xr.Dataset, state: State) -> Finding:
     site = trace.sel(site="feed_forward").isel(layer=-1)
     kappa, excess = float(site.consensus_relative), float(site.line_excess)
     common = float(site.shares.sel(share="common"))
-    known = f"κ' {plain(kappa)}{between(site.consensus_relative_interval)}"
+    noun, known = noun_in(trace), f"κ' {plain(kappa)}{between(site.consensus_relative_interval)}"
     texts = {
-        "spread": f"The tokens stay spread: at the end those of one text share next to nothing that the embedding "
+        "spread": f"The tokens stay spread: at the end those of one {noun} share next to nothing that the embedding "
         f"did not give them ({known}).",
-        "drawing together": f"The tokens of a text draw together, and do not meet ({known} after the last layer).",
-        "consensus": f"The tokens of each text end in consensus, near one direction of its own ({known} after the last "
-        "layer).",
-        "rank collapse": "The tokens of each text end in rank collapse, on a line or in a few directions (centred cos² "
-        f"{plain(float(site.centred_cos2))}{between(site.centred_cos2_interval)}, line excess {plain(excess)}, "
+        "drawing together": f"The tokens of each {noun} draw together, and do not meet ({known} after the last layer).",
+        "consensus": f"The tokens of each {noun} end in consensus, near one direction of its own ({known} after the "
+        "last layer).",
+        "rank collapse": f"The tokens of each {noun} end in rank collapse, on a line or in a few directions (centred "
+        f"cos² {plain(float(site.centred_cos2))}{between(site.centred_cos2_interval)}, line excess {plain(excess)}, "
         f"{known}).",
-        "anisotropic": f"All texts share one direction (common share {plain(common)}"
+        "anisotropic": f"All {noun}s share one direction (common share {plain(common)}"
         f"{between(site.shares_interval.sel(share='common'))} after the last layer), which is no collapse: beyond it "
-        f"the tokens of one text share {_nothing(kappa)}.",
+        f"the tokens of one {noun} share {_nothing(kappa)}.",
         "undetermined": _undetermined(trace),
     }
     within = float(site.consensus_within)
@@ -127,15 +129,16 @@ def _nothing(kappa: float) -> str:
 
 def _undetermined(trace: xr.Dataset) -> str:
     site = trace.sel(site="feed_forward", sinks="removed")
-    cosine = site.mean_pair_cosine.mean("prompt").values
+    cosine, noun = site.mean_pair_cosine.mean("prompt").values, noun_in(trace)
+    alone = f"one {noun} cannot tell what its tokens share from what all {noun}s share"
     if trace.sizes["prompt"] == 1:
-        why = "one text cannot tell what its tokens share from what all texts share"
+        why = alone
     elif int((trace.repeats < 0).sum()) < 2:
-        why = "all texts are the same, and one text cannot tell what its tokens share from what all texts share"
+        why = f"all {noun}s are the same, and {alone}"
     elif np.isnan(cosine).any():
-        why = "fewer than two tokens count in every text"
+        why = f"fewer than two tokens count in every {noun}"
     elif np.isnan(float(site.consensus_within[0])) or np.isnan(float(site.consensus_relative[0])):
-        why = "the tokens of each text agree before the first layer already"
+        why = f"the tokens of each {noun} agree before the first layer already"
     else:
         why = "the measures do not exist there"
     seen = (
@@ -151,14 +154,14 @@ def _where(trace: xr.Dataset, states: tuple[State, ...], worst: Worst) -> Findin
     if worst.state == "undetermined":
         return None
     name, moved = _measure_of(trace, worst.state)
-    by_part = _steps(trace, worst.state)[: 2 * worst.layer]
+    by_part = _steps(trace, worst)
     place = "at the end" if worst.layer == len(states) else f"after layer {worst.layer} of {len(states)}"
     if worst.state == states[-1]:
-        text = f"It is strongest {place} ({name} {plain(moved[worst.layer])}){_makers(by_part, name)}."
+        text = f"It is strongest {place} ({name} {plain(moved[worst.layer])}){_makers(by_part)}."
     else:
         text = (
             f"On the way it is worse: {worst.state} {place} ({name} {plain(moved[worst.layer])}, "
-            f"{plain(moved[-1])} at the end){_makers(by_part, name)}."
+            f"{plain(moved[-1])} at the end){_makers(by_part)}."
         )
     return Finding(text, "shares", {"layer": worst.layer, "state": worst.state, "value": float(moved[worst.layer])})
 
@@ -171,41 +174,45 @@ def _measure_of(trace: xr.Dataset, state: State) -> tuple[str, np.ndarray]:
     return ("line excess", excess) if state == "rank collapse" else ("κ'", kappa)
 
 
-def _steps(trace: xr.Dataset, state: State) -> np.ndarray:
-    """Return what attention and feed-forward part of each layer do to that measure, in the order in which they run."""
+def _steps(trace: xr.Dataset, worst: Worst) -> dict[str, float]:
+    """Return what each part up to the worst layer does to that measure, by its name, in the order in which they run."""
     variable = {"anisotropic": trace.shares.sel(share="common"), "rank collapse": trace.line_excess}.get(
-        state, trace.consensus_relative
+        worst.state, trace.consensus_relative
     )
-    after = variable.sel(site=["attention", "feed_forward"]).transpose("layer", "site").values
-    return np.diff(np.concatenate([after[:1, 1], after[1:].ravel()]))
+    after = variable.sel(site=list(PART_NAMES)).transpose("layer", "site").values[: worst.layer + 1]
+    steps = np.diff(np.concatenate([after[:1, 1], after[1:].ravel()])).reshape(worst.layer, len(PART_NAMES))
+    there = parts_there(trace)
+    return {
+        f"the {noun} of layer {layer}": float(steps[layer - 1, number])
+        for layer in range(1, worst.layer + 1)
+        for number, (part, noun) in enumerate(PART_NAMES.items())
+        if there[part][layer - 1]
+    }
 
 
-def _makers(steps: np.ndarray, name: str) -> str:
-    """Say which parts make the better half of a rise, if they are few."""
+def _makers(by_part: dict[str, float]) -> str:
+    """Say which parts make the better half of a rise that shows in two decimals, if they are few."""
+    parts, steps = list(by_part), np.array(list(by_part.values()))
     total = steps.sum()
-    if not total > 0:
+    if not round(total, 2) > 0:
         return ""
     order = np.argsort(steps)[::-1]
     enough = int(np.searchsorted(np.cumsum(steps[order]), total / 2)) + 1
     if enough > min(MOST_PARTS_NAMED, max(1, len(steps) // 4)):
-        return f"; no few parts make it, the most is {signed(float(steps[order[0]]))} by {_part(int(order[0]))}"
+        return f"; no few parts make it, the most is {signed(float(steps[order[0]]))} by {parts[order[0]]}"
     chosen = sorted(order[:enough].tolist())
-    named = " and ".join(filter(None, [", ".join(map(_part, chosen[:-1])), _part(chosen[-1])]))
+    named = " and ".join(filter(None, [", ".join(parts[place] for place in chosen[:-1]), parts[chosen[-1]]]))
     makes = "makes" if enough == 1 else "make"
     return f"; {named} {makes} {signed(float(steps[chosen].sum()))} of {signed(float(total))} on the way there"
-
-
-def _part(step: int) -> str:
-    return f"the {'feed-forward part' if step % 2 else 'attention'} of layer {step // 2 + 1}"
 
 
 def _how_sure(trace: xr.Dataset, state: State) -> Finding | None:
     if state == "undetermined":
         return None
-    prompts = trace.prompt.values.tolist()
+    prompts, noun = trace.prompt.values.tolist(), noun_in(trace)
     named = ", ".join(f"“{name}”" for name in prompts[:MOST_TEXTS_NAMED])
     more = f" and {len(prompts) - MOST_TEXTS_NAMED} more" if len(prompts) > MOST_TEXTS_NAMED else ""
-    texts = f"{several(len(prompts), 'text')} ({named}{more})"
+    texts = f"{several(len(prompts), noun)} ({named}{more})"
     repeated = [str(name) for name, first in zip(prompts, trace.repeats.values, strict=True) if first >= 0]
     if repeated:
         texts += f", of which {', '.join(f'“{name}”' for name in repeated)} repeat others and count for nothing new"
@@ -214,10 +221,10 @@ def _how_sure(trace: xr.Dataset, state: State) -> Finding | None:
     if not possible:
         return Finding(f"That is of {texts}, too few for an interval.", "shares", values)
     if possible == (state,):
-        text = f"That is of {texts}; the state is the same at every end of the 90 % intervals over texts like these."
+        text = f"That is of {texts}; the state is the same at every end of the 90 % intervals over {noun}s like these."
     else:
         others = " or ".join(each for each in possible if each != state)
-        text = f"That is of {texts}; within the 90 % intervals over texts like these it may also be {others}."
+        text = f"That is of {texts}; within the 90 % intervals over {noun}s like these it may also be {others}."
     return Finding(text, "shares", values)
 
 

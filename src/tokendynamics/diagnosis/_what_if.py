@@ -83,7 +83,7 @@ def what_if(
     )
 
 
-_INTERVALS = f"{CONFIDENCE:.0%}, jackknife-t over texts, the same text left out of both"
+_INTERVALS = f"{CONFIDENCE:.0%}, jackknife-t over prompts, the same prompt left out of both"
 
 
 def _as_dataset(found: Together, losses: list[Tensor]) -> xr.Dataset:

@@ -111,7 +111,7 @@ def _figure(trace: xr.Dataset, measure: _Measure, where: list[Step]) -> Figure:
             ident=ident,
             title=f"{QUESTION} {measure.label}",
             description=_description(measure, where, removed, prompts),
-            keys=_keys(prompts, between is not None, any(step.site == "final_norm" for step in where)),
+            keys=_keys(prompts, between is not None, {step.part for step in where if step.layer}),
         ),
         caption=f"{measure.meaning} {_convention(prompts)}",
         table=_table(measure, where, removed, kept, between, [str(p) for p in trace["prompt"].values]),
@@ -131,15 +131,16 @@ def _convention(prompts: int) -> str:
     return f"Line: mean over {prompts} prompts; band: lowest to highest prompt. {massive}"
 
 
-def _keys(prompts: int, between: bool, final_norm: bool) -> list[Key]:
+def _keys(prompts: int, between: bool, parts: set[str]) -> list[Key]:
     keys = [Key("massive tokens removed" if prompts == 1 else "mean, massive tokens removed", "line", BLUE)]
     if prompts > 1:
         keys.append(Key("range over prompts", "band", BLUE))
     keys.append(Key("massive tokens kept", "line", MUTED, dash="5,3", width=1.3))
     if between:
         keys.append(Key("between prompts", "line", ORANGE, dash="1.5,2.5", width=2.2))
-    keys += [Key("after attention", "circle", BLUE, width=1.5), Key("after feed-forward", "disc", BLUE)]
-    return [*keys, Key("after the final norm", "diamond", INK)] if final_norm else keys
+    disc = "after feed-forward" if "feed_forward" in parts else "embedding"
+    keys += [Key("after attention", "circle", BLUE, width=1.5), Key(disc, "disc", BLUE)]
+    return [*keys, Key("after the final norm", "diamond", INK)] if "final_norm" in parts else keys
 
 
 def _chart(
@@ -152,7 +153,7 @@ def _chart(
 ) -> Drawing:
     last = max((step.layer for step in where), default=0)
     rows = [
-        {"x": s.x, "site": s.site, "mid": r.mean, "low": r.low, "high": r.high, "kept": k.mean}
+        {"x": s.x, "part": s.part, "mid": r.mean, "low": r.low, "high": r.high, "kept": k.mean}
         | ({"between": between[i].mean} if between else {})
         for i, (s, r, k) in enumerate(zip(where, removed, kept, strict=True))
     ]
@@ -177,10 +178,10 @@ def _marks(base: alt.Chart, y: alt.Y) -> list[alt.Chart]:
         "final_norm": {"shape": "diamond", "fill": INK, "stroke": PAPER, "size": 90},
     }
     return [
-        base.transform_filter(f"datum.site === '{site}' && isValid(datum.mid)")
+        base.transform_filter(f"datum.part === '{part}' && isValid(datum.mid)")
         .mark_point(opacity=1, **look)
         .encode(y=y)
-        for site, look in shapes.items()
+        for part, look in shapes.items()
     ]
 
 

@@ -15,7 +15,7 @@ from tokendynamics.report.kit._curves import depth_axis, hover
 from tokendynamics.report.kit._figure import Figure, Given, Table, cells, nothing
 from tokendynamics.report.kit._palette import ATTENTION, AXIS, FEED_FORWARD, INK, NORM, PAPER
 from tokendynamics.report.kit._svg import WIDE, Drawing, Key, draw_for_screens
-from tokendynamics.report.kit._text import UNDEFINED, number, signed
+from tokendynamics.report.kit._text import UNDEFINED, number, plural, signed
 
 QUESTION = "Who does it?"
 HEIGHT = 300
@@ -118,7 +118,7 @@ def _of_cosine(trace: xr.Dataset) -> list[_Layer]:
 def _layers(
     trace: xr.Dataset, names: list[str], at: Callable[[int, int], tuple[float, tuple[float, float]]]
 ) -> list[_Layer]:
-    measured = {(step.layer, step.site) for step in steps(trace)}
+    measured = {(step.layer, step.part) for step in steps(trace)}
     found = []
     for place, layer in enumerate(trace.layer.values):
         if int(layer) == 0:
@@ -209,11 +209,13 @@ def _description(layers: list[_Layer]) -> str:
     weakest = min(defined, key=lambda layer: layer.total or 0.0)
     counts = ", ".join(
         f"{_NAMES[name]} pulls together in {sum(layer.parts.get(name, 0.0) > 0 for layer in defined)}"
-        for name in ("attention", "feed_forward")
+        for name in _present(layers)
+        if name != "final_norm"
     )
+    least = f", layer {weakest.layer} least ({signed(weakest.total)})" if len(defined) > 1 else ""
     return (
-        f"Of {len(defined)} layers, {counts}. Layer {strongest.layer} contracts most ({signed(strongest.total)}), "
-        f"layer {weakest.layer} least ({signed(weakest.total)}). The table below holds every value."
+        f"Of {plural(len(defined), 'layer')}, {counts}. Layer {strongest.layer} contracts most "
+        f"({signed(strongest.total)}){least}. The table below holds every value."
     )
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import xarray as xr
 
+from tokendynamics.diagnosis._parts_there import parts_there
+
 _OFFSET = {"attention": -0.5, "feed_forward": 0.0, "final_norm": 0.5}
 
 
@@ -17,6 +19,8 @@ class Step:
 
     layer: int
     site: str
+    alone: bool = False
+    """Whether the layer is an attention alone, which then wrote its output."""
 
     @property
     def x(self) -> float:
@@ -28,7 +32,12 @@ class Step:
         """The component that wrote this state."""
         if self.layer == 0:
             return "embedding"
-        return {"attention": "attention", "feed_forward": "feed-forward", "final_norm": "final norm"}[self.site]
+        return {"attention": "attention", "feed_forward": "feed-forward", "final_norm": "final norm"}[self.part]
+
+    @property
+    def part(self) -> str:
+        """The label of that component in the data."""
+        return "attention" if self.alone and self.site == "feed_forward" else self.site
 
     @property
     def name(self) -> str:
@@ -47,13 +56,17 @@ class Spread:
 
 
 def steps(trace: xr.Dataset) -> list[Step]:
-    """Return the states that were measured for at least one prompt, in order of depth."""
+    """Return the states that were measured for at least one prompt, in order of depth.
+
+    A layer that is an attention alone has one state, its output, which is what stands after the attention.
+    """
     measured = trace["norm_median"].notnull().any(["prompt", "sinks"]).transpose("layer", "site").values
+    alone = [False, *~parts_there(trace)["feed_forward"]]
     found = [
-        Step(int(layer), str(site))
+        Step(int(layer), str(site), bool(alone[i]))
         for i, layer in enumerate(trace["layer"].values)
         for j, site in enumerate(trace["site"].values)
-        if measured[i, j]
+        if measured[i, j] and not (alone[i] and site == "attention")
     ]
     return sorted(found, key=lambda step: step.x)
 

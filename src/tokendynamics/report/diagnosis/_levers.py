@@ -23,7 +23,7 @@ _FIRST_ORDER = (
     "for the first step: the derivative is no guide to a gate of 0.5, which is why the best are run and measured. "
 )
 _TRIED = (
-    "The candidates were measured on texts that did not choose them. κ falls where the whole interval of its change "
+    "The candidates were measured on prompts that did not choose them. κ falls where the whole interval of its change "
     "lies below nought. Each interval is one of 95 % by itself: with so many of them, one that only just leaves out "
     "nought says little."
 )
@@ -74,15 +74,16 @@ def _of_loss(table: xr.Dataset) -> Figure:
 
 def _figure(values: xr.DataArray, ident: str, axis: str, label: str, caption: str, undefined: str) -> Figure:
     layers = [int(layer) for layer in values.layer.values]
-    by_part = {name: [_known(each) for each in values.sel(component=name).values] for name in PART_NAMES}
-    if all(each is None for part in by_part.values() for each in part):
+    of_parts = {name: [_known(each) for each in values.sel(component=name).values] for name in PART_NAMES}
+    by_part = {name: part for name, part in of_parts.items() if any(each is not None for each in part)}
+    if not by_part:
         return nothing(ident, QUESTION, undefined, label)
     curves = [
         Curve(
             PART_NAMES[name], layers, by_part[name], _COLOURS[name], dash=() if name == "attention" else (5.0, 3.0),
             mark="disc",
         )
-        for name in PART_NAMES
+        for name in by_part
     ]  # fmt: skip
     columns = [(layer - 0.5, layer + 0.5, _lines(layer, by_part, place)) for place, layer in enumerate(layers)]
     return Figure(
@@ -99,8 +100,8 @@ def _figure(values: xr.DataArray, ident: str, axis: str, label: str, caption: st
         ),
         caption=caption,
         table=Table(
-            f"{axis} at α = 1, on the texts that find candidates",
-            ("Layer", *(name.capitalize() for name in PART_NAMES.values())),
+            f"{axis} at α = 1, on the prompts that find candidates",
+            ("Layer", *(PART_NAMES[name].capitalize() for name in by_part)),
             tuple(
                 cells([layer, *(UNDEFINED if part[place] is None else part[place] for part in by_part.values())])
                 for place, layer in enumerate(layers)
@@ -137,7 +138,7 @@ def _description(axis: str, layers: list[int], by_part: dict[str, list[float | N
 def _trials(table: xr.Dataset) -> Table:
     columns = ("Part turned down", "α", "Change of κ", "from", "to", "Change of loss", "from", "to", "κ falls")
     return Table(
-        "What turning one part down does: change of κ and of the loss in nats, with 95 % intervals over texts",
+        "What turning one part down does: change of κ and of the loss in nats, with 95 % intervals over prompts",
         columns,
         tuple(_trial(table.isel(candidate=place)) for place in range(table.sizes["candidate"])),
     )
@@ -156,8 +157,8 @@ def _trial(row: xr.Dataset) -> tuple[Cell, ...]:
 _MEASURES = (
     ("κ", "consensus_within", None),
     ("κ′", "consensus_relative", None),
-    ("share common to all texts", "shares", "common"),
-    ("share of the text", "shares", "prompt"),
+    ("share common to all prompts", "shares", "common"),
+    ("share of the prompt", "shares", "prompt"),
     ("share of the token", "shares", "own"),
     ("centred cos²", "centred_cos2", None),
     ("effective rank", "effective_rank", None),
@@ -176,7 +177,7 @@ def _effect(effect: xr.Dataset, where: int) -> Table:
         changes = (_change(float(value)) for value in (change.item(), *bounds.values))
         rows.append((*cells([words, *map(float, both.values)]), *changes))
     return Table(
-        f"{effect.attrs['changes']}: what it changes behind layer {where}, with 90 % intervals over texts",
+        f"{effect.attrs['changes']}: what it changes behind layer {where}, with 90 % intervals over prompts",
         ("Measure", "As it is", "Changed", "Change", "from", "to"),
         tuple(rows),
     )

@@ -39,7 +39,7 @@ def norms_figure(trace: xr.Dataset) -> Figure:
             description=_description(where, bands["median"], sinks, prompts),
             keys=_keys(any(sink.norm.mean is not None for sink in sinks.values()), where),
         ),
-        caption=_caption(prompts, sinks),
+        caption=_caption(prompts, where, sinks),
         table=_table(where, bands, sinks),
     )
 
@@ -119,11 +119,11 @@ def _columns(
     return columns
 
 
-def _caption(prompts: int, sinks: dict[int, _Sink]) -> str:
+def _caption(prompts: int, where: list[Step], sinks: dict[int, _Sink]) -> str:
     over = "" if prompts == 1 else f" Each is the mean over {prompts} prompts."
-    text = (
-        f"Euclidean norms after attention and after the feed-forward part of each layer, without massive tokens.{over}"
-    )
+    both = any(step.layer and step.part == "feed_forward" for step in where)
+    parts = "after attention and after the feed-forward part" if both else "after the attention"
+    text = f"Euclidean norms {parts} of each layer, without massive tokens.{over}"
     with_sink = {layer: sink for layer, sink in sinks.items() if sink.norm.mean is not None}
     if not with_sink:
         return f"{text} No token is massive: not one stands out beside the others."

@@ -12,6 +12,7 @@ import numpy as np
 from tokendynamics.diagnosis._convention import Convention
 from tokendynamics.diagnosis._finding import FigureName, ranges
 from tokendynamics.diagnosis._layer_states import State
+from tokendynamics.diagnosis._parts_there import norms_there
 from tokendynamics.diagnosis._result import Diagnosis
 from tokendynamics.report.diagnosis._agreement import agreement_figures
 from tokendynamics.report.diagnosis._attention import attention_figure
@@ -49,7 +50,7 @@ _GLYPHS: dict[State, str] = {
 _OF_REGIMES = (
     "W is the sum of W_Q W_Kᵀ over heads and A = W (Vᵀ)⁻¹. A exists only where V can be inverted; where it cannot, the "
     "table says “undefined” with the rank of V, and no number is put in its place. The signs are those of the "
-    "symmetric parts. Both criteria speak of attention alone, as a free flow without norms and feed-forward parts. "
+    "symmetric parts. Both criteria speak of attention alone, as a free flow, whatever else a layer has. "
     "Layers that say the same are one line, with the range of their numbers; the file has each."
 )
 _UNAUDITED = (
@@ -157,7 +158,7 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     facts = [
         ("Parameters", f"{count(model['parameters'])}, {weights}" + (f" (seed {seed})" if seed is not None else "")),
         ("Shape", _shape(model)),
-        ("Architecture", _architecture(model)),
+        ("Architecture", _architecture(model, norms_there(diagnosis.trace))),
         ("Form", form if "normalized" in form else ""),
         ("Source", written(model.get("source"))),
         ("Measured", f"{moment(manifest.get('started'))}, in {duration(manifest.get('duration_seconds'))}"),
@@ -167,7 +168,7 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
 
 
 def _shape(model: Mapping[str, Any]) -> str:
-    heads = f"{count(model['heads'])} heads"
+    heads = plural(model["heads"], "head")
     if model.get("kv_heads") not in (None, model["heads"]):
         heads += f" ({count(model['kv_heads'])} for keys and values)"
     # No head at all is said of an attention that could not be read.
@@ -175,8 +176,10 @@ def _shape(model: Mapping[str, Any]) -> str:
     return " × ".join(part for part in parts if part)
 
 
-def _architecture(model: Mapping[str, Any]) -> str:
+def _architecture(model: Mapping[str, Any], normed: bool) -> str:
     parts = [model.get("model_type") or model.get("family")]
+    # What kind of norm it would be is recorded of a network without one, too.
+    model = model if normed else {**model, "norm": "none"}
     parts += [
         f"{str(model[name]).replace('none', 'no')} {noun}"
         for name, noun in (("positions", "positions"), ("norm", "norm"))

@@ -7,6 +7,7 @@ import xarray as xr
 
 from tokendynamics.diagnosis._details import UPDATE_JUMP, jumps
 from tokendynamics.diagnosis._finding import PART_NAMES
+from tokendynamics.diagnosis._parts_there import parts_there
 from tokendynamics.report.diagnosis._depth import Spread, spread
 from tokendynamics.report.kit._curves import Column, Curve, curve_keys, curves_chart
 from tokendynamics.report.kit._figure import Figure, Given, Table, cells, nothing
@@ -25,7 +26,7 @@ def updates_figure(trace: xr.Dataset) -> Figure:
         trace: From `tokendynamics.trace`.
     """
     layers = [int(layer) for layer in trace.layer.values[1:]]
-    found = {name: _ratios(trace, name) for name in PART_NAMES}
+    found = {name: _ratios(trace, name, there) for name, there in parts_there(trace).items() if there.any()}
     medians = {name: [_median(row) for row in values] for name, values in found.items()}
     spreads = {name: [spread(row) for row in values] for name, values in found.items()}
     if all(value is None for each in medians.values() for value in each):
@@ -56,23 +57,26 @@ def _median(values: np.ndarray) -> float | None:
     return float(np.nanmedian(values)) if np.isfinite(values).any() else None
 
 
-def _ratios(trace: xr.Dataset, component: str) -> np.ndarray:
-    return trace.update_ratio.sel(component=component).transpose("layer", "prompt").values[1:]
+def _ratios(trace: xr.Dataset, component: str, there: np.ndarray) -> np.ndarray:
+    ratios = trace.update_ratio.sel(component=component).transpose("layer", "prompt").values[1:]
+    return np.where(there[:, None], ratios, np.nan)
 
 
 def _curves(
     layers: list[int], medians: dict[str, list[float | None]], spreads: dict[str, list[Spread]], prompts: int
 ) -> list[Curve]:
     curves = []
-    for name, label in PART_NAMES.items():
+    for name in medians:
+        label = PART_NAMES[name]
         low, high = [each.low for each in spreads[name]], [each.high for each in spreads[name]]
         dash = () if name == "attention" else (5.0, 3.0)
         several = {"low": low, "high": high, "band": f"range over prompts, {label}"} if prompts > 1 else {}
         curves.append(Curve(label, layers, medians[name], _COLOURS[name], dash=dash, mark="disc", **several))
-    for name, label in PART_NAMES.items():
+    for name in medians:
+        label = f"{PART_NAMES[name]}: several times its neighbours'"
         sizes = np.array([np.nan if value is None else value for value in medians[name]])
         standing = [medians[name][place] if place in jumps(sizes) else None for place in range(len(layers))]
-        curves.append(Curve(f"{label}: several times its neighbours'", layers, standing, INK, width=0, mark="diamond"))
+        curves.append(Curve(label, layers, standing, INK, width=0, mark="diamond"))
     return curves
 
 
@@ -82,9 +86,9 @@ def _columns(
     columns = []
     for place, layer in enumerate(layers):
         lines = [f"Layer {layer}"]
-        for name, label in PART_NAMES.items():
+        for name in medians:
             each = spreads[name][place]
-            text = f"{label}: {number(medians[name][place])}"
+            text = f"{PART_NAMES[name]}: {number(medians[name][place])}"
             several = len(each.values) > 1 and each.low is not None
             lines.append(text + (f" ({number(each.low)} to {number(each.high)})" if several else ""))
         columns.append((layer - 0.5, layer + 0.5, "\n".join(lines)))
@@ -102,13 +106,13 @@ def _caption(prompts: int) -> str:
 
 def _description(layers: list[int], medians: dict[str, list[float | None]]) -> str:
     texts = []
-    for name, label in PART_NAMES.items():
+    for name in medians:
         drawn = [(value, layer) for value, layer in zip(medians[name], layers, strict=True) if value is not None]
         if drawn:
             (low, at_low), (high, at_high) = min(drawn), max(drawn)
             texts.append(
-                f"The update of the {label} is largest in layer {at_high} ({number(high)}) and smallest in layer "
-                f"{at_low} ({number(low)})."
+                f"The update of the {PART_NAMES[name]} is largest in layer {at_high} ({number(high)}) and smallest in "
+                f"layer {at_low} ({number(low)})."
             )
     return " ".join([*texts, "The table below holds every value."])
 
@@ -117,12 +121,12 @@ def _table(
     layers: list[int], medians: dict[str, list[float | None]], spreads: dict[str, list[Spread]], prompts: int
 ) -> Table:
     columns = ["Layer"]
-    for label in PART_NAMES.values():
-        columns += [label.capitalize(), *(["lowest prompt", "highest prompt"] if prompts > 1 else [])]
+    for name in medians:
+        columns += [PART_NAMES[name].capitalize(), *(["lowest prompt", "highest prompt"] if prompts > 1 else [])]
     rows = []
     for place, layer in enumerate(layers):
         row: list[Given] = [layer]
-        for name in PART_NAMES:
+        for name in medians:
             each = spreads[name][place]
             row += [medians[name][place], *([each.low, each.high] if prompts > 1 else [])]
         rows.append(cells(row))

@@ -1,0 +1,43 @@
+"""What the prompts of a network are called in sentences: texts or images, and prompts where they are neither."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+import xarray as xr
+
+from tokendynamics.pretrained._inputs import _is_image
+
+
+def noun_of(prompts: Mapping[str, Any]) -> str:
+    """Return the noun for prompts as `tokendynamics.trace` takes them: "text", "image", or else "prompt".
+
+    >>> noun_of({"a": "some words", "b": [5, 9]}), noun_of({"a": {"input_features": [0.5, 0.25]}})
+    ('text', 'prompt')
+    """
+    return _only(_noun(item) for item in prompts.values())
+
+
+def noun_in(trace: xr.Dataset) -> str:
+    """Return the noun that a trace recorded; before there was a record, sentences spoke of texts."""
+    return str(trace.attrs.get("prompt_noun", "text"))
+
+
+def _noun(item: Any) -> str:
+    if isinstance(item, Mapping):
+        return _only(_of_argument(name, value) for name, value in item.items())
+    return "image" if _is_image(item) else "text"
+
+
+def _of_argument(name: str, value: Any) -> str:
+    if name == "pixel_values":
+        return "image"
+    # Token ids and their masks are whole numbers; sounds, or states given as they are, have no name that all use.
+    return "prompt" if torch.as_tensor(value).is_floating_point() else "text"
+
+
+def _only(nouns: Iterable[str]) -> str:
+    found = set(nouns)
+    return found.pop() if len(found) == 1 else "prompt"
