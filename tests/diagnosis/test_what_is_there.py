@@ -88,7 +88,8 @@ def test_which_layers_have_a_feed_forward_part_is_what_the_layout_says(measured:
     assert {name: each.tolist() for name, each in parts_there(alone_in(measured, 2)).items()} == {
         "attention": [True] * 3, "feed_forward": [True, False, True],
     }  # fmt: skip
-    for table in (measured, measured.drop_attrs()):
+    unknown = with_layout(measured, lambda record: record["kinds"][0].update(residual=None))
+    for table in (measured, measured.drop_attrs(), unknown):
         assert all(each.all() and len(each) == 3 for each in parts_there(table).values())
 
 

@@ -15,6 +15,7 @@ import xarray as xr
 
 from tokendynamics import plots
 from tokendynamics.numerics._errors import CheckpointError
+from tokendynamics.papers._drawing import layer_lines
 from tokendynamics.papers._figures import FIGURES
 from tokendynamics.papers._record import Quantity, Record, Verdict
 from tokendynamics.papers.positional import _fig3 as fig3
@@ -122,6 +123,7 @@ def planted(
         {
             "measure": (("arm", "seed"), np.where(status == "finished", values, np.nan)),
             "status": (("arm", "seed"), status),
+            "seconds": (("arm", "seed"), np.where(status == "finished", 60.0, np.nan)),
             "learning_rate": (("arm",), np.full(len(means), 0.004)),
         },
         {"arm": list(means), "seed": [1, 2, 3, 4, 5]},
@@ -383,6 +385,7 @@ def test_a_figure_goes_on_with_the_trainings_that_are_there(tmp_path: Path, monk
     before = FIGURES["positional-fig3"].reproduce(quick=True, folder=tmp_path)
     trained = sorted(path.name for path in (tmp_path / "trained").iterdir())
     assert len(trained) == 4
+    taken = [json.loads((tmp_path / "trained" / name / "record.json").read_text())["seconds"] for name in trained]
     monkeypatch.setattr("tokendynamics.training._fitted.Run", None)  # nothing can be trained any more
     later = FIGURES["positional-fig4"].reproduce(quick=True, folder=tmp_path)  # its networks are among them
     assert sorted(path.name for path in (tmp_path / "trained").iterdir()) == trained
@@ -390,15 +393,30 @@ def test_a_figure_goes_on_with_the_trainings_that_are_there(tmp_path: Path, monk
         plots.save(FIGURES[name].draw(record), tmp_path / f"{name}.svg")
         assert record.quick == dict(FIGURES[name].quick)
         assert record["trainings that did not finish"].ours == 0
+        assert record["seconds of training in all"].ours == pytest.approx(sum(taken), rel=1e-12)
 
 
 def test_a_short_table_is_trained_drawn_and_marked_as_reduced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record = table3.reproduce(steps=2, seeds=1, folder=tmp_path)
     assert record.statement.startswith("Reduced: 2 layers of 16, 2 steps of ")
     assert record["runs that did not finish"].ours == 0
+    assert record["seconds of a run, median"].ours > 0
+    assert [row.name for row in record.quantities if row.name.startswith("bits per byte: (RoPE + λA) − (RoPE + λI)")]
     assert record.quantities[0].unsettled == "1 paired seeds finished"
     assert len(json.dumps(record.as_json(), indent=2)) < 40_000
     plots.save(table3.draw(record), tmp_path / "table.svg")
     monkeypatch.setattr("tokendynamics.training._fitted.Run", None)
     again = table3.reproduce(steps=2, seeds=1, folder=tmp_path)
     assert [row.ours for row in again.quantities] == pytest.approx([row.ours for row in record.quantities], nan_ok=True)
+
+
+def test_ticks_of_layers_are_whole_and_those_of_a_narrow_axis_round_numbers() -> None:
+    figure, (narrow, wide) = plots.panels(2)
+    layer_lines(narrow, {"one": np.log(np.linspace(11.7, 12.3, 5))[None]}, "distance")
+    layer_lines(wide, {"one": np.log(np.geomspace(1e-3, 1e3, 5))[None]}, "norm")
+    figure.canvas.draw()
+    assert all(float(label.get_text()).is_integer() for label in narrow.get_xticklabels())
+    steps = np.diff([10**tick for tick in narrow.get_yticks()])
+    assert len(steps) >= 2
+    np.testing.assert_allclose(steps, steps[0], rtol=1e-9)
+    assert all(float(tick).is_integer() for tick in wide.get_yticks())

@@ -157,7 +157,7 @@ def _tick_powers(axes: Axes) -> None:
     if high - low > 2:
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
         return
-    numbers = MaxNLocator(nbins=6).tick_values(10**low, 10**high)
+    numbers = np.asarray(MaxNLocator(nbins=6).tick_values(10**low, 10**high))
     axes.set_yticks([power for power in np.log10(numbers[numbers > 0]) if low <= power <= high])
 
 

@@ -53,9 +53,12 @@ def logs_by_layer(trainings: Sequence[Training], measure: str) -> np.ndarray:
     return np.log(np.array([row or [np.nan] * depth for row in rows], dtype=np.float64).reshape(len(rows), depth))
 
 
-def unfinished(trainings: Mapping[Key, Training]) -> Quantity:
-    """Return how many trainings did not end with all their steps."""
-    return measured("trainings that did not finish", float(sum(not each.finished for each in trainings.values())))
+def of_trainings(trainings: Mapping[Key, Training]) -> list[Quantity]:
+    """Return how many trainings did not end with all their steps, and what all took, now or when they were kept."""
+    return [
+        measured("trainings that did not finish", float(sum(not each.finished for each in trainings.values()))),
+        measured("seconds of training in all", sum(each.seconds for each in trainings.values())),
+    ]
 
 
 def lowest_of_values(trainings: Mapping[Key, Training], output: str, name: str) -> float:

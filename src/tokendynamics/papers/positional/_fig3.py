@@ -19,8 +19,8 @@ from tokendynamics.papers.positional._by_seed import (
     finished,
     gains,
     lowest_of_values,
+    of_trainings,
     rises,
-    unfinished,
     why_not,
 )
 from tokendynamics.papers.positional._sampled import together
@@ -84,7 +84,7 @@ def reproduce(
         quantities=(
             *(row for of_output in rows.values() for own in of_output.values() for row in own),
             *compared_groups(grouped),
-            unfinished(trainings),
+            *of_trainings(trainings),
         ),
         invented=f"the networks and {words_of_training(layers, steps)}, both projections, {sample.words}",
         seed=seeds[0],

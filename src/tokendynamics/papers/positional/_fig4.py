@@ -11,7 +11,7 @@ from tokendynamics import plots
 from tokendynamics.papers._drawing import footnote
 from tokendynamics.papers._record import Record, timed
 from tokendynamics.papers.positional import _fig8 as fig8
-from tokendynamics.papers.positional._by_seed import unfinished
+from tokendynamics.papers.positional._by_seed import of_trainings
 from tokendynamics.papers.positional._trained import (
     PROJECTIONS,
     short_training,
@@ -64,7 +64,7 @@ def reproduce(
         paper="positional",
         figure="Figure 4",
         statement=fig8.said(grouped),
-        quantities=(*compared_groups(grouped), unfinished(trainings)),
+        quantities=(*compared_groups(grouped), *of_trainings(trainings)),
         invented=f"the networks and {words_of_training(layers, steps)}, both projections, {sample.words}",
         seed=seeds[0],
         results={"paths": paths},

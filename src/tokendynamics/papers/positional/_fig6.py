@@ -16,7 +16,7 @@ from tokendynamics.papers.positional._by_seed import (
     gains,
     growth,
     mean_of_seeds,
-    unfinished,
+    of_trainings,
 )
 from tokendynamics.papers.positional._depth import MEASURES
 from tokendynamics.papers.positional._sampled import together
@@ -67,7 +67,7 @@ def reproduce(
         paper="positional",
         figure="Figure 6",
         statement=said(rows),
-        quantities=(*(row for own in rows.values() for row in own), unfinished(records)),
+        quantities=(*(row for own in rows.values() for row in own), *of_trainings(records)),
         invented=f"the networks and {words_of_training(layers, steps)}, 16 rotary columns, what faster is (ln gains "
         "more from the embedding to the last layer), and both projections",
         seed=seeds[0],

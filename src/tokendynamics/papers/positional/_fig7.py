@@ -18,8 +18,8 @@ from tokendynamics.papers.positional._by_seed import (
     growth,
     lowest_of_values,
     mean_of_seeds,
+    of_trainings,
     rises,
-    unfinished,
     why_not,
 )
 from tokendynamics.papers.positional._depth import MEASURES
@@ -74,7 +74,7 @@ def reproduce(
         paper="positional",
         figure="Figure 7",
         statement=said(rows),
-        quantities=(*claimed, unfinished(records)),
+        quantities=(*claimed, *of_trainings(records)),
         invented=f"the networks and {words_of_training(layers, steps)}, and both projections",
         seed=seeds[0],
         results={"found": found},

@@ -76,7 +76,7 @@ def as_printed(column: Column, better: str, worse: str, called: Mapping[str, str
         called: Names of arms in words.
     """
     pair = column.rows[better], column.rows[worse]
-    name = f"{column.name}, as printed: {called[better]} − {called[worse]}"
+    name = f"{column.name}, as printed: {less(called[better], called[worse])}"
     p, most = welch(*pair), least_favourable(*pair, column.digits)
     unsettled = ""
     if most >= ERROR:
@@ -85,6 +85,15 @@ def as_printed(column: Column, better: str, worse: str, called: Mapping[str, str
     relation = "≤" if column.lower_is_better else "≥"
     ours = round(column.difference(better, worse), column.digits)
     return Quantity(name, 0.0, ours, 0.0, relation, "paper", unsettled=unsettled)
+
+
+def less(one: str, other: str) -> str:
+    """Return a difference in words.
+
+    >>> less("RoPE + λI", "RoPE")
+    '(RoPE + λI) − RoPE'
+    """
+    return " − ".join(f"({name})" if " + " in name else name for name in (one, other))
 
 
 def in_the_text(words: str, printed: float, given: float, tolerance: float = 0.0) -> Quantity:

@@ -16,7 +16,7 @@ from tokendynamics.numerics._errors import CheckpointError
 from tokendynamics.numerics._extras import require
 from tokendynamics.papers._drawing import dot_rows, footnote
 from tokendynamics.papers._record import Quantity, Record, measured
-from tokendynamics.papers.positional._printed import Column, as_printed
+from tokendynamics.papers.positional._printed import Column, as_printed, less
 from tokendynamics.papers.positional._studied import in_this_process, plan_of, short, size_of, studied
 from tokendynamics.papers.positional._trained import working_folder
 from tokendynamics.provenance._progress import Progress, reporting
@@ -88,6 +88,7 @@ def quantities(table: Table, result: StudyResult) -> tuple[Quantity, ...]:
     rows += [row for found in (*untested(table, result), *controls(result)) for row in beside(table, found, result)]
     rows += [row for arm in result.values for row in by_itself(table, arm, result)]
     rows.append(measured("runs that did not finish", float((status != FINISHED).sum())))
+    rows.append(measured("seconds of a run, median", float(result.dataset["seconds"].median())))
     rows += [as_printed(column, *pair, table.called) for column in table.columns for pair in table.orders]
     return (*rows, *table.arithmetic)
 
@@ -130,7 +131,7 @@ def _undecided(found: TestedClaim) -> str:
 
 
 def _difference(table: Table, pair: Comparison, result: StudyResult) -> str:
-    return f"{_unit(result)}: {table.called[pair.arm]} − {table.called[pair.reference]}"
+    return f"{_unit(result)}: {less(table.called[pair.arm], table.called[pair.reference])}"
 
 
 def _unit(result: StudyResult) -> str:
