@@ -87,7 +87,7 @@ def reproduce(
             *of_trainings(trainings),
         ),
         invented=f"the networks and {words_of_training(layers, steps)}, both projections, {sample.words}",
-        seed=seeds[0],
+        seed=seed,
         results={"found": found, "paths": paths},
     )
 

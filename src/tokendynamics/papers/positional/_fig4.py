@@ -66,7 +66,7 @@ def reproduce(
         statement=fig8.said(grouped),
         quantities=(*compared_groups(grouped), *of_trainings(trainings)),
         invented=f"the networks and {words_of_training(layers, steps)}, both projections, {sample.words}",
-        seed=seeds[0],
+        seed=seed,
         results={"paths": paths},
     )
 
