@@ -18,6 +18,7 @@ CHOICES = {
     "rotary": {"positions": "rotary", "regime": "intermediate", "remedy": "identity"},
     "decoupled": {"positions": "decoupled", "regime": "convergence", "remedy": "diagonal"},
     "attention alone": {"norms": "none", "intermediate_size": 0, "positions": "learned", "regime": "contracting"},
+    "a norm after attention alone": {"norms": "post", "intermediate_size": 0, "positions": "none"},
 }
 
 
@@ -48,6 +49,18 @@ def test_what_is_decoded_is_what_the_model_foretells(choices, tmp_path):
     assert lens["read_text"].values.tolist()[:4] == ["Z", "<0xC3>", "<0xBC>", "r"]
     levers = td.levers(network, TEXTS)
     assert np.isfinite(levers["loss_sensitivity"].sel(component="attention")).all()
+
+
+def test_states_of_layers_that_are_an_attention_and_the_norm_of_its_sum(tmp_path):
+    model = saved(tmp_path, norms="post", intermediate_size=0)
+    ids = torch.arange(30)
+    with torch.no_grad():
+        hidden = torch.stack(model(ids[None], output_hidden_states=True).hidden_states)[:, 0]
+    network = td.load(tmp_path)
+    states = network.states(ids)
+    torch.testing.assert_close(states.feed_forward, hidden, rtol=0, atol=1e-6)
+    torch.testing.assert_close(states.attention[1:], hidden[1:], rtol=0, atol=1e-6)
+    assert (network.architecture.norm_placement, network.architecture.feed_forward_dim) == ("post", 0)
 
 
 @pytest.mark.parametrize("positions", ["none", "rotary", "decoupled"])

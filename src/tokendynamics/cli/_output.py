@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tokendynamics.cli._terminal import Console, json_line
+from tokendynamics.diagnosis._finding import several
 from tokendynamics.diagnosis._repeated_texts import repeated_texts
 from tokendynamics.diagnosis._result import Diagnosis, deeper_in_words, levers_in_words, summary
 from tokendynamics.diagnosis._verdict import mean_over_prompts
@@ -67,8 +68,8 @@ class Output:
             print(json_line(summary(found) | {"report": str(report)}))
             return
         model = found.model
-        heads = f"{model['heads']} heads × " if model["heads"] else ""  # none where no attention could be read
-        heading = f"{model['name']}: {model['layers']} layers × {heads}dim {model['dim']}"
+        heads = f"{several(model['heads'], 'head')} × " if model["heads"] else ""  # none where no attention can be read
+        heading = f"{model['name']}: {several(model['layers'], 'layer')} × {heads}dim {model['dim']}"
         self._results.print(Text(f"\n{heading}, {model['parameters']:,} parameters\n", style="bold"))
         for finding in found.verdict.sentences:
             self._results.print(Text(finding.text, style="bold"), soft_wrap=False)

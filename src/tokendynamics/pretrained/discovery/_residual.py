@@ -213,7 +213,25 @@ def _norm_after(inside: _Block, projected: int) -> Residual | None:
                 feed_forward_norm=inside.name(last[0]),
                 after_attention=(inside.name(first[0]), "output"),
             )
-    return None
+    return _norm_after_attention_alone(inside, projected, last)
+
+
+def _norm_after_attention_alone(inside: _Block, projected: int, last: tuple[ModuleCall, Norm]) -> Residual | None:
+    error, attention, (a,) = _best_one(inside, inside.states(last[0].x) - inside.x, projected, last[0].start)
+    if attention is None or error >= _TOLERANCE:
+        return None
+    return Residual(
+        kind="norm after",
+        attention=inside.whole(attention),
+        attention_factor=a,
+        feed_forward=None,
+        feed_forward_factor=1.0,
+        parallel=False,
+        attention_norm=inside.name(last[0]),
+        norm=last[1],
+        feed_forward_norm=None,
+        after_attention=(inside.name(last[0]), "output"),
+    )
 
 
 def _best_one(inside: _Block, target: Tensor, after: int, before: int) -> tuple[float, ModuleCall | None, list[float]]:
