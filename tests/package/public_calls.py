@@ -424,6 +424,8 @@ PLOTS: dict[str, Call] = {
     ),
 }
 
+_FEW_POINTS = example_text("random").replace("points = 1000", "points = 3")
+
 SWEEPS: dict[str, Call] = {
     "fractions": _call(
         fractions,
@@ -445,7 +447,7 @@ SWEEPS: dict[str, Call] = {
     "open_store": _call(open_store, store=("none.zarr", "any"), partial=(False, "any")),
     # Nothing answers at that address: what is right ends there, before anything is run.
     "sweep": _call(
-        partial(sweep, parse_plan(example_text("random"), "random.toml"), scheduler="nonsense://127.0.0.1:1"),
+        partial(sweep, parse_plan(_FEW_POINTS, "random.toml"), scheduler="nonsense://127.0.0.1:1"),
         store=("swept.zarr", "any"),
         workers=(1, "any"),
         resume=(False, "flag"),

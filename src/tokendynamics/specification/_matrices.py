@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -137,8 +138,12 @@ def _form(value: Any, forms: dict[str, type[TomlTable]]) -> str | None:
 
 def _resemblance(keys: set[str], form: type[TomlTable]) -> tuple[int, int]:
     """Count keys in common, then keys that are nearly the same."""
-    near = sum("did you mean" in did_you_mean(key, form.model_fields) for key in keys)
-    return len(keys & set(form.model_fields)), near
+    return len(keys & set(form.model_fields)), sum(_is_near(key, form) for key in keys)
+
+
+@lru_cache(maxsize=1024)  # the points of a sweep have the same keys
+def _is_near(key: str, form: type[TomlTable]) -> bool:
+    return "did you mean" in did_you_mean(key, form.model_fields)
 
 
 _NO_MATRIX = "expected rows of numbers, 'identity', or a table such as { identity = -1.0 }"

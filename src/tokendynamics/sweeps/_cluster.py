@@ -12,6 +12,8 @@ from typing import Any, cast
 
 import dask.config
 from distributed import Client, Future, KilledWorker, LocalCluster, as_completed
+from distributed.comm.addressing import parse_address
+from distributed.comm.registry import get_backend
 
 from tokendynamics.numerics._errors import ArgumentTypeError, TokenDynamicsError, expected, shown
 from tokendynamics.sweeps._task import Arrays, run_task
@@ -71,6 +73,7 @@ def _local(workers: int | None) -> LocalCluster:
 
 def _reached(address: str) -> Client:
     try:
+        get_backend(parse_address(address)[0])  # a client of an unknown protocol would try to take its leave of it
         return Client(address, timeout=_PATIENCE, set_as_default=False)
     except (OSError, ValueError, TimeoutError) as error:
         wanted = "the address of a scheduler that answers, such as tcp://127.0.0.1:8786"
