@@ -308,6 +308,7 @@ def test_evidence_of_nothing_is_refused(
     assert list(inside.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_learning_writes_records_and_page_and_is_not_done_twice(
     inside: Path, capsys: pytest.CaptureFixture[str], said: Callable[..., Any]
 ) -> None:

@@ -200,6 +200,7 @@ def _drawn() -> np.ndarray:
     return _energies(_small(initializer_range=0.15), "resample", range(50))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 def test_weights_by_law_give_what_drawn_ones_give() -> None:
     """E after 1, 3 and 10 passes over 50 seeds each: a two-sample Kolmogorov–Smirnov test at 1 %."""

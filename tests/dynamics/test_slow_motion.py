@@ -129,6 +129,7 @@ def test_clusters_that_move_at_1e_minus_22_have_moved_by_the_product_of_speed_an
     assert run.counts["right_hand_sides"] < 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 def test_the_cost_of_rest_does_not_grow_with_the_horizon(causal) -> None:
     x0 = Sphere().sample(64, 2, seed=1)

@@ -84,6 +84,7 @@ def test_remark_3_2_fails_in_half_of_all_states_unless_a_is_symmetric():
     assert float(record.results["rates"]["A symmetric"].min()) > -1e-9
 
 
+@pytest.mark.slow
 def test_outcomes_of_flows_whose_end_is_known():
     identity = torch.eye(2, dtype=torch.float64)
     # V = −I, W = I: to zero (Theorem 3.4). V = I, W = 0: differences stay and the mean grows like e^t.

@@ -508,6 +508,7 @@ def test_all_four_run_quickly_without_any_download(tmp_path: Path) -> None:
     assert all((tmp_path / f"{name}.png").stat().st_size > 5000 for name in names)
 
 
+@pytest.mark.slow
 @pytest.mark.pretrained
 def test_scaled_states_of_smollm2_grow_as_plain_ones_do_in_double_precision() -> None:
     ids = sequences_of(load("smollm2"), real_text(), 24, 2, 0)

@@ -381,6 +381,7 @@ def test_without_the_packages_for_training_a_figure_is_not_made(monkeypatch: pyt
         FIGURES["positional-table3"].reproduce(quick=True)
 
 
+@pytest.mark.slow
 def test_a_figure_goes_on_with_the_trainings_that_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = FIGURES["positional-fig3"].reproduce(quick=True, folder=tmp_path)
     trained = sorted(path.name for path in (tmp_path / "trained").iterdir())

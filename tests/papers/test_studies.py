@@ -120,6 +120,7 @@ def client() -> Iterator[Client]:
         yield made
 
 
+@pytest.mark.slow
 def test_a_study_runs_from_its_design_to_its_page_and_goes_on_with_its_store(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

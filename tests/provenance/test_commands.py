@@ -168,6 +168,7 @@ def test_a_learned_record_replaces_its_own_kind_only(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["parameters.npz", "record.json"]
 
 
+@pytest.mark.slow
 def test_figures_of_the_papers_add_up_and_spare_foreign_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

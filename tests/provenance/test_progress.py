@@ -15,6 +15,7 @@ from tokendynamics.numerics._errors import ArgumentTypeError
 from tokendynamics.provenance._progress import bar, reporting, silent, tracked
 
 
+@pytest.mark.slow
 def test_every_long_function_tells_the_same_three_things() -> None:
     told: list[tuple[float, float, str]] = []
 

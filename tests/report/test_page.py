@@ -267,6 +267,7 @@ def test_measures_of_pairs_are_words_where_there_is_no_pair(build: Callable[...,
     assert "NaN" not in re.sub(r"<script>.*?</script>", "", found, flags=re.DOTALL)
 
 
+@pytest.mark.slow
 def test_a_model_without_a_final_norm_has_no_bar_for_it(build: Callable[..., Diagnosis]) -> None:
     found = render_report(build(**SHAPES["no final norm"]))
     part = found[found.index('id="components"') : found.index('id="norms"')]
@@ -280,6 +281,7 @@ def test_long_prompts_are_cut_and_say_so(build: Callable[..., Diagnosis]) -> Non
     assert found.count('class="token"') == 256
 
 
+@pytest.mark.slow
 def test_the_page_is_small_and_the_same_each_time(page: str, diagnosis: Diagnosis) -> None:
     assert len(page.encode()) < 1_500_000
     assert render_report(diagnosis) == page

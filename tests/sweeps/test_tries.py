@@ -46,6 +46,7 @@ values = [2, 3]
 """
 
 
+@pytest.mark.slow
 def test_many_explicit_steps_decide_what_few_of_either_kind_do_not(client: Client, tmp_path: Path) -> None:
     few = SMALL.replace("rtol = 1e-4", "rtol = 1e-4\nmax_steps = 3").replace("task = 2", "task = 2\nretry_steps = 2")
     twice = sweep(parse_plan(few, "few.toml"), tmp_path / "twice.zarr", client)
@@ -97,6 +98,7 @@ retry = "none"
 """
 
 
+@pytest.mark.slow
 def test_clusters_at_rest_are_followed_further_for_they_may_merge(client: Client, tmp_path: Path) -> None:
     once = sweep(parse_plan(CLUSTERS, "once.toml"), tmp_path / "once.zarr", client)
     followed = sweep(

@@ -36,6 +36,7 @@ def test_a_worker_that_is_killed_has_its_tasks_rerun(small: Plan, whole: Path, t
     assert files(tmp_path / "killed.zarr") == files(whole)
 
 
+@pytest.mark.slow
 def test_arrays_that_are_lost_with_their_worker_are_made_again(
     small: Plan, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

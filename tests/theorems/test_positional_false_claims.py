@@ -101,6 +101,7 @@ def test_a_ring_of_three_escapes_although_every_eigenvalue_of_v_is_negative() ->
     assert [one.outcome.item() for one in certificate.conditions] == ["fails", "fails"]
 
 
+@pytest.mark.slow
 def test_a_small_ring_shrinks_to_zero() -> None:
     small = {**RING_COUNTEREXAMPLE, "x0": (0.2 * np.array(RING_COUNTEREXAMPLE["x0"])).tolist()}
     run = run_of(small, np.concatenate([[0.0], np.geomspace(1.0, 4000.0, 40)]))

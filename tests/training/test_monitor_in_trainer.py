@@ -81,6 +81,7 @@ def _stopping(at: int) -> Any:
     return Stopping()
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_goes_on_with_what_was_measured(tmp_path: Path) -> None:
     """Steps measured after the checkpoint are measured again; nothing is lost and nothing is there twice."""
     checkpoints: dict[str, Any] = {"save_strategy": "steps", "save_steps": 4}
