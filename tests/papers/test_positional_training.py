@@ -412,12 +412,13 @@ def test_a_short_table_is_trained_drawn_and_marked_as_reduced(tmp_path: Path, mo
 
 
 def test_ticks_of_layers_are_whole_and_those_of_a_narrow_axis_round_numbers() -> None:
-    figure, (narrow, wide) = plots.panels(2)
+    figure, (narrow, wide, between) = plots.panels(3)
     layer_lines(narrow, {"one": np.log(np.linspace(11.7, 12.3, 5))[None]}, "distance")
     layer_lines(wide, {"one": np.log(np.geomspace(1e-3, 1e3, 5))[None]}, "norm")
+    layer_lines(between, {"one": np.log(np.geomspace(0.1, 25.0, 5))[None]}, "norm")  # 2.4 powers of ten
     figure.canvas.draw()
     assert all(float(tick).is_integer() for tick in narrow.get_xticks())
     steps = np.diff([10**tick for tick in narrow.get_yticks()])
     assert len(steps) >= 2
     np.testing.assert_allclose(steps, steps[0], rtol=1e-9)
-    assert all(float(tick).is_integer() for tick in wide.get_yticks())
+    assert all(float(tick).is_integer() for panel in (wide, between) for tick in panel.get_yticks())
