@@ -68,12 +68,12 @@ def lowest_of_values(trainings: Mapping[Key, Training], output: str, name: str) 
     return min((value for value in lowest if value is not None), default=math.nan)
 
 
-def why_not(output: str, lowest: float) -> str:
-    """Return why tokens need not contract although W and A have the signs for it; empty where that is not known.
+def why_not(output: str, lowest: float = math.nan) -> str:
+    """Return why a regime need not come out although W and A have its signs; empty where that is not known.
 
     Args:
         output: "identity" or "free".
-        lowest: Re λ(V), see `lowest_of_values`.
+        lowest: Re λ(V), see `lowest_of_values`, where tokens should contract; NaN elsewhere.
     """
     if output == "free":
         return "a free projection stands outside the constraint: what the heads give can be turned about"

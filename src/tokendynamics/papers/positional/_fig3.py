@@ -104,7 +104,7 @@ def compared(output: str, curves: Curves, lowest: float) -> dict[str, list[Quant
     own = measured(f"{PROJECTIONS[output]}, convergence: lowest Re λ(V), any layer and seed", lowest)
     return {
         FALL: [falls(f"{words}, convergence", curves["convergence"], reason)],
-        GROW: [rises(f"{words}, divergence", curves["divergence"], reason)],
+        GROW: [rises(f"{words}, divergence", curves["divergence"], why_not(output))],
         "": [*gains(words, curves), own],
     }
 
