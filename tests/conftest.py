@@ -3,36 +3,23 @@
 from __future__ import annotations
 
 import os
-import sys
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 from collections.abc import Iterator
 from importlib import import_module
-from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pkgutil import walk_packages
 from threading import Thread
 
 import pytest
-from jaxtyping import config, install_import_hook
+from jaxtyping import config
 from markupsafe import Markup
 
+import typecheck
 from other_rounding import OtherRounding
 
-install_import_hook("tokendynamics", "typecheck.checked")
-
-
-class Unhooked(PathFinder):
-    """numba compiles functions as they stand in the file: those are not wrapped into checks."""
-
-    @classmethod
-    def find_spec(cls, fullname: str, path: object = None, target: object = None) -> object:
-        compiled = fullname.startswith("tokendynamics.dynamics.engines.compiled.")
-        return super().find_spec(fullname, path, target) if compiled else None
-
-
-sys.meta_path.insert(0, Unhooked)
+typecheck.install()
 
 
 @pytest.fixture
