@@ -14,9 +14,10 @@ from torch.nn import functional
 from tokendynamics.modules._arguments import check_shares, check_spreads, placement
 from tokendynamics.modules._derived import Derived
 from tokendynamics.modules._placed_spectrum import PlacedSpectrum
-from tokendynamics.modules._positions import LogitTerm, split
+from tokendynamics.modules._positions import ColumnsBeside, LogitTerm, split
 from tokendynamics.modules._regimes import Constraint, Regime, as_regime
 from tokendynamics.modules._signed_matrix import FreeMatrix, SignedMatrix
+from tokendynamics.modules._terms_attention import Pair, joined, joined_attention, terms_attention
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected, shown
 from tokendynamics.numerics._signatures import typed_arguments
 
@@ -130,24 +131,17 @@ class ConstrainedAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the layer's output for states (…, token, dim), in their shape."""
-        query, key, value = self._queries_keys_values(x)
-        # The fused kernels want all of one width: without these zeros, terms beside W cost training half as much again.
-        # Without gradients values stay as they are, for whoever looks at what attention gets.
-        further = query.shape[-1] - value.shape[-1] if torch.is_grad_enabled() else 0
-        mixed = functional.scaled_dot_product_attention(
-            query,
-            key,
-            functional.pad(value, (0, further)) if further else value,
-            dropout_p=self.dropout if self.training else 0.0,
-            is_causal=self.causal,
-            scale=self._scale,
-        )
-        joined = mixed[..., : value.shape[-1]].transpose(-2, -3).flatten(-2)
+        pairs, value = self._pairs_and_values(x)
+        # Without gradients whoever looks at what attention gets sees the terms' columns and the values as they are.
+        mix = terms_attention if torch.is_grad_enabled() else joined_attention
+        dropout = self.dropout if self.training else 0.0
+        mixed = mix(pairs, value, causal=self.causal, scale=self._scale, dropout=dropout)
+        joined = mixed.transpose(-2, -3).flatten(-2)
         return self.projection(joined)
 
     def scores(self, x: Tensor) -> Tensor:
         """Return the logits of all pairs, times 1/√(dim/heads) and before the mask, (…, head, token, token)."""
-        query, key, _ = self._queries_keys_values(x)
+        query, key = joined(self._pairs_and_values(x)[0])
         return query @ key.mT * self._scale
 
     def forget(self) -> None:
@@ -209,13 +203,18 @@ class ConstrainedAttention(nn.Module):
             other.contraction.take(torch.linalg.solve(pair[1], pair[0], left=False))
         return other
 
-    def _queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _pairs_and_values(self, x: Tensor) -> tuple[list[Pair], Tensor]:
+        """Return queries and keys, what terms add beside them, whose products add up to the logits, and the values."""
         if x.ndim < 2 or x.shape[-1] != self.dim:
             raise ArgumentValueError(expected("x", f"shape (…, token, {self.dim})", tuple(x.shape)))
         queries, keys, values = (split(part(x), self.heads) for part in (self.query, self.key, self.value))
+        pairs = [(queries, keys)]
         for term in self.terms:
-            queries, keys = cast(LogitTerm, term).extended(queries, keys, x)
-        return queries, keys, values
+            if isinstance(term, ColumnsBeside):
+                pairs.append(term.beside(queries, x))
+            else:
+                pairs = [cast(LogitTerm, term).extended(*joined(pairs), x)]
+        return pairs, values
 
     def _raw(self) -> dict[str, nn.Parameter]:
         """Return the parameters that keys and values are made of, by their names."""

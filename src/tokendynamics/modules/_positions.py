@@ -31,6 +31,19 @@ class LogitTerm(Protocol):
         ...
 
 
+class ColumnsBeside(nn.Module):
+    """A `LogitTerm` that leaves queries and keys as they are and adds columns of its own, which may stay apart."""
+
+    def beside(self, query: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the columns of queries and of keys, (…, head, token, column), for queries like `query`."""
+        raise NotImplementedError
+
+    def extended(self, query: Tensor, key: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """See `LogitTerm`."""
+        own_query, own_key = self.beside(query, x)
+        return torch.cat([query, own_query], -1), torch.cat([key, own_key], -1)
+
+
 class LearnedPositions(nn.Module):
     """A vector for each position, added to the embeddings.
 
@@ -123,7 +136,7 @@ class Rotary(nn.Module):
         return torch.cat([turn(vectors[..., : self.width], self.base), vectors[..., self.width :]], -1)
 
 
-class DecoupledRotary(nn.Module):
+class DecoupledRotary(ColumnsBeside):
     """Rotary positions beside W, with queries and keys of their own: ``(Q K^T + Q̄ R_{i−l} K̄^T)/√D_k``.
 
     Args:
@@ -155,13 +168,13 @@ class DecoupledRotary(nn.Module):
             spread = 1 / math.sqrt(linear.in_features)
             nn.init.uniform_(linear.weight, -spread, spread, generator=generator)
 
-    def extended(self, query: Tensor, key: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """See `LogitTerm`."""
+    def beside(self, query: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """See `ColumnsBeside`."""
         own_query, own_key = (turn(split(linear(x), self.heads), self.base) for linear in (self.query, self.key))
-        return torch.cat([query, own_query], -1), torch.cat([key, own_key], -1)
+        return own_query, own_key
 
 
-class NegativeDiagonal(nn.Module):
+class NegativeDiagonal(ColumnsBeside):
     """The remedy ``W_li + λ I`` or ``W_li + λ A``, λ < 0 learnable, A diagonal with positive learnable entries.
 
     ``λ = −exp(ρ)`` and ``A = diag(exp(a))``. Head h has the slice h of the features, so that the heads' terms sum to
@@ -209,10 +222,10 @@ class NegativeDiagonal(nn.Module):
         spread = self.rho.new_zeros(self.dim) if self.log_diagonal is None else self.log_diagonal
         return -(self.rho + spread).exp()
 
-    def extended(self, query: Tensor, key: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """See `LogitTerm`."""
+    def beside(self, query: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """See `ColumnsBeside`."""
         own_query, own_key = (split(columns(x), self.heads).to(query.dtype) for columns in (self.query, self.key))
-        return torch.cat([query, own_query], -1), torch.cat([key, own_key], -1)
+        return own_query, own_key
 
 
 class RemedyColumns(nn.Module):

@@ -1,0 +1,138 @@
+"""Products of tiles give the attention, and the gradients, of its formula."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from tokendynamics.modules import ConstrainedAttention, DecoupledRotary, NegativeDiagonal, Rotary, _terms_attention
+from tokendynamics.modules._terms_attention import Pair, terms_attention
+
+SCALE = 0.3
+
+
+def drawn(leading: tuple[int, ...], tokens: int, columns: tuple[int, ...] = (32, 8, 32)) -> tuple[list[Pair], Tensor]:
+    """Queries and keys with columns beside them, and values, in the memory that a network has them in."""
+    generator = torch.Generator().manual_seed(0)
+
+    def part(width: int) -> Tensor:
+        shape = (*leading, tokens, 3, width)
+        return torch.randn(shape, generator=generator, dtype=torch.float64).transpose(-2, -3).requires_grad_()
+
+    return [(part(width), part(width)) for width in columns], part(32)
+
+
+def by_the_formula(pairs: list[Pair], value: Tensor, causal: bool) -> Tensor:
+    logits = sum(torch.einsum("...ic,...jc->...ij", query, key) for query, key in pairs) * SCALE
+    shares = torch.exp(logits - logits.amax(-1, keepdim=True)) * (torch.ones_like(logits).tril() if causal else 1)
+    return torch.einsum("...ij,...jc->...ic", shares / shares.sum(-1, keepdim=True), value)
+
+
+def flat(pairs: list[Pair], value: Tensor) -> list[Tensor]:
+    return [value, *(part for pair in pairs for part in pair)]
+
+
+@pytest.fixture
+def tiled(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Lists a 1 for every attention that is made of tiles."""
+    calls: list[int] = []
+    apply = _terms_attention._Tiled.apply
+    monkeypatch.setattr(_terms_attention._Tiled, "apply", lambda *given: (calls.append(1), apply(*given))[1])
+    return calls
+
+
+@pytest.mark.parametrize("entries", [2**18, 2 * 64 * 300])
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("leading", [(2,), (), (2, 1)])
+def test_tiles_are_the_formula_with_its_gradients(
+    leading: tuple[int, ...], causal: bool, entries: int, tiled: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_terms_attention, "_ENTRIES", entries)  # all three heads at once, or two and one
+    pairs, value = drawn(leading, 300)
+    mixed = terms_attention(pairs, value, causal=causal, scale=SCALE, dropout=0.0)
+    direct = by_the_formula(pairs, value, causal)
+    torch.testing.assert_close(mixed, direct, rtol=0, atol=1e-12)
+    parts, towards = flat(pairs, value), torch.randn(value.shape, dtype=value.dtype)
+    gradients = (torch.autograd.grad(each, parts, towards) for each in (mixed, direct))
+    for own, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(own, other, rtol=0, atol=1e-11)
+    assert tiled == [1]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "columns", "dtype", "dropout", "expected"),
+    [
+        (256, (32, 32), torch.float32, 0.0, [1]),
+        (255, (32, 32), torch.float32, 0.0, []),
+        (256, (32,), torch.float32, 0.0, []),
+        (256, (32, 32), torch.bfloat16, 0.0, []),
+        (256, (32, 32), torch.float32, 1e-9, []),
+    ],
+)
+def test_tiles_serve_where_they_are_faster_and_as_exact(
+    tokens: int, columns: tuple[int, ...], dtype: torch.dtype, dropout: float, expected: list[int], tiled: list[int]
+) -> None:
+    pairs, value = drawn((1,), tokens, columns)
+    narrow = [(query.to(dtype), key.to(dtype)) for query, key in pairs]
+    mixed = terms_attention(narrow, value.to(dtype), causal=True, scale=SCALE, dropout=dropout)
+    assert tiled == expected
+    tolerance = 0.1 if dtype == torch.bfloat16 else 1e-4
+    torch.testing.assert_close(mixed.double(), by_the_formula(pairs, value, True), rtol=0, atol=tolerance)
+
+
+def test_narrow_heads_are_for_the_fused_kernel(tiled: list[int]) -> None:
+    pairs, value = drawn((1,), 256, (31, 8))
+    narrow = value[..., :31]
+    mixed = terms_attention(pairs, narrow, causal=True, scale=SCALE, dropout=0.0)
+    torch.testing.assert_close(mixed, by_the_formula(pairs, narrow, True), rtol=0, atol=1e-12)
+    assert tiled == []
+
+
+def test_autocast_is_for_the_fused_kernel(tiled: list[int]) -> None:
+    pairs, value = drawn((1,), 256)
+    with torch.autocast("cpu", torch.bfloat16):
+        terms_attention(pairs, value, causal=True, scale=SCALE, dropout=0.0)
+    assert tiled == []
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
+def test_a_layer_gives_the_same_with_and_without_gradients(order: tuple[int, ...], tiled: list[int]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    terms = [
+        Rotary(32),
+        DecoupledRotary(64, 2, 4, generator=generator),
+        NegativeDiagonal(64, 2, "diagonal", start=-0.5),
+    ]
+    layer = ConstrainedAttention(64, 2, "divergence", terms=[terms[i] for i in order], generator=generator).double()
+    x = torch.randn(2, 256, 64, generator=generator, dtype=torch.float64)
+    with torch.no_grad():
+        plain = layer(x)
+    learning = layer(x)
+    torch.testing.assert_close(learning, plain, rtol=0, atol=1e-11)
+    weights = (layer.scores(x) + torch.full((256, 256), -torch.inf, dtype=x.dtype).triu(1)).softmax(-1)
+    direct = (weights @ layer.value(x).unflatten(-1, (2, 32)).transpose(1, 2)).transpose(1, 2).flatten(2)
+    parameters = [each for each in layer.parameters() if each.requires_grad]
+    towards = torch.randn(x.shape, generator=generator, dtype=x.dtype)
+    gradients = (torch.autograd.grad(each, parameters, towards) for each in (learning, direct))
+    for own, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-9, atol=1e-9)
+    assert tiled == [1]
+
+
+def test_functions_that_transform_functions_get_the_gradient() -> None:
+    (pair, *_), value = drawn((1,), 256)
+
+    def summed(given: Tensor) -> Tensor:
+        return terms_attention([pair, pair], given, causal=True, scale=SCALE, dropout=0.0).square().sum()
+
+    summed(value).backward()
+    torch.testing.assert_close(torch.func.grad(summed)(value.detach()), value.grad, rtol=0, atol=1e-11)
+
+
+def test_a_second_derivative_is_refused_and_not_left_out() -> None:
+    pairs, value = drawn((1,), 256)
+    mixed = terms_attention(pairs, value, causal=True, scale=SCALE, dropout=0.0)
+    (slope,) = torch.autograd.grad(mixed.square().sum(), value, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        slope.sum().backward()
