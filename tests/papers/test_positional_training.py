@@ -101,6 +101,32 @@ def test_the_text_and_its_tables_and_both_prints_of_a_table_are_held_against_eac
     assert both.reason == "8 of 8 entries differ between the two prints"
 
 
+PRINTED = """
+rotary 1.295±0.003 31.37±0.14 32.35±0.18
+identity 1.288±0.002 31.10±0.16 32.09±0.17
+diagonal 1.281±0.002 31.06±0.11 32.04±0.14
+baseline 1.331±0.002 31.63±0.12 32.37±0.10
+convergence 1.350±0.003 32.24±0.15 33.05±0.13
+intermediate 1.345±0.002 31.91±0.11 32.78±0.12
+divergence 1.324±0.002 31.12±0.11 32.07±0.13
+baseline 71.79±0.02 90.99±0.02
+convergence 71.37±0.02 90.65±0.01
+intermediate 71.62±0.03 90.94±0.02
+divergence 71.93±0.02 91.03±0.03
+"""  # Tables 4, 5 and 6, row by row
+
+
+def test_every_number_of_the_tables_is_the_printed_one() -> None:
+    rows = [line.split() for line in PRINTED.strip().splitlines()]
+    for table, block in ((table3.TABLE, rows[:3]), (table1.TABLE, rows[3:7]), (table2.TABLE, rows[7:])):
+        held = {
+            arm: [f"{mean:.{column.digits}f}±{std:.{column.digits}f}" for column in table.columns
+                  for mean, std in [column.rows[arm]]]
+            for arm in table.columns[0].rows
+        }  # fmt: skip
+        assert held == {arm: cells for arm, *cells in block}
+
+
 # --- planted studies -----------------------------------------------------------------------------------------------
 
 BEST_FIRST = ("divergence", "baseline", "intermediate", "convergence")

@@ -3,6 +3,7 @@
 import math
 import subprocess
 import sys
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -185,3 +186,8 @@ def test_no_generator_of_others_is_disturbed_and_neither_torchvision_nor_timm_im
 def test_what_is_out_of_range_is_refused_by_name(choices, message):
     with pytest.raises(ArgumentValueError, match=message):
         Augmentation(**choices)
+
+
+def test_the_defaults_are_those_of_the_paper():
+    printed = {"mixup": 0.8, "cutmix": 1.0, "smoothing": 0.1, "erasing": 0.25}  # D.4.2; RandAugment's are not printed
+    assert printed.items() <= asdict(Augmentation()).items()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tokendynamics.numerics._errors import ArgumentValueError
 from tokendynamics.sweeps.study import Comparison
-from tokendynamics.sweeps.study._paired import compared, detectable, interval, p_value, pairs_needed, power
+from tokendynamics.sweeps.study._paired import arm_of, compared, detectable, interval, p_value, pairs_needed, power
 
 FIVE = (0.1, 0.2, 0.3, 0.4, 0.5)
 Values = dict[str, dict[int, float]]
@@ -45,6 +45,22 @@ def test_the_p_value_is_the_closed_form(values: tuple[float, ...]) -> None:
     array = np.array(values)
     t = abs(array.mean()) / (math.sqrt(((array - array.mean()) ** 2).sum() / (len(array) - 1) / len(array)))
     assert p_value(array) == pytest.approx(2 * (1 - distribution(t, len(array) - 1)), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({}, (None, None, None)),
+        ({3: 2.5}, (2.5, None, None)),
+        ({3: 1.0, 5: 3.0}, (2.0, 2.0 - 12.706204736, 2.0 + 12.706204736)),  # Student's t with one degree of freedom
+    ],
+)
+def test_an_arm_has_an_interval_from_two_runs_on(
+    values: dict[int, float], expected: tuple[float | None, float | None, float | None]
+) -> None:
+    arm = arm_of("a", values, runs=4, learning_rate=math.nan, confidence=0.95)
+    assert (arm.mean, arm.low, arm.high) == pytest.approx(expected, abs=1e-8)
+    assert (arm.finished, arm.learning_rate) == (len(values), None)
 
 
 def test_the_interval_leaves_out_nought_exactly_where_p_is_below_the_error() -> None:
