@@ -32,7 +32,7 @@ def checked(subject: Callable) -> Callable:
     @wraps(subject)
     def called(*args: Any, **named: Any) -> Any:
         nonlocal left, careful
-        if not left:
+        if left <= 0:
             return subject(*args, **named)
         left -= 1
         careful = careful or _checked(subject)  # at the first call: many functions are never called

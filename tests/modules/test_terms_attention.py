@@ -120,6 +120,12 @@ def test_a_layer_gives_the_same_with_and_without_gradients(order: tuple[int, ...
     assert tiled == [1]
 
 
+def test_a_pair_that_stands_twice_counts_twice() -> None:
+    ((query, key), *_), value = drawn((1,), 256)
+    twice = terms_attention([(query, key), (query, key)], value, causal=True, scale=SCALE, dropout=0.0)
+    torch.testing.assert_close(twice, by_the_formula([(2 * query, key)], value, True), rtol=0, atol=1e-12)
+
+
 def test_functions_that_transform_functions_get_the_gradient() -> None:
     (pair, *_), value = drawn((1,), 256)
 

@@ -6,6 +6,7 @@ Terms in the logits are further columns of queries and keys, so that one fused a
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from typing import Literal, Protocol, get_args
 
 import torch
@@ -31,12 +32,12 @@ class LogitTerm(Protocol):
         ...
 
 
-class ColumnsBeside(nn.Module):
+class ColumnsBeside(nn.Module, ABC):
     """A `LogitTerm` that leaves queries and keys as they are and adds columns of its own, which may stay apart."""
 
+    @abstractmethod
     def beside(self, query: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the columns of queries and of keys, (…, head, token, column), for queries like `query`."""
-        raise NotImplementedError
+        """Return the columns of queries and of keys, (…, head, token, column), in the dtype of `query`."""
 
     def extended(self, query: Tensor, key: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """See `LogitTerm`."""

@@ -33,11 +33,12 @@ def terms_attention(pairs: Sequence[Pair], value: Tensor, *, causal: bool, scale
     """
     if len(pairs) > 1 and not dropout and _suits_tiles(pairs, value):
         return _Tiled.apply(value, causal, scale, *(part for pair in pairs for part in pair))
-    further = pairs[0][0].shape[-1] - value.shape[-1] + sum(query.shape[-1] for query, _ in pairs[1:])
+    query, key = joined(pairs)
+    further = query.shape[-1] - value.shape[-1]
     # The fused kernels want all of one width: without these zeros training would cost half as much again.
     padded = functional.pad(value, (0, further)) if further else value
-    mixed = joined_attention(pairs, padded, causal=causal, scale=scale, dropout=dropout)
-    return mixed[..., : value.shape[-1]]
+    mixed = joined_attention([(query, key)], padded, causal=causal, scale=scale, dropout=dropout)
+    return mixed[..., : value.shape[-1]] if further else mixed
 
 
 def joined_attention(pairs: Sequence[Pair], value: Tensor, *, causal: bool, scale: float, dropout: float) -> Tensor:
@@ -123,9 +124,9 @@ def _weights(pairs: Sequence[Pair], tile: _Tile, causal: bool, scale: float, spa
     first = pairs[0][0][tile.rows]
     shape = (*first.shape[:2], tile.seen[-1].stop)
     logits = _shaped(spaces[0], shape)
-    for query, key in pairs:
-        beta = 0 if query is pairs[0][0] else 1
-        torch.baddbmm(logits, query[tile.rows], key[tile.seen].mT, beta=beta, alpha=scale, out=logits)
+    for position, (query, key) in enumerate(pairs):
+        kept = 0 if position == 0 else 1  # of what the memory held before
+        torch.baddbmm(logits, query[tile.rows], key[tile.seen].mT, beta=kept, alpha=scale, out=logits)
     if causal:  # the last keys are the rows themselves
         rows = shape[1]
         logits[..., -rows:].masked_fill_(torch.ones(rows, rows, dtype=torch.bool).triu_(1), -math.inf)
@@ -143,6 +144,7 @@ def _shaped(space: Tensor, shape: torch.Size | tuple[int, ...]) -> Tensor:
 
 
 def _by_system(part: Tensor) -> Tensor:
+    """Return (…, head, token, column) with one axis of systems."""
     return part.reshape(-1, *part.shape[-3:])
 
 
