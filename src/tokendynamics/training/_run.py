@@ -24,8 +24,9 @@ from tokendynamics.provenance._progress import Progress, reporting
 from tokendynamics.provenance._reading import read_json
 from tokendynamics.provenance._swap import recover
 from tokendynamics.provenance._whole import full_disk_as_storage_error
+from tokendynamics.training._checkpoints import checkpoints
 from tokendynamics.training._experiment import Experiment, differences
-from tokendynamics.training._folder import EXPERIMENT, RECORD, held
+from tokendynamics.training._folder import CHECKPOINTS, EXPERIMENT, RECORD, held
 from tokendynamics.training._record import FINISHED, NOT_FINITE, Record
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def train(
         ArgumentValueError: Something is in the folder already, it is of another experiment (the difference is told),
             another process is at it, or the data cannot be used.
         CheckpointError: The last checkpoint is damaged.
-        StorageError: The disk is full; the last checkpoint is whole, and the run can be resumed.
+        StorageError: The disk is full; a checkpoint that had been written is whole, and the run can be resumed.
     """
     require("training", "train", "training")
     place, started = Path(folder), datetime.now(UTC)
@@ -164,7 +165,11 @@ def _resumable(place: Path) -> Iterator[None]:
         with full_disk_as_storage_error(place):
             yield
     except StorageError as error:
-        raise StorageError(f"{error}; the last checkpoint is whole: make room, then go on with --resume") from error
+        if checkpoints(place / CHECKPOINTS):
+            advice = "the last checkpoint is whole: make room, then go on with --resume"
+        else:
+            advice = "no checkpoint had been written: make room, then begin anew with --resume"
+        raise StorageError(f"{error}; {advice}") from error
 
 
 @contextmanager
