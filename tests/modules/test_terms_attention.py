@@ -42,13 +42,13 @@ def tiled(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return calls
 
 
-@pytest.mark.parametrize("entries", [2**18, 2 * 64 * 300])
+@pytest.mark.parametrize("entries", [2**18, 2 * 64 * 300, 1])
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("leading", [(2,), (), (2, 1)])
 def test_tiles_are_the_formula_with_its_gradients(
     leading: tuple[int, ...], causal: bool, entries: int, tiled: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_terms_attention, "_ENTRIES", entries)  # all three heads at once, or two and one
+    monkeypatch.setattr(_terms_attention, "_ENTRIES", entries)  # three heads at once, two and one, one
     pairs, value = drawn(leading, 300)
     mixed = terms_attention(pairs, value, causal=causal, scale=SCALE, dropout=0.0)
     direct = by_the_formula(pairs, value, causal)
