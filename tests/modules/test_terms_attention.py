@@ -89,6 +89,21 @@ def test_narrow_heads_are_for_the_fused_kernel(tiled: list[int]) -> None:
     assert tiled == []
 
 
+def test_the_fused_kernel_gets_all_of_one_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    widths: list[list[int]] = []
+    fused = torch.nn.functional.scaled_dot_product_attention
+
+    def watched(*parts: Tensor, **choices: object) -> Tensor:
+        widths.append([part.shape[-1] for part in parts])
+        return fused(*parts, **choices)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
+    pairs, value = drawn((1,), 5)
+    mixed = terms_attention(pairs, value, causal=True, scale=SCALE, dropout=0.0)
+    assert widths == [[72, 72, 72]]
+    torch.testing.assert_close(mixed, by_the_formula(pairs, value, True), rtol=0, atol=1e-12)
+
+
 def test_autocast_is_for_the_fused_kernel(tiled: list[int]) -> None:
     pairs, value = drawn((1,), 256)
     with torch.autocast("cpu", torch.bfloat16):
