@@ -42,14 +42,23 @@ def tiled(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return calls
 
 
-@pytest.mark.parametrize("entries", [2**18, 2 * 64 * 300, 1])
+@pytest.mark.parametrize("together", [100, 7, 3, 2, 1])
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("leading", [(2,), (), (2, 1)])
+@pytest.mark.parametrize(("leading", "tokens"), [((3,), 100), ((), 300), ((2, 1), 300), ((3,), 64)])
 def test_tiles_are_the_formula_with_its_gradients(
-    leading: tuple[int, ...], causal: bool, entries: int, tiled: list[int], monkeypatch: pytest.MonkeyPatch
+    leading: tuple[int, ...],
+    tokens: int,
+    causal: bool,
+    together: int,
+    tiled: list[int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(_terms_attention, "_ENTRIES", entries)  # three heads at once, two and one, one
-    pairs, value = drawn(leading, 300)
+    """With three heads in a system these are all, two systems and then one, one system, two heads and then one, one."""
+    each = (32 if tokens < 256 else 64) * tokens
+    monkeypatch.setattr(_terms_attention, "_ENTRIES", together * each)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    pairs, value = drawn(leading, tokens)
+    monkeypatch.setattr(_terms_attention, "_suits_tiles", lambda *_: True)
     mixed = terms_attention(pairs, value, causal=causal, scale=SCALE, dropout=0.0)
     direct = by_the_formula(pairs, value, causal)
     torch.testing.assert_close(mixed, direct, rtol=0, atol=1e-12)
@@ -60,33 +69,41 @@ def test_tiles_are_the_formula_with_its_gradients(
     assert tiled == [1]
 
 
+@pytest.mark.parametrize(("threads", "made"), [(1, [(0, 27), (27, 54), (54, 60)]), (2, [(0, 54), (54, 60)])])
+def test_a_thread_makes_as_many_weights_as_stay_in_its_cache(
+    threads: int, made: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    groups = _terms_attention._groups(torch.empty(60, 3, 100, 1))  # 2^18 hold 81 heads of 32 × 100 weights
+    assert [(systems.start, min(systems.stop, 60)) for systems, _ in groups] == made
+
+
 @pytest.mark.parametrize(
-    ("tokens", "columns", "dtype", "dropout", "expected"),
+    ("systems", "tokens", "columns", "dtype", "dropout", "expected"),
     [
-        (256, (32, 32), torch.float32, 0.0, [1]),
-        (255, (32, 32), torch.float32, 0.0, []),
-        (256, (32,), torch.float32, 0.0, []),
-        (256, (32, 32), torch.bfloat16, 0.0, []),
-        (256, (32, 32), torch.float32, 1e-9, []),
+        (22, 64, (32, 32), torch.float32, 0.0, [1]),
+        (21, 64, (32, 32), torch.float32, 0.0, []),  # 258048 weights, fewer than 2^18
+        (30, 63, (32, 32), torch.float32, 0.0, []),
+        (22, 64, (32,), torch.float32, 0.0, []),
+        (22, 64, (32, 32), torch.bfloat16, 0.0, []),
+        (22, 64, (32, 32), torch.float32, 1e-9, []),
     ],
 )
 def test_tiles_serve_where_they_are_faster_and_as_exact(
-    tokens: int, columns: tuple[int, ...], dtype: torch.dtype, dropout: float, expected: list[int], tiled: list[int]
+    systems: int,
+    tokens: int,
+    columns: tuple[int, ...],
+    dtype: torch.dtype,
+    dropout: float,
+    expected: list[int],
+    tiled: list[int],
 ) -> None:
-    pairs, value = drawn((1,), tokens, columns)
+    pairs, value = drawn((systems,), tokens, columns)
     narrow = [(query.to(dtype), key.to(dtype)) for query, key in pairs]
     mixed = terms_attention(narrow, value.to(dtype), causal=True, scale=SCALE, dropout=dropout)
     assert tiled == expected
     tolerance = 0.1 if dtype == torch.bfloat16 else 1e-4
     torch.testing.assert_close(mixed.double(), by_the_formula(pairs, value, True), rtol=0, atol=tolerance)
-
-
-def test_narrow_heads_are_for_the_fused_kernel(tiled: list[int]) -> None:
-    pairs, value = drawn((1,), 256, (31, 8))
-    narrow = value[..., :31]
-    mixed = terms_attention(pairs, narrow, causal=True, scale=SCALE, dropout=0.0)
-    torch.testing.assert_close(mixed, by_the_formula(pairs, narrow, True), rtol=0, atol=1e-12)
-    assert tiled == []
 
 
 def test_the_fused_kernel_gets_all_of_one_width(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +122,7 @@ def test_the_fused_kernel_gets_all_of_one_width(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_autocast_is_for_the_fused_kernel(tiled: list[int]) -> None:
-    pairs, value = drawn((1,), 256)
+    pairs, value = drawn((1,), 300)
     with torch.autocast("cpu", torch.bfloat16):
         terms_attention(pairs, value, causal=True, scale=SCALE, dropout=0.0)
     assert tiled == []
@@ -120,7 +137,7 @@ def test_a_layer_gives_the_same_with_and_without_gradients(order: tuple[int, ...
         NegativeDiagonal(64, 2, "diagonal", start=-0.5),
     ]
     layer = ConstrainedAttention(64, 2, "divergence", terms=[terms[i] for i in order], generator=generator).double()
-    x = torch.randn(2, 256, 64, generator=generator, dtype=torch.float64)
+    x = torch.randn(3, 256, 64, generator=generator, dtype=torch.float64)
     with torch.no_grad():
         plain = layer(x)
     learning = layer(x)
@@ -136,13 +153,13 @@ def test_a_layer_gives_the_same_with_and_without_gradients(order: tuple[int, ...
 
 
 def test_a_pair_that_stands_twice_counts_twice() -> None:
-    ((query, key), *_), value = drawn((1,), 256)
+    ((query, key), *_), value = drawn((1,), 300)
     twice = terms_attention([(query, key), (query, key)], value, causal=True, scale=SCALE, dropout=0.0)
     torch.testing.assert_close(twice, by_the_formula([(2 * query, key)], value, True), rtol=0, atol=1e-12)
 
 
 def test_functions_that_transform_functions_get_the_gradient() -> None:
-    (pair, *_), value = drawn((1,), 256)
+    (pair, *_), value = drawn((1,), 300)
 
     def summed(given: Tensor) -> Tensor:
         return terms_attention([pair, pair], given, causal=True, scale=SCALE, dropout=0.0).square().sum()
@@ -152,7 +169,7 @@ def test_functions_that_transform_functions_get_the_gradient() -> None:
 
 
 def test_a_second_derivative_is_refused_and_not_left_out() -> None:
-    pairs, value = drawn((1,), 256)
+    pairs, value = drawn((1,), 300)
     mixed = terms_attention(pairs, value, causal=True, scale=SCALE, dropout=0.0)
     (slope,) = torch.autograd.grad(mixed.square().sum(), value, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,11 +14,10 @@ from torch.nn import functional
 Pair = tuple[Tensor, Tensor]
 """Queries and keys, or columns beside them, (…, head, token, column) each."""
 
-_ROWS = 64
 _ENTRIES = 2**18
-"""Weights that are formed at once: a megabyte of float32, so that they stay in the cache."""
-_TOKENS, _WIDTH = 256, 32
-"""From these sizes on products of tiles cost less than the fused kernel, which wants values as wide as queries."""
+"""Weights that a thread makes at once: a megabyte of float32, so that they stay in the cache."""
+_TOKENS = 64
+"""With fewer tokens, or fewer weights in all than are made at once, the fused kernel costs less than tiles."""
 
 
 def terms_attention(pairs: Sequence[Pair], value: Tensor, *, causal: bool, scale: float, dropout: float) -> Tensor:
@@ -57,7 +56,8 @@ def joined(pairs: Sequence[Pair]) -> Pair:
 
 def _suits_tiles(pairs: Sequence[Pair], value: Tensor) -> bool:
     parts = [value, *(part for pair in pairs for part in pair)]
-    large = value.shape[-2] >= _TOKENS and value.shape[-1] >= _WIDTH
+    tokens = value.shape[-2]
+    large = tokens >= _TOKENS and value[..., 0].numel() * tokens >= _ENTRIES
     full_precision = value.dtype in (torch.float32, torch.float64) and len({part.dtype for part in parts}) == 1
     plain = value.device.type == "cpu" and not torch.is_autocast_enabled("cpu") and not torch.compiler.is_compiling()
     return large and full_precision and plain
@@ -68,79 +68,95 @@ class _Tiled(torch.autograd.Function):
 
     @staticmethod
     def forward(value: Tensor, causal: bool, scale: float, *parts: Tensor) -> Tensor:
-        values, pairs = _by_system(value), _paired([_by_system(part) for part in parts])
-        mixed = _like(values)
-        spaces = _spaces(values)
-        for tile in _tiles(values, causal):
-            weights = _weights(pairs, tile, causal, scale, spaces)
-            mixed[tile.rows] = weights @ values[tile.seen]
+        values, queries, keys = _by_system(value), *_sides(parts)
+        # A token's heads are side by side in memory, as what follows reads them.
+        mixed = torch.empty_like(values.transpose(1, 2), memory_format=torch.contiguous_format).transpose(1, 2)
+        mask = _mask(values, causal)
+        for group in _groups(values):
+            query, key, own = (_together(each, group) for each in (queries, keys, [values]))
+            query.mul_(scale)
+            into = mixed[group]
+            for rows, seen in _tiles(values, causal):
+                weights = _weights(query[:, rows], key[:, seen], mask)
+                into[:, :, rows] = torch.bmm(weights, own[:, seen]).unflatten(0, into.shape[:2])
         return mixed.view(value.shape)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         value, ctx.causal, ctx.scale, *parts = inputs
-        ctx.save_for_backward(output, value, *parts)
+        ctx.save_for_backward(value, *parts)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        output, value, *parts = ctx.saved_tensors
-        values, mixed, grad = (_by_system(each) for each in (value, output, *grad_outputs))
-        pairs = _paired([_by_system(part) for part in parts])
-        of_value, of_parts = _like(values).zero_(), [_like(part).zero_() for pair in pairs for part in pair]
-        spaces = _spaces(values)
-        for tile in _tiles(values, ctx.causal):
-            weights, rows = _weights(pairs, tile, ctx.causal, ctx.scale, spaces), grad[tile.rows]
-            of_value[tile.seen].baddbmm_(weights.mT, rows)
-            slopes = torch.bmm(rows, values[tile.seen].mT, out=_shaped(spaces[0], weights.shape))
-            slopes.sub_((rows * mixed[tile.rows]).sum(-1, keepdim=True)).mul_(weights)
-            for (query, key), (of_query, of_key) in zip(pairs, _paired(of_parts), strict=True):
-                of_query[tile.rows].baddbmm_(slopes, key[tile.seen], alpha=ctx.scale)
-                of_key[tile.seen].baddbmm_(slopes.mT, query[tile.rows], alpha=ctx.scale)
-        of_parts = [own.view(part.shape) for own, part in zip(of_parts, parts, strict=True)]
-        return of_value.view(value.shape), None, None, *of_parts
+        value, *parts = ctx.saved_tensors
+        values, queries, keys, grads = _by_system(value), *_sides(parts), _by_system(*grad_outputs)
+        widths = [part.shape[-1] for part in queries]
+        made = [values.new_empty(*values.shape[:3], width) for width in (values.shape[-1], sum(widths), sum(widths))]
+        mask = _mask(values, ctx.causal)
+        for group in _groups(values):
+            query, key, own, grad = (_together(each, group) for each in (queries, keys, [values], [grads]))
+            query.mul_(ctx.scale)
+            of_value, of_query, of_key = (each[group].view(-1, *each.shape[2:]) for each in made)
+            for rows, seen in _tiles(values, ctx.causal):
+                some, others, towards = query[:, rows], key[:, seen], grad[:, rows]
+                weights = _weights(some, others, mask)
+                of_weights = torch.bmm(towards, own[:, seen].mT)
+                slopes = of_weights.mul_(weights)
+                slopes.addcmul_(weights, slopes.sum(-1, keepdim=True), value=-1)
+                torch.mul(torch.bmm(slopes, others), ctx.scale, out=of_query[:, rows])
+                if rows.stop == values.shape[2]:  # the first tile, which sees all keys
+                    torch.bmm(weights.mT, towards, out=of_value)
+                    torch.bmm(slopes.mT, some, out=of_key)
+                else:
+                    of_value[:, seen].add_(torch.bmm(weights.mT, towards))
+                    of_key[:, seen].add_(torch.bmm(slopes.mT, some))
+        of_values, of_queries, of_keys = made
+        of_pairs = zip(of_queries.split(widths, -1), of_keys.split(widths, -1), strict=True)
+        of_parts = (own for pair in of_pairs for own in pair)
+        of_parts = (own.view(part.shape) for own, part in zip(of_parts, parts, strict=True))
+        return of_values.view(value.shape), None, None, *of_parts
 
 
-class _Tile(NamedTuple):
-    """Indices of rows of queries, and of the keys that they see, in (system, head, token, column)."""
-
-    rows: tuple[int, slice, slice]
-    seen: tuple[int, slice, slice]
+Span = tuple[slice, slice]
 
 
-def _tiles(values: Tensor, causal: bool) -> Iterator[_Tile]:
+def _groups(values: Tensor) -> Iterator[Span]:
+    """Yield the systems and heads whose weights are made at once: all heads of some systems, or some heads of one."""
     systems, heads, tokens, _ = values.shape
-    together = max(1, _ENTRIES // (_ROWS * tokens))
-    for system in range(systems):
-        for head in range(0, heads, together):
-            for row in range(0, tokens, _ROWS):
-                some, end = slice(head, head + together), min(row + _ROWS, tokens)
-                seen = slice(0, end if causal else tokens)
-                yield _Tile((system, some, slice(row, end)), (system, some, seen))
+    many = max(1, _ENTRIES * torch.get_num_threads() // (_height(tokens) * tokens))
+    together = max(1, many // heads)
+    for system in range(0, systems, together):
+        for head in range(0, heads, many):
+            yield slice(system, system + together), slice(head, head + many)
 
 
-def _weights(pairs: Sequence[Pair], tile: _Tile, causal: bool, scale: float, spaces: tuple[Tensor, Tensor]) -> Tensor:
-    """Return the softmax over the keys, (head, row, key), in the memory of the second space."""
-    first = pairs[0][0][tile.rows]
-    shape = (*first.shape[:2], tile.seen[-1].stop)
-    logits = _shaped(spaces[0], shape)
-    for position, (query, key) in enumerate(pairs):
-        kept = 0 if position == 0 else 1  # of what the memory held before
-        torch.baddbmm(logits, query[tile.rows], key[tile.seen].mT, beta=kept, alpha=scale, out=logits)
-    if causal:  # the last keys are the rows themselves
-        rows = shape[1]
-        logits[..., -rows:].masked_fill_(torch.ones(rows, rows, dtype=torch.bool).triu_(1), -math.inf)
-    return torch.softmax(logits, -1, out=_shaped(spaces[1], shape))
+def _tiles(values: Tensor, causal: bool) -> Iterator[Span]:
+    """Yield rows of queries and the keys that they see, the last rows first."""
+    tokens = values.shape[2]
+    height = _height(tokens)
+    for row in reversed(range(0, tokens, height)):
+        end = min(row + height, tokens)
+        yield slice(row, end), slice(0, end if causal else tokens)
 
 
-def _spaces(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return memory for a tile of logits and one of weights."""
-    entries = min(values.shape[1] * values.shape[2] * _ROWS, max(_ENTRIES, _ROWS * values.shape[2]))
-    return values.new_empty(entries), values.new_empty(entries)
+def _height(tokens: int) -> int:
+    """Return the rows of a tile: the more, the more weights that causal attention does not want are made too."""
+    return 32 if tokens < 256 else 64
 
 
-def _shaped(space: Tensor, shape: torch.Size | tuple[int, ...]) -> Tensor:
-    return space[: math.prod(shape)].view(shape)
+def _mask(values: Tensor, causal: bool) -> Tensor | None:
+    """Return what is added to the logits of a tile's own tokens."""
+    height = _height(values.shape[2])
+    return values.new_full((height, height), -math.inf).triu_(1) if causal else None
+
+
+def _weights(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the softmax over the keys, (head, row, key)."""
+    logits, rows = torch.bmm(query, key.mT), query.shape[1]
+    if mask is not None:  # the last keys are the rows themselves
+        logits[..., -rows:].add_(mask[:rows, :rows])
+    return logits.softmax(-1)
 
 
 def _by_system(part: Tensor) -> Tensor:
@@ -148,10 +164,12 @@ def _by_system(part: Tensor) -> Tensor:
     return part.reshape(-1, *part.shape[-3:])
 
 
-def _like(part: Tensor) -> Tensor:
-    """Return memory of that shape in which a token's heads are side by side, as what follows reads them."""
-    return part.new_empty(part.transpose(1, 2).shape).transpose(1, 2)
+def _sides(parts: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the queries and the keys of pairs that stand one after the other, with one axis of systems."""
+    by_system = [_by_system(part) for part in parts]
+    return by_system[::2], by_system[1::2]
 
 
-def _paired(parts: Sequence[Tensor]) -> list[Pair]:
-    return list(zip(parts[::2], parts[1::2], strict=True))
+def _together(parts: Sequence[Tensor], group: Span) -> Tensor:
+    """Return the columns of all parts side by side, (system · head, token, column), in memory of their own."""
+    return torch.cat([part[group] for part in parts], -1).flatten(0, 1)
