@@ -145,7 +145,7 @@ def test_a_rise_is_credited_to_parts_that_are_there_and_only_where_it_shows(meas
     where = judge(None, alone_in(table, 1, 2, 3)).sentences[1].text
     assert where.endswith("; the attention of layer 1 makes +0.30 of +0.30 on the way there.")
     table["consensus_relative"] = (("layer", "site"), rising / 100)
-    assert judge(None, table).sentences[1].text == "It is strongest after layer 1 of 3 (κ' 0.00)."
+    assert judge(None, table).sentences[1].text == "What they share is most after layer 1 of 3 (κ' 0.00)."
     table.consensus_relative.loc[{"layer": 1, "site": ["attention", "feed_forward"]}] = [-0.5, 0.3]
     assert "the feed-forward part of layer 1" in judge(None, table).sentences[1].text
     assert "feed-forward" not in judge(None, alone_in(table, 1)).sentences[1].text

@@ -157,7 +157,8 @@ def _where(trace: xr.Dataset, states: tuple[State, ...], worst: Worst) -> Findin
     by_part = _steps(trace, worst)
     place = "at the end" if worst.layer == len(states) else f"after layer {worst.layer} of {len(states)}"
     if worst.state == states[-1]:
-        text = f"It is strongest {place} ({name} {plain(moved[worst.layer])}){_makers(by_part)}."
+        most = "What they share is most" if worst.state == "spread" else "It is strongest"
+        text = f"{most} {place} ({name} {plain(moved[worst.layer])}){_makers(by_part)}."
     else:
         text = (
             f"On the way it is worse: {worst.state} {place} ({name} {plain(moved[worst.layer])}, "
