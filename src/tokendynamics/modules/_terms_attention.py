@@ -13,11 +13,13 @@ from torch.nn import functional
 
 Pair = tuple[Tensor, Tensor]
 """Queries and keys, or columns beside them, (…, head, token, column) each."""
+Span = tuple[slice, slice]
+"""Systems and heads, or rows of queries and the keys that they see."""
 
 _ENTRIES = 2**18
 """Weights that a thread makes at once: a megabyte of float32, so that they stay in the cache."""
 _TOKENS = 64
-"""With fewer tokens, or fewer weights in all than are made at once, the fused kernel costs less than tiles."""
+"""With fewer tokens, or fewer weights in all than a thread makes at once, the fused kernel costs less than tiles."""
 
 
 def terms_attention(pairs: Sequence[Pair], value: Tensor, *, causal: bool, scale: float, dropout: float) -> Tensor:
@@ -99,26 +101,21 @@ class _Tiled(torch.autograd.Function):
             query.mul_(ctx.scale)
             of_value, of_query, of_key = (each[group].view(-1, *each.shape[2:]) for each in made)
             for rows, seen in _tiles(values, ctx.causal):
-                some, others, towards = query[:, rows], key[:, seen], grad[:, rows]
-                weights = _weights(some, others, mask)
-                of_weights = torch.bmm(towards, own[:, seen].mT)
-                slopes = of_weights.mul_(weights)
-                slopes.addcmul_(weights, slopes.sum(-1, keepdim=True), value=-1)
-                torch.mul(torch.bmm(slopes, others), ctx.scale, out=of_query[:, rows])
+                query_here, key_seen, grad_here = query[:, rows], key[:, seen], grad[:, rows]
+                weights = _weights(query_here, key_seen, mask)
+                slopes = torch.bmm(grad_here, own[:, seen].mT).mul_(weights)
+                slopes.addcmul_(weights, slopes.sum(-1, keepdim=True), value=-1)  # of the logits
+                torch.mul(torch.bmm(slopes, key_seen), ctx.scale, out=of_query[:, rows])
                 if rows.stop == values.shape[2]:  # the first tile, which sees all keys
-                    torch.bmm(weights.mT, towards, out=of_value)
-                    torch.bmm(slopes.mT, some, out=of_key)
+                    torch.bmm(weights.mT, grad_here, out=of_value)
+                    torch.bmm(slopes.mT, query_here, out=of_key)
                 else:
-                    of_value[:, seen].add_(torch.bmm(weights.mT, towards))
-                    of_key[:, seen].add_(torch.bmm(slopes.mT, some))
+                    of_value[:, seen].add_(torch.bmm(weights.mT, grad_here))
+                    of_key[:, seen].add_(torch.bmm(slopes.mT, query_here))
         of_values, of_queries, of_keys = made
         of_pairs = zip(of_queries.split(widths, -1), of_keys.split(widths, -1), strict=True)
-        of_parts = (own for pair in of_pairs for own in pair)
-        of_parts = (own.view(part.shape) for own, part in zip(of_parts, parts, strict=True))
-        return of_values.view(value.shape), None, None, *of_parts
-
-
-Span = tuple[slice, slice]
+        of_parts = zip((each for pair in of_pairs for each in pair), parts, strict=True)
+        return of_values.view(value.shape), None, None, *(each.view(part.shape) for each, part in of_parts)
 
 
 def _groups(values: Tensor) -> Iterator[Span]:
