@@ -1,6 +1,6 @@
 """Positions of trainable networks: added to the embeddings, or to what queries and keys are.
 
-Terms in the logits are further columns of queries and keys, so that one fused attention serves all of them.
+Terms in the logits are further columns of queries and keys, so that one attention serves all of them.
 """
 
 from __future__ import annotations
