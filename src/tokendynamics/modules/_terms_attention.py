@@ -59,7 +59,7 @@ def joined(pairs: Sequence[Pair]) -> Pair:
 def _suits_tiles(pairs: Sequence[Pair], value: Tensor) -> bool:
     parts = [value, *(part for pair in pairs for part in pair)]
     tokens = value.shape[-2]
-    large = tokens >= _TOKENS and value[..., 0].numel() * tokens >= _ENTRIES
+    large = tokens >= _TOKENS and math.prod(value.shape[:-1]) * tokens >= _ENTRIES
     full_precision = value.dtype in (torch.float32, torch.float64) and len({part.dtype for part in parts}) == 1
     plain = value.device.type == "cpu" and not torch.is_autocast_enabled("cpu") and not torch.compiler.is_compiling()
     return large and full_precision and plain
