@@ -78,6 +78,12 @@ def test_a_thread_makes_as_many_weights_as_stay_in_its_cache(
     assert [(systems.start, min(systems.stop, 60)) for systems, _ in groups] == made
 
 
+def test_of_very_long_sequences_one_head_is_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    groups = _terms_attention._groups(torch.empty(1, 3, 8192, 1))  # 64 × 8192 are more than 2^18
+    assert [(heads.start, heads.stop) for _, heads in groups] == [(0, 1), (1, 2), (2, 3)]
+
+
 @pytest.mark.parametrize(
     ("systems", "tokens", "columns", "dtype", "dropout", "expected"),
     [
