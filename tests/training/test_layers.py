@@ -147,13 +147,17 @@ def test_states_that_are_no_numbers_are_none_and_those_before_are_not() -> None:
             assert values[2:] == [None, None]
 
 
-def test_states_beyond_float64_are_none() -> None:
+@pytest.mark.parametrize("state", ["full", "bare"])
+@pytest.mark.parametrize(("of_queries", "last"), [(1.0, 2), (0.0, 3)])
+def test_states_and_logits_beyond_float64_are_none(of_queries: float, last: int, state: str) -> None:
+    """States of 1e200 have logits of 1e400; without logits states themselves get there, a layer later."""
     model = decoder(norms="none", intermediate_size=0, num_hidden_layers=4, tie_word_embeddings=False)
     for layer in model.model.layers:
         layer.double().attention.value.weight.data *= 1e100
-    values = through_layers(model, {"input_ids": torch.arange(6)[None]})["bare"]["norm"]
-    assert values[1] > 1e90
-    assert values[-1] is None
+        layer.attention.query.weight.data *= of_queries
+    values = through_layers(model, {"input_ids": torch.arange(6)[None]})[state]["norm"]
+    assert values[last] > 1e90
+    assert values[last + 1 :] == [None] * (4 - last)
 
 
 @pytest.mark.parametrize("kind", ["decoder", "vision"])

@@ -30,7 +30,8 @@ def through_layers(model: nn.Module, batch: Mapping[str, Tensor]) -> dict[str, d
     Returns:
         ``"full"``: of the network as it is, before its last norm. ``"bare"``: of the same weights without norms,
         feed-forward parts and what is dropped, ``x ← x + attention(x)``, from the same embeddings. Each has ``"norm"``
-        and ``"distance"``, a number for every depth from the embedding on; None where states are not finite.
+        and ``"distance"``, a number for every depth from the embedding on; None where states are not finite, and from the
+        first layer on whose logits are not: what PyTorch's kernels make of these depends on the processor.
 
     Source: `positional` Figures 6 and 7.
     """
@@ -39,15 +40,20 @@ def through_layers(model: nn.Module, batch: Mapping[str, Tensor]) -> dict[str, d
     blocks = [module for module in twin.modules() if isinstance(module, Block)]
     shown = {name: _beginning(name, value) for name, value in batch.items() if name != "labels"}
     seen: list[Tensor] = []
+    sound: list[bool] = []  # whether the logits of each attention are finite, in the order in which they run
     with ExitStack() as hooks:
         hooks.callback(blocks[0].register_forward_pre_hook(lambda _, given: seen.append(given[0])).remove)
         for block in blocks:
             hooks.callback(block.register_forward_hook(lambda *given: seen.append(given[-1])).remove)
+            look = block.attention.register_forward_pre_hook(
+                lambda attention, given: sound.append(bool(attention.scores(given[0]).isfinite().all()))
+            )
+            hooks.callback(look.remove)
         twin(**shown)
-    bare = [seen[0]]
-    for block in blocks:
-        bare.append(bare[-1] + block.attention(bare[-1]))
-    return {"full": _measured(seen), "bare": _measured(bare)}
+        bare = [seen[0]]
+        for block in blocks:
+            bare.append(bare[-1] + block.attention(bare[-1]))
+    return {"full": _measured(seen, sound[: len(blocks)]), "bare": _measured(bare, sound[len(blocks) :])}
 
 
 def _beginning(name: str, value: Tensor) -> Tensor:
@@ -57,8 +63,8 @@ def _beginning(name: str, value: Tensor) -> Tensor:
     return value[:SEQUENCES].double() if value.is_floating_point() else value[:SEQUENCES]
 
 
-def _measured(states: list[Tensor]) -> dict[str, list[float | None]]:
-    finite = [bool(torch.isfinite(each).all()) for each in states]
+def _measured(states: list[Tensor], sound: list[bool]) -> dict[str, list[float | None]]:
+    finite = [bool(torch.isfinite(each).all()) and all(sound[:layer]) for layer, each in enumerate(states)]
     return plain(
         {
             name: [measure(each) if sound else math.nan for each, sound in zip(states, finite, strict=True)]
