@@ -30,8 +30,8 @@ def through_layers(model: nn.Module, batch: Mapping[str, Tensor]) -> dict[str, d
     Returns:
         ``"full"``: of the network as it is, before its last norm. ``"bare"``: of the same weights without norms,
         feed-forward parts and what is dropped, ``x ← x + attention(x)``, from the same embeddings. Each has ``"norm"``
-        and ``"distance"``, a number for every depth from the embedding on; None where states are not finite, and from the
-        first layer on whose logits are not: what PyTorch's kernels make of these depends on the processor.
+        and ``"distance"``, a number for every depth from the embedding on; None where states are not finite, and from
+        the first layer on whose logits are not: what PyTorch's kernels make of these depends on the processor.
 
     Source: `positional` Figures 6 and 7.
     """
