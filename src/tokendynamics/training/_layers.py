@@ -41,14 +41,15 @@ def through_layers(model: nn.Module, batch: Mapping[str, Tensor]) -> dict[str, d
     shown = {name: _beginning(name, value) for name, value in batch.items() if name != "labels"}
     seen: list[Tensor] = []
     sound: list[bool] = []  # whether the logits of each attention are finite, in the order in which they run
+
+    def look(attention: Any, given: tuple[Tensor, ...]) -> None:
+        sound.append(bool(attention.scores(given[0]).isfinite().all()))
+
     with ExitStack() as hooks:
         hooks.callback(blocks[0].register_forward_pre_hook(lambda _, given: seen.append(given[0])).remove)
         for block in blocks:
             hooks.callback(block.register_forward_hook(lambda *given: seen.append(given[-1])).remove)
-            look = block.attention.register_forward_pre_hook(
-                lambda attention, given: sound.append(bool(attention.scores(given[0]).isfinite().all()))
-            )
-            hooks.callback(look.remove)
+            hooks.callback(block.attention.register_forward_pre_hook(look).remove)
         twin(**shown)
         bare = [seen[0]]
         for block in blocks:
