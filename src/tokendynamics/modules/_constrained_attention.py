@@ -10,14 +10,16 @@ from typing import Any, Literal, NamedTuple, cast, get_args
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.overrides import has_torch_function
 
 from tokendynamics.modules._arguments import check_shares, check_spreads, placement
 from tokendynamics.modules._derived import Derived
+from tokendynamics.modules._pairs import Pair, joined
 from tokendynamics.modules._placed_spectrum import PlacedSpectrum
-from tokendynamics.modules._positions import ColumnsBeside, LogitTerm, split
+from tokendynamics.modules._positions import ColumnsBeside, LogitTerm, Rotary, split
 from tokendynamics.modules._regimes import Constraint, Regime, as_regime
 from tokendynamics.modules._signed_matrix import FreeMatrix, SignedMatrix
-from tokendynamics.modules._terms_attention import Pair, joined, joined_attention, terms_attention
+from tokendynamics.modules._terms_attention import joined_attention, terms_attention
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected, shown
 from tokendynamics.numerics._signatures import typed_arguments
 
@@ -132,8 +134,8 @@ class ConstrainedAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the layer's output for states (…, token, dim), in their shape."""
         pairs, value = self._pairs_and_values(x)
-        # Without gradients whoever looks at what attention gets sees the terms' columns and the values as they are.
-        mix = terms_attention if torch.is_grad_enabled() else joined_attention
+        # Whoever watches PyTorch's functions sees what attention gets: the terms' columns, and the values as they are.
+        mix = joined_attention if has_torch_function((x,)) else terms_attention
         dropout = self.dropout if self.training else 0.0
         mixed = mix(pairs, value, causal=self.causal, scale=self._scale, dropout=dropout)
         joined = mixed.transpose(-2, -3).flatten(-2)
@@ -208,12 +210,14 @@ class ConstrainedAttention(nn.Module):
         if x.ndim < 2 or x.shape[-1] != self.dim:
             raise ArgumentValueError(expected("x", f"shape (…, token, {self.dim})", tuple(x.shape)))
         queries, keys, values = (split(part(x), self.heads) for part in (self.query, self.key, self.value))
-        pairs = [(queries, keys)]
+        pairs = [Pair(queries, keys)]
         for term in self.terms:
             if isinstance(term, ColumnsBeside):
                 pairs.append(term.beside(queries, x))
+            elif type(term) is Rotary and pairs[0].cosine is None:  # a class of one's own may extend otherwise
+                pairs[:1] = term.parts(*pairs[0][:2])
             else:
-                pairs = [cast(LogitTerm, term).extended(*joined(pairs), x)]
+                pairs = [Pair(*cast(LogitTerm, term).extended(*joined(pairs), x))]
         return pairs, values
 
     def _raw(self) -> dict[str, nn.Parameter]:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tokendynamics.modules._arguments import check_spreads
+from tokendynamics.modules._pairs import Pair, angles, joined
 from tokendynamics.numerics._arguments import as_positive
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.numerics._signatures import typed_arguments
@@ -36,13 +37,12 @@ class ColumnsBeside(nn.Module, ABC):
     """A `LogitTerm` that leaves queries and keys as they are and adds columns of its own, which may stay apart."""
 
     @abstractmethod
-    def beside(self, query: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    def beside(self, query: Tensor, x: Tensor) -> Pair:
         """Return the columns of queries and of keys, (…, head, token, column), in the dtype of `query`."""
 
     def extended(self, query: Tensor, key: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """See `LogitTerm`."""
-        own_query, own_key = self.beside(query, x)
-        return torch.cat([query, own_query], -1), torch.cat([key, own_key], -1)
+        return joined([Pair(query, key), self.beside(query, x)])
 
 
 class LearnedPositions(nn.Module):
@@ -127,14 +127,17 @@ class Rotary(nn.Module):
 
     def extended(self, query: Tensor, key: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """See `LogitTerm`."""
+        return joined(self.parts(query, key))
+
+    def parts(self, query: Tensor, key: Tensor) -> list[Pair]:
+        """Return the columns that are turned, with their angles, and those that stay as they are."""
         if query.shape[-1] < self.width:
             raise ArgumentValueError(expected("width", f"{query.shape[-1]} columns of a head at most", self.width))
-        return self._turned(query), self._turned(key)
-
-    def _turned(self, vectors: Tensor) -> Tensor:
-        if vectors.shape[-1] == self.width:
-            return turn(vectors, self.base)
-        return torch.cat([turn(vectors[..., : self.width], self.base), vectors[..., self.width :]], -1)
+        first, first_key = query[..., : self.width], key[..., : self.width]
+        pairs = [Pair(first, first_key, *angles(first, self.base))]
+        if query.shape[-1] > self.width:
+            pairs.append(Pair(query[..., self.width :], key[..., self.width :]))
+        return pairs
 
 
 class DecoupledRotary(ColumnsBeside):
@@ -169,10 +172,10 @@ class DecoupledRotary(ColumnsBeside):
             spread = 1 / math.sqrt(linear.in_features)
             nn.init.uniform_(linear.weight, -spread, spread, generator=generator)
 
-    def beside(self, query: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    def beside(self, query: Tensor, x: Tensor) -> Pair:
         """See `ColumnsBeside`."""
-        own_query, own_key = (turn(split(linear(x), self.heads), self.base) for linear in (self.query, self.key))
-        return own_query, own_key
+        own_query, own_key = (split(linear(x), self.heads) for linear in (self.query, self.key))
+        return Pair(own_query, own_key, *angles(own_query, self.base))
 
 
 class NegativeDiagonal(ColumnsBeside):
@@ -223,10 +226,9 @@ class NegativeDiagonal(ColumnsBeside):
         spread = self.rho.new_zeros(self.dim) if self.log_diagonal is None else self.log_diagonal
         return -(self.rho + spread).exp()
 
-    def beside(self, query: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    def beside(self, query: Tensor, x: Tensor) -> Pair:
         """See `ColumnsBeside`."""
-        own_query, own_key = (split(columns(x), self.heads).to(query.dtype) for columns in (self.query, self.key))
-        return own_query, own_key
+        return Pair(*(split(columns(x), self.heads).to(query.dtype) for columns in (self.query, self.key)))
 
 
 class RemedyColumns(nn.Module):
@@ -254,21 +256,6 @@ class RemedyColumns(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return ``x @ weight.T``, feature by feature."""
         return x * self._factors().to(x.dtype) if self._scaled else x
-
-
-def turn(vectors: Tensor, base: float) -> Tensor:
-    """Turn the pairs (c, c + width/2) of rows l = 0, 1, … of (…, token, width) by the angle ``l · base^(−2c/width)``.
-
-    >>> turn(torch.tensor([[1.0, 0.0], [1.0, 0.0]]), 10000.0)[1]
-    tensor([0.5403, 0.8415])
-    """
-    tokens, width = vectors.shape[-2:]
-    pair = torch.arange(width // 2, dtype=torch.float64, device=vectors.device)
-    position = torch.arange(tokens, dtype=torch.float64, device=vectors.device).unsqueeze(-1)
-    angle = position * base ** (-2 * pair / width)
-    cosine, sine = angle.cos().to(vectors.dtype), angle.sin().to(vectors.dtype)
-    first, second = vectors.chunk(2, dim=-1)
-    return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)
 
 
 def split(features: Tensor, heads: int) -> Tensor:

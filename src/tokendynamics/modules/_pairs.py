@@ -1,0 +1,64 @@
+"""Queries and keys whose products add up to the logits, as they are or turned by angles that grow with the position."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Pair(NamedTuple):
+    """Queries and keys, or columns beside them, (…, head, token, column) each, and what turns them.
+
+    `cosine` and `sine` are of `angles`, (token, column), in the dtype of the columns; None leaves both as they are.
+    """
+
+    query: Tensor
+    key: Tensor
+    cosine: Tensor | None = None
+    sine: Tensor | None = None
+
+
+def angles(columns: Tensor, base: float) -> tuple[Tensor, Tensor]:
+    """Return the cosines that `turned` wants for columns (…, token, width), and sines, negative in the first half.
+
+    >>> cosine, sine = angles(torch.ones(2, 2), 10000.0)
+    >>> cosine[1], sine[1]
+    (tensor([0.5403, 0.5403]), tensor([-0.8415,  0.8415]))
+    """
+    tokens, width = columns.shape[-2:]
+    half = width // 2
+    place = {"dtype": torch.float64, "device": columns.device}
+    angle = torch.arange(tokens, **place).unsqueeze(-1) * base ** (-2 * torch.arange(half, **place) / width)
+    cosine, sine = angle.cos().to(columns.dtype), angle.sin().to(columns.dtype)
+    return torch.cat([cosine, cosine], -1), torch.cat([-sine, sine], -1)
+
+
+def turned(columns: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """Turn the pairs (c, c + width/2) of rows l = 0, 1, … of (…, token, width) by the angle ``l · base^(−2c/width)``.
+
+    >>> rows = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
+    >>> turned(rows, *angles(rows, 10000.0))[1]
+    tensor([0.5403, 0.8415])
+    """
+    return columns * cosine + swapped(columns) * sine
+
+
+def swapped(columns: Tensor) -> Tensor:
+    """Return the columns with both halves of them in each other's place."""
+    return columns.roll(columns.shape[-1] // 2, -1)
+
+
+def joined(pairs: Sequence[Pair]) -> tuple[Tensor, Tensor]:
+    """Return the queries and the keys of all pairs side by side, turned."""
+    queries, keys = zip(*(_plain(pair) for pair in pairs), strict=True)
+    return (queries[0], keys[0]) if len(pairs) == 1 else (torch.cat(queries, -1), torch.cat(keys, -1))
+
+
+def _plain(pair: Pair) -> tuple[Tensor, Tensor]:
+    query, key, cosine, sine = pair
+    if cosine is None or sine is None:
+        return query, key
+    return turned(query, cosine, sine), turned(key, cosine, sine)
