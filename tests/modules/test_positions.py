@@ -77,6 +77,28 @@ def test_rotary_of_some_columns_leaves_the_others():
     assert not torch.allclose(part.scores(x), whole.scores(x))
 
 
+def test_rotary_twice_turns_by_twice_the_angles():
+    x = states(6, 8)
+    between = torch.stack([x, torch.zeros_like(x)], 1).flatten(0, 1)  # each token at twice its place
+    twice, once = layer(Rotary(4), Rotary(4)).scores(x), layer(Rotary(4)).scores(between)
+    torch.testing.assert_close(twice, once[..., ::2, ::2], rtol=0, atol=1e-12)
+
+
+def test_rotary_beside_columns_turns_the_queries_themselves():
+    x, remedy = states(6, 8), NegativeDiagonal(8, 2, "diagonal", start=-0.5)
+    before, after = (layer(*terms).scores(x) for terms in ((Rotary(2), remedy), (remedy, Rotary(2))))
+    torch.testing.assert_close(before, after, rtol=0, atol=1e-12)
+
+
+def test_a_rotary_of_ones_own_may_extend_otherwise():
+    class Threefold(Rotary):
+        def extended(self, query, key, x):
+            return 3 * query, key
+
+    x = states(6, 8)
+    torch.testing.assert_close(layer(Threefold(4)).scores(x), 3 * layer().scores(x), rtol=0, atol=1e-12)
+
+
 def test_decoupled_rotary_is_formula_7():
     term = DecoupledRotary(8, 2, 6, base=100.0, generator=torch.Generator().manual_seed(3))
     attention = layer(term, regime="convergence")
