@@ -65,7 +65,7 @@ class _Tiled(torch.autograd.Function):
     def forward(value: Tensor, causal: bool, scale: float, *parts: Any) -> tuple[Tensor, ...]:
         queries, keys = (_parts(parts[first::4], parts[2::4], parts[3::4]) for first in (0, 1))
         values, tiles, rooms = _by_system(value), _tiles(value, causal), _rooms(value)
-        mixed, kept = _by_token(values, values.shape[-1]), []
+        mixed, kept = _by_token(values), []
         for group in _groups(values):
             query, key, own = (_together(side, group) for side in (queries, keys, [_Part(values)]))
             kept += [query.mul_(scale), own]
@@ -90,8 +90,8 @@ class _Tiled(torch.autograd.Function):
     def backward(ctx: Any, of_mixed: Tensor, *_: None) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         pairs, saved = ctx.pairs, ctx.saved_tensors
         keys = _parts(saved[:pairs], saved[pairs : 2 * pairs], saved[2 * pairs : 3 * pairs])
-        made = _gradients(keys, iter(saved[3 * pairs :]), _by_system(of_mixed), ctx.causal, ctx.scale)
-        of_value, *of_sides = made
+        kept = iter(saved[3 * pairs :])
+        of_value, *of_sides = _gradients(keys, kept, _by_system(of_mixed), ctx.causal, ctx.scale)
         of_pairs = zip(*(_turned_back(side, keys) for side in of_sides), strict=True)
         shaped = (part.view(*ctx.shape[:-1], -1) for pair in of_pairs for part in pair)
         of_parts = (each for part in zip(shaped, shaped, strict=True) for each in (*part, None, None))
@@ -184,9 +184,9 @@ def _by_system(part: Tensor) -> Tensor:
     return part.reshape(-1, *part.shape[-3:])
 
 
-def _by_token(like: Tensor, width: int) -> Tensor:
-    """Return memory for (system, head, token, width) in which a token's heads are side by side, as others read it."""
-    systems, heads, tokens, _ = like.shape
+def _by_token(like: Tensor) -> Tensor:
+    """Return memory for (system, head, token, column) in which a token's heads are side by side, as others read it."""
+    systems, heads, tokens, width = like.shape
     return like.new_empty(systems, tokens, heads, width).transpose(1, 2)
 
 
@@ -217,6 +217,5 @@ def _turned_back(columns: Tensor, side: list[_Part]) -> list[Tensor]:
         if cosine is None or sine is None:
             backs.append(own)
         else:
-            room = _by_token(own, own.shape[-1])
-            backs.append(torch.mul(own, cosine, out=room).addcmul_(swapped(own), sine, value=-1))
+            backs.append(torch.mul(own, cosine, out=_by_token(own)).addcmul_(swapped(own), sine, value=-1))
     return backs
