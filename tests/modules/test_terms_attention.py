@@ -111,6 +111,7 @@ def test_a_thread_makes_as_many_weights_as_stay_in_its_cache(
         (100, True, [(96, 100, 100, False), (64, 96, 96, False), (32, 64, 64, True), (0, 32, 32, True)]),
         (128, False, [(96, 128, 128, False), (64, 96, 128, False), (32, 64, 128, False), (0, 32, 128, True)]),
         (96, True, [(64, 96, 96, False), (32, 64, 64, True), (0, 32, 32, True)]),  # 3072, as many as are there
+        (256, True, [(192, 256, 256, False), (128, 192, 192, False), (64, 128, 128, False), (0, 64, 64, True)]),
     ],
 )
 def test_no_more_weights_are_kept_than_values(
