@@ -18,6 +18,8 @@ from beartype import BeartypeConf, beartype
 from jaxtyping import jaxtyped
 
 PACKAGE = "tokendynamics"
+COMPILED = ("tokendynamics.dynamics.engines.compiled.", "tokendynamics.modules._compiled.")
+"""numba compiles the functions of these as they stand in their files."""
 CALLS = 200
 # An int is a float, as in every type checker.
 _checked = partial(jaxtyped, typechecker=beartype(conf=BeartypeConf(is_pep484_tower=True)))
@@ -75,8 +77,8 @@ class _Loader(SourceFileLoader):
 class _Finder(PathFinder):
     @classmethod
     def find_spec(cls, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if fullname.partition(".")[0] != PACKAGE or fullname.startswith(f"{PACKAGE}.dynamics.engines.compiled."):
-            return None  # numba compiles functions as they stand in the file
+        if fullname.partition(".")[0] != PACKAGE or fullname.startswith(COMPILED):
+            return None
         spec = super().find_spec(fullname, path, target)
         if spec and isinstance(spec.loader, SourceFileLoader):
             spec.loader = _Loader(spec.loader.name, spec.loader.path)

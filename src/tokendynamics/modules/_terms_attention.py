@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from functools import cache
+from importlib import import_module
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
 from tokendynamics.modules._pairs import Pair, joined
-from tokendynamics.modules._tiled_attention import suits_tiles, tiled_attention
+from tokendynamics.numerics._extras import missing
+
+_WEIGHTS, _TOKENS = 2**18, 32
+"""With fewer weights in all, or fewer tokens, PyTorch's own attention costs less."""
 
 
 def terms_attention(pairs: Sequence[Pair], value: Tensor, *, causal: bool, scale: float, dropout: float) -> Tensor:
@@ -21,14 +28,33 @@ def terms_attention(pairs: Sequence[Pair], value: Tensor, *, causal: bool, scale
         scale: Factor of the logits.
         dropout: Of the weights.
     """
+    if not dropout and suits_loops(pairs, value):
+        # numba is an extra, and takes half a second to import.
+        loops = import_module("tokendynamics.modules._compiled_attention")
+        return loops.compiled_attention(pairs, value, causal=causal, scale=scale)
     further = sum(pair.query.shape[-1] for pair in pairs) - value.shape[-1]
     if further <= 0:
         return joined_attention(pairs, value, causal=causal, scale=scale, dropout=dropout)
-    if not dropout and suits_tiles(pairs, value):
-        return tiled_attention(pairs, value, causal=causal, scale=scale)
     # The fused kernels want all of one width: without these zeros training would cost half as much again.
     padded = functional.pad(value, (0, further))
     return joined_attention(pairs, padded, causal=causal, scale=scale, dropout=dropout)[..., : value.shape[-1]]
+
+
+def suits_loops(pairs: Sequence[Pair], value: Tensor) -> bool:
+    """Return whether the compiled loops can serve, and cost less than PyTorch's own attention."""
+    tokens = value.shape[-2]
+    large = tokens >= _TOKENS and math.prod(value.shape[:-1]) * tokens >= _WEIGHTS
+    dtypes = {value.dtype, *(part.dtype for pair in pairs for part in pair[:2])}
+    full_precision = dtypes in ({torch.float32}, {torch.float64})
+    plain = value.device.type == "cpu" and not torch.is_autocast_enabled("cpu") and not torch.compiler.is_compiling()
+    # Whoever asks PyTorch for an attention that is not fused wants its second derivatives, or its own forward mode.
+    fused = torch.backends.cuda.flash_sdp_enabled()
+    return large and full_precision and plain and fused and _is_installed()
+
+
+@cache
+def _is_installed() -> bool:
+    return not missing("fast")
 
 
 def joined_attention(pairs: Sequence[Pair], value: Tensor, *, causal: bool, scale: float, dropout: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""The engine "compiled" as processors without AVX-512, and those without fused products, would run it."""
+"""What is compiled, as processors without AVX-512, and those without fused products, would run it."""
 
 from __future__ import annotations
 
@@ -41,6 +41,11 @@ def run_there(request: pytest.FixtureRequest, tmp_path: Path):
 def test_lanes_and_their_exponential(run_there):
     """Also without fused products, where sums are rounded otherwise."""
     assert " passed" in run_there("tests/dynamics/test_lanes.py")
+
+
+def test_attention(run_there):
+    """Also without AVX-512, where fewer rows and lanes of a product stay in registers."""
+    assert " passed" in run_there("tests/modules/test_compiled_attention.py")
 
 
 @pytest.mark.slow
