@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import (
+    attending,
     auditing,
     circuits,
     comparing,
@@ -45,6 +46,7 @@ NETWORKS: dict[str, Callable[[], Iterable[Row]]] = {
     "auditing": auditing.run,
     "reporting": reporting.run,
     "circuits": circuits.run,
+    "attending": attending.run,
     "teaching": teaching.run,
     "monitoring": monitoring.run,
 }

@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from bench.measure import Comparison, rounds_of
+from bench.measure import Comparison, alternate, overhead, rounds_of
+from tokendynamics.modules._compiled_attention import compiled_attention
+from tokendynamics.modules._pairs import Pair
 from tokendynamics.modules.language_model import LanguageModel, LanguageModelConfig
 
 REDUCED = ("4 layers of 64 on 16 × 128 bytes", {"hidden_size": 64, "num_hidden_layers": 4}, (16, 128), 1.25, 45)
@@ -27,6 +29,7 @@ ARMS = {
     "divergence, in the paper's form": {"regime": "divergence", "form": "solve"},
     "contracting": {"regime": "contracting"},
 }
+OTHERS = "none: other models"
 _REMEDY_ALLOWED = 1.15
 _MEMORY_ALLOWED = 1.1
 
@@ -34,7 +37,7 @@ _PEAK = """
 import json, sys
 from pathlib import Path
 import torch
-from bench.teaching import step_of
+from bench.teaching import attend_once, step_of
 
 def peak():
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -42,6 +45,7 @@ def peak():
 
 settings, shape, small, threads = json.loads(sys.argv[1])
 torch.set_num_threads(threads)
+attend_once()
 step_of(settings, small)()
 footprint, step = peak(), step_of(settings, shape)
 for _ in range(3):
@@ -58,6 +62,15 @@ def run() -> Iterator[Comparison]:
             base = {**sizes, "positions": positions, "max_position_embeddings": shape[1]}
             yield from _times(f"{size}, {positions} positions", base, arms, shape, most, rounds)
             yield from _memory(f"{size}, {positions} positions", base, arms, shape)
+        name = f"evaluation, {size}, rotary positions: + λA"
+        yield overhead(name, _evaluations({**sizes, "positions": "rotary"}, shape, rounds), at_most=most, error=OTHERS)
+
+
+def _evaluations(base: dict, shape: tuple[int, int], rounds: int) -> list[tuple[float, float]]:
+    """Seconds of a forward pass without gradients, with the remedy and without it."""
+    base = {**base, "max_position_embeddings": shape[1]}
+    ours, other = (evaluation_of({**base, **own}, shape) for own in ({"remedy": "diagonal"}, {}))
+    return alternate(ours, other, rounds)
 
 
 def _times(
@@ -71,7 +84,7 @@ def _times(
         ours, other = (statistics.median(each[arm] for each in taken) for arm in (name, "baseline"))
         yield Comparison(
             f"step of training, {size}: {name}", ours, other, middle, (min(ratios), max(ratios)),
-            f"≤ {allowed:g} × the baseline's", middle <= allowed, "none: other models",
+            f"≤ {allowed:g} × the baseline's", middle <= allowed, OTHERS,
         )  # fmt: skip
 
 
@@ -94,6 +107,20 @@ def _peak(settings: dict, shape: tuple[int, int]) -> int:
     place = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
     done = subprocess.run([sys.executable, "-c", _PEAK, given], capture_output=True, text=True, check=True, env=place)
     return int(done.stdout.split()[-1])
+
+
+def attend_once() -> None:
+    """Load what attention and its gradients are compiled to."""
+    drawn = torch.zeros(1, 1, 2, 16, requires_grad=True)
+    compiled_attention([Pair(drawn, drawn)], drawn, causal=True, scale=1.0).sum().backward()
+
+
+def evaluation_of(settings: dict, shape: tuple[int, int]) -> Callable[[], object]:
+    """Return a forward pass, without gradients, of a new network on bytes drawn once, (window, byte)."""
+    torch.manual_seed(0)
+    model = LanguageModel(LanguageModelConfig(**settings)).eval()
+    ids = torch.randint(model.config.vocab_size, tuple(shape))
+    return torch.no_grad()(lambda: model(ids))
 
 
 def step_of(settings: dict, shape: tuple[int, int]) -> Callable[[], float]:

@@ -38,6 +38,8 @@ from tokendynamics.modules._compiled._products import ROWS, Left, Rows, product
 
 _BLOCK = 32
 """Rows whose weights are made at once. With more of them, more weights are made that causal attention does not want."""
+_TERMS = 256
+"""Of a sum over keys that are added one after the other; such sums are added then, which rounds less."""
 _PANEL = 2
 """Vectors of keys that stand side by side, transposed."""
 
@@ -91,9 +93,11 @@ def _times_panels(rows, panels, width, shape, block, into):
 def _times_rows(weights, rows, width, shape, block, into):
     """Write the sums of the rows of all tokens that the rows of a block see, with their weights."""
     for row in range(0, block.rows, ROWS):
-        left = Left(behind(weights.place, row * weights.apart), weights.apart, 1)
-        seen = _seen(shape, block, row + ROWS - 1)
-        product(left, Rows(rows, width), seen, Rows(behind(into, row * width), width), width, False)
+        seen, there = _seen(shape, block, row + ROWS - 1), Rows(behind(into, row * width), width)
+        for key in range(0, seen, _TERMS):
+            left = Left(behind(weights.place, row * weights.apart + key), weights.apart, 1)
+            right, terms = Rows(behind(rows, key * width), width), min(_TERMS, seen - key)
+            product(left, right, terms, there, width, key > 0)
 
 
 @function

@@ -63,21 +63,21 @@ def _block(vectors: int) -> Callable[..., Any]:
         return types.UniTuple(at(place), ROWS * vectors)(place), emit
 
     @instruction
-    def what_is_there(typing: Any, place: Any, apart: Any) -> Any:
-        def emit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            kind = at(place)
-            return cgutils.pack_array(
-                builder, [loaded(builder, kind, one) for one in _places(builder, kind, vectors, *args)]
-            )
-
-        return types.UniTuple(at(place), ROWS * vectors)(place, types.intp), emit
-
-    @instruction
     def write(typing: Any, place: Any, apart: Any, sums: Any) -> Any:
         def emit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             places = _places(builder, sums.dtype, vectors, *args[:2])
             for one, value in zip(places, cgutils.unpack_tuple(builder, args[2]), strict=True):
                 stored(builder, value, sums.dtype, one)
+            return context.get_dummy_value()
+
+        return types.void(place, types.intp, sums), emit
+
+    @instruction
+    def add_to(typing: Any, place: Any, apart: Any, sums: Any) -> Any:
+        def emit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            places = _places(builder, sums.dtype, vectors, *args[:2])
+            for one, value in zip(places, cgutils.unpack_tuple(builder, args[2]), strict=True):
+                stored(builder, builder.fadd(loaded(builder, sums.dtype, one), value), sums.dtype, one)
             return context.get_dummy_value()
 
         return types.void(place, types.intp, sums), emit
@@ -100,11 +100,14 @@ def _block(vectors: int) -> Callable[..., Any]:
 
     @function
     def block(left, right, terms, into, add):
-        sums = what_is_there(into.place, into.apart) if add else noughts(into.place)
+        sums = noughts(into.place)
         for term in range(terms):
             place = behind(left.place, term * left.by_term)
             sums = with_term(sums, place, left.by_row, behind(right.place, term * right.apart))
-        write(into.place, into.apart, sums)
+        if add:  # after the terms, so that rounding grows with those of a product and not with all
+            add_to(into.place, into.apart, sums)
+        else:
+            write(into.place, into.apart, sums)
 
     return block
 
