@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 import torch
 from numba import njit
+from numba.core import caching
 from tests.modules.attention_formula import SCALE, by_the_formula, drawn, flat
 from torch import Tensor
 
 from tokendynamics.modules import _compiled_attention
+from tokendynamics.modules._compiled import _loops
 from tokendynamics.modules._compiled._lanes import exp, load, start, store
 from tokendynamics.modules._compiled_attention import compiled_attention
 from tokendynamics.modules._pairs import Pair
@@ -115,6 +117,16 @@ def test_the_exponential_is_right_to_two_units_in_the_last_place(dtype: type, la
     ends = np.array([0, -0.0, np.nan, -np.inf, 2 * lowest, np.nextafter(dtype(lowest), dtype(-1e9))] + [0] * 10, dtype)
     _exponentials(ends, lanes, found[:16])
     np.testing.assert_array_equal(found[:6], [1, 1, np.nan, 0, 0, 0])
+
+
+def test_where_nothing_can_be_kept_on_disk_it_is_compiled_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(caching.CacheImpl, "_locator_classes", [])
+    attend, gradients = _loops._loops(1)
+    for one in (attend, gradients):
+        assert isinstance(one._cache, caching.NullCache)
+    monkeypatch.setattr(_compiled_attention, "attend", attend)
+    monkeypatch.setattr(_compiled_attention, "gradients", gradients)
+    check(*drawn((1,), 20), True, 1e-12, 1e-11)
 
 
 @pytest.mark.parametrize("threads", [2, 3, 7])

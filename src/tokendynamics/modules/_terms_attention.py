@@ -47,9 +47,10 @@ def suits_loops(pairs: Sequence[Pair], value: Tensor) -> bool:
     dtypes = {value.dtype, *(part.dtype for pair in pairs for part in pair[:2])}
     full_precision = dtypes in ({torch.float32}, {torch.float64})
     plain = value.device.type == "cpu" and not torch.is_autocast_enabled("cpu") and not torch.compiler.is_compiling()
-    # Whoever asks PyTorch for an attention that is not fused wants its second derivatives, or its own forward mode.
-    fused = torch.backends.cuda.flash_sdp_enabled()
-    return large and full_precision and plain and fused and _is_installed()
+    if not (large and full_precision and plain):
+        return False
+    # Whoever asks PyTorch for an attention that is not fused wants its second derivatives, or its forward mode.
+    return torch.backends.cuda.flash_sdp_enabled() and _is_installed()
 
 
 @cache

@@ -7,6 +7,7 @@ Attention keeps for them each row's largest logit and one over the sum of its ex
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -237,10 +238,17 @@ def _sources() -> int:
     return int.from_bytes(digest.digest()[:7], "big")
 
 
+def _compiled(python: Callable[..., Any]) -> Any:
+    try:
+        return njit(nogil=True, cache=True, error_model="numpy")(python)
+    except RuntimeError:  # neither this folder nor the user's can be written to
+        return njit(nogil=True, error_model="numpy")(python)
+
+
 def _loops(sources: int) -> Any:
     """Return both loops; what is compiled is kept on disk under `sources`: numba itself looks at this one file only."""
 
-    @njit(nogil=True, cache=True, error_model="numpy")
+    @_compiled
     def attend(queries, keys, values, mixed, kept, shape, units):
         """Write what heads attend to.
 
@@ -256,7 +264,7 @@ def _loops(sources: int) -> Any:
         """
         return _attend(queries, keys, values, mixed, kept, shape, units), sources
 
-    @njit(nogil=True, cache=True, error_model="numpy")
+    @_compiled
     def gradients(queries, keys, values, towards, of_queries, of_keys, of_values, kept, shape, units):
         """Write the gradients of what heads attend to, times `towards`, by queries, keys and values: all tables."""
         return (
