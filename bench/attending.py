@@ -12,7 +12,7 @@ from torch import Tensor
 from bench.measure import Comparison, alternate, overhead, share
 from tokendynamics.modules._compiled_attention import compiled_attention
 from tokendynamics.modules._pairs import Pair, angles
-from tokendynamics.modules._terms_attention import joined_attention
+from tokendynamics.modules._terms_attention import joined_attention, threads_of_loops
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,8 @@ def run() -> Iterator[Comparison]:
     fused = partial(joined_attention, dropout=0.0)
     for case in CASES:
         pairs, value, towards = drawn(case, torch.float32)
-        ours, theirs = (gradients_of(make, case, pairs, value, towards) for make in (compiled_attention, fused))
+        loops = partial(compiled_attention, threads=max(1, threads_of_loops(pairs, value)))
+        ours, theirs = (gradients_of(make, case, pairs, value, towards) for make in (loops, fused))
         exact = gradients_of(fused, case, *drawn(case, torch.float64))()
         far, as_far = (_far(found(), exact) for found in (ours, theirs))
         error = f"{far:.0e} of float64, fused {as_far:.0e}"

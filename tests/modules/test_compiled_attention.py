@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from decimal import Decimal
 from functools import partial
 
@@ -130,48 +131,42 @@ def test_where_nothing_can_be_kept_on_disk_it_is_compiled_anew(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("threads", [2, 3, 7])
-def test_any_number_of_threads_gives_the_same(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_number_of_threads_gives_the_same(threads: int) -> None:
     """To the last bit: each head is made by one of them, in one order."""
     pairs, value = drawn((2,), 70)
-    monkeypatch.setattr(_compiled_attention, "_WEIGHTS", 1)
     found = []
     for many in (1, threads):
-        monkeypatch.setattr(torch, "get_num_threads", lambda many=many: many)
-        mixed = compiled_attention(pairs, value, causal=True, scale=SCALE)
+        mixed = compiled_attention(pairs, value, causal=True, scale=SCALE, threads=many)
         found.append([mixed, *torch.autograd.grad(mixed.sum(), flat(pairs, value))])
     for one, other in zip(*found, strict=True):
         assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize(
-    ("units", "tokens", "threads", "expected"),
-    [
-        (64, 128, 1, [(0, 64)]),
-        (64, 128, 2, [(0, 32), (32, 64)]),
-        (31, 128, 2, [(0, 31)]),  # not twice 2^18 weights
-        (64, 128, 3, [(0, 21), (21, 42), (42, 64)]),
-        (2, 4096, 3, [(0, 1), (1, 2)]),
-        (1, 8, 2, [(0, 1)]),
-    ],
+    ("units", "threads", "expected"),
+    [(64, 1, [(0, 64)]), (64, 2, [(0, 32), (32, 64)]), (64, 3, [(0, 21), (21, 42), (42, 64)]), (0, 1, [(0, 0)])],
 )
-def test_a_thread_has_enough_to_do(
-    units: int, tokens: int, threads: int, expected: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+def test_each_thread_does_its_part(units: int, threads: int, expected: list[tuple[int, int]]) -> None:
     done: list[tuple[int, int]] = []
-    _compiled_attention._on_threads(done.append, units, tokens)
-    assert sorted(done) == expected
+    on: set[int] = set()
+
+    def work(part: tuple[int, int]) -> None:
+        done.append(part)
+        on.add(threading.get_ident())
+        together.wait()
+
+    together = threading.Barrier(threads, timeout=60)  # which one thread alone would not pass
+    _compiled_attention._on_threads(work, units, threads)
+    assert (sorted(done), len(on)) == (expected, threads)
 
 
-def test_what_fails_on_a_thread_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-
+def test_what_fails_on_a_thread_is_told() -> None:
     def work(units: tuple[int, int]) -> None:
         if units[0]:
             raise ValueError("on the other")
 
     with pytest.raises(ValueError, match="on the other"):
-        _compiled_attention._on_threads(work, 64, 128)
+        _compiled_attention._on_threads(work, 64, 2)
 
 
 def test_parts_may_stand_anywhere_in_memory() -> None:

@@ -24,7 +24,8 @@ from tokendynamics.modules._terms_attention import terms_attention
 
 @pytest.fixture
 def looped(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Lists a 1 for every attention that compiled loops make."""
+    """Lists a 1 for every attention that compiled loops make, of which there is one thread."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     calls: list[int] = []
     apply = _compiled_attention._Attention.apply
     monkeypatch.setattr(_compiled_attention._Attention, "apply", lambda *given: (calls.append(1), apply(*given))[1])
@@ -59,6 +60,46 @@ def test_loops_serve_where_they_are_faster_and_as_exact(
     assert looped == expected
     tolerance = 0.1 if dtype == torch.bfloat16 else 1e-4
     torch.testing.assert_close(mixed.double(), by_the_formula(pairs, value, True), rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("systems", "tokens", "width", "available", "expected"),
+    [
+        (22, 64, 4, 1, 1),
+        (22, 64, 4, 2, 1),  # half of PyTorch's threads are as fast
+        (22, 64, 4, 3, 0),
+        (170, 64, 32, 3, 0),  # 3 heads of 4096 weights with 64 products each: one short of twice 2^26
+        (171, 64, 32, 3, 2),
+        (171, 64, 32, 4, 2),
+        (171, 64, 32, 5, 0),
+        (171, 64, 32, 1, 1),
+        (2, 4096, 32, 4, 4),
+        (1, 4096, 32, 6, 3),  # no more than heads
+        (1, 4096, 32, 7, 0),
+    ],
+)
+def test_the_loops_have_threads_with_enough_to_do(
+    systems: int, tokens: int, width: int, available: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: available)
+    value = torch.empty(systems, 3, tokens, width)
+    pairs = [Pair(value[..., : width // 2], value[..., : width // 2])] * 2
+    assert _terms_attention.threads_of_loops(pairs, value) == expected
+
+
+def test_the_loops_get_their_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[tuple[int, int]] = []
+    on_threads = _compiled_attention._on_threads
+
+    def watched(work: Any, units: int, threads: int) -> None:
+        given.append((units, threads))
+        on_threads(work, units, threads)
+
+    monkeypatch.setattr(_compiled_attention, "_on_threads", watched)
+    monkeypatch.setattr(_terms_attention, "threads_of_loops", lambda *_: 2)
+    pairs, value = drawn((5,), 40)
+    terms_attention(pairs, value, causal=True, scale=SCALE, dropout=0.0).sum().backward()
+    assert given == [(15, 2), (15, 2)]
 
 
 def test_without_numba_pytorch_serves(looped: list[int], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,29 +14,34 @@ from torch import Tensor
 from tokendynamics.modules._compiled._loops import Shape, attend, gradients
 from tokendynamics.modules._pairs import Pair
 
-_WEIGHTS = 2**18
-"""That are worth a thread of their own: it takes as long to begin as some tens of thousands of them."""
+
+class _Task(NamedTuple):
+    """What is asked for beside the tensors."""
+
+    causal: bool
+    scale: float
+    threads: int
 
 
-def compiled_attention(pairs: Sequence[Pair], value: Tensor, *, causal: bool, scale: float) -> Tensor:
+def compiled_attention(pairs: Sequence[Pair], value: Tensor, *, causal: bool, scale: float, threads: int = 1) -> Tensor:
     """Return ``Σ_j softmax_j(scale · Σ_p q_pi · k_pj) v_j``, in the shape of the values, (…, head, token, width)."""
-    return _Attention.apply(value, causal, scale, *itertools.chain(*pairs))[0]
+    return _Attention.apply(value, _Task(causal, float(scale), threads), *itertools.chain(*pairs))[0]
 
 
 class _Attention(torch.autograd.Function):
     """Gives the attention and, for the gradients, of each row the largest logit and one over its exponentials' sum."""
 
     @staticmethod
-    def forward(value: Tensor, causal: bool, scale: float, *parts: Any) -> tuple[Tensor, Tensor]:
+    def forward(value: Tensor, task: _Task, *parts: Any) -> tuple[Tensor, Tensor]:
         given, mixed = _Given.of(value, parts), _by_token(value)
-        kept, shape = value.new_empty(*value.shape[:-1], 2), _shape(value, causal, scale)
+        kept, shape = value.new_empty(*value.shape[:-1], 2), _shape(value, task)
         tables, rows = (*given.tables(), _table([mixed])), _rows(kept)
-        _on_threads(lambda units: attend(*tables, rows, shape, units), *rows.shape[:2])
+        _on_threads(lambda units: attend(*tables, rows, shape, units), len(rows), task.threads)
         return mixed.view(value.shape), kept
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        value, ctx.causal, ctx.scale, *parts = inputs
+        value, ctx.task, *parts = inputs
         ctx.mark_non_differentiable(output[1])
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(value, output[1], *parts)
@@ -44,12 +49,12 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, towards: Tensor, *_: None) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         value, kept, *parts = ctx.saved_tensors
-        of_value, *of_sides = _Gradients.apply(value, ctx.causal, ctx.scale, kept, towards, *parts)
+        of_value, *of_sides = _Gradients.apply(value, ctx.task, kept, towards, *parts)
         of_pairs = zip(of_sides[::2], of_sides[1::2], strict=True)
-        return of_value, None, None, *(each for pair in of_pairs for each in (*pair, None, None))
+        return of_value, None, *(each for pair in of_pairs for each in (*pair, None, None))
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, int]]:
+    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, int]]:
         return _Attention.apply(*_with_axis(info.batch_size, in_dims, inputs)), (0, 0)
 
 
@@ -57,15 +62,13 @@ class _Gradients(torch.autograd.Function):
     """Gives the gradients by the values and by queries and keys of each pair."""
 
     @staticmethod
-    def forward(
-        value: Tensor, causal: bool, scale: float, kept: Tensor, towards: Tensor, *parts: Any
-    ) -> tuple[Tensor, ...]:
-        given, shape, rows = _Given.of(value, parts), _shape(value, causal, scale), _rows(kept)
+    def forward(value: Tensor, task: _Task, kept: Tensor, towards: Tensor, *parts: Any) -> tuple[Tensor, ...]:
+        given, shape, rows = _Given.of(value, parts), _shape(value, task), _rows(kept)
         slopes = _plain(towards)
         of_queries, of_keys = ([_by_token(part) for part in side] for side in (given.queries, given.keys))
         made = _Given(of_queries, of_keys, given.turns, _by_token(value))
         tables = (*given.tables(), _table([slopes]), *made.tables())
-        _on_threads(lambda units: gradients(*tables, rows, shape, units), *rows.shape[:2])
+        _on_threads(lambda units: gradients(*tables, rows, shape, units), len(rows), task.threads)
         pairs = zip(made.queries, made.keys, strict=True)
         sides = [own.view(part.shape) for pair, part in zip(pairs, parts[::4], strict=True) for own in pair]
         return made.values.view(value.shape), *sides
@@ -82,7 +85,7 @@ class _Gradients(torch.autograd.Function):
         )
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         made = _Gradients.apply(*_with_axis(info.batch_size, in_dims, inputs))
         return made, (0,) * len(made)
 
@@ -106,14 +109,15 @@ class _Given(NamedTuple):
         return _table(self.queries, self.turns), _table(self.keys, self.turns), _table([self.values])
 
 
-def _with_axis(many: int, in_dims: Sequence[int | None], inputs: Sequence[Any]) -> list[Any]:
+def _with_axis(many: int, in_dims: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
     """Return the inputs with an axis in front of all that have heads: the one they are mapped over, or a new one."""
 
-    def with_axis(one: Any, axis: int | None) -> Any:
+    def with_axis(one: Any, axis: Any) -> Any:
+        if not isinstance(one, Tensor):
+            return one
         if axis is not None:
             return one.movedim(axis, 0)
-        has_heads = isinstance(one, Tensor) and one.ndim > 2
-        return one.expand(many, *one.shape) if has_heads else one
+        return one.expand(many, *one.shape) if one.ndim > 2 else one
 
     return [with_axis(one, axis) for one, axis in zip(inputs, in_dims, strict=True)]
 
@@ -139,8 +143,8 @@ def _table(side: Sequence[Tensor], turns: Sequence[tuple[Tensor, Tensor] | None]
     return np.array([(*row, 0, 0)[:7] for row in rows], dtype=np.int64)
 
 
-def _shape(value: Tensor, causal: bool, scale: float) -> Shape:
-    return Shape(value.shape[-3], value.shape[-2], causal, float(scale))
+def _shape(value: Tensor, task: _Task) -> Shape:
+    return Shape(value.shape[-3], value.shape[-2], task.causal, task.scale)
 
 
 def _rows(kept: Tensor) -> np.ndarray:
@@ -148,11 +152,9 @@ def _rows(kept: Tensor) -> np.ndarray:
     return kept.contiguous().view(-1, *kept.shape[-2:]).numpy()
 
 
-def _on_threads(work: Callable[[tuple[int, int]], Any], units: int, tokens: int) -> None:
-    """Call with the first and the last of equal parts of the units, each on a thread if there is enough to do."""
-    threads = max(1, min(torch.get_num_threads(), units, units * tokens**2 // _WEIGHTS))
-    bounds = [units * thread // threads for thread in range(threads + 1)]
-    own, *others = itertools.pairwise(bounds)
+def _on_threads(work: Callable[[tuple[int, int]], Any], units: int, threads: int) -> None:
+    """Call with the first and the last of equal parts of the units, each on a thread."""
+    own, *others = itertools.pairwise([units * thread // threads for thread in range(threads + 1)])
     if not others:
         work(own)
         return

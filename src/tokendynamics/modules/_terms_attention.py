@@ -16,6 +16,11 @@ from tokendynamics.numerics._extras import missing
 
 _WEIGHTS, _TOKENS = 2**18, 32
 """With fewer weights in all, or fewer tokens, PyTorch's own attention costs less."""
+_PRODUCTS = 2**26
+"""Products of numbers, of all weights, that are worth a thread of the loops: about ten milliseconds.
+
+PyTorch's own threads wait for some milliseconds without giving way to others.
+"""
 
 
 def terms_attention(pairs: Sequence[Pair], value: Tensor, *, causal: bool, scale: float, dropout: float) -> Tensor:
@@ -28,10 +33,11 @@ def terms_attention(pairs: Sequence[Pair], value: Tensor, *, causal: bool, scale
         scale: Factor of the logits.
         dropout: Of the weights.
     """
-    if not dropout and suits_loops(pairs, value):
+    threads = 0 if dropout else threads_of_loops(pairs, value)
+    if threads:
         # numba is an extra, and takes half a second to import.
         loops = import_module("tokendynamics.modules._compiled_attention")
-        return loops.compiled_attention(pairs, value, causal=causal, scale=scale)
+        return loops.compiled_attention(pairs, value, causal=causal, scale=scale, threads=threads)
     further = sum(pair.query.shape[-1] for pair in pairs) - value.shape[-1]
     if further <= 0:
         return joined_attention(pairs, value, causal=causal, scale=scale, dropout=dropout)
@@ -40,17 +46,21 @@ def terms_attention(pairs: Sequence[Pair], value: Tensor, *, causal: bool, scale
     return joined_attention(pairs, padded, causal=causal, scale=scale, dropout=dropout)[..., : value.shape[-1]]
 
 
-def suits_loops(pairs: Sequence[Pair], value: Tensor) -> bool:
-    """Return whether the compiled loops can serve, and cost less than PyTorch's own attention."""
-    tokens = value.shape[-2]
-    large = tokens >= _TOKENS and math.prod(value.shape[:-1]) * tokens >= _WEIGHTS
+def threads_of_loops(pairs: Sequence[Pair], value: Tensor) -> int:
+    """Return on how many threads the compiled loops serve; 0 if they cannot, or PyTorch's own attention costs less."""
     dtypes = {value.dtype, *(part.dtype for pair in pairs for part in pair[:2])}
     full_precision = dtypes in ({torch.float32}, {torch.float64})
     plain = value.device.type == "cpu" and not torch.is_autocast_enabled("cpu") and not torch.compiler.is_compiling()
-    if not (large and full_precision and plain):
-        return False
+    tokens, units = value.shape[-2], math.prod(value.shape[:-2])
+    if not (full_precision and plain) or tokens < _TOKENS or units * tokens**2 < _WEIGHTS:
+        return 0
     # Whoever asks PyTorch for an attention that is not fused wants its second derivatives, or its forward mode.
-    return torch.backends.cuda.flash_sdp_enabled() and _is_installed()
+    if not torch.backends.cuda.flash_sdp_enabled() or not _is_installed():
+        return 0
+    products = units * tokens**2 * (value.shape[-1] + sum(pair.query.shape[-1] for pair in pairs))
+    available = torch.get_num_threads()
+    threads = min(available, units, max(1, products // _PRODUCTS))
+    return threads if 2 * threads >= available else 0  # a thread of the loops is worth nearly two of PyTorch's
 
 
 @cache
