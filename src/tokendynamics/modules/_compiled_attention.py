@@ -1,4 +1,4 @@
-"""The compiled loops as functions of PyTorch, on as many threads as it has."""
+"""The compiled loops as functions of PyTorch."""
 
 from __future__ import annotations
 
