@@ -12,9 +12,9 @@ import pytest
 import torch
 from numba import njit
 from numba.core import caching
-from tests.modules.attention_formula import SCALE, by_the_formula, drawn, flat
 from torch import Tensor
 
+from modules.attention_formula import SCALE, by_the_formula, drawn, flat
 from tokendynamics.modules import _compiled_attention
 from tokendynamics.modules._compiled import _loops
 from tokendynamics.modules._compiled._lanes import exp, load, start, store

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from tests.modules.attention_formula import SCALE, by_the_formula, drawn
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from modules.attention_formula import SCALE, by_the_formula, drawn
 from tokendynamics.modules import (
     ConstrainedAttention,
     DecoupledRotary,
