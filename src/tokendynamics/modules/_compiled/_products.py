@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import llvmlite.binding as llvm
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils, config
+from numba.core.codegen import get_host_cpu_features
 
 from tokendynamics.modules._compiled._lanes import (
     at,
@@ -23,7 +23,7 @@ from tokendynamics.modules._compiled._lanes import (
     stored,
 )
 
-_FEATURES = config.CPU_FEATURES or llvm.get_host_cpu_features().flatten()  # pyright: ignore[reportAttributeAccessIssue]
+_FEATURES: str = config.CPU_FEATURES or get_host_cpu_features()  # pyright: ignore[reportAttributeAccessIssue]
 _WIDE = "+avx512f" in _FEATURES.split(",")
 ROWS = 8 if _WIDE else 4
 """Of a result in registers: AVX-512 has 32, of which two vectors of eight rows take 16; of 16 elsewhere four take 8."""
