@@ -29,6 +29,16 @@ def test_a_risen_loss_speaks_for_the_learning_rate_and_a_steady_one_does_not() -
     assert not any("risen" in cause for cause in causes([*RISEN[:2], {"step": 3, "loss": None}]))
 
 
+def test_a_single_loss_above_any_guess_speaks_for_the_learning_rate_too() -> None:
+    (found,) = causes([{"step": 1, "loss": 4.53e7}])
+    assert found == (
+        "the loss before was 4.53e+07, more than a guess costs: the learning rate 0.02 is likely too high; "
+        "try half of it, or a warm-up above 7 steps"
+    )
+    assert "more than a guess" not in causes([{"step": 1, "loss": 20.0}])[0]
+    assert "more than a guess" in causes([{"step": 1, "loss": 20.1}])[0]
+
+
 def test_where_nothing_was_seen_it_is_said_and_where_something_was_it_is_not() -> None:
     assert causes(STEADY) == [
         "nothing was seen to build up; the loss before was 2.4: try half of the learning rate 0.02"

@@ -9,6 +9,8 @@ from tokendynamics.training._experiment import Experiment
 
 _ROSE = 0.5
 """Nats by which a loss must have risen above its lowest to be called rising."""
+_GUESS = 20.0
+"""Nats that a guess costs at most: of one among e^20, more than any vocabulary has."""
 _SINGULAR = 1e5
 """Condition number from which on an inverse in float32 keeps less than two digits."""
 
@@ -25,11 +27,12 @@ def likely_causes(experiment: Experiment, history: Course, validation: Course) -
     """
     recipe, found = experiment.recipe, []
     losses = [loss for each in history if (loss := each["loss"]) is not None]
+    remedies = f"try half of it, or a warm-up above {recipe.warmup} steps"
+    too_high = f"the learning rate {recipe.learning_rate:g} is likely too high; {remedies}"
     if losses and losses[-1] > min(losses) + _ROSE:
-        found.append(
-            f"the loss had risen from {min(losses):.3g} to {losses[-1]:.3g} before: the learning rate "
-            f"{recipe.learning_rate:g} is likely too high; try half of it, or a warm-up above {recipe.warmup} steps"
-        )
+        found.append(f"the loss had risen from {min(losses):.3g} to {losses[-1]:.3g} before: {too_high}")
+    elif losses and losses[-1] > _GUESS:
+        found.append(f"the loss before was {losses[-1]:.3g}, more than a guess costs: {too_high}")
     found += _conditioned(experiment, validation)
     if not found:
         came = f"; the loss before was {losses[-1]:.3g}" if losses else ", and it came before the first logged loss"
