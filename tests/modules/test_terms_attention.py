@@ -87,6 +87,30 @@ def test_the_loops_have_threads_with_enough_to_do(
     assert _terms_attention.threads_of_loops(pairs, value) == expected
 
 
+def test_the_loops_get_nothing_but_parts_that_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They read memory by address: what is not as long as they believe would be read past its end."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    value = torch.empty(22, 3, 64, 4)
+    alike = Pair(value[..., :2], value[..., :2])
+    assert _terms_attention.threads_of_loops([alike, alike], value) == 1
+    for key in (
+        value[:1, ..., :2],
+        value[:, :1, :, :2],
+        value[..., :32, :2],
+        value[..., :1],
+        value[..., :2].double(),
+        value[..., :2].to("meta"),
+        value[..., :2].as_subclass(Subclass),
+    ):
+        for odd in (Pair(alike.query, key), Pair(key, alike.key)):
+            assert _terms_attention.threads_of_loops([alike, odd], value) == 0
+    assert _terms_attention.threads_of_loops([alike], value.as_subclass(Subclass)) == 0
+
+
+class Subclass(Tensor):
+    """Whose numbers may stand elsewhere."""
+
+
 def test_the_loops_get_their_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[tuple[int, int]] = []
     on_threads = _compiled_attention._on_threads

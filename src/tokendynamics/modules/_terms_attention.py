@@ -48,11 +48,9 @@ def terms_attention(pairs: Sequence[Pair], value: Tensor, *, causal: bool, scale
 
 def threads_of_loops(pairs: Sequence[Pair], value: Tensor) -> int:
     """Return on how many threads the compiled loops serve; 0 if they cannot, or PyTorch's own attention costs less."""
-    dtypes = {value.dtype, *(part.dtype for pair in pairs for part in pair[:2])}
-    full_precision = dtypes in ({torch.float32}, {torch.float64})
-    plain = value.device.type == "cpu" and not torch.is_autocast_enabled("cpu") and not torch.compiler.is_compiling()
+    plain = not torch.is_autocast_enabled("cpu") and not torch.compiler.is_compiling()
     tokens, units = value.shape[-2], math.prod(value.shape[:-2])
-    if not (full_precision and plain) or tokens < _TOKENS or units * tokens**2 < _WEIGHTS:
+    if not (plain and _are_alike(pairs, value)) or tokens < _TOKENS or units * tokens**2 < _WEIGHTS:
         return 0
     # Whoever asks PyTorch for an attention that is not fused wants its second derivatives, or its forward mode.
     if not torch.backends.cuda.flash_sdp_enabled() or not _is_installed():
@@ -61,6 +59,15 @@ def threads_of_loops(pairs: Sequence[Pair], value: Tensor) -> int:
     available = torch.get_num_threads()
     threads = min(available, units, max(1, products // _PRODUCTS))
     return threads if 2 * threads >= available else 0  # a thread of the loops is worth nearly two of PyTorch's
+
+
+def _are_alike(pairs: Sequence[Pair], value: Tensor) -> bool:
+    """Return whether all numbers stand in the memory of this process, in one precision and for the same tokens."""
+    parts = [part for pair in pairs for part in pair[:2]]
+    known = value.dtype in (torch.float32, torch.float64) and all(type(part) is Tensor for part in (value, *parts))
+    alike = all(part.shape[:-1] == value.shape[:-1] and part.dtype == value.dtype for part in parts)
+    paired = all(pair.query.shape == pair.key.shape for pair in pairs)
+    return known and alike and paired and all(part.device.type == "cpu" for part in (value, *parts))
 
 
 @cache
