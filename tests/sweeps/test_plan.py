@@ -8,6 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 from scipy.stats import kstest
 
 from sweeps.conftest import SMALL
@@ -15,7 +16,10 @@ from tokendynamics.numerics._streams import normal_of_systems, uniform_of_system
 from tokendynamics.specification import SpecificationError
 from tokendynamics.specification._build import build
 from tokendynamics.specification._draws import OfSystems
-from tokendynamics.sweeps import Plan, parse_plan
+from tokendynamics.sweeps import Plan, fractions, parse_plan
+from tokendynamics.sweeps._axes import RESERVED
+from tokendynamics.sweeps._layout import layout
+from tokendynamics.sweeps._measures import MEASURES
 
 
 def plan_of(old: str = "", new: str = "") -> Plan:
@@ -125,8 +129,8 @@ def test_random_designs_have_points_within_their_bounds() -> None:
         ('"start.tokens"', '"start.tokns"', r"line 29: start.tokns: unknown key; did you mean 'tokens'"),
         ('"start.tokens"', '"begin.tokens"', r"line 29: begin: unknown key; valid: attention"),
         ("values = [2, 3]", "values = [2, -3]", r"line \d+: start.tokens: expected"),
-        ("values = [2, 3]", "values = [2, 3]\nname = 'draw'", r"expected a name of its own, got 'draw'"),
-        ('"attention.qk.scale"', '"start.tokens"', r"sweep.axis\[1\]: expected a name of its own"),
+        ("values = [2, 3]", "values = [2, 3]\nname = 'draw'", r"expected a name that the store .*, got 'draw'"),
+        ('"attention.qk.scale"', '"start.tokens"', r"sweep.axis\[1\]: expected a name that no other axis has"),
         ("points = 3", "points = 1", r"expected points = 2 or more"),
         ("values = [2, 3]", "values = [2, 3]\nlabels = ['two']", r"expected a label for each of the values"),
         ("low = 0.5", "low = 2.5", r"low < high, got 2.5 and 1.5"),
@@ -161,3 +165,64 @@ def test_a_simulation_needs_the_seeds_that_a_sweep_does_not() -> None:
     simulation = SMALL[: SMALL.index("[sweep]")]
     with pytest.raises(SpecificationError, match=r"line 3: attention.qk: missing key 'seed'"):
         parse(simulation, "a.toml")
+
+
+HOSTILE_NAMES = (
+    "",
+    "a/b",
+    "../../evil",
+    "..",
+    ".",
+    r"a\u0000b",
+    r"\u001b[31m",
+    "a" * 400,
+    "1st",
+    "a b",
+    "a-b",
+    "é",
+    "a.b",
+    r"a\n",
+)
+
+
+@pytest.mark.parametrize("name", [*HOSTILE_NAMES, *sorted(RESERVED), "Status", "OUTCOME"])
+@pytest.mark.parametrize("design", ["grid", "random"])
+def test_a_name_that_the_store_cannot_have_is_refused_with_its_line(name: str, design: str) -> None:
+    spec = SMALL.replace("values = [2, 3]", f'values = [2, 3]\nname = "{name}"')
+    if design == "random":
+        spec = spec.replace("seed = 7", 'design = "random"\npoints = 4\nseed = 7').replace("points = 3\n", "")
+    line = next(number for number, text in enumerate(spec.splitlines(), 1) if text.startswith("name ="))
+    with pytest.raises(
+        SpecificationError, match=rf"small.toml line {line}: sweep.axis\[\d\]: expected a name"
+    ) as raised:
+        parse_plan(spec, "small.toml")
+    assert len(str(raised.value)) < 300
+    assert str(raised.value).isprintable()
+
+
+def test_two_axes_whose_names_differ_in_case_only_are_refused() -> None:
+    with pytest.raises(SpecificationError, match="expected a name that no other axis has, got 'SCALE_2'"):
+        plan_of(
+            "values = [2, 3]",
+            'values = [2, 3]\nname = "scale_2"\n[[sweep.axis]]\nkey = "solver.rtol"\nvalues = [1e-3]\nname = "SCALE_2"',
+        )
+
+
+def test_every_name_of_a_store_is_reserved() -> None:
+    over_time = [name for name in MEASURES if MEASURES[name].of_states]
+    spec = SMALL.replace("seed = 7", f"keep = 'states'\nover_time = {over_time}\nseed = 7")
+    spec = spec.replace('["outcome", "consensus", "log_norm"]', str(list(MEASURES))).replace(
+        "values = [2, 3]", "values = [3]"
+    )
+    plan = parse_plan(spec, "small.toml")
+    variables = layout(plan)
+    used = {*variables, *(dim for variable in variables.values() for dim in variable.dims)}
+    assert used - {axis.name for axis in plan.axes} <= RESERVED
+    counted = fractions(xr.Dataset({"outcome": ("draw", [0])}))
+    assert {*map(str, counted.variables)} <= RESERVED
+
+
+@pytest.mark.parametrize("name", ["_", "beta_1", "Scale2", "statuses"])
+def test_other_names_are_taken(name: str) -> None:
+    plan = plan_of("values = [2, 3]", f'values = [2, 3]\nname = "{name}"')
+    assert name in plan.dims

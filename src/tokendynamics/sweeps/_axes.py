@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from tokendynamics.numerics._errors import shown
 from tokendynamics.specification._section import SpecificationError
 from tokendynamics.specification._toml import KeyPath, nearest_line
+from tokendynamics.sweeps._measures import ALWAYS, COMPLETE, MEASURES
 from tokendynamics.sweeps._tables import AxisTable, SweepTable
 
-_RESERVED = ("draw", "point", "time", "token", "feature")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+"""Of an axis: it names a folder of the store, a dimension and a column of a table."""
+RESERVED = frozenset(
+    {
+        *("draw", "point", "time", "token", "feature", "states", COMPLETE),
+        *ALWAYS,
+        *MEASURES,
+        *(f"{name}_over_time" for name in MEASURES),
+        *("word", "count", "fraction", "low", "high", "total"),  # of `fractions`
+    }
+)
+"""Names of the variables and dimensions of a store and of what is counted from it."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +63,10 @@ def axes_of(table: SweepTable, name: str, lines: dict[KeyPath, int]) -> tuple[Ax
     for number, entry in enumerate(table.axis):
         line = nearest_line(lines, ("sweep", "axis", number, "key"))
         keys = (entry.key,) if isinstance(entry.key, str) else tuple(entry.key)
-        called = entry.name or keys[0].rsplit(".", 1)[-1]
+        called = keys[0].rsplit(".", 1)[-1] if entry.name is None else entry.name
+        named = line if entry.name is None else nearest_line(lines, ("sweep", "axis", number, "name"))
+        _check_name(called, axes, f"{name} line {named}: sweep.axis[{number}]")
         where = f"{name} line {line}: sweep.axis[{number}]"
-        if called in _RESERVED or any(called == axis.name for axis in axes):
-            raise SpecificationError(f"{where}: expected a name of its own, got {called!r}; add name = …")
         taken = next((key for key in keys for axis in axes if key in axis.keys), None)
         if taken is not None:
             raise SpecificationError(f"{where}: expected a key of its own, got {taken!r} for the second time")
@@ -61,6 +75,22 @@ def axes_of(table: SweepTable, name: str, lines: dict[KeyPath, int]) -> tuple[Ax
     if table.design == "random" and table.points is None:
         raise SpecificationError(f"{name} line {lines[('sweep',)]}: sweep: design 'random' needs points, their number")
     return tuple(axes)
+
+
+def _check_name(name: str, axes: list[Axis], where: str) -> None:
+    """Refuse what cannot name a folder, a dimension and a column, and names that the store or another axis uses.
+
+    Some file systems take "Status" and "status" for one name, so that case does not count.
+    """
+    if not _NAME.fullmatch(name):
+        wanted = "a name of up to 64 letters, digits and _ that does not begin with a digit"
+    elif name.lower() in RESERVED:
+        wanted = "a name that the store does not use itself"
+    elif any(name.lower() == axis.name.lower() for axis in axes):
+        wanted = "a name that no other axis has"
+    else:
+        return
+    raise SpecificationError(f"{where}: expected {wanted}, got {shown(name)}; add name = …")
 
 
 def _values(entry: AxisTable, table: SweepTable, number: int, where: str) -> tuple[Any, ...]:

@@ -15,11 +15,8 @@ from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.numerics._resources import in_bytes
 from tokendynamics.specification._build import build, build_times
 from tokendynamics.specification._file import SpecificationFile
-from tokendynamics.sweeps._measures import ALWAYS, MEASURES, MISSING, Measure
+from tokendynamics.sweeps._measures import ALWAYS, COMPLETE, MEASURES, MISSING, Measure
 from tokendynamics.sweeps._plan import POINT, Plan
-
-COMPLETE = "complete"
-"""Of each system whether it was run: its chunk is written after all others of its task and is the task's record."""
 
 _CHECKSUM, _SECTOR, _DESCRIPTION = 4, 4096, 8192
 """Bytes behind each chunk, the least that a file takes, and what an array's description and folders take."""

@@ -19,6 +19,8 @@ from tokendynamics.theorems._contraction import contraction_form
 from tokendynamics.theorems._outcomes import log_norms
 from tokendynamics.theorems.statements._positional_remark_3_5 import largest_real_part
 
+COMPLETE = "complete"
+"""Of each system whether it was run: its chunk is written after all others of its task and is the task's record."""
 MISSING = -1
 """The code of a system that was not run yet."""
 STATUSES = tuple(str(status) for status in Status)

@@ -9,7 +9,8 @@ import xarray as xr
 
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.numerics._signatures import typed_arguments
-from tokendynamics.sweeps._layout import COMPLETE, layout
+from tokendynamics.sweeps._layout import layout
+from tokendynamics.sweeps._measures import COMPLETE
 from tokendynamics.sweeps._plan import Plan, parse_plan
 from tokendynamics.sweeps._store import SPECIFICATION, stored_attributes
 

@@ -22,7 +22,8 @@ from zarr.storage import MemoryStore
 
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.provenance._durable import put_durably
-from tokendynamics.sweeps._layout import COMPLETE, Variable
+from tokendynamics.sweeps._layout import Variable
+from tokendynamics.sweeps._measures import COMPLETE
 from tokendynamics.sweeps._plan import Plan
 from tokendynamics.sweeps._versions import own_versions
 
