@@ -27,7 +27,10 @@ MAPS = {"consensus-map": "consensus_relative", "cos2-map": "centred_cos2", "comm
 
 
 def series_of(*looks: Look, **facts: Any) -> Series:
-    found = Series({"model": "a network", "every": 500, **facts}, [["prompt 1", "one text"], ["prompt 2", "another"]])
+    found = Series(
+        {"model": "a network", "every": 500, **facts},
+        [["prompt 1", "one text"], ["prompt 2", "another"], ["prompt 3", "a third"]],
+    )
     for each in looks:
         found.add(each)
     return found
@@ -63,7 +66,7 @@ def test_a_training_that_collapses_is_said_to(monitor: Monitor, page: str) -> No
     assert said[0].startswith("At step 30 the state after the last layer is consensus: κ' 1.00 (0.9")
     assert "at step 1, on 6 texts." in said[0]
     assert said[-len(monitor.changes) :] == [line[0].upper() + line[1:] + "." for line in monitor.changes]
-    assert "of state in 4 looks from step 1 to step 30" in said[-len(monitor.changes) - 1]
+    assert "changes in 4 looks from step 1 to step 30" in said[-len(monitor.changes) - 1]
     assert "No layer changed" not in page
 
 
@@ -71,21 +74,21 @@ def test_a_training_that_leaves_tokens_apart_is_said_to() -> None:
     page = render_monitor(series_of(*(look(step, SPREAD, SPREAD) for step in (0, 500, 1000))))
     assert answer(page) == "Spread"
     assert findings(page) == [
-        "At step 1,000 the state after the last layer is spread: κ' 0.01, 0.01 at step 0, on 2 texts.",
+        "At step 1,000 the state after the last layer is spread: κ' 0.01 (0.01 to 0.01), 0.01 at step 0, on 3 texts.",
         "It is the same after each of the 2 layers.",
-        "No layer changed its state in 3 looks from step 0 to step 1,000.",
+        "No layer changed beyond the intervals of its measures in 3 looks from step 0 to step 1,000.",
     ]
 
 
 def test_what_differs_between_layers_is_said_the_worst_first() -> None:
     looks = [look(0, SPREAD, SPREAD, SPREAD), look(500, TOGETHER, CONSENSUS, TOGETHER, half=0.05)]
     assert findings(render_monitor(series_of(*looks))) == [
-        "At step 500 the state after the last layer is drawing together: κ' 0.30 (0.25 to 0.35), 0.01 at step 0, on 2 "
+        "At step 500 the state after the last layer is drawing together: κ' 0.30 (0.25 to 0.35), 0.01 at step 0, on 3 "
         "texts.",
         "Consensus after layer 2; drawing together after layers 1, 3.",
-        "There were 2 changes of state in 2 looks from step 0 to step 500:",
-        "Step 500: layers 1, 3 went from spread to drawing together (κ' 0.01 → 0.30).",
+        "There were 2 changes in 2 looks from step 0 to step 500:",
         "Step 500: layer 2 went from spread to consensus (κ' 0.01 → 0.90).",
+        "Step 500: layers 1, 3 went from spread to drawing together (κ' 0.01 → 0.30).",
     ]
 
 
@@ -113,7 +116,7 @@ def test_one_look_says_nothing_of_changes_and_one_layer_nothing_of_others() -> N
     page = render_monitor(series_of(look(0, (0.1, np.nan, np.nan))))
     assert answer(page) == "Undetermined"
     assert findings(page) == [
-        "At step 0 the state after the last layer cannot be told, on 2 texts.",
+        "At step 0 the state after the last layer is undetermined, on 3 texts.",
         "There is one look with numbers, at step 0: nothing can be said of changes.",
     ]
 
@@ -122,7 +125,7 @@ def test_what_changes_again_and_again_is_shown_in_part_and_kept_whole() -> None:
     looks = [look(100 * place, CONSENSUS if place % 2 else SPREAD) for place in range(12)]
     page = render_monitor(series_of(*looks))
     first, more = findings(page), findings(page, '<ol class="findings details">')
-    assert "There were 11 changes of state in 12 looks from step 0 to step 1,100, of which the first 8 follow:" in first
+    assert "There were 11 changes in 12 looks from step 0 to step 1,100, of which the 8 largest follow:" in first
     assert [line.partition(":")[0] for line in more] == ["Step 900", "Step 1,000", "Step 1,100"]
 
 
@@ -149,10 +152,45 @@ def test_classes_begin_at_their_bounds() -> None:
 
 def test_the_strip_shows_the_states_that_sentences_speak_of(monitor: Monitor, page: str) -> None:
     rows = table_of(page, "states-map")
-    assert [row[1:] for row in rows] == monitor.dataset.state_held.values[:, 1:].tolist()
+    assert [row[1:] for row in rows] == monitor.dataset.state.values[:, 1:].tolist()
+    assert rows[-1][-1] == answer(page).lower()
     words = re.findall(r"<text[^>]*>([^<]*)</text>", figure_of(page, "states-map").split("</svg>")[0])
-    begun = sum(len(change.layers) for change in monitor.series.changes) + 3  # those of the first look
+    states = monitor.dataset.state.values[:, 1:]
+    begun = int((states[1:] != states[:-1]).sum()) + 3  # those of the first look
     assert len([word for word in words if word in ("⁘", "›‹", "●")]) == begun
+
+
+def test_the_headline_is_the_state_now_though_its_change_is_within_the_intervals() -> None:
+    """A fresh monitor, and a diagnosis, would call it so; the list of changes keeps what noise cannot have made."""
+    collapsed = (0.1, 0.3, 0.25)
+    page = render_monitor(series_of(look(0, TOGETHER, half=0.1), look(500, collapsed, half=0.1)))
+    assert answer(page) == answer(render_monitor(series_of(look(500, collapsed, half=0.1)))) == "Rank collapse"
+    assert findings(page) == [
+        "At step 500 the state after the last layer is rank collapse: κ' 0.30 (0.20 to 0.40), 0.30 at step 0, on 3 "
+        "texts.",
+        "No layer changed beyond the intervals of its measures in 2 looks from step 0 to step 500.",
+    ]
+    assert [row[1:] for row in table_of(page, "states-map")] == [["drawing together"], ["rank collapse"]]
+
+
+def test_two_texts_make_no_state_and_the_page_says_why() -> None:
+    found = series_of(look(0, SPREAD, half=np.nan), look(500, CONSENSUS, half=np.nan))
+    del found.texts[2]
+    page = render_monitor(found)
+    assert answer(page) == "Undetermined"
+    assert findings(page) == [
+        "At step 500 the state after the last layer is undetermined because a state needs three different texts: κ' "
+        "0.90, 0.01 at step 0, on 2 texts.",
+        "Changes in 2 looks from step 0 to step 500 are not tested: this needs three different texts.",
+    ]
+
+
+def test_the_largest_changes_are_shown_first_and_in_their_order() -> None:
+    small, large = [(0.1, 0.1, 0.0), (0.1, 0.01, 0.0)] * 6, [(0.99, 0.01, 0.0)]
+    page = render_monitor(series_of(*(look(100 * place, each) for place, each in enumerate([*small, *large]))))
+    first = findings(page)
+    assert first[-1] == "Step 1,200: layer 1 went from spread to anisotropic (common share 0.10 → 0.99)."
+    assert len([line for line in first if line.startswith("Step ")]) == 8
 
 
 def test_a_state_that_goes_on_after_looks_without_numbers_does_not_begin_again() -> None:

@@ -44,6 +44,14 @@ def llama(**choices: Any) -> nn.Module:
     return LlamaForCausalLM(LlamaConfig(**{**_SIZES, **sizes, **further, **choices}))
 
 
+def t5() -> Any:
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    sizes = {"vocab_size": WORDS, "d_model": 16, "d_kv": 4, "d_ff": 32, "num_layers": 2, "num_heads": 4}
+    torch.manual_seed(0)
+    return T5ForConditionalGeneration(T5Config(**sizes, decoder_start_token_id=0))
+
+
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "a regime": lambda: language_model(regime="divergence"),
     "GPT-2": gpt2,
@@ -132,8 +140,11 @@ DECIDING = ("share_common", "consensus_relative", "line_excess")
 _FURTHER: dict[str, int] = {"bound": 2, "component": 3}
 
 
-def look(step: int, *layers: tuple[float, float, float], half: float = np.nan) -> Look:
-    """A look with common share, κ' and line excess of each layer, every interval `half` to both sides; else noughts."""
+def look(step: int, *layers: tuple[float, float, float], half: float = 0.0) -> Look:
+    """A look with common share, κ' and line excess of each layer, every interval `half` to both sides; else zeros.
+
+    With NaN as `half` there are no intervals, as with two texts.
+    """
     numbers = np.array([(0.0, 0.0, 0.0), *layers]).T
     values = {name: np.zeros((len(layers) + 1, *(_FURTHER[dim] for dim in dims[1:]))) for name, dims in DIMS.items()}
     for name, line in zip(DECIDING, numbers, strict=True):

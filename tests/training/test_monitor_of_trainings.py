@@ -3,8 +3,10 @@ leaves them apart; and each is called what it is."""
 
 from __future__ import annotations
 
+import inspect
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -12,8 +14,9 @@ from torch import nn
 from tokendynamics.diagnosis import judge, trace
 from tokendynamics.modules.language_model import LanguageModel
 from tokendynamics.pretrained import load
+from tokendynamics.report.training._monitor_words import answer
 from tokendynamics.training import Monitor
-from training.monitored import drive_together, language_model, of_one_topic_each, own_loop, texts
+from training.monitored import drive_together, language_model, of_one_topic_each, own_loop, t5, texts
 
 
 def _lines(caplog: pytest.LogCaptureFixture) -> tuple[str, ...]:
@@ -64,6 +67,56 @@ def test_a_training_that_leaves_tokens_apart_has_no_line(caplog: pytest.LogCaptu
     assert set(monitor.dataset.state.values[:, 1:].flat) == {"spread"}
     assert monitor.changes == _lines(caplog) == ()
     assert _verdict(model, texts(5)) == ["spread"] * 3
+
+
+def test_the_headline_is_what_a_diagnosis_says_of_the_network_at_every_look() -> None:
+    """While the tokens draw together, so that the state changes on the way and some changes are within intervals."""
+    model, monitor, given = language_model(dropout=0.0, norms="none"), Monitor(of_one_topic_each(), every=2), []
+
+    def compare(trained: LanguageModel) -> None:
+        monitor.step(trained)
+        if monitor.series.looks[-1].step == monitor._calls:
+            state = _verdict(trained, of_one_topic_each())[-1]
+            given.append(state)
+            assert answer(monitor.series).lower() == state
+
+    drive_together(model, 14, compare)
+    assert given[0] in ("spread", "drawing together")
+    assert given[-1] == "consensus"
+
+
+def test_a_network_of_two_halves_is_measured_by_the_half_that_is_named() -> None:
+    model = t5()
+    unnamed, named = Monitor(texts()), Monitor(texts(), half="encoder")
+    alone = Monitor(texts())
+    for monitor, network in ((unnamed, model), (named, model), (alone, model.encoder)):
+        monitor.measure(network, 1)
+    message = "not measured: half: expected 'encoder' or 'decoder', got None for T5ForConditionalGeneration"
+    assert unnamed.status.startswith(message)
+    assert "half" in inspect.signature(Monitor).parameters  # what the message tells to pass is an argument
+    assert named.status == alone.status == "measured"
+    assert named.dataset.sizes["layer"] == 3
+    assert named.dataset.share_common.values.tolist() == alone.dataset.share_common.values.tolist()
+    wrong = Monitor(texts(), half="encoder")
+    wrong.measure(language_model(), 1)
+    assert wrong.status.startswith("not measured: half: expected None, got 'encoder'")
+
+
+@pytest.mark.parametrize("network", [nn.Linear(2, 2), nn.Transformer(8, 2, 1, 1, 8)])
+def test_an_error_names_arguments_that_a_monitor_has(network: nn.Module) -> None:
+    monitor = Monitor(texts())
+    monitor.measure(network, 1)
+    argument = monitor.status.removeprefix("not measured: ").partition(":")[0]
+    arguments = {*inspect.signature(Monitor).parameters, *inspect.signature(Monitor.measure).parameters}
+    assert argument in arguments
+
+
+def test_two_texts_have_one_line_that_states_need_three(caplog: pytest.LogCaptureFixture) -> None:
+    monitor = Monitor(texts(2), every=2)
+    own_loop(language_model(), 5, monitor.step)
+    assert _lines(caplog) == ("step 1: states and their changes need three different texts: only numbers follow",)
+    assert set(monitor.dataset.state.values[:, 1:].flat) == {"undetermined"}
+    assert np.isfinite(monitor.dataset.consensus_relative.values).all()
 
 
 def test_the_cost_is_what_later_looks_took_of_the_time_since_the_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,7 +85,7 @@ def numbers_map(ident: str, question: str, label: str, values: xr.DataArray, sca
 
 
 def states_map(ident: str, question: str, states: xr.DataArray) -> Figure:
-    """Draw the states that layers are held to be in, with a sign where one begins.
+    """Draw the state of every layer at every look, with a sign where one begins.
 
     Args:
         ident: For links.
@@ -100,8 +100,8 @@ def states_map(ident: str, question: str, states: xr.DataArray) -> Figure:
         ident=ident,
         question=question,
         svg=_drawing(ident, question, grid, _colour, keys, _ends(grid), signs=_signs(grid)),
-        caption="The state after each layer, a column for each look; a sign stands where a state begins. A layer keeps "
-        "its state for as long as anything within the intervals of its measures makes it.",
+        caption="The state after each layer by the measures of that look alone, a column for each look; a sign stands "
+        "where a state begins. A change is in the list of changes only if the intervals exclude the former state.",
         table=Table("State at each step, after each layer", _heads(grid), tuple(rows)),
     )
 

@@ -18,9 +18,9 @@ from tokendynamics.report.kit._page import piece, render, write_page
 from tokendynamics.report.kit._text import count, plural, written
 from tokendynamics.report.training._lines import Line, thinned
 from tokendynamics.report.training._monitor_maps import MISSING, Scale, drawn, numbers_map, states_map
-from tokendynamics.report.training._monitor_words import MOST_CHANGES, answer, findings, lines
+from tokendynamics.report.training._monitor_words import answer, findings, lines
 from tokendynamics.report.training._over_steps import over_steps
-from tokendynamics.training.monitor._changes import ROOM
+from tokendynamics.training.monitor._changes import LARGE, ROOM
 from tokendynamics.training.monitor._looks import MEASURED
 from tokendynamics.training.monitor._series import Series
 
@@ -33,7 +33,7 @@ def render_monitor(series: Series) -> str:
     Args:
         series: What a monitor measured; nothing is measured here.
     """
-    model, more = str(series.facts.get("model", "a network")), lines(series)[MOST_CHANGES:]
+    model, more = str(series.facts.get("model", "a network")), lines(series)[1]
     entries = [(name, written(series.facts[fact])) for fact, name in _MEASURED.items() if fact in series.facts]
     return render(
         "training.html.jinja",
@@ -105,10 +105,10 @@ def _sections(table: xr.Dataset) -> list[Section]:
     maps = drawn(table)
     shown, of = maps.sizes["step"], table.sizes["step"]
     notes = () if shown == of else (f"Of {count(of)} looks {count(shown)} have a column; the dataset has all.",)
-    held = maps.state_held.where(maps.status == MEASURED, MISSING).isel(layer=slice(1, None))
+    states = maps.state.where(maps.status == MEASURED, MISSING).isel(layer=slice(1, None))
     return [
         Section(
-            "states", "Which state is each layer in?", figures=(states_map("states-map", _STATE, held),), notes=notes
+            "states", "Which state is each layer in?", figures=(states_map("states-map", _STATE, states),), notes=notes
         ),
         Section("together", _TOGETHER, figures=(_end(table),), variants=_maps(maps), notes=notes),
         Section("updates", "How large is each update?", figures=(_updates(table),)),
@@ -215,8 +215,14 @@ _CONVENTIONS = (
     ),
     Convention(
         "State",
-        "is that of a diagnosis, by the same thresholds; a layer counts as having changed where nothing within the "
-        f"intervals over texts, nor within {ROOM:g} of what was measured, makes its former state",
+        "is that of a diagnosis, by the same thresholds, from the measures of one look alone",
+        "the state at the last look could be one that the measures no longer make",
+    ),
+    Convention(
+        "Changes",
+        f"are listed where nothing within the intervals over texts, nor within {ROOM:g} of the measured value, makes "
+        f"the former state, or where a measure moved by {LARGE:g} or more and the intervals do not overlap; the first "
+        "number is from the last look at which the measures made the former state",
         "layers near a threshold would change back and forth with every look",
     ),
     Convention(

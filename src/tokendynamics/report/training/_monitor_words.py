@@ -10,15 +10,16 @@ import numpy as np
 from tokendynamics.diagnosis._finding import between, plain, ranges, several
 from tokendynamics.diagnosis._layer_states import _SEVERITY
 from tokendynamics.report.kit._text import count, plural, sentence
+from tokendynamics.training.monitor._changes import has_intervals
 from tokendynamics.training.monitor._looks import MEASURED, Look
 from tokendynamics.training.monitor._series import Series
 
 MOST_CHANGES = 8
-"""Changes that stand before the figures; all others follow on demand."""
+"""Changes that stand before the figures, the largest ones; all others follow on demand."""
 
 
 def answer(series: Series) -> str:
-    """Return the state after the last layer at the last look, or why there is none.
+    """Return the state after the last layer by the measures of the last look alone, or why there is none.
 
     Args:
         series: What was measured.
@@ -29,23 +30,30 @@ def answer(series: Series) -> str:
 
 
 def findings(series: Series) -> list[str]:
-    """Return sentences on how it ended, on what changed, and on looks without numbers.
+    """Return sentences on the state at the last look, on what changed, and on looks without numbers.
 
     Args:
         series: What was measured.
     """
     numbered = _numbered(series)
-    said = [_ended(series, numbered), *_where(series, numbered), _changed(series, numbered)] if numbered else []
-    return [*said, *lines(series)[:MOST_CHANGES], *_without_numbers(series.looks)]
+    ended = [_ended(series, numbered), *_where(series, numbered), _changed(series, numbered)] if numbered else []
+    return [*ended, *lines(series)[0], *_without_numbers(series.looks)]
 
 
-def lines(series: Series) -> list[str]:
-    """Return the lines that the log has on layers that changed their state, as sentences.
+def lines(series: Series) -> tuple[list[str], list[str]]:
+    """Return the lines that the log has on changes of layers, as sentences: the largest ones, and the others.
 
     Args:
         series: What was measured.
+
+    Returns:
+        Both in the order of their steps; of one step the largest change first.
     """
-    return [f"Step {count(change.step)}:{change.text.partition(':')[2]}." for change in series.changes]
+    order = sorted(range(len(series.changes)), key=lambda place: -series.changes[place].moved)
+    largest = set(order[:MOST_CHANGES])
+    texts = [f"Step {count(change.step)}:{change.text.partition(':')[2]}." for change in series.changes]
+    first, others = ([text for place, text in enumerate(texts) if (place in largest) == kept] for kept in (True, False))
+    return first, others
 
 
 def _numbered(series: Series) -> list[int]:
@@ -58,11 +66,16 @@ def _ended(series: Series, numbered: Sequence[int]) -> str:
     known = f"κ' {plain(value)}{between(last.values['consensus_relative_interval'][-1])}" if np.isfinite(value) else ""
     then = f"{plain(float(first.values['consensus_relative'][-1]))} at step {count(first.step)}"
     numbers = ", ".join(each for each in (known, then if known and first is not last else "") if each)
-    verb = "cannot be told" if state == "undetermined" else f"is {state}"
+    texts = several(len(series.texts), "text")
+    if not has_intervals(last.values):
+        return (
+            f"At step {count(last.step)} the state after the last layer is undetermined because a state needs three "
+            f"different texts" + (f": {numbers}" if numbers else "") + f", on {texts}."
+        )
     return (
-        f"At step {count(last.step)} the state after the last layer {verb}"
+        f"At step {count(last.step)} the state after the last layer is {state}"
         + (f": {numbers}" if numbers else "")
-        + f", on {several(len(series.texts), 'text')}."
+        + f", on {texts}."
     )
 
 
@@ -82,11 +95,13 @@ def _changed(series: Series, numbered: Sequence[int]) -> str:
     if len(numbered) == 1:
         return f"There is one look with numbers, at step {first}: nothing can be said of changes."
     over = f"in {plural(len(numbered), 'look')} from step {first} to step {last}"
+    if not has_intervals(series.looks[numbered[-1]].values):
+        return f"Changes {over} are not tested: this needs three different texts."
     if not series.changes:
-        return f"No layer changed its state {over}."
+        return f"No layer changed beyond the intervals of its measures {over}."
     many = len(series.changes)
-    more = f", of which the first {MOST_CHANGES} follow" if many > MOST_CHANGES else ""
-    return f"There {'was one change' if many == 1 else f'were {many} changes'} of state {over}{more}:"
+    more = f", of which the {MOST_CHANGES} largest follow" if many > MOST_CHANGES else ""
+    return f"There {'was one change' if many == 1 else f'were {many} changes'} {over}{more}:"
 
 
 def _without_numbers(looks: Sequence[Look]) -> list[str]:

@@ -28,8 +28,8 @@ _OF_TEXTS = {"update_ratio": "; median over texts", "attention_sink_mass": "; me
 _WORDS = DESCRIPTIONS | {
     "attention_sink_uniform": "what the token of attention_sink_mass would receive if each attended alike to all that "
     "it sees; mean over texts",
-    "state": "what a verdict calls the layer, of this step alone",
-    "state_held": "what the layer is held to be: it changes where nothing within the intervals makes the former state",
+    "state": "the state after the layer, from the measures of this step alone",
+    "state_held": "the state that changes are counted from: it stays while anything within the intervals makes it",
     "status": f"'{MEASURED}', or why there are no numbers",
 }
 
@@ -41,7 +41,7 @@ def dataset_of(
 
     Args:
         looks: In the order of their steps.
-        held: The state that each layer 1 … L is held to be in, at each look; none where there are no numbers.
+        held: The state that changes of each layer 1 … L are counted from, at each look; none without numbers.
         texts: The name of each, and what it is.
         facts: The attributes.
     """

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tokendynamics.numerics._errors import ArgumentTypeError, expected, shown
-from tokendynamics.training.monitor._changes import Values
+from tokendynamics.training.monitor._looks import Values
 
 Write: TypeAlias = Callable[[str, float, int], object]
 """Takes name, value and step."""

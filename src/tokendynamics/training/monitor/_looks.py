@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
+
+Values: TypeAlias = Mapping[str, np.ndarray]
+"""The measures of one look, by name, over layers 0 … L."""
 
 MEASURED = "measured"
 """The status of a look that found everything."""
@@ -24,7 +28,7 @@ class Look:
 
     step: int
     status: str
-    values: Mapping[str, np.ndarray] = field(default_factory=dict)
+    values: Values = field(default_factory=dict)
 
     def packed(self) -> str:
         """Return the look as one text, from which `unpacked` makes the same to the last bit.

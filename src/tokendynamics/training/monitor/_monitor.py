@@ -19,8 +19,10 @@ from tokendynamics.diagnosis._trace import named_prompts
 from tokendynamics.numerics._arguments import as_count
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, CheckpointError, expected, shown
 from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.pretrained._network import half_of
 from tokendynamics.pretrained._other_libraries import in_short
 from tokendynamics.provenance._manifest import plain
+from tokendynamics.training.monitor._changes import has_intervals
 from tokendynamics.training.monitor._loggers import as_write, loggers, scalars
 from tokendynamics.training.monitor._looks import MEASURED, Look
 from tokendynamics.training.monitor._network import base_of, measures_here, unwrapped, why_not_alone
@@ -37,7 +39,8 @@ class Monitor(TrainerCallback):
 
     In a Trainer of Hugging Face it is a callback, and its numbers go to the loggers that the Trainer has; in a loop of
     one's own `step` is called after each step of the optimiser, and `writer` takes the numbers. A layer that changes
-    its state (`mathematics` 10) is a line in the log ``tokendynamics``. What was measured stands in every checkpoint of
+    its state (`mathematics` 10) beyond its intervals, or one of whose measures moves by 0.4 or more, is a line in the
+    log ``tokendynamics``. What was measured stands in every checkpoint of
     a Trainer, and a run that is resumed goes on with it.
 
     The training is not changed: random numbers, modes, gradients and weights are as they would have been. Nor is it
@@ -46,13 +49,14 @@ class Monitor(TrainerCallback):
     are not measured.
 
     Args:
-        texts: At least two different ones, as `tokendynamics.trace` takes them: texts, or token ids. κ hangs on them,
-            and intervals need three.
+        texts: At least two different ones, as `tokendynamics.trace` takes them: texts, or token ids. κ depends on
+            them; intervals, states and changes need three.
         every: Steps from one look to the next. The first look is at the first step; in a Trainer before it, and a last
             one at the end.
         tokenizer: Turns texts into token ids; None for that of the Trainer.
         writer: Takes the numbers, beside the loggers of a Trainer: a SummaryWriter, or a function of name, value, step.
         inputs: For a network that is none of transformers'; see `tokendynamics.load`.
+        half: Which half of a network of two is measured, "encoder" or "decoder", "text" or "vision".
 
     Raises:
         ArgumentTypeError, ArgumentValueError: Fewer than two texts, or an argument of another kind.
@@ -68,13 +72,21 @@ class Monitor(TrainerCallback):
 
     @typed_arguments
     def __init__(
-        self, texts: Any, every: int = 500, *, tokenizer: Any = None, writer: Any = None, inputs: Any = None
+        self,
+        texts: Any,
+        every: int = 500,
+        *,
+        tokenizer: Any = None,
+        writer: Any = None,
+        inputs: Any = None,
+        half: str | None = None,
     ) -> None:
         for argument, given, what in (("tokenizer", tokenizer, "tokenizer"), ("inputs", inputs, "function")):
             if given is not None and not callable(given):
                 raise ArgumentTypeError(expected(argument, f"a {what} or None", shown(given)))
         self._texts, self.every = _several(texts), as_count(every, "every")
         self._tokenizer, self._write, self._inputs = tokenizer, as_write(writer), inputs
+        self._half = half
         self.series, self._calls = Series(), 0
         self._probe: Probe | None = None
         self._unreadable: nn.Module | None = None
@@ -224,7 +236,7 @@ class Monitor(TrainerCallback):
             probe = self._probe_of(model, tokenizer)
         except Exception as error:  # whatever a model of anybody's raises, its training goes on
             self._unreadable = model
-            self._take(Look(step, f"not measured: {in_short(error)}"))
+            self._take(Look(step, f"not measured: {_of_arguments_here(in_short(error))}"))
             return
         started = perf_counter()
         try:
@@ -238,7 +250,7 @@ class Monitor(TrainerCallback):
 
     def _probe_of(self, model: nn.Module, tokenizer: Any) -> Probe:
         whole = unwrapped(model)
-        network = base_of(whole)
+        network = base_of(whole) if self._half is None else half_of(whole, self._half, type(whole).__name__)[1]
         if self._probe is not None and self._probe.network is network:
             return self._probe
         name = type(whole).__name__
@@ -255,7 +267,9 @@ class Monitor(TrainerCallback):
 
     def _take(self, look: Look) -> None:
         """Take a look in, with its lines for the log."""
-        former = self.series.status
+        former, first = self.series.status, not any(each.values for each in self.series.looks)
+        if first and look.values and not has_intervals(look.values):
+            _LOG.warning("step %d: states and their changes need three different texts: only numbers follow", look.step)
         for change in self.series.add(look):
             _LOG.warning("%s", change.text)
         if look.status not in (MEASURED, former):
@@ -282,6 +296,15 @@ class Monitor(TrainerCallback):
             if what not in self._failed:
                 self._failed.add(what)
                 _LOG.warning("%s failed: %s; training goes on", what, in_short(error))
+
+
+def _of_arguments_here(message: str) -> str:
+    """Return an error of `tokendynamics.load` with the names that a monitor's own arguments have."""
+    name, colon, rest = message.partition(": ")
+    return f"{_ARGUMENTS.get(name, name)}{colon}{rest}"
+
+
+_ARGUMENTS = {"spec": "model", "ids": "texts"}
 
 
 def _several(texts: Any) -> dict[str, Any]:

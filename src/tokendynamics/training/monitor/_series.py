@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import xarray as xr
 
@@ -18,7 +19,7 @@ from tokendynamics.numerics._errors import ArgumentValueError, expected, shown
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.provenance._manifest import manifest, write_json
 from tokendynamics.provenance._whole import check_free, whole_folder
-from tokendynamics.training.monitor._changes import Change, changes_between, settled, states_in
+from tokendynamics.training.monitor._changes import MEASURES, Change, changes_at, settled, states_in
 from tokendynamics.training.monitor._dataset import STORED, dataset_of, looks_of
 from tokendynamics.training.monitor._looks import Look
 
@@ -36,17 +37,21 @@ class Series:
         facts: What the numbers hang on, by name: the attributes of the dataset.
         texts: The name of each text, and what it is.
         looks: All so far.
-        states: The state that each layer 1 … L is held to be in, at each look; none where there are no numbers.
-        changes: What layers did from one look to the next.
+        states: The state after each layer 1 … L by the measures of each look alone; none where there are no numbers.
+        held: The states that changes are counted from: a state stays while anything within the intervals makes it.
+        changes: What layers did, in the order of the steps; of one step the largest change of a measure first.
         packed: Each look as a text.
+        anchors: By measure, for each layer 1 … L the place of the look from which large changes count.
     """
 
     facts: dict[str, Any] = field(default_factory=dict)
     texts: list[list[str]] = field(default_factory=list)
     looks: list[Look] = field(default_factory=list)
     states: list[list[State]] = field(default_factory=list)
+    held: list[list[State]] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
     packed: list[str] = field(default_factory=list)
+    anchors: dict[str, np.ndarray] = field(default_factory=dict)
 
     def add(self, look: Look) -> list[Change]:
         """Add a look; return what layers have done since the last one that has numbers.
@@ -54,17 +59,24 @@ class Series:
         Args:
             look: Of a later step than all others.
         """
-        place = next((n for n in reversed(range(len(self.looks))) if self.looks[n].values), None)
-        now, found = states_in(look.values) if look.values else [], []
-        if look.values and place is not None:
-            before, former = self.looks[place].values, self.states[place]
-            now = settled(former, look.values)
-            found = list(changes_between(look.step, former, before, now, look.values))
+        former = next((states for states in reversed(self.held) if states), None)
+        states = states_in(look.values) if look.values else []
         self.looks.append(look)
         self.packed.append(look.packed())
-        self.states.append(now)
-        self.changes += found
-        return found
+        self.states.append(states)
+        self.held.append(states if former is None or not states else settled(former, look.values))
+        if not states:
+            return []
+        place = len(self.looks) - 1
+        if former is None:
+            self.anchors = {name: np.full(len(states), place) for name in MEASURES}
+            return []
+        changes = changes_at(self.looks, self.states, self.held, self.anchors)
+        for change in changes:
+            if change.measure:
+                self.anchors[change.measure][[layer - 1 for layer in change.layers]] = place
+        self.changes += changes
+        return changes
 
     @property
     def status(self) -> str:
@@ -74,7 +86,7 @@ class Series:
     @property
     def dataset(self) -> xr.Dataset:
         """Everything over ``step``, ``layer`` (0 … L) and further axes, by the names of `tokendynamics.trace`."""
-        return dataset_of(self.looks, self.states, self.texts, self.facts)
+        return dataset_of(self.looks, self.held, self.texts, self.facts)
 
     def plain(self) -> dict[str, Any]:
         """Return plain values, of which `of_plain` makes the same again; what is measured later comes into them."""
