@@ -164,12 +164,14 @@ CASES: dict[str, tuple[list[list[float]], str]] = {
     "no directions": ([[NAN, NAN]], "full: tokens have no directions before the first pass"),
     "one of three lost": (
         [_halving(60), _halving(60), [*_halving(50), *[NAN] * 10]],
-        "at pass 40 (after pass 50 in 3 of 3 prompts); a half-life of 4 passes (4 to 4). States are not finite any "
+        "full: The median of E falls from 1 to below 0.001 at pass 40, and E itself is below it in all 3 prompts after "
+        "pass 50, the last; a half-life of 4 passes (4 to 4). States are not finite any "
         "more in 1 of 3 prompts, first after pass 51; medians end there.",
     ),
     "the middle one of three": (
         [_halving(60), _halving(60, 8.0), _halving(60, 2.0)],
-        "full: E falls from 1 to below 0.001 at pass 40 (after pass 60 in 2 of 3 prompts);",
+        "full: The median of E falls from 1 to below 0.001 at pass 40, and E itself is below it in 2 of 3 prompts "
+        "after pass 60, the last;",
     ),
 }  # fmt: skip
 
@@ -178,6 +180,19 @@ CASES: dict[str, tuple[list[list[float]], str]] = {
 def test_each_sentence_follows_its_numbers(case: str) -> None:
     curves, words = CASES[case]
     assert words in _given(*curves)
+
+
+def test_a_share_outside_0_to_1_is_no_sentence() -> None:
+    def said(*common: float) -> str:
+        run = td.passes(td.load(_with_head("gpt2")), _texts(2), 1)
+        run["share_common"] = ("pass", list(common))
+        run["consensus_within"] = ("pass", [0.1, 0.2])
+        return sentences_of(_side_by_side({"full": run}), {}, "it was not asked for")[1]
+
+    assert "what all prompts share of a direction from 0.10 to 1.00." in said(0.1, 1.0)
+    for common in ((-0.09, 0.5), (0.1, 1.09)):
+        assert "κ goes from 0.10 to 0.20." in said(*common)
+        assert "share of a direction" not in said(*common)
 
 
 def test_rounding_is_no_collapse() -> None:
@@ -200,7 +215,7 @@ def test_identity_does_not_collapse_and_averaging_does() -> None:
     assert "full: E does not fall" in found.text
     assert "half-life" not in found.text
     other = td.deeper(td.load(mixing), _texts(), 20, variants=("full",))
-    assert "full: E falls from 0.77 to below 0.001" in other.text
+    assert "full: The median of E falls from 0.77 to below 0.001" in other.text
 
 
 def _tokenizer() -> Any:

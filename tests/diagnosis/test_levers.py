@@ -13,11 +13,23 @@ import torch
 from torch import Tensor, nn
 
 import tokendynamics as td
+from diagnosis.built_networks import BUILT
 from pretrained.families import network_of
 from tokendynamics.diagnosis import _levers, _sensitivities
 from tokendynamics.diagnosis._lever_trials import Estimate, Trial, Trials, jackknife_t
-from tokendynamics.diagnosis._levers import CHEAP, LITTLE, MUCH, SHARE
+from tokendynamics.diagnosis._lever_words import (
+    CHEAP,
+    LITTLE,
+    Halves,
+    LeverWords,
+    contributing_layers,
+    in_view_of,
+    qualified,
+)
+from tokendynamics.diagnosis._levers import MUCH, SHARE
+from tokendynamics.diagnosis._result import levers_in_words
 from tokendynamics.diagnosis._sensitivities import Sensitivities, reading_layer, sensitivities
+from tokendynamics.diagnosis._verdict import Verdict, Worst
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
 from tokendynamics.observables import shares
 from tokendynamics.pretrained import Checkpoint, load
@@ -203,7 +215,8 @@ def _prompts(count: int = 12) -> list[dict[str, Tensor]]:
 
 def test_a_collapse_that_one_layer_makes_is_traced_to_it() -> None:
     found = td.levers(_averaging([0.02, 0.02, 0.02, 2.5, 0.02]), _prompts())
-    assert found.answer == "one part does it"
+    assert found.answer == "one part does it, at an unknown cost"
+    assert "One part does it" not in found.text
     assert found.where == 5
     assert 0.2 < found.kappa < 0.6
     assert found.text == str(found)
@@ -224,6 +237,64 @@ def test_a_collapse_that_all_layers_make_has_no_single_lever() -> None:
     assert "no single part helps" in found.text
     assert "one part does it" not in found.text.lower()
     assert float(-found.table.kappa_change.min()) < SHARE * found.kappa
+
+
+def test_a_collapse_that_some_layers_make_is_not_said_of_all() -> None:
+    found = td.levers(_averaging([1e-3, 1.5, 1e-3, 1e-3, 1.5, 1e-3, 1.5, 1e-3]), _prompts())
+    assert found.answer == "some layers do it and no single part helps"
+    assert "3 of 8 layers do it (layers 2, 5, 7) and no single part helps" in found.text
+    assert "All layers" not in found.text
+
+
+@pytest.mark.parametrize(
+    ("consensus", "where", "layers"),
+    [
+        ([0.0, 0.3, 0.6, 0.8, 0.9], 4, (1, 2, 3, 4)),
+        ([0.0, 0.3, 0.6, 0.8, 0.9], 2, (1, 2)),
+        ([0.1, 0.1, 0.9, 0.9001, 0.89], 4, (2,)),
+        ([0.0, 0.9, 0.99, 0.999, 1.0], 4, (1, 2, 3, 4)),
+        ([0.3, 0.2, 0.1], 2, ()),
+    ],
+)
+def test_layers_that_do_it_are_counted(consensus: list[float], where: int, layers: tuple[int, ...]) -> None:
+    assert contributing_layers(np.array(consensus), where) == layers
+
+
+def test_an_answer_is_qualified_by_what_is_not_known() -> None:
+    free, costly = _trial(-0.3, float("nan")), _trial(-0.3, 0.0)
+    assert qualified("one part does it", free, (1, 2), 2) == "one part does it, at an unknown cost"
+    assert qualified("one part does it", costly, (1, 2), 2) == "one part does it"
+    assert qualified(ALL_LAYERS, costly, (1, 2), 2) == ALL_LAYERS
+    assert qualified(ALL_LAYERS, costly, (2,), 2) == "some layers do it and no single part helps"
+    assert qualified("nothing needs doing", None, (2,), 2) == "nothing needs doing"
+
+
+def test_more_than_all_of_kappa_is_no_share_of_it() -> None:
+    whole = _sentences(0.4, 0.4, _trial(-0.45, 0.01))
+    assert "falls from 0.40 to −0.05: −0.450" in whole
+    assert "%" not in whole.split(", at a cost")[0]
+
+
+@pytest.mark.parametrize(("name", "needed"), [("line, width 16", True), ("nothing, width 16, short prompts", False)])
+def test_nothing_is_said_to_need_nothing_beside_a_collapse_that_kappa_does_not_see(name: str, needed: bool) -> None:
+    built = next(each for each in BUILT if each.name == name)
+    found = td.diagnose(built.checkpoint(), built.prompts())
+    assert (found.verdict.state == "rank collapse") == needed
+    assert found.levers is not None
+    assert (found.levers.answer == "not tried for this state") == needed
+    words = levers_in_words(found)
+    assert ("Nothing needs doing" in words) != needed
+    assert words.startswith("No lever was tried for the rank collapse after layer 10: κ does not measure a ") == needed
+
+
+def test_a_collapse_on_the_way_counts_too() -> None:
+    found = td.levers(_averaging([0.01] * 5), _prompts())
+    states: tuple[Any, ...] = ("spread", "consensus", "consensus", "spread", "spread")
+    undone = Verdict("spread", Worst("consensus", 2, (2, 3)), states, (), ())
+    text = in_view_of(found, undone).text
+    assert text.startswith("No lever was tried for the consensus after layers 2–3: κ was read after layer 5. κ after")
+    healthy = Verdict("spread", Worst("spread", 2, (2,)), ("spread",) * 5, (), ())
+    assert in_view_of(found, healthy) is found
 
 
 def test_nothing_needs_doing_where_tokens_stay_apart() -> None:
@@ -315,11 +386,20 @@ def test_each_answer_has_its_opposite() -> None:
     assert _says(0.8, MUCH) == ALL_LAYERS
 
 
-def _sentences(kappa: float, relative: float, *tried: Trial, where: int = 6, normed: bool = True) -> str:
+def _sentences(
+    kappa: float,
+    relative: float,
+    *tried: Trial,
+    where: int = 6,
+    normed: bool = True,
+    layers: tuple[int, ...] | None = None,
+) -> str:
     estimates = Estimate(kappa, kappa - 0.1, kappa + 0.1), Estimate(relative, relative - 0.1, relative + 0.1)
     answer, best = _levers._answer(*estimates, tried)
-    halves = _levers._Halves(["e", "f"], ["a", "b", "c", "d"], "text")
-    return _levers._Words(where, *estimates, tried, halves, normed).of(answer, best)
+    halves = Halves(["e", "f"], ["a", "b", "c", "d"], "text")
+    making = tuple(range(1, where + 1)) if layers is None else layers
+    answer = qualified(answer, best, making, where)
+    return LeverWords(where, *estimates, tried, halves, normed, making).of(answer, best)
 
 
 def test_each_sentence_says_what_was_measured() -> None:
@@ -338,9 +418,15 @@ def test_each_sentence_says_what_was_measured() -> None:
     assert bare.startswith("No single part helps: κ after layer 1 is 0.90")
     assert "(residual or initial). Measured" in bare
     healthy = _sentences(0.3, 0.3, _trial(-0.2, 0.5), _trial(-0.05, 0.01))
-    assert "turned down at no more than 0.02 nats, the attention of layer 1 at α = 0.5, changes it by −0.050" in healthy
+    assert "turned down at an estimated cost of at most 0.02 nats, the attention of layer 1" in healthy
+    assert " at α = 0.5, changes it by −0.050" in healthy
     assert "A trainer" not in healthy
     assert "costs more than 0.02 nats" in _sentences(0.3, 0.3, _trial(-0.2, 0.5))
+    unsure = _sentences(0.3, 0.3, _trial(-0.2, 0.05), _trial(-0.2, 0.03))  # an interval of the cost that holds 0
+    assert "costs more than" not in unsure
+    assert "none of the 1 parts" not in unsure
+    assert "the one part tried is not shown to cost 0.02 nats of loss or less" in unsure
+    assert "the smallest estimate is +0.030 (−0.070 … +0.130), for the attention of layer 1" in unsure
     assert "to first order no part lowers it" in _sentences(0.3, 0.3)
     assert "share little" in _sentences(0.01, 0.01, _trial(-0.2, 0.5))
     assert "a cost that is not known" in _sentences(0.3, 0.3, _trial(-0.01, float("nan")))

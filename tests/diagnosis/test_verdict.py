@@ -11,15 +11,8 @@ from torch import nn
 
 from diagnosis.function_preserving import network_of
 from tokendynamics.diagnosis import audit, diagnose, judge, trace
-from tokendynamics.diagnosis._details import (
-    ATTENTION_SINK,
-    NEIGHBOURS,
-    TIMES_UNIFORM,
-    UPDATE_JUMP,
-    attention_sinks,
-    detailed_findings,
-    jumps,
-)
+from tokendynamics.diagnosis._attention_sinks import ATTENTION_SINK, TIMES_UNIFORM, attention_sinks
+from tokendynamics.diagnosis._details import LEAST_UPDATE, NEIGHBOURS, UPDATE_JUMP, detailed_findings, jumps
 from tokendynamics.pretrained import Checkpoint, load
 
 TEXTS = {
@@ -88,7 +81,7 @@ def test_what_is_undone_by_the_end_is_named_where_it_was(measured: xr.Dataset) -
     assert where.startswith("On the way it is worse: consensus after layer 2 of 3 (κ' 0.90, 0.10 at the end)")
     assert "the attention of layer 2 makes +0.87 of +0.90" in where
     table.consensus_relative.loc[{"layer": 3, "site": ["attention", "feed_forward"]}] = 0.95
-    assert judge(None, table).sentences[1].text.startswith("It is strongest at the end (κ' 0.95)")
+    assert judge(None, table).sentences[1].text.startswith("Similarity peaks after the last layer (κ' 0.95)")
 
 
 def test_a_rise_that_all_layers_make_is_credited_to_none(measured: xr.Dataset) -> None:
@@ -96,7 +89,8 @@ def test_a_rise_that_all_layers_make_is_credited_to_none(measured: xr.Dataset) -
     steps = np.concatenate([[0], np.linspace(0, 0.6, 7)[1:]])
     table.consensus_relative.loc[{"site": "attention"}] = [np.nan, *steps[1::2]]
     table.consensus_relative.loc[{"site": "feed_forward"}] = steps[::2]
-    assert "the most is +0.10 by the" in judge(None, table).sentences[1].text
+    words = "no small set of parts causes it, the largest contribution is +0.10 ("
+    assert words in judge(None, table).sentences[1].text
     table.consensus_relative.loc[{"layer": 1, "site": "attention"}] = 0.2
     table.consensus_relative.loc[{"layer": 1, "site": "feed_forward"}] = 0.5
     assert "the feed-forward part of layer 1 makes +0.30" in judge(None, table).sentences[1].text
@@ -104,11 +98,11 @@ def test_a_rise_that_all_layers_make_is_credited_to_none(measured: xr.Dataset) -
 
 def test_how_sure_it_is_follows_the_intervals_and_names_the_texts(measured: xr.Dataset) -> None:
     sure = judge(None, with_end(measured, consensus_relative=0.3)).sentences[2].text
-    assert sure.startswith("That is of 4 texts (“one”, “two”, “three”, “four”); the state is the same at every end")
+    assert sure.startswith("Based on 4 texts (“one”, “two”, “three”, “four”); the state is the same throughout")
     wide = judge(None, with_end(measured, consensus_relative=0.7, width=0.1)).sentences[2].text
     assert "it may also be consensus" in wide
     few = judge(None, with_end(measured, consensus_relative=0.3, width=np.nan)).sentences[2].text
-    assert few.endswith("too few for an interval.")
+    assert few.endswith("too few for a confidence interval.")
 
 
 def test_texts_that_repeat_others_are_named(measured: xr.Dataset) -> None:
@@ -236,6 +230,170 @@ def test_a_massive_token_is_no_attention_sink_by_its_norm(measured: xr.Dataset) 
         "Token 3 (“3” in text two) is massive, as is a token in 1 of 4 texts: its norm reaches 99"
     )
     assert found.values["layers"] == [2]
+
+
+def detail(table: xr.Dataset, figure: str, place: int = 0) -> str:
+    return [each.text for each in detailed_findings(table, ()) if each.figure == figure][place]
+
+
+def test_a_plateau_has_no_single_worst_layer(measured: xr.Dataset) -> None:
+    """Equal as written, or within the interval; a layer outside it, or of another state, is not named."""
+    table = with_end(measured, consensus_relative=0.9)
+    for values, layers, where in (
+        ([0.0, 0.904, 0.9, 0.9], (1, 2, 3), "is highest after layers 1–3 of 3 (κ' 0.90)"),
+        ([0.0, 0.9, 0.8, 0.904], (1, 3), "is highest after layers 1, 3 of 3 (κ' 0.90)"),
+        ([0.0, 0.8, 0.95, 0.9], (2,), "peaks after layer 2 of 3 (κ' 0.95)"),
+        ([0.0, 0.8, 0.9, 0.95], (3,), "peaks after the last layer (κ' 0.95)"),
+    ):
+        for site in ("attention", "feed_forward"):
+            table.consensus_relative.loc[{"site": site}] = values
+        ends = np.array(values)[:, None, None] + np.array([-0.02, 0.02])
+        table["consensus_relative_interval"] = (("layer", "site", "bound"), np.repeat(ends, 3, axis=1))
+        verdict = judge(None, table)
+        assert verdict.worst.layers == layers
+        assert verdict.worst.layer == 1 + int(np.argmax(values[1:]))
+        assert f"Similarity {where}" in verdict.sentences[1].text
+    table["consensus_relative_interval"] = table.consensus_relative_interval + np.array([-0.1, 0.1])
+    table["kappa_of_prompt"] = table.kappa_of_prompt * 0.0
+    assert judge(None, table).worst.layers == (2, 3)  # 0.8 is drawing together, whatever the interval holds
+    apart = np.zeros(table.kappa_of_prompt.shape)
+    apart[:, 3] = 0.2 + 0.001 * np.arange(len(apart))[:, None]  # in each prompt more after layer 3 than after layer 2
+    table["kappa_of_prompt"] = (table.kappa_of_prompt.dims, apart)
+    assert judge(None, table).worst.layers == (3,)
+
+
+def test_a_collapse_to_a_line_has_a_plateau_too(measured: xr.Dataset) -> None:
+    table = with_end(measured, line_excess=0.9, width=0.0)
+    table.line_excess.loc[{"layer": [2, 3]}] = 0.9
+    verdict = judge(None, table)
+    assert (verdict.worst.layers, str(verdict.worst)) == ((2, 3), "rank collapse, layers 2–3")
+    assert "The line excess is highest after layers 2–3 of 3 (line excess 0.90)" in verdict.sentences[1].text
+    common = judge(None, with_end(measured, common=0.97, width=0.0))
+    assert "The common share peaks after the last layer (common share 0.97)" in common.sentences[1].text
+    assert str(common.worst) == "anisotropic, layer 3"
+
+
+def test_where_nothing_rises_no_layer_is_named(measured: xr.Dataset) -> None:
+    none = "In no layer do the tokens of one text share significantly more than at the embedding (κ' at most "
+    assert judge(None, with_end(measured, consensus_relative=0.004, width=0.001)).sentences[1].text == f"{none}0.00)."
+    assert judge(None, with_end(measured, consensus_relative=0.04, width=0.05)).sentences[1].text == f"{none}0.04)."
+    rising = judge(None, with_end(measured, consensus_relative=0.04, width=0.01)).sentences[1].text
+    assert rising.startswith("Similarity peaks after the last layer (κ' 0.04)")
+
+
+def test_parts_that_others_undo_are_not_a_share_of_the_rise(measured: xr.Dataset) -> None:
+    table = with_end(measured, consensus_relative=0.3)
+    for layer, (attention, feed_forward) in enumerate(((0.32, 0.30), (0.30, 0.30), (0.30, 0.30)), start=1):
+        table.consensus_relative.loc[{"layer": layer, "site": "attention"}] = attention
+        table.consensus_relative.loc[{"layer": layer, "site": "feed_forward"}] = feed_forward
+    text = judge(None, table).sentences[1].text
+    assert text.endswith("; the attention of layer 1 makes +0.32, of which the other parts undo 0.02.")
+    assert " of +" not in text
+    table.consensus_relative.loc[{"layer": 1, "site": "attention"}] = 0.28
+    assert (
+        judge(None, table).sentences[1].text.endswith("the attention of layer 1 makes +0.28 of +0.30 on the way there.")
+    )
+
+
+@pytest.mark.parametrize("common", [-0.09, -0.006, -0.004, 0.4, 1.004, 1.09])
+def test_an_estimate_outside_0_to_1_is_no_share(measured: xr.Dataset, common: float) -> None:
+    table = measured.copy(deep=True)
+    shares = np.array([common, 1 - common, 0.0])
+    table["shares"] = (table.shares.dims, np.broadcast_to(shares, table.shares.shape).copy())
+    ends = shares[:, None] + np.array([-0.5, 1.0])
+    table["shares_interval"] = (table.shares_interval.dims, np.broadcast_to(ends, table.shares_interval.shape).copy())
+    text = detail(table, "shares")
+    if -0.005 < common < 1.005:
+        low = max(common - 0.5, 0.0)
+        share = f"{min(max(common, 0), 1):.2f} ({low:.2f} to 1.00)"
+        assert text.startswith(f"Of a token's direction after the last layer {share} is common")
+        assert "at the embedding these are" in text
+    else:
+        assert "is not stated: an estimate lies outside 0 to 1" in text
+        assert "1.09" not in text
+    assert "−" not in text
+
+
+def test_no_interval_of_a_share_leaves_0_to_1(measured: xr.Dataset) -> None:
+    for end in ({"common": 0.97}, {"consensus_relative": 0.9}):
+        text = judge(None, with_end(measured, width=0.5, **end)).sentences[0].text
+        assert " to 1.00)" in text
+        assert " to 1.4" not in text
+
+
+def test_one_direction_for_all_texts_says_what_is_left_of_a_token(measured: xr.Dataset) -> None:
+    table = with_end(measured, common=0.97)
+    table.shares.loc[{"share": "own"}] = 0.02
+    assert "A share of 0.02 is still a token's own, so tokens can be told apart" in str(judge(None, table))
+    table.shares.loc[{"share": "own"}] = 0.0001
+    words = "Of a direction only 0.0001 is a token's own, so texts can hardly be told apart by direction"
+    assert words in str(judge(None, table))
+
+
+def test_updates_that_turn_nothing_are_not_named(measured: xr.Dataset) -> None:
+    table = measured.copy(deep=True)
+    for size, named in ((1e-8, False), (LEAST_UPDATE / 1.1, False), (LEAST_UPDATE * 1.1, True)):
+        table["update_ratio"] = table.update_ratio * 0 + size / 10
+        table.update_ratio.loc[{"layer": 2, "component": "attention"}] = size
+        assert ("the attention of layer 2" in detail(table, "updates")) == named
+        assert (
+            detail(table, "updates") == "No layer's update is unusually large relative to the residual stream."
+        ) != named
+
+
+def massive_at(measured: xr.Dataset, kept: float, removed: float) -> str:
+    table = measured.copy(deep=True)
+    table["massive_count"] = table.massive_count * 0
+    table.massive_count.loc[{"prompt": "two", "layer": 2}] = 1
+    table["massive_norm"] = table.massive_norm.astype(float) * np.nan
+    table.massive_norm.loc[{"prompt": "two", "layer": 2}] = 99.0
+    table["effective_rank"] = table.effective_rank * 0 + 17.0
+    table.effective_rank.loc[{"layer": 2, "sinks": "kept"}] = kept
+    table.effective_rank.loc[{"layer": 2, "sinks": "removed"}] = removed
+    return detail(table, "norms")
+
+
+def test_the_effective_rank_is_said_to_be_theirs_only_where_it_is(measured: xr.Dataset) -> None:
+    end = "at layer 2 the effective rank is {:.2f} with them and {:.2f} without, so they {} it."
+    for kept, removed, does in ((1.01, 12.3, "dominate"), (9.0, 12.3, "lower"), (16.19, 17.0, "hardly affect")):
+        assert massive_at(measured, kept, removed).endswith(end.format(kept, removed, does))
+
+
+def with_sinks(measured: xr.Dataset, *sinks: tuple[str, int, int]) -> xr.Dataset:
+    """The trace in which these tokens alone, each by text, layer and place, receive attention."""
+    table = measured.copy(deep=True)
+    table["attention_uniform"] = table.attention_uniform.fillna(0) * 0 + 0.05
+    table["attention_received"] = table.attention_received.fillna(0) * 0 + 0.05
+    for text, layer, place in sinks:
+        table.attention_received.loc[{"prompt": text, "layer": layer, "token": place}] = 0.5
+    return table
+
+
+def test_sinks_are_counted_layer_by_layer(measured: xr.Dataset) -> None:
+    """A token that is one in another layer of each text is the network's in none of them."""
+    spread_out = with_sinks(measured, ("one", 1, 0), ("two", 1, 0), ("three", 2, 0), ("four", 3, 0))
+    text = detail(spread_out, "attention")
+    assert text.startswith("No one token or word is an attention sink in most texts")
+    assert text.endswith("in any one layer some token is one in at most 2 of 4 texts.")
+    together = with_sinks(measured, ("one", 1, 0), ("two", 1, 0), ("three", 1, 0), ("four", 3, 0))
+    text = detail(together, "attention")
+    assert text.startswith("Token 0 (“a” in text one) is an attention sink in 3 of 4 texts, in layer 1: ")
+    together["repeats"] = ("prompt", [-1, 0, 0, -1])  # a text and its copies are one
+    assert detail(together, "attention").startswith("No one token or word")
+
+
+def test_a_word_that_is_a_sink_at_other_places_is_one_sink(measured: xr.Dataset) -> None:
+    table = with_sinks(measured, ("one", 2, 3), ("two", 2, 5), ("three", 2, 7), ("four", 2, 0))
+    words = table.token_text.values.copy()
+    for row, place in enumerate((3, 5, 7)):
+        words[row, place] = "."
+    table["token_text"] = (table.token_text.dims, words)
+    text = detail(table, "attention")
+    assert text.startswith("“.”, at several positions, is an attention sink in 3 of 4 texts, in layer 2: ")
+    assert text.endswith("other tokens are attention sinks in 1 text.")
+    words[:, 0] = "."
+    table = with_sinks(measured, *((text, 2, 0) for text in TEXTS)).assign(token_text=(table.token_text.dims, words))
+    assert detail(table, "attention").startswith("Token 0 (“.” in text one) is an attention sink in 4 of 4 texts")
 
 
 @pytest.mark.pretrained

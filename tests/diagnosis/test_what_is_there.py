@@ -126,7 +126,7 @@ def test_an_update_is_held_against_layers_that_have_that_part(measured: xr.Datas
         table.update_ratio.loc[{"component": "feed_forward", "layer": layer}] = size
     jump = "the feed-forward part of layer 2 (1 against 0.25 beside it)"
     assert jump in said(table, "updates")
-    calm = "No layer's update is several times its neighbours'."
+    calm = "No layer's update is unusually large relative to the residual stream."
     assert said(alone_in(table, 1), "updates") == said(alone_in(table, 1, 2, 3), "updates") == calm
     table.update_ratio.loc[{"component": "feed_forward"}] = 0.0  # parts that are there and add nothing
     assert said(table, "updates") == calm
@@ -145,7 +145,9 @@ def test_a_rise_is_credited_to_parts_that_are_there_and_only_where_it_shows(meas
     where = judge(None, alone_in(table, 1, 2, 3)).sentences[1].text
     assert where.endswith("; the attention of layer 1 makes +0.30 of +0.30 on the way there.")
     table["consensus_relative"] = (("layer", "site"), rising / 100)
-    assert judge(None, table).sentences[1].text == "What they share is most after layer 1 of 3 (κ' 0.00)."
+    assert judge(None, table).sentences[1].text == (
+        "In no layer do the tokens of one text share significantly more than at the embedding (κ' at most 0.00)."
+    )
     table.consensus_relative.loc[{"layer": 1, "site": ["attention", "feed_forward"]}] = [-0.5, 0.3]
     assert "the feed-forward part of layer 1" in judge(None, table).sentences[1].text
     assert "feed-forward" not in judge(None, alone_in(table, 1)).sentences[1].text

@@ -202,8 +202,7 @@ def _states_table(found: Comparison) -> Table:
     rows = zip(found.models, found.descriptions, found.traces, found.verdicts, partings, strict=True)
     for place, (name, facts, trace, verdict, parting) in enumerate(rows):
         kappa = float(trace.consensus_relative.sel(site="feed_forward")[-1])
-        worst = f"{verdict.worst.state}, layer {verdict.worst.layer}"
         first = "" if place == 0 else "not known" if parting is None else part_named(parting.first)
         end = "undefined" if kappa != kappa else f"{kappa:.2f}"
-        table.add_row(name, str(facts["layers"]), str(facts["dim"]), end, verdict.state, worst, first)
+        table.add_row(name, str(facts["layers"]), str(facts["dim"]), end, verdict.state, str(verdict.worst), first)
     return table

@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 from tokendynamics.diagnosis._convention import Convention
-from tokendynamics.diagnosis._finding import several
+from tokendynamics.diagnosis._finding import are_shares, several
 from tokendynamics.diagnosis._passes import COLLAPSED, THERE_ARE_NONE
 from tokendynamics.numerics._decline import Estimate
 
@@ -73,8 +73,9 @@ def _of_consensus(row: xr.Dataset, resolution: float) -> str:
         return f"E is below {COLLAPSED:g} before the first pass, so that nothing can fall."
     seen = seen_below(values)
     if seen is not None:
+        name = "E" if row.sizes["prompt"] == 1 else "The median of E"
         later = _in_how_many(row, last) if values[last] < COLLAPSED else f", but is {end} again after pass {last:,}"
-        return f"E falls from {start} to below {COLLAPSED:g} at pass {seen:,}{later}; {_half_life(half)}."
+        return f"{name} falls from {start} to below {COLLAPSED:g} at pass {seen:,}{later}; {_half_life(half)}."
     if values[last] <= resolution:
         return f"E falls from {start} to {end}, no more than rounding leaves; {_half_life(half)}."
     if math.isnan(half.value):
@@ -97,12 +98,13 @@ def _of_consensus(row: xr.Dataset, resolution: float) -> str:
 
 
 def _in_how_many(row: xr.Dataset, last: int) -> str:
-    """Say in how many prompts E is below the bound at the end: a median is silent about the others."""
+    """Say in how many prompts E itself is below the bound at the end: a median is silent about the others."""
     prompts = row.sizes["prompt"]
     if prompts == 1:
         return ""
     below = int((row.consensus.isel({"pass": last}) < COLLAPSED).sum())
-    return f" (after pass {last:,} in {below} of {prompts} prompts)"
+    many = f"all {prompts} prompts" if below == prompts else f"{below} of {prompts} prompts"
+    return f", and E itself is below it in {many} after pass {last:,}, the last"
 
 
 def seen_below(values: np.ndarray) -> int | None:
@@ -140,10 +142,10 @@ def _of_kappa(row: xr.Dataset) -> str:
     last = known_until(kappa)
     if last < 1:
         return ""
-    return (
-        f"From the embedding to pass {last:,} κ goes from {_two(kappa[0])} to {_two(kappa[last])}, and what all "
-        f"prompts share of a direction from {_two(common[0])} to {_two(common[last])}."
-    )
+    moves = f"From the embedding to pass {last:,} κ goes from {_two(kappa[0])} to {_two(kappa[last])}"
+    if not are_shares([common[0], common[last]]):  # an estimate outside 0 … 1 is no share
+        return f"{moves}."
+    return f"{moves}, and what all prompts share of a direction from {_two(common[0])} to {_two(common[last])}."
 
 
 def _of_the_end(row: xr.Dataset) -> str:

@@ -5,7 +5,17 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from tokendynamics.diagnosis._finding import PART_NAMES, Finding, between, plain, ranges, several
+from tokendynamics.diagnosis._attention_sinks import attention_finding
+from tokendynamics.diagnosis._finding import (
+    PART_NAMES,
+    Finding,
+    are_shares,
+    between,
+    in_layers,
+    plain,
+    several,
+    share_of,
+)
 from tokendynamics.diagnosis._layer_states import CONSENSUS, State
 from tokendynamics.diagnosis._noun import noun_in
 from tokendynamics.diagnosis._parts_there import parts_there
@@ -14,23 +24,24 @@ NEUTRAL = 0.005
 """Change of κ by a part of a layer up to which it is noise of rounding and of the few texts, and no movement."""
 
 UPDATE_JUMP = 4.0
-"""A layer whose update, beside the residual stream, is so many times the median of its neighbours' is named."""
+"""A layer whose update, beside the residual stream, is so many times the median of its neighbours' is named,"""
+
+LEAST_UPDATE = 0.01
+"""if it is at least this part of the residual stream: a smaller one turns no token by more than 0.6 degrees, and the
+updates of parts that do nothing differ by many times in their rounding."""
 
 NEIGHBOURS = 3
 """Layers on either side that an update is held against; they vary by a factor of two in healthy networks."""
 
-MOST = 0.6
-"""Part of the texts from which an attention sink is the network's, and not one text's."""
-
-ATTENTION_SINK = 0.25
-"""Mean weight from which a token counts as an attention sink (random networks give some token 0.24 by chance), and"""
-
-TIMES_UNIFORM = 3.0
-"""how many times what uniform attention would give it that must be: under uniform attention none is a sink."""
-
 MASSIVE = 10.0
 """Times its text's median from which a token that stands out is called massive: the first tokens of running means reach
 5, planted and trained ones 50 and more."""
+
+DOMINATED = 0.5
+"""Effective rank with massive tokens, over that without, up to which it describes them and little else."""
+
+UNAFFECTED = 0.9
+"""The same quotient from which they hardly change it."""
 
 ALONE = 0.9
 """κ of a single text from which it is named where the texts as a whole do not meet."""
@@ -49,7 +60,7 @@ def detailed_findings(trace: xr.Dataset, states: tuple[State, ...]) -> list[Find
         _single_texts(trace),
         _updates(trace),
         _massive(trace),
-        _attention(trace),
+        attention_finding(trace),
     ]
     return [each for each in found if each is not None]
 
@@ -59,17 +70,25 @@ def _shares(trace: xr.Dataset) -> Finding | None:
     first, last = site.shares.isel(layer=0), site.shares.isel(layer=-1)
     if bool(last.isnull().any()):
         return None
-    interval = site.shares_interval.isel(layer=-1)
-    parts = {
-        name: f"{plain(float(last.sel(share=name)))}{between(interval.sel(share=name))}" for name in trace.share.values
-    }
     noun = noun_in(trace)
+    values = {str(name): float(last.sel(share=name)) for name in trace.share.values}
+    if not are_shares(last):
+        text = (
+            "How a token's direction after the last layer divides into shares is not stated: an estimate lies outside "
+            f"0 to 1, by chance in so few {noun}s or because tokens point both ways of one direction."
+        )
+        return Finding(text, "shares", values)
+    interval = site.shares_interval.isel(layer=-1)
+    parts = {name: share_of(value, interval.sel(share=name)) for name, value in values.items()}
+    start = f"; at the embedding these are {', '.join(share_of(float(each), _NO_INTERVAL) for each in first)}"
     text = (
         f"Of a token's direction after the last layer {parts['common']} is common to all {noun}s, {parts['prompt']} "
-        f"particular to its own {noun} and {parts['own']} its own; at the embedding these are "
-        f"{', '.join(plain(float(value)) for value in first)}."
+        f"particular to its own {noun} and {parts['own']} its own{start if are_shares(first) else ''}."
     )
-    return Finding(text, "shares", {str(name): float(last.sel(share=name)) for name in trace.share.values})
+    return Finding(text, "shares", values)
+
+
+_NO_INTERVAL = (np.nan, np.nan)
 
 
 def _parts(trace: xr.Dataset) -> Finding | None:
@@ -97,7 +116,7 @@ def _by_part(trace: xr.Dataset, component: str, name: str, there: np.ndarray) ->
 def _change(trace: xr.Dataset, component: str) -> str:
     change = float(trace.kappa_change_sum.sel(component=component))
     interval = trace.kappa_change_sum_interval.sel(component=component)
-    return f"{'+' if round(change, 2) > 0 else ''}{plain(change)}{between(interval)}"
+    return f"{'+' if round(change, 2) > 0 else ''}{plain(change)}{between(interval, -1.0, 1.0)}"
 
 
 def _single_texts(trace: xr.Dataset) -> Finding | None:
@@ -128,20 +147,23 @@ def _updates(trace: xr.Dataset) -> Finding:
             words.append(f"the {PART_NAMES[name]} of layer {layer + 1} ({own} against {beside} beside it)")
             values[f"{name} {layer + 1}"] = float(sizes[layer])
     if not words:
-        return Finding("No layer's update is several times its neighbours'.", "updates", {})
+        text = "No layer's update is unusually large relative to the residual stream."
+        return Finding(text, "updates", {})
     named = ", ".join(words)
-    return Finding(
-        f"Updates that are several times their neighbours', in the residual's own size: {named}.", "updates", values
-    )
+    return Finding(f"Unusually large updates relative to the residual stream: {named}.", "updates", values)
 
 
 def jumps(sizes: np.ndarray) -> list[int]:
-    """Return the places at which a size is `UPDATE_JUMP` times the median of its neighbours', at least, and not 0.
+    """Return the places at which a size is `UPDATE_JUMP` times the median of its neighbours' and `LEAST_UPDATE`.
 
-    >>> jumps(np.array([1.0, 1.1, 6.0, 0.9, 1.0])), jumps(np.zeros(3))
+    >>> jumps(np.array([1.0, 1.1, 6.0, 0.9, 1.0])), jumps(np.array([1e-8, 6e-8, 1e-8]))
     ([2], [])
     """
-    return [place for place, size in enumerate(sizes) if 0 < size >= UPDATE_JUMP * _of_neighbours(sizes, place)]
+    return [
+        place
+        for place, size in enumerate(sizes)
+        if size >= max(LEAST_UPDATE, UPDATE_JUMP * _of_neighbours(sizes, place))
+    ]
 
 
 def _of_neighbours(sizes: np.ndarray, place: int) -> float:
@@ -172,13 +194,13 @@ def _massive(trace: xr.Dataset) -> Finding:
     token, name = str(row.token_text[position].item()).strip(), str(row.prompt.item())
     site = row.sel(site="feed_forward")
     median = float(site.norm_median.sel(sinks="removed")[peak])
-    raw = site.effective_rank.sel(sinks="kept")
-    lowest = int(raw.argmin("layer"))
+    ranks = site.effective_rank
+    raw, lowest, effect = _effect_on_rank(ranks.sel(sinks="kept").values, ranks.sel(sinks="removed").values, layers)
     text = (
         f"Token {position} (“{token}” in {noun} {name}) is massive, as is a token in {len(having)} of "
         f"{several(trace.sizes['prompt'], noun)}: its norm reaches {norm:,.3g} at layer {peak} against a median of "
-        f"{median:,.3g}, and massive tokens stand out in layers {ranges(layers)}. They are left out of the rest; "
-        f"and the effective rank with them, {float(raw[lowest]):.2f} at layer {lowest}, sees little else."
+        f"{median:,.3g}, and massive tokens stand out in {in_layers(layers.tolist())}. They are left out of the "
+        f"rest{effect}."
     )
     values = {
         "position": position,
@@ -186,59 +208,22 @@ def _massive(trace: xr.Dataset) -> Finding:
         "prompt": name,
         "norm": norm,
         "median": median,
-        "raw_effective_rank": float(raw[lowest]),
+        "raw_effective_rank": raw,
+        "raw_effective_rank_layer": lowest,
         "layers": layers.tolist(),
         "prompts_with_massive_tokens": len(having),
     }
     return Finding(text, "norms", values)
 
 
-def attention_sinks(trace: xr.Dataset) -> np.ndarray:
-    """Tell which tokens are attention sinks at each layer, (prompt, layer, token).
-
-    Args:
-        trace: From `tokendynamics.trace`.
-    """
-    received, uniform = trace.attention_received.values, trace.attention_uniform.values
-    return (received >= ATTENTION_SINK) & (received >= TIMES_UNIFORM * uniform)
-
-
-def _attention(trace: xr.Dataset) -> Finding:
-    received, noun = trace.attention_received.values, noun_in(trace)
-    if np.isnan(received).all():
-        text = f"Whether a token is an attention sink is not known: no attention shows, or the {noun}s have few tokens."
-        return Finding(text, "attention", {})
-    sinks = attention_sinks(trace)
-    if not sinks.any():
-        largest = float(np.nanmax(received))
-        text = (
-            f"No token is an attention sink: the most that one receives from tokens at least four away is "
-            f"{plain(largest)} of their attention; a sink receives {ATTENTION_SINK:g}, and {TIMES_UNIFORM:g} times its "
-            "uniform part."
-        )
-        return Finding(text, "attention", {"largest": largest})
-    if sinks.any(axis=(1, 2)).mean() < MOST:
-        few = int(sinks.any(axis=(1, 2)).sum())
-        text = f"No token is an attention sink in most {noun}s; one is in {few} of {several(len(sinks), noun)}."
-        return Finding(text, "attention", {"texts": few})
-    weight = np.where(sinks, received, 0.0)
-    position = int(weight.sum(axis=(0, 1)).argmax())
-    own = sinks[:, :, position]
-    layers = np.flatnonzero(own.any(axis=0))
-    seen = received[:, :, position][own]
-    others = int((np.delete(sinks, position, axis=2)).any(axis=(1, 2)).sum())
-    massive = _is_massive(trace, position)
-    first = int(own.any(axis=1).argmax())
-    token = f"“{str(trace.token_text[first, position].item()).strip()}” in {noun} {trace.prompt.values[first]}"
-    text = (
-        f"Token {position} ({token}) is an attention sink in {int(own.any(axis=1).sum())} of "
-        f"{several(len(own), noun)}, in layers {ranges(layers)}: tokens at least four away give it "
-        f"{plain(seen.min())} to {plain(seen.max())} of their attention. It is {'' if massive else 'not '}massive"
-        + (f"; other tokens are attention sinks in {several(others, noun)}." if others else ".")
-    )
-    values = {"position": position, "layers": layers.tolist(), "largest": float(seen.max()), "massive": massive}
-    return Finding(text, "attention", values)
-
-
-def _is_massive(trace: xr.Dataset, position: int) -> bool:
-    return bool((trace.massive_position.values == position).any())
+def _effect_on_rank(kept: np.ndarray, removed: np.ndarray, layers: np.ndarray) -> tuple[float, int, str]:
+    """Return the effective rank with massive tokens where they change it most, that layer, and what they do to it."""
+    quotient = np.full(len(kept), np.nan)
+    quotient[layers] = kept[layers] / removed[layers]
+    if np.isnan(quotient).all():
+        return float("nan"), int(layers[0]), ""
+    lowest = int(np.nanargmin(quotient))
+    does = "so they dominate it" if quotient[lowest] <= DOMINATED else "so they lower it"
+    does = "so they hardly affect it" if quotient[lowest] >= UNAFFECTED else does
+    rank = f"{kept[lowest]:.2f} with them and {removed[lowest]:.2f} without"
+    return float(kept[lowest]), lowest, f"; at layer {lowest} the effective rank is {rank}, {does}"

@@ -17,6 +17,7 @@ from tokendynamics.diagnosis._deeper import VARIANTS, checked_deeper
 from tokendynamics.diagnosis._deeper import deeper as find_deeper
 from tokendynamics.diagnosis._deeper_found import Deeper
 from tokendynamics.diagnosis._layer_states import ANISOTROPIC, CONSENSUS, LINE_EXCESS, SPREAD
+from tokendynamics.diagnosis._lever_words import in_view_of
 from tokendynamics.diagnosis._levers import levers as find_levers
 from tokendynamics.diagnosis._levers_found import Levers
 from tokendynamics.diagnosis._parts_there import parts_there
@@ -169,6 +170,8 @@ def diagnose(
 def _whole(ckpt: Checkpoint, found: dict[str, Any], record: dict[str, Any]) -> Diagnosis:
     """Return what was found with what is said of it."""
     verdict = judge(found["audit"], found["trace"], found["audit_refused"])
+    if found["levers"] is not None:
+        found |= {"levers": in_view_of(found["levers"], verdict)}
     conventions = conventions_of(found["audit"], found["trace"])
     return Diagnosis(describe(ckpt), verdict=verdict, conventions=conventions, manifest=record, **found)
 

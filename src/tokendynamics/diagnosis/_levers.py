@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,17 @@ import torch
 import xarray as xr
 
 from tokendynamics.diagnosis._convention import Convention
-from tokendynamics.diagnosis._finding import several
 from tokendynamics.diagnosis._lever_trials import CONFIDENCE, Estimate, Trial, Trials
-from tokendynamics.diagnosis._levers_found import Answer, Levers
+from tokendynamics.diagnosis._lever_words import (
+    CHEAP,
+    EVEN_SHARE,
+    LITTLE,
+    Halves,
+    LeverWords,
+    contributing_layers,
+    qualified,
+)
+from tokendynamics.diagnosis._levers_found import NOTHING, Answer, Levers
 from tokendynamics.diagnosis._noun import noun_of
 from tokendynamics.diagnosis._prompt_trace import SINK_RATIO
 from tokendynamics.diagnosis._sensitivities import HIGHEST, LOWEST, Sensitivities, sensitivities
@@ -31,10 +39,6 @@ ALPHAS = (0.5, 0.0)
 """Gates that are tried: at a half a part is still at work, without it one sees all that it makes. First order is no
 guide to either."""
 
-LITTLE = 0.06
-"""κ' below which tokens of a prompt share too little for anything to be done about it: over 31 networks, those whose
-tokens stay apart lie below 0.024 and the next above 0.144."""
-
 MUCH = 0.55
 """κ' from which tokens of a prompt are near a point of their own, a state that no healthy network was seen in: over 31
 networks κ' left a gap from 0.366 to 0.75. From here a lever counts whatever it costs; below, parts work together for a
@@ -43,15 +47,8 @@ reason, and only one that is cheap counts."""
 SHARE = 0.5
 """Share of κ that must go for one part to be said to do it: of two parts that do the same, neither passes."""
 
-CHEAP = 0.02
-"""Nats of loss for each token below which a lever costs next to nothing: about what a per cent more or less of training
-is worth, and below what texts of one kind differ by."""
-
 AT_LEAST = 5
 """Texts: κ needs two to find candidates, and three others to verify them, of which the interval leaves one out."""
-
-_NAMED = 3
-"""Prompts that are named before the rest is counted."""
 
 
 @typed_arguments
@@ -102,7 +99,7 @@ def levers(
         raise ArgumentValueError(expected("sink_ratio", "a number above 1", sink_ratio))
     prompts = named_prompts(texts)
     given = _different(ckpt, prompts, truncate)
-    halves = _Halves(list(given)[1::2], list(given)[0::2], noun_of(prompts))
+    halves = Halves(list(given)[1::2], list(given)[0::2], noun_of(prompts))
     with reporting(progress) as report, ckpt.gated() as gated:
         both = (halves.finding, halves.measuring)
         find, measure = (ckpt.packs([given[name].inputs for name in some], packed=packed) for some in both)
@@ -115,24 +112,15 @@ def levers(
     return _with_effect(found, ckpt, {name: prompts[name] for name in halves.measuring}, **counting)
 
 
-@dataclass(frozen=True)
-class _Halves:
-    """Which prompts find candidates and which measure them, and what prompts are called."""
-
-    finding: Sequence[str]
-    measuring: Sequence[str]
-    noun: str
-
-
-def _answered(
-    ckpt: Checkpoint, first: Sensitivities, trials: Trials, tried: Sequence[Trial], halves: _Halves
-) -> Levers:
+def _answered(ckpt: Checkpoint, first: Sensitivities, trials: Trials, tried: Sequence[Trial], halves: Halves) -> Levers:
     kappa, relative = trials.kappa, trials.relative_kappa
     answer, best = _answer(kappa, relative, tried)
+    layers = contributing_layers(first.consensus, first.where)
+    answer = qualified(answer, best, layers, first.where)
     normed = any(layer.norms for layer in ckpt.layout.layers)
-    text = _Words(first.where, kappa, relative, tried, halves, normed).of(answer, best)
+    text = LeverWords(first.where, kappa, relative, tried, halves, normed, layers).of(answer, best)
     table, said = _as_dataset(ckpt, first, tried, halves), _conventions(first, halves)
-    named = best is not None and (answer != "nothing needs doing" or relative.value >= LITTLE)
+    named = best is not None and (answer != NOTHING or relative.value >= LITTLE)
     return Levers(table, kappa.value, first.where, answer, text, said, tried.index(best) if named else None)
 
 
@@ -179,92 +167,10 @@ def _answer(kappa: Estimate, relative: Estimate, tried: Sequence[Trial]) -> tupl
     helping = [each for each in fair if each.lowers and -each.kappa_change.value >= SHARE * kappa.value]
     if relative.value >= LITTLE and helping:
         return "one part does it", min(helping, key=lambda each: each.kappa_change.value)
-    return ("all layers do it and no single part helps" if much else "nothing needs doing"), best
+    return ("all layers do it and no single part helps" if much else NOTHING), best
 
 
-@dataclass(frozen=True)
-class _Words:
-    """Puts an answer in sentences; `normed` tells whether the layers have norms."""
-
-    where: int
-    kappa: Estimate
-    relative: Estimate
-    tried: Sequence[Trial]
-    halves: _Halves
-    normed: bool
-
-    def of(self, answer: Answer, best: Trial | None) -> str:
-        kappa, relative = self.kappa, self.relative
-        now = f"κ after layer {self.where} is {_plain(kappa)}"
-        if answer == "one part does it" and best is not None:
-            after = kappa.value + best.kappa_change.value
-            share = -best.kappa_change.value / kappa.value
-            words = (
-                f"One part does it: {_named(best)}. At α = {best.alpha:g} κ after layer {self.where} falls from "
-                f"{kappa.value:.2f} to {_signless(after)}, by {share:.0%} of it: {_change(best.kappa_change)}, "
-                f"{_cost(best)}."
-            )
-        elif answer == "all layers do it and no single part helps":
-            # Before the first layer's end no other layer has done anything.
-            none = "All layers do it and no single part helps" if self.where > 1 else "No single part helps"
-            words = (
-                f"{none}: {now}, and {self._most(best)}. A trainer can change what every layer has in common: the "
-                "scale at which the parts are added (residual or initial)"
-            )
-            words += ", or the place of the norms." if self.normed else "."
-        elif relative.value < LITTLE:
-            words = (
-                f"Nothing needs doing about consensus: {now}, κ' {_plain(relative)}: tokens of a prompt share little "
-                "of their own."
-            )
-        else:
-            words = f"Nothing needs doing about consensus: {now}, and {self._most(best)}."
-        return f"{words} {self._measured_on()}"
-
-    def _most(self, best: Trial | None) -> str:
-        """Say what the best of the fair trials did."""
-        parts = len({(each.layer, each.part) for each in self.tried})
-        if not parts:
-            return "to first order no part lowers it when it is turned down"
-        if best is None:
-            which = f"each of the {parts} parts" if parts > 1 else "the one part"
-            return f"{which} turned down costs more than {CHEAP:g} nats of loss"
-        cheap = best.loss_change.value <= CHEAP
-        which = f"the best of {parts} parts turned down" if parts > 1 else "the one part turned down"
-        which += f" at no more than {CHEAP:g} nats" if cheap else ""
-        change = f"changes it by {_change(best.kappa_change)}"
-        return f"{which}, {_named(best)} at α = {best.alpha:g}, {change}, {_cost(best)}"
-
-    def _measured_on(self) -> str:
-        names, found = self.halves.measuring, f"{len(self.halves.finding)} others"
-        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        measured = f"{several(len(names), self.halves.noun)} ({', '.join(names[:_NAMED])}{more})"
-        return f"Measured on {measured}, for candidates found on {found}; {CONFIDENCE:.0%} intervals."
-
-
-def _named(trial: Trial) -> str:
-    return f"the {'attention' if trial.part == 0 else 'feed-forward part'} of layer {trial.layer}"
-
-
-def _cost(trial: Trial) -> str:
-    if np.isnan(trial.loss_change.value):
-        return "at a cost that is not known: no head that predicts the next token was found"
-    return f"at a cost of {_change(trial.loss_change)} nats of loss"
-
-
-def _plain(found: Estimate) -> str:
-    return f"{_signless(found.value)} ({_signless(found.low)} … {_signless(found.high)})"
-
-
-def _change(found: Estimate) -> str:
-    return " ".join((f"{found.value:+.3f}", f"({found.low:+.3f} … {found.high:+.3f})")).replace("-", "−")
-
-
-def _signless(value: float) -> str:
-    return f"{value:.2f}".replace("-0.00", "0.00").replace("-", "−")
-
-
-def _as_dataset(ckpt: Checkpoint, first: Sensitivities, tried: Sequence[Trial], halves: _Halves) -> xr.Dataset:
+def _as_dataset(ckpt: Checkpoint, first: Sensitivities, tried: Sequence[Trial], halves: Halves) -> xr.Dataset:
     def column(name: str) -> np.ndarray:
         return np.array([getattr(each, name).value for each in tried], dtype=np.float64)
 
@@ -297,7 +203,7 @@ def _as_dataset(ckpt: Checkpoint, first: Sensitivities, tried: Sequence[Trial], 
     return xr.Dataset(variables, coords=coords, attrs={"model": ckpt.name, "where": first.where})
 
 
-def _conventions(first: Sensitivities, halves: _Halves) -> tuple[Convention, ...]:
+def _conventions(first: Sensitivities, halves: Halves) -> tuple[Convention, ...]:
     nouns = f"{halves.noun}s"
     last = first.where == len(first.consensus) - 1
     why = "the last" if last else f"where κ' is largest: at the end κ is outside {LOWEST:g} … {HIGHEST:g}"
@@ -339,6 +245,12 @@ def _conventions(first: Sensitivities, halves: _Halves) -> tuple[Convention, ...
             "verdict",
             f"one part does it: κ' ≥ {LITTLE:g}, κ falls by {SHARE:.0%} or more, and for κ' < {MUCH:g} at no more than "
             f"{CHEAP:g} nats",
-            "other thresholds move the borders between the three answers, not the numbers",
+            "other thresholds move the borders between the answers, not the numbers",
+        ),
+        Convention(
+            "layers that do it",
+            f"those up to layer {first.where} by which log(1 − κ) falls by at least {EVEN_SHARE:g} of the mean fall, "
+            f"on the {nouns} that find candidates",
+            "a smaller part would count layers that hardly change κ",
         ),
     )

@@ -1,4 +1,4 @@
-"""What `levers` finds: numbers of every gate, the trials of a few, and one of three answers."""
+"""What `levers` finds: numbers of every gate, the trials of a few, and one of several answers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ import xarray as xr
 
 from tokendynamics.diagnosis._convention import Convention
 
-Answer: TypeAlias = Literal["one part does it", "all layers do it and no single part helps", "nothing needs doing"]
+Answer: TypeAlias = Literal[
+    "one part does it", "one part does it, at an unknown cost", "all layers do it and no single part helps",
+    "some layers do it and no single part helps", "nothing needs doing", "not tried for this state",
+]  # fmt: skip
+
+NOTHING: Answer = "nothing needs doing"
+ALL_LAYERS: Answer = "all layers do it and no single part helps"
+SOME_LAYERS: Answer = "some layers do it and no single part helps"
 
 
 @dataclass(frozen=True)
@@ -25,7 +32,9 @@ class Levers:
             ``found_on`` and ``measured_on`` name the texts.
         kappa: κ on the texts that measure, without gates.
         where: After which layer, from 1 on, κ is read.
-        answer: One of three.
+        answer: One of `Answer`: whether one part makes the tokens agree, at a cost that is known or not; whether all
+            layers do, or some; whether consensus needs no change. "not tried for this state" stands in a diagnosis
+            whose verdict is a state that κ does not measure.
         text: The answer in two or three sentences, with its numbers and their intervals.
         conventions: Every choice the numbers hang on.
         best: Which of the candidates the answer names; None where it names none.

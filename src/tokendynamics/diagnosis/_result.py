@@ -12,7 +12,7 @@ import xarray as xr
 
 from tokendynamics.diagnosis._convention import Convention
 from tokendynamics.diagnosis._deeper_found import Deeper
-from tokendynamics.diagnosis._layer_states import State
+from tokendynamics.diagnosis._lever_words import UNMEASURED, in_view_of
 from tokendynamics.diagnosis._levers_found import Levers
 from tokendynamics.diagnosis._stored import SUFFIXES, SUMMARY, TABLES, stored_fields, verdict_as_plain
 from tokendynamics.diagnosis._verdict import Verdict, mean_over_prompts, spread_over_prompts
@@ -122,12 +122,6 @@ class Diagnosis:
 Format = Literal["zarr", "netcdf"]
 WRITER = "tokendynamics diagnose"
 
-_NOT_OF_KAPPA: dict[State, str] = {
-    "rank collapse": "a collapse to a line through both sides of the center",
-    "anisotropic": "the direction that all prompts share",
-}
-"""States that may stand beside a small κ: levers, which lower κ, say nothing about them."""
-
 
 def data_file_names(format: Format = "zarr", *, tables: Collection[str] = TABLES) -> tuple[str, ...]:
     """Return the names of the files that `save_diagnosis` writes.
@@ -210,8 +204,11 @@ def levers_in_words(diagnosis: Diagnosis) -> str:
     """Return what was found by turning parts down, in sentences, or why nothing was tried."""
     if diagnosis.levers is None:
         return f"Nothing was tried: {diagnosis.levers_refused or 'this diagnosis is of a time before it could be'}."
-    other = _NOT_OF_KAPPA.get(diagnosis.verdict.state)
-    return diagnosis.levers.text + (f" κ does not measure {other}: nothing was tried for it." if other else "")
+    levers = in_view_of(diagnosis.levers, diagnosis.verdict)
+    other = UNMEASURED.get(diagnosis.verdict.state)
+    if levers.answer == "not tried for this state" or other is None:
+        return levers.text
+    return f"{levers.text} κ does not measure {other}: nothing was tried for it."
 
 
 def deeper_in_words(diagnosis: Diagnosis) -> tuple[str, ...]:

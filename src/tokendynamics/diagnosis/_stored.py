@@ -218,7 +218,9 @@ def verdict_as_plain(verdict: Verdict) -> dict[str, Any]:
 
 def verdict_of(values: Any) -> Verdict:
     """Return a stored verdict."""
-    worst = Worst(one_of(State, values["worst"]["state"]), as_integer(values["worst"]["layer"], "layer"))
+    stored = values["worst"]
+    several = tuple(as_integer(each, "layer") for each in stored.get("layers", ()))  # absent before there were any
+    worst = Worst(one_of(State, stored["state"]), as_integer(stored["layer"], "layer"), several)
     layers = tuple(one_of(State, each) for each in values["layers"])
     sentences, details = (findings_of(values[name]) for name in ("sentences", "details"))
     return Verdict(one_of(State, values["state"]), worst, layers, sentences, details)

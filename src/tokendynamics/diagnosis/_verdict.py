@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import xarray as xr
 
 from tokendynamics.diagnosis._details import detailed_findings
-from tokendynamics.diagnosis._finding import PART_NAMES, Finding, between, plain, several, signed
-from tokendynamics.diagnosis._layer_states import (
-    State,
-    layer_states,
-    measures,
-    states_within,
-    worst_layer,
-)
+from tokendynamics.diagnosis._finding import PART_NAMES, Finding, between, in_layers, plain, several, share_of, signed
+from tokendynamics.diagnosis._layer_states import State, layer_states, states_within, worst_layer
 from tokendynamics.diagnosis._noun import noun_in
 from tokendynamics.diagnosis._parts_there import parts_there
 from tokendynamics.diagnosis._weights_in_words import weights_findings
+from tokendynamics.diagnosis._worst_layers import deciding_measure, worst_layers
 
 MOST_PARTS_NAMED = 3
 """So many parts at most, and a quarter of all, are named as those that make the better half of a movement: what more of
 them make is made by all."""
+
+ONE_POINT = 0.01
+"""Share of a direction that is a token's own, below which texts can hardly be told apart by direction."""
 
 MOST_TEXTS_NAMED = 4
 """So many texts are named beside κ, which hangs on them; a longer list is read by nobody."""
@@ -34,11 +33,17 @@ class Worst:
 
     Attributes:
         state: Their state there.
-        layer: Counted from 1.
+        layer: Counted from 1; of several that are equal, the first with the largest value.
+        layers: All layers that cannot be told from it; see `worst_layers`. Empty where that was not recorded.
     """
 
     state: State
     layer: int
+    layers: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        layers = self.layers or (self.layer,)
+        return f"{self.state}, {in_layers(layers)}"
 
 
 @dataclass(frozen=True)
@@ -73,7 +78,7 @@ def judge(audit: xr.Dataset | None, trace: xr.Dataset, refused: str = "") -> Ver
     """
     states = layer_states(trace)
     layer = worst_layer(trace, states)
-    worst = Worst(states[layer - 1], layer)
+    worst = Worst(states[layer - 1], layer, worst_layers(trace, states))
     sentences = [_what(trace, states[-1]), _where(trace, states, worst), _how_sure(trace, states[-1])]
     weights = [_without_weights(refused)] if audit is None else weights_findings(audit, _by_attention(trace))
     details = (*detailed_findings(trace, states), *weights)
@@ -103,7 +108,7 @@ def _what(trace: xr.Dataset, state: State) -> Finding:
     site = trace.sel(site="feed_forward").isel(layer=-1)
     kappa, excess = float(site.consensus_relative), float(site.line_excess)
     common = float(site.shares.sel(share="common"))
-    noun, known = noun_in(trace), f"κ' {plain(kappa)}{between(site.consensus_relative_interval)}"
+    noun, known = noun_in(trace), f"κ' {plain(kappa)}{between(site.consensus_relative_interval, at_most=1.0)}"
     texts = {
         "spread": f"The tokens stay spread: at the end those of one {noun} share next to nothing that the embedding "
         f"did not give them ({known}).",
@@ -111,16 +116,25 @@ def _what(trace: xr.Dataset, state: State) -> Finding:
         "consensus": f"The tokens of each {noun} end in consensus, near one direction of its own ({known} after the "
         "last layer).",
         "rank collapse": f"The tokens of each {noun} end in rank collapse, on a line or in a few directions (centred "
-        f"cos² {plain(float(site.centred_cos2))}{between(site.centred_cos2_interval)}, line excess {plain(excess)}, "
+        f"cos² {share_of(float(site.centred_cos2), site.centred_cos2_interval)}, line excess {plain(excess)}, "
         f"{known}).",
-        "anisotropic": f"All {noun}s share one direction (common share {plain(common)}"
-        f"{between(site.shares_interval.sel(share='common'))} after the last layer), which is no collapse: beyond it "
-        f"the tokens of one {noun} share {_nothing(kappa)}.",
+        "anisotropic": f"All {noun}s share one direction (common share "
+        f"{share_of(common, site.shares_interval.sel(share='common'))} after the last layer). "
+        f"{_left_to_a_token(float(site.shares.sel(share='own')), noun)}; beyond it the tokens of one {noun} share "
+        f"{_nothing(kappa)}.",
         "undetermined": _undetermined(trace),
     }
     within = float(site.consensus_within)
     values = {"consensus_relative": kappa, "line_excess": excess, "common": common, "consensus_within": within}
     return Finding(texts[state], "shares", values)
+
+
+def _left_to_a_token(own: float, noun: str) -> str:
+    """Say whether tokens can be told apart where all share one direction."""
+    if not own >= ONE_POINT:  # undefined where directions are all one
+        share = "next to nothing" if np.isnan(own) or own <= 0 else f"only {own:.1g}"
+        return f"Of a direction {share} is a token's own, so {noun}s can hardly be told apart by direction"
+    return f"A share of {plain(min(own, 1.0))} is still a token's own, so tokens can be told apart"
 
 
 def _nothing(kappa: float) -> str:
@@ -150,42 +164,53 @@ def _undetermined(trace: xr.Dataset) -> str:
 
 
 def _where(trace: xr.Dataset, states: tuple[State, ...], worst: Worst) -> Finding | None:
-    """Say at which layers it happens, and what was worse on the way."""
+    """Say after which layers it is strongest, what made it, and what was worse on the way."""
     if worst.state == "undetermined":
         return None
-    name, moved = _measure_of(trace, worst.state)
-    by_part = _steps(trace, worst)
-    place = "at the end" if worst.layer == len(states) else f"after layer {worst.layer} of {len(states)}"
+    name, values, intervals = deciding_measure(trace, worst.state)
+    value, depth = float(values[worst.layer]), len(states)
+    found = {"layer": worst.layer, "layers": list(worst.layers), "state": worst.state, "value": value}
+    if worst.state == states[-1] == "spread" and not _rises(value, intervals[worst.layer]):
+        more = f"In no layer do the tokens of one {noun_in(trace)} share significantly more than at the embedding"
+        text = f"{more} (κ' at most {plain(value)})."
+        return Finding(text, "shares", found)
+    makers = _makers(_steps(trace, worst))
     if worst.state == states[-1]:
-        most = "What they share is most" if worst.state == "spread" else "It is strongest"
-        text = f"{most} {place} ({name} {plain(moved[worst.layer])}){_makers(by_part)}."
+        subject = {"anisotropic": "The common share", "rank collapse": "The line excess"}.get(worst.state, "Similarity")
+        verb = "peaks" if len(worst.layers) == 1 else "is highest"
+        text = f"{subject} {verb} {_after(worst.layers, depth)} ({name} {plain(value)}){makers}."
     else:
         text = (
-            f"On the way it is worse: {worst.state} {place} ({name} {plain(moved[worst.layer])}, "
-            f"{plain(moved[-1])} at the end){_makers(by_part)}."
+            f"On the way it is worse: {worst.state} {_after(worst.layers, depth)} ({name} {plain(value)}, "
+            f"{plain(float(values[-1]))} at the end){makers}."
         )
-    return Finding(text, "shares", {"layer": worst.layer, "state": worst.state, "value": float(moved[worst.layer])})
+    return Finding(text, "shares", found)
 
 
-def _measure_of(trace: xr.Dataset, state: State) -> tuple[str, np.ndarray]:
-    """Return the measure that a state is decided by, over the layers, and its name."""
-    common, kappa, excess = measures(trace)
-    if state == "anisotropic":
-        return "common share", common
-    return ("line excess", excess) if state == "rank collapse" else ("κ'", kappa)
+def _rises(value: float, interval: np.ndarray) -> bool:
+    """Tell whether κ' is above 0 as written, and beyond chance where there is an interval."""
+    return round(value, 2) > 0 and not interval[0] <= 0
+
+
+def _after(layers: Sequence[int], depth: int) -> str:
+    return "after the last layer" if tuple(layers) == (depth,) else f"after {in_layers(layers)} of {depth}"
 
 
 def _steps(trace: xr.Dataset, worst: Worst) -> dict[str, float]:
-    """Return what each part up to the worst layer does to that measure, by its name, in the order in which they run."""
+    """Return what each part up to the worst layers does to that measure, by its name, in the order in which they run.
+
+    Of a plateau the first layer counts: behind it nothing rises any more.
+    """
     variable = {"anisotropic": trace.shares.sel(share="common"), "rank collapse": trace.line_excess}.get(
         worst.state, trace.consensus_relative
     )
-    after = variable.sel(site=list(PART_NAMES)).transpose("layer", "site").values[: worst.layer + 1]
-    steps = np.diff(np.concatenate([after[:1, 1], after[1:].ravel()])).reshape(worst.layer, len(PART_NAMES))
+    last = worst.layers[0]
+    after = variable.sel(site=list(PART_NAMES)).transpose("layer", "site").values[: last + 1]
+    steps = np.diff(np.concatenate([after[:1, 1], after[1:].ravel()])).reshape(last, len(PART_NAMES))
     there = parts_there(trace)
     return {
         f"the {noun} of layer {layer}": float(steps[layer - 1, number])
-        for layer in range(1, worst.layer + 1)
+        for layer in range(1, last + 1)
         for number, (part, noun) in enumerate(PART_NAMES.items())
         if there[part][layer - 1]
     }
@@ -200,11 +225,16 @@ def _makers(by_part: dict[str, float]) -> str:
     order = np.argsort(steps)[::-1]
     enough = int(np.searchsorted(np.cumsum(steps[order]), total / 2)) + 1
     if enough > min(MOST_PARTS_NAMED, max(1, len(steps) // 4)):
-        return f"; no few parts make it, the most is {signed(float(steps[order[0]]))} by {parts[order[0]]}"
+        part, layer = parts[order[0]].removeprefix("the ").split(" of ")
+        most = f"the largest contribution is {signed(float(steps[order[0]]))} ({part}, {layer})"
+        return f"; no small set of parts causes it, {most}"
     chosen = sorted(order[:enough].tolist())
     named = " and ".join(filter(None, [", ".join(parts[place] for place in chosen[:-1]), parts[chosen[-1]]]))
-    makes = "makes" if enough == 1 else "make"
-    return f"; {named} {makes} {signed(float(steps[chosen].sum()))} of {signed(float(total))} on the way there"
+    makes, by_them = "makes" if enough == 1 else "make", float(steps[chosen].sum())
+    undone = by_them - float(total)
+    if round(undone, 2) > 0:  # more than all of it is no share of it
+        return f"; {named} {makes} {signed(by_them)}, of which the other parts undo {plain(undone)}"
+    return f"; {named} {makes} {signed(by_them)} of {signed(float(total))} on the way there"
 
 
 def _how_sure(trace: xr.Dataset, state: State) -> Finding | None:
@@ -220,12 +250,12 @@ def _how_sure(trace: xr.Dataset, state: State) -> Finding | None:
     possible = states_within(trace, -1)
     values = {"prompts": len(prompts), "states": list(possible)}
     if not possible:
-        return Finding(f"That is of {texts}, too few for an interval.", "shares", values)
+        return Finding(f"Based on {texts}, too few for a confidence interval.", "shares", values)
     if possible == (state,):
-        text = f"That is of {texts}; the state is the same at every end of the 90 % intervals over {noun}s like these."
+        text = f"Based on {texts}; the state is the same throughout the 90 % confidence intervals."
     else:
         others = " or ".join(each for each in possible if each != state)
-        text = f"That is of {texts}; within the 90 % intervals over {noun}s like these it may also be {others}."
+        text = f"Based on {texts}; within the 90 % confidence intervals it may also be {others}."
     return Finding(text, "shares", values)
 
 

@@ -83,9 +83,8 @@ def _states(comparison: Comparison) -> Section:
         trace, verdict, parting = comparison.traces[place], comparison.verdicts[place], partings[place]
         first = "—" if place == 0 else "not known" if parting is None else part_named(parting.first)
         end = float(trace.consensus_relative.sel(site="feed_forward")[-1])
-        worst = f"{verdict.worst.state}, layer {verdict.worst.layer}"
         sizes = (int(facts["parameters"]), int(facts["layers"]), int(facts["dim"]))
-        rows.append(cells([name, *sizes, end, verdict.state, worst, first]))
+        rows.append(cells([name, *sizes, end, verdict.state, str(verdict.worst), first]))
     table = Table("State of the tokens in each model", columns, tuple(rows))
     return Section("states", "Where do their tokens end?", tables=(table,))
 

@@ -50,7 +50,7 @@ _GLYPHS: dict[State, str] = {
 _OF_REGIMES = (
     "W is the sum of W_Q W_Kᵀ over heads and A = W (Vᵀ)⁻¹. A exists only where V can be inverted; where it cannot, the "
     "table says “undefined” with the rank of V, and no number is put in its place. The signs are those of the "
-    "symmetric parts. Both criteria speak of attention alone, as a free flow, whatever else a layer has. "
+    "symmetric parts. The conjecture is about attention alone, as a free flow, whatever else a layer has. "
     "Layers that say the same are one line, with the range of their numbers; the file has each."
 )
 _UNAUDITED = (
@@ -135,9 +135,8 @@ def _of_the_weights(diagnosis: Diagnosis) -> dict[str, Any]:
     audit, dim = diagnosis.audit, int(diagnosis.model["dim"])
     if audit is None:
         return {"sentences": (_UNAUDITED,)}
-    said = tuple(f"{criterion}: {text}." for criterion, text in summary(audit, dim))
     return {
-        "sentences": said,
+        "sentences": (summary(audit, dim),),
         "tables": (regimes(audit, dim),),
         "figures": tuple(weights(audit)),
         "notes": (_OF_REGIMES,),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from tokendynamics.diagnosis._details import UPDATE_JUMP, jumps
+from tokendynamics.diagnosis._details import LEAST_UPDATE, UPDATE_JUMP, jumps
 from tokendynamics.diagnosis._finding import PART_NAMES
 from tokendynamics.diagnosis._parts_there import parts_there
 from tokendynamics.report.diagnosis._depth import Spread, spread
@@ -100,7 +100,7 @@ def _caption(prompts: int) -> str:
     return (
         "Median over the tokens that count of the length of what a part adds, beside the length of the residual stream "
         f"that it adds it to: at 1 it adds as much as was there.{over} A part stands out where its update is "
-        f"{UPDATE_JUMP:g} times the median of its neighbours', or more."
+        f"{UPDATE_JUMP:g} times the median of its neighbours', or more, and at least {LEAST_UPDATE:g}."
     )
 
 

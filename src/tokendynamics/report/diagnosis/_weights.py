@@ -22,7 +22,7 @@ _KEYS = (
     Key("+1   (a dash marks cells below −0.05)", "box", POSITIVE),
 )
 _SHOWN_SIGN = 0.05
-_SAID = ("A: +/−/0", "Paper’s conjecture", "Observed criterion")
+_SAID = ("A: +/−/0", "Paper’s conjecture")
 
 
 def weights(audit: xr.Dataset) -> list[Figure]:
@@ -50,7 +50,7 @@ def weights(audit: xr.Dataset) -> list[Figure]:
 
 
 def regimes(audit: xr.Dataset, dim: int) -> Table:
-    """List the layers: signs, conditioning, and the regime under both criteria; equal ones are one line."""
+    """List the layers: signs, conditioning, and the regime of the paper's conjecture; equal ones are one line."""
     rows = tuple(_layer_row(audit.sel(layer=layer), int(layer), dim) for layer in audit["layer"].values)
     columns = (
         "Layer",
@@ -62,7 +62,6 @@ def regimes(audit: xr.Dataset, dim: int) -> Table:
         "near 0 for ρ",
         "max Re λ",
         "Paper’s conjecture",
-        "Observed criterion",
     )
     table = Table(
         "Signs (positive/negative/zero eigenvalues of the symmetric parts of W and A), conditioning and near-zero "
@@ -70,20 +69,19 @@ def regimes(audit: xr.Dataset, dim: int) -> Table:
         columns,
         rows,
     )
-    # Whether A exists, with the rank it hangs on, and both regimes; the other columns are numbers.
+    # Whether A exists, with the rank it hangs on, and the regime; the other columns are numbers.
     known = audit.A_defined.values.all()
     return fold(table, [columns.index(name) for name in _SAID if name != "A: +/−/0" or not known])
 
 
-def summary(audit: xr.Dataset, dim: int) -> list[tuple[str, str]]:
-    """Return how many layers are in which regime, under each criterion, in words."""
+def summary(audit: xr.Dataset, dim: int) -> str:
+    """Return how many layers are in which regime of the paper's conjecture, in words.
+
+    The criterion by Re λ(V) is not named: some Re λ(V) is positive in every network, so it predicts nothing.
+    """
     layers = [audit.sel(layer=layer) for layer in audit["layer"].values]
-    conjecture = Counter(_conjecture(layer, dim) for layer in layers)
-    observed = Counter(_observed(layer) for layer in layers)
-    return [
-        ("By the signs of W and A (the paper’s conjecture)", _counted(conjecture, len(layers))),
-        ("By Re λ(V) (the criterion seen to decide)", _counted(observed, len(layers))),
-    ]
+    counts = _counted(Counter(_conjecture(layer, dim) for layer in layers), len(layers))
+    return f"By the signs of W and A (the paper’s conjecture): {counts}."
 
 
 def _counted(counts: Counter[str], layers: int) -> str:
@@ -93,11 +91,6 @@ def _counted(counts: Counter[str], layers: int) -> str:
 def _conjecture(layer: xr.Dataset, dim: int) -> str:
     name = str(layer["regime"].item())
     return name if bool(layer["A_defined"]) else f"{name} ({_rank(layer, dim)})"
-
-
-def _observed(layer: xr.Dataset) -> str:
-    """Return the criterion's claim; its reason, the largest Re λ(V), has a column of its own."""
-    return str(layer["regime_by_spectrum"].item()).partition(":")[0]
 
 
 def _rank(layer: xr.Dataset, dim: int) -> str:
@@ -120,7 +113,7 @@ def _layer_row(layer: xr.Dataset, index: int, dim: int) -> tuple[Cell, ...]:
         else Cell(f"{UNDEFINED} ({_rank(layer, dim)})", "", True),
         *cells([int(layer["V_rank"]), float(layer["V_condition"])]),
         *cells([int(layer["V_near_zero"]), int(layer["V_near_zero_relative"]), float(layer["V_max_real"])]),
-        *cells([str(layer["regime"].item()), _observed(layer)]),
+        *cells([str(layer["regime"].item())]),
     )
 
 

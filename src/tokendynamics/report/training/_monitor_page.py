@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import xarray as xr
 
+from tokendynamics.diagnosis._attention_sinks import ATTENTION_SINK
 from tokendynamics.diagnosis._convention import Convention
-from tokendynamics.diagnosis._details import ATTENTION_SINK
 from tokendynamics.diagnosis._finding import PART_NAMES
 from tokendynamics.diagnosis._layer_states import ANISOTROPIC, CONSENSUS, SPREAD
 from tokendynamics.provenance._manifest import versions
