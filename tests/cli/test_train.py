@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,6 +68,74 @@ def test_a_run_whose_loss_is_not_finite_says_why_and_fails(text: Path, capsys: p
     assert "bytes-small, regime baseline: not finite" in told
     assert "gradients are not clipped" in told
     assert "Model:" not in told
+
+
+def interrupt(*_: Any, **__: Any) -> None:
+    raise KeyboardInterrupt
+
+
+INTERRUPTED = {
+    "before anything is written": ("_run", "_former", "nothing was written"),
+    "while the folder is locked": ("_run", "held", "no checkpoint had been written"),
+    "before the first checkpoint": ("_trainer", "put_checkpoint", "no checkpoint had been written"),
+    "after a checkpoint": ("_checkpoints", "remove_older", "checkpoint-2 is in"),
+    "while the network is written": ("_fitted", "put_folder", "checkpoint-4 is in"),
+    "while the page is drawn": ("_record", "Record.report", "has ended"),
+}
+
+
+@pytest.mark.parametrize("moment", INTERRUPTED)
+def test_ctrl_c_says_what_is_on_the_disk(
+    moment: str, text: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, name, words = INTERRUPTED[moment]
+    monkeypatch.setattr(f"tokendynamics.training.{module}.{name}", interrupt)
+    assert call(tiny(text)) == 130
+    (line,) = (each for each in capsys.readouterr().err.splitlines() if each.startswith("interrupted"))
+    assert words in line
+    folder = Path("train-bytes-small")
+    assert ("nothing was written" in line) == (not folder.exists())
+    for number in (2, 4):
+        assert f"checkpoint-{number} is in" not in line or (folder / "checkpoints" / f"checkpoint-{number}").is_dir()
+    monkeypatch.undo()
+    monkeypatch.chdir(text.parent)
+    assert call([*tiny(text), "--resume"]) == 0
+    assert Record.open(folder).finished
+
+
+def test_ctrl_c_at_the_start_of_a_resumed_run_names_the_checkpoint_that_is_there(
+    text: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tokendynamics.training._fitted.put_folder", interrupt)
+    assert call(tiny(text)) == 130
+    monkeypatch.setattr("tokendynamics.training.preset", interrupt)
+    capsys.readouterr()
+    assert call([*tiny(text), "--resume"]) == 130
+    line = "interrupted: checkpoint-4 is in train-bytes-small; go on with --resume\n"
+    assert capsys.readouterr().err == line
+
+
+@pytest.mark.parametrize(("command", "package"), [("sweep", "sweeps"), ("study", "sweeps.study")])
+def test_ctrl_c_in_a_sweep_or_a_study_says_whether_anything_is_there(
+    command: str, package: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert call([command, "--example", "list"]) == 0
+    example = capsys.readouterr().out.split()[0]
+    assert call([command, "--example", example]) == 0
+    Path("spec.toml").write_text(capsys.readouterr().out)
+
+    def begun(plan: Any, store: Path, *_: Any, **__: Any) -> None:
+        store.mkdir()
+        (store / "study.json").write_text("{}")
+        raise KeyboardInterrupt
+
+    for name, work, words in (("read_plan", interrupt, "nothing was written"), (command, begun, "go on with --resume")):
+        monkeypatch.setattr(f"tokendynamics.{package}.{name}", work)
+        assert call([command, "spec.toml"]) == 130
+        assert words in capsys.readouterr().err.splitlines()[-1]
+        monkeypatch.undo()
+        monkeypatch.chdir(tmp_path)
 
 
 def test_every_preset_is_listed_with_its_size(capsys: pytest.CaptureFixture[str]) -> None:

@@ -73,10 +73,10 @@ def test_the_headline_is_what_a_diagnosis_says_of_the_network_at_every_look() ->
     """While the tokens draw together, so that the state changes on the way and some changes are within intervals."""
     model, monitor, given = language_model(dropout=0.0, norms="none"), Monitor(of_one_topic_each(), every=2), []
 
-    def compare(trained: LanguageModel) -> None:
-        monitor.step(trained)
+    def compare(_: nn.Module) -> None:
+        monitor.step(model)
         if monitor.series.looks[-1].step == monitor._calls:
-            state = _verdict(trained, of_one_topic_each())[-1]
+            state = _verdict(model, of_one_topic_each())[-1]
             given.append(state)
             assert answer(monitor.series).lower() == state
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tokendynamics.cli._interrupted import NOTHING, interruptible
 from tokendynamics.cli._options import Folder, check_writable, overwrite_option, whole
-from tokendynamics.cli._terminal import echo, json_line
+from tokendynamics.cli._terminal import json_line
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -61,28 +62,36 @@ def sweep_command(
         raise click.UsageError("expected --workers or --scheduler: workers of a scheduler are its own")
     check_writable(out)
 
+    store = out or Path(f"sweep-{spec.stem}.zarr")
+    with interruptible(lambda: _kept(store)):
+        _run(spec, store, scheduler, workers, resume=resume, overwrite=overwrite, as_json=as_json)
+
+
+def _run(
+    spec: Path, store: Path, scheduler: str | None, workers: int | None, *, resume: bool, overwrite: bool, as_json: bool
+) -> None:
     from tokendynamics.cli._output import Output
     from tokendynamics.sweeps import read_plan, sweep
     from tokendynamics.sweeps._report import check_results, write_results
     from tokendynamics.sweeps._words import described
 
-    output, store = Output(as_json=as_json), out or Path(f"sweep-{spec.stem}.zarr")
+    output = Output(as_json=as_json)
     folder = store.with_name(f"{store.name.removesuffix('.zarr')}-report")
     plan = read_plan(spec)
     check_results(folder, overwrite=overwrite)
     output.say(described(plan))
     command = shlex.join(["tokendynamics", *sys.argv[1:]])
-    try:
-        with output.progress() as progress:
-            dataset = sweep(plan, store, scheduler, workers, resume=resume, progress=progress, command=command)
-    except KeyboardInterrupt:
-        echo(f"interrupted: what is done is in {store}; go on with --resume", err=True)
-        raise click.exceptions.Exit(130) from None
+    with output.progress() as progress:
+        dataset = sweep(plan, store, scheduler, workers, resume=resume, progress=progress, command=command)
     paths = write_results(dataset, store, folder, title=plan.name, overwrite=overwrite)
     if as_json:
         click.echo(json_line(_summary(dataset, store, folder)))
     else:
         _print(dataset, f"{store}\n{folder}: {', '.join(path.name for path in paths)}")
+
+
+def _kept(store: Path) -> str:
+    return f"what is done is in {store}; go on with --resume" if store.is_dir() else NOTHING
 
 
 def _print_example(name: str) -> None:

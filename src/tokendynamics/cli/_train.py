@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tokendynamics.cli._interrupted import NOTHING, interruptible
 from tokendynamics.cli._options import Above, Folder, check_writable, whole
-from tokendynamics.cli._terminal import echo, json_line
+from tokendynamics.cli._terminal import json_line
 
 if TYPE_CHECKING:
     from tokendynamics.training import Experiment, Record
@@ -96,47 +97,67 @@ def train_command(
     as_json: bool,
 ) -> None:
     """Train the network of PRESET and measure it on data that it has not seen."""
-    from tokendynamics.cli._output import Output
-    from tokendynamics.training import PRESETS, train
-    from tokendynamics.training import preset as preset_named
-
     if preset == "list":
+        from tokendynamics.training import PRESETS
+
         click.echo("\n".join(_line(each) for each in PRESETS.values()))
         return
     check_writable(out)
-    output, folder = Output(as_json=as_json), out or Path(f"train-{preset}")
+    folder = out or Path(f"train-{preset}")
+    given = {"steps": steps, "learning_rate": learning_rate}
+    recipe = {name: value for name, value in given.items() if value is not None}
+    with interruptible(lambda: kept(folder)):
+        changes = {"regime": regime, "remedy": remedy, "data": data, "seed": seed, **_changes(settings, recipe)}
+        callbacks = _samples(sample_every, sample_tokens)
+        options: dict[str, Any] = {"resume": resume, "threads": threads, "loggers": loggers, "callbacks": callbacks}
+        record = _trained(preset, changes, folder, options, as_json=as_json)
+        if int(os.environ.get("RANK", "0")) > 0:  # the first of several processes speaks for all
+            return
+        page = record.report(folder / "report.html")
+        if as_json:
+            click.echo(json_line(_summary(record, folder)))
+        else:
+            _print(record, folder, page)
+    if not record.finished:
+        raise click.exceptions.Exit(1)
+
+
+def kept(folder: Path) -> str:
+    """Return in words what an interrupted run has left in its folder.
+
+    Args:
+        folder: Of the run; it need not exist.
+    """
+    from tokendynamics.training._folder import CHECKPOINTS, EXPERIMENT, RECORD
+
+    if (folder / RECORD).is_file():
+        return f"the run in {folder} has ended, and its record is there"
+    if not (folder / EXPERIMENT).is_file():
+        return NOTHING
+    written = [path for path in (folder / CHECKPOINTS).glob("checkpoint-*") if path.is_dir()]
+    if not written:
+        return f"no checkpoint had been written in {folder}; --resume starts again from step 0"
+    last = max(written, key=lambda path: int(path.name.rpartition("-")[2]))
+    return f"{last.name} is in {folder}; go on with --resume"
+
+
+def _changes(settings: tuple[tuple[str, str, Any], ...], recipe: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return what is set of an experiment by part; an option of its own comes before --set."""
     changes: dict[str, dict[str, Any]] = {"model": {}, "recipe": {}, "options": {}}
     for part, name, value in settings:
         changes[part][name] = value
-    given = {"steps": steps, "learning_rate": learning_rate}
-    changes["recipe"] |= {name: value for name, value in given.items() if value is not None}
-    experiment = preset_named(preset).changed(regime=regime, remedy=remedy, data=data, seed=seed, **changes)
-    callbacks = _samples(sample_every, sample_tokens)
+    return changes | {"recipe": changes["recipe"] | recipe}
+
+
+def _trained(preset: str, changes: dict[str, Any], folder: Path, options: dict[str, Any], *, as_json: bool) -> Record:
+    from tokendynamics.cli._output import Output
+    from tokendynamics.training import preset as preset_named
+    from tokendynamics.training import train
+
+    experiment = preset_named(preset).changed(**changes)
     command = shlex.join(["tokendynamics", *sys.argv[1:]])
-    try:
-        with output.progress() as progress:
-            record = train(
-                experiment,
-                folder,
-                resume=resume,
-                threads=threads,
-                loggers=loggers,
-                callbacks=callbacks,
-                progress=progress,
-                command=command,
-            )
-    except KeyboardInterrupt:
-        echo(f"interrupted: what is done is in {folder}; go on with --resume", err=True)
-        raise click.exceptions.Exit(130) from None
-    if int(os.environ.get("RANK", "0")) > 0:  # the first of several processes speaks for all
-        return
-    page = record.report(folder / "report.html")
-    if as_json:
-        click.echo(json_line(_summary(record, folder)))
-    else:
-        _print(record, folder, page)
-    if not record.finished:
-        raise click.exceptions.Exit(1)
+    with Output(as_json=as_json).progress() as progress:
+        return train(experiment, folder, progress=progress, command=command, **options)
 
 
 def _samples(every: int | None, tokens: int | None) -> list[Any]:

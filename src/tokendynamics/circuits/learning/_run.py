@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import os
 import time
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -101,6 +102,7 @@ def learn(
 
 def _finished(settings: Settings, target: Path) -> LearningRecord | None:
     """Return the record of the same run in a folder, None where it is still to be made there."""
+    recover(Path(os.path.realpath(target)))  # half of a record that a kill left would look like another's file
     if not (target / "record.json").is_file():
         LearningRecord.check_free(target)
         return None
