@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tokendynamics.diagnosis._passes import pass_options
 from tokendynamics.numerics._arguments import as_choice, as_count, whole_numbers
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected
+from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, CheckpointError, expected
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.observables._repetition import repetition
 from tokendynamics.pretrained._checkpoint import Checkpoint
@@ -69,7 +69,7 @@ def decode(
 
     Raises:
         ArgumentTypeError, ArgumentValueError: A wrong argument, several prompts, or a text longer than the positions.
-        CheckpointError: No language head.
+        CheckpointError: No language head, or a network whose tokens see later ones.
     """
     steps = _steps(passes)
     chosen = as_choice(how, "how", ("positions", "generate"))
@@ -77,6 +77,9 @@ def decode(
     own = ckpt.variant if variant is None else variant
     repeated = pass_options(weights, feed_back, positions, own, None, seed)
     pack = one_prompt(ckpt, text, truncate)
+    if not ckpt.causal:
+        advice = "td.logit_lens reads a network that predicts the token at each place"
+        raise CheckpointError(expected(ckpt.name, "a causal network with a language head", "one that is not", advice))
     rows: dict[int, tuple[Tensor, Tensor]] = {}
     with reporting(progress) as report:
         if chosen == "positions":

@@ -13,6 +13,7 @@ from torch import nn
 from tokendynamics.numerics._arguments import as_path
 from tokendynamics.numerics._errors import CheckpointError, expected
 from tokendynamics.pretrained._architecture import Architecture
+from tokendynamics.pretrained._causality import ignores_later_tokens
 from tokendynamics.pretrained._decoder import Decoder, no_head
 from tokendynamics.pretrained._fresh_weights import Drawing, FreshBlocks, of_std
 from tokendynamics.pretrained._gates import GatedNetwork
@@ -63,13 +64,13 @@ class ChangedPasses:
     def gated(self) -> GatedNetwork:
         """Return the network with a gate on every part of every layer, for a ``with`` block.
 
-        Its passes give logits where it is causal and its language head is there.
+        Its passes give logits where no token sees a later one and its language head is there.
 
         Raises:
             CheckpointError: It is streamed, or the parts of a block were not found.
         """
         self._check_in_memory()
-        vocabulary, whole = (self.architecture.vocabulary, self._with_head) if self.layout.causal else (None, None)
+        vocabulary, whole = (self.architecture.vocabulary, self.with_head) if self.causal else (None, None)
         return GatedNetwork(self.model, self.layout, self.name, vocabulary, whole, self.as_varied())
 
     def varied(self, variant: VariantLike, network: nn.Module | None = None) -> VariedNetwork:
@@ -137,7 +138,7 @@ class ChangedPasses:
         """
         self._check_in_memory()
         place, dim = as_path(str(folder), "folder"), self.architecture.dim
-        whole = self._with_head or self.model
+        whole = self.with_head or self.model
         with gates_in_weights(self.model, self.layout, self.variant, dim, self.name):
             write_checkpoint(whole, self._origin.tokenizer, place, self.name)
         return place
@@ -153,10 +154,10 @@ class ChangedPasses:
             pack: Token ids of as many tokens as the states will have.
 
         Raises:
-            CheckpointError: It is streamed, no causal one, or has no language head.
+            CheckpointError: It is streamed, or has no language head.
         """
         self._check_in_memory()
-        whole, vocabulary = self._with_head if self.layout.causal else None, self.architecture.vocabulary
+        whole, vocabulary = self.with_head, self.architecture.vocabulary
         if whole is None or vocabulary is None:
             raise CheckpointError(no_head(self.name))
         return Decoder(whole, self.model, self.layout, pack, vocabulary, self.name)
@@ -188,8 +189,17 @@ class ChangedPasses:
             raise CheckpointError(expected(self.name, "a network in memory as a whole", came, advice))
 
     @cached_property
-    def _with_head(self) -> nn.Module | None:
-        """The network with its language head on; a live one itself, None where a stored one has none."""
+    def causal(self) -> bool:
+        """Whether no state depends on a later token: read from the attention, or measured where that is not read."""
+        if self.layout.causal or self.architecture.vocabulary is None:
+            return self.layout.causal
+        if all(layer.attention is not None for layer in self.layout.layers):
+            return False
+        return ignores_later_tokens(self.model, self.architecture.vocabulary, self.layout.blocks[-1], self.name)
+
+    @cached_property
+    def with_head(self) -> nn.Module | None:
+        """The network with its language head on; a live one itself, None where a stored one has no head."""
         if self._network.live:
             return self.model
         return with_language_head(self.model, self._network.stored[1].read_beside)

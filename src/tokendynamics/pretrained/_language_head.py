@@ -12,12 +12,49 @@ from torch import Tensor, nn
 from tokendynamics.pretrained._network import put
 from tokendynamics.pretrained._other_libraries import silenced
 
+_HEADED = ("MODEL_FOR_CAUSAL_LM_MAPPING", "MODEL_FOR_MASKED_LM_MAPPING", "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING")
+
+
+def empty_with_head(config: Any) -> Any | None:
+    """Return the empty network with a language head that `from_pretrained` would build; None where there is no class.
+
+    The class that the configuration names comes first, since one base model may have several heads.
+
+    Args:
+        config: Of a transformers network.
+    """
+    import transformers
+
+    kinds = [getattr(transformers, mapping).get(type(config), None) for mapping in _HEADED]
+    kinds = [kind for kind in kinds if isinstance(kind, type)]
+    stated = [str(name) for name in getattr(config, "architectures", None) or ()]
+    kinds.sort(key=lambda kind: kind.__name__ not in stated)  # stable: otherwise the order of the mappings
+    if not kinds:
+        return None
+    with silenced(), torch.device("meta"):
+        return kinds[0](copy.deepcopy(config))
+
+
+def base_of(whole: Any) -> tuple[str, Any]:
+    """Return what the base model of a network with a head is called inside it, with a dot after it, and the module.
+
+    Some classes state another prefix than they use (Llama 4). Encoder-decoders have no base model of their own: their
+    parts stand beside the head, under no prefix.
+    """
+    prefix = whole.base_model_prefix
+    base = getattr(whole, prefix, None)
+    if isinstance(base, nn.Module):
+        return f"{prefix}.", base
+    inner = [(name, child) for name, child in whole.named_children() if hasattr(child, "base_model_prefix")]
+    return (f"{inner[0][0]}.", inner[0][1]) if len(inner) == 1 else ("", whole)
+
 
 def with_language_head(model: Any, stored: Callable[[nn.Module, str], Tensor | None]) -> nn.Module | None:
     """Put the head of its configuration on a base model, whose modules are shared and stay as they are.
 
     transformers' own class is used, since what stands between the last state and the logits (a bias, a scale, a soft
-    cap) is part of it.
+    cap) is part of it. As in `from_pretrained`, a head that the configuration ties to the embedding is tied only where
+    the file does not hold another matrix for it.
 
     Args:
         model: A base model of transformers, ready to run.
@@ -26,33 +63,41 @@ def with_language_head(model: Any, stored: Callable[[nn.Module, str], Tensor | N
     Returns:
         The whole network; None where the configuration has none, or a tensor of the head is neither tied nor stored.
     """
-    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
-
     config: Any = getattr(model, "config", None)
-    kind: Any = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
-    if not isinstance(kind, type):
+    whole = None if config is None else empty_with_head(config)
+    if whole is None:
         return None
-    with silenced(), torch.device("meta"):
-        whole: Any = kind(copy.deepcopy(config))
-    prefix = whole.base_model_prefix
-    base: Any = getattr(whole, prefix, None)
-    if type(base) is not type(model):
+    prefix, base = base_of(whole)
+    if not prefix or type(base) is not type(model):
         return None
     tied = {id(parameter): name for name, parameter in base.named_parameters(remove_duplicate=False)}
+    own = dict(model.named_parameters(remove_duplicate=False))
+    first = next(model.parameters())
+    untied = False
     for name, parameter in list(whole.named_parameters(remove_duplicate=False)):
-        if name.startswith(f"{prefix}."):
+        if name.startswith(prefix):
             continue
-        values = _own(model, tied[id(parameter)]) if id(parameter) in tied else stored(whole, name)
+        values, shared = stored(whole, name), own.get(tied.get(id(parameter), ""))
+        if values is not None:
+            values = values.detach().to(first)
+        if shared is not None and (values is None or torch.equal(values, shared)):
+            values = shared
+        untied = untied or (shared is not None and values is not shared)
         if values is None or values.shape != parameter.shape:
             return None
-        first = next(model.parameters())
-        put(whole, name, nn.Parameter(values.detach().to(first), requires_grad=False))
-    setattr(whole, prefix, model)
+        put(whole, name, nn.Parameter(values.detach(), requires_grad=False))
+    setattr(whole, prefix.removesuffix("."), model)
+    if untied:
+        untie(whole)
     return None if any(buffer.is_meta for buffer in whole.buffers()) else whole.eval()
 
 
-def _own(model: nn.Module, name: str) -> Tensor | None:
-    return dict(model.named_parameters(remove_duplicate=False)).get(name)
+def untie(network: Any) -> None:
+    """State in the configuration of a network that its embedding and its head are two matrices."""
+    config = network.config
+    for each in (config, config.get_text_config()):
+        if getattr(each, "tie_word_embeddings", None):
+            each.tie_word_embeddings = False
 
 
 def logits_of(output: Any, ids: Tensor, vocabulary: int) -> Tensor | None:

@@ -25,13 +25,14 @@ from tokendynamics.pretrained._other_libraries import refusing, silenced
 from tokendynamics.pretrained._peft import with_adapter
 from tokendynamics.pretrained._remedied_attention import IN_CONFIGURATION, attach
 from tokendynamics.pretrained._remedy_columns import remedies_in
-from tokendynamics.pretrained._stored_names import ignored, stored_names
+from tokendynamics.pretrained._stored_names import Source, ignored, separate, stored_names, unplaced
 from tokendynamics.pretrained._weights import TensorStore, Weights, check_finite_weights
 from tokendynamics.pretrained.discovery._discover import discover
 from tokendynamics.pretrained.discovery._of_configuration import discover_in
 from tokendynamics.pretrained.discovery._small_copy import block_list, random_inputs
 from tokendynamics.pretrained.sources._configuration import check_depth, check_sizes, read_config
 from tokendynamics.pretrained.sources._find import FORMS, Stored, Untrained, find
+from tokendynamics.pretrained.sources._settings import check_settings
 from tokendynamics.pretrained.sources._tensor_files import (
     PickledFiles,
     SafetensorsFiles,
@@ -102,7 +103,7 @@ def load(
     if adapter is None:
         return checkpoint
     origin = Origin(checkpoint.name, found.source, found.folder, checkpoint.random_seed, tokenizer)
-    return _live(checkpoint.model, origin, None, None, adapter)
+    return _live(checkpoint.with_head or checkpoint.model, origin, None, None, adapter)
 
 
 _Spread: TypeAlias = Literal["auto"] | dict[str, torch.device] | None
@@ -143,13 +144,16 @@ def _of_files(
         return _with_remedy(found, tokenizer, dtype, device, half=half, stream=stream, device_map=spread)
     check_sizes(_of_half(config, half), found.name)
     whole = empty_network(config)
-    prefix, network = half_of(whole, half, found.name)
-    if isinstance(found, Untrained):
-        weights = DrawnTensors(shapes_of(network), initial_laws(whole, prefix), found.seed)
-    else:
-        weights = _weights(whole, prefix, network, _stored(found.folder, allow_pickle), found.name)
-    discovery = discover_in(config, network, half, found.name)
     seed = found.seed if isinstance(found, Untrained) else None
+    store = _stored(found.folder, allow_pickle) if isinstance(found, Stored) else None
+    if store is not None:
+        separate(whole, store.shapes, store.read)
+    prefix, network = half_of(whole, half, found.name)
+    if store is None:
+        weights = DrawnTensors(shapes_of(network), initial_laws(whole, prefix), int(seed or 0))
+    else:
+        weights = _weights(whole, prefix, network, store, found.name)
+    discovery = discover_in(config, network, half, found.name)
     origin = Origin(found.name, found.source, found.folder, seed, tokenizer)
     own = getattr(network, "config", config)
     placement = None
@@ -179,6 +183,8 @@ def _live(
         raise CheckpointError(expected("spec", "a network with weights", f"a {name} without any"))
     if first.is_meta:
         raise CheckpointError(expected("spec", "a network with weights", f"a {name} on the meta device", "load them"))
+    if hasattr(getattr(part, "config", None), "to_dict"):
+        check_settings(part.config.to_dict(), f"{name}: config")
     for key, tensor in part.named_parameters():
         if not tensor.is_meta:  # what is not in memory is refused where it is read
             check_finite_weights(tensor.detach(), f"{name}: {key}")
@@ -226,10 +232,24 @@ def _of_half(config: Any, half: str | None) -> Any:
 def _weights(whole: Any, prefix: str, network: nn.Module, store: TensorStore, name: str) -> Weights:
     blocks = block_list(network, int(network.config.num_hidden_layers))  # pyright: ignore
     sources = stored_names(whole, store.shapes, {})
+    _check_places(whole, store, sources, name)
     if blocks:
         inner = f"{prefix}.{blocks}" if prefix else blocks
         check_depth(sources, inner, len(network.get_submodule(blocks)), ignored(whole), name)  # pyright: ignore
     return Weights(store, network, whole, prefix, name)
+
+
+def _check_places(whole: Any, store: TensorStore, sources: Mapping[str, Source], name: str) -> None:
+    """Refuse tensors that the configuration has no place for: without them it would be another network."""
+    if not unplaced(whole, store.shapes, sources):
+        return
+    # Some parts, such as a pooler, are left out of what is read, and are still part of the configuration's network.
+    with silenced(), torch.device("meta"):
+        complete = type(whole)(copy.deepcopy(whole.config))
+    if left := unplaced(complete, store.shapes, stored_names(complete, store.shapes, {})):
+        came = f"{left[0]}, the first of {len(left)} without one"
+        advice = "config.json belongs to another model"
+        raise CheckpointError(expected(name, "tensors that config.json has a place for", came, advice))
 
 
 def _config(found: Stored | Untrained) -> Any:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 
@@ -111,6 +112,63 @@ def _tied(whole: Any, found: Mapping[str, Source], wanted: Mapping[str, Any]) ->
         if source is not None:
             result |= {name: source for name in group if name in wanted and name not in found}
     return result
+
+
+_TABLES = ("inv_freq", "original_inv_freq", "position_ids", "masked_bias", "relative_position_index", "version")
+"""Last parts of the names of tables that earlier versions of transformers stored, and that are computed today."""
+
+
+def unplaced(whole: Any, stored: Mapping[str, tuple[int, ...]], placed: Mapping[str, Source]) -> list[str]:
+    """Return the file's tensors inside the base model for which its configuration has no place, in order.
+
+    A head of another task stands outside it and changes no state. What transformers itself leaves out (the patterns
+    `_keys_to_ignore_on_load_unexpected`, masks and tables of positions) is not listed either.
+
+    Args:
+        whole: The empty base model, with every part that its class builds by default.
+        stored: Shape of every tensor of the file.
+        placed: From `stored_names`.
+    """
+    known = {*whole.state_dict(), *(name for name, _ in whole.named_buffers())}
+    used = {name for target, source in placed.items() if target in known for name in source.names}
+    inside, prefix = {name.split(".")[0] for name in known}, f"{whole.base_model_prefix}."
+    patterns = ignored(whole)
+    found = []
+    for name, shape in stored.items():
+        bare = name.removeprefix(prefix)
+        table = bare.rsplit(".", 1)[-1] in _TABLES or not shape or (shape[:2] == (1, 1) and shape[2:3] == shape[3:])
+        outside = bare.split(".")[0] not in inside and not (prefix != "." and name.startswith(prefix))
+        if name in used or bare in known or table or outside or any(each.search(name) for each in patterns):
+            continue
+        found.append(name)
+    return sorted(found, key=natural)
+
+
+def separate(whole: Any, stored: Mapping[str, Any], read: Callable[[str], Tensor]) -> None:
+    """Part the tied parameters of an empty network of which a file holds two different tensors.
+
+    `from_pretrained` does the same: a configuration that says "tied" does not overrule the file.
+
+    Args:
+        whole: The empty base model, which is changed.
+        stored: The file's tensors by name.
+        read: Reads one of them.
+    """
+    ties = dict(getattr(whole, "all_tied_weights_keys", None) or {})
+    if not ties:
+        return
+    found = stored_names(whole, stored, {})
+    for target, source in ties.items():
+        pair = [found.get(name) for name in (target, source)]
+        if not all(each is not None and each.target == name for each, name in zip(pair, (target, source), strict=True)):
+            continue
+        first, second = (each.read(read) for each in pair if each is not None)
+        if first.shape == second.shape and torch.equal(first, second):
+            continue
+        owner, _, leaf = target.rpartition(".")
+        apart = nn.Parameter(torch.empty(first.shape, device="meta"), requires_grad=False)
+        whole.get_submodule(owner).register_parameter(leaf, apart)
+        whole.all_tied_weights_keys.pop(target)
 
 
 def natural(name: str) -> list[tuple[int, int, str]]:

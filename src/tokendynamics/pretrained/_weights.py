@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from tokendynamics.numerics._errors import CheckpointError, expected
 from tokendynamics.numerics._places import first_index
 from tokendynamics.numerics._resources import check_fits
+from tokendynamics.pretrained._language_head import base_of, empty_with_head
 from tokendynamics.pretrained._other_libraries import refusing
-from tokendynamics.pretrained._stored_names import stored_names
+from tokendynamics.pretrained._stored_names import Source, stored_names
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -60,12 +61,15 @@ class Weights:
         CheckpointError: A tensor is missing or has another shape than the configuration says.
     """
 
-    def __init__(self, store: TensorStore, network: nn.Module, whole: nn.Module, prefix: str, origin: str) -> None:
+    def __init__(self, store: TensorStore, network: nn.Module, whole: Any, prefix: str, origin: str) -> None:
         self._store = store
         self._origin = origin
         self._prefix = f"{prefix}." if prefix else ""
         self._shapes = {self._prefix + name: tuple(each.shape) for name, each in network.named_parameters()}
         self._stored = stored_names(whole, store.shapes, self._shapes)
+        self._stored |= _stored_as_head(
+            whole, store.shapes, [name for name in self._shapes if name not in self._stored]
+        )
         self._check_shapes()
         parameters, kept = dict(network.named_parameters(remove_duplicate=False)), network.state_dict()
         self.tables = [name for name in kept if name not in parameters and self._prefix + name in self._stored]
@@ -102,12 +106,16 @@ class Weights:
     def read_beside(self, larger: nn.Module, name: str) -> Tensor | None:
         """Return a stored tensor that is no part of the network, such as one of an output head; None without.
 
+        One that is stored only as a parameter of the base model, to which the configuration ties it, is none.
+
         Args:
             larger: An empty network that has it.
             name: What it is called there.
         """
         source = stored_names(larger, self._store.shapes, {name: None}).get(name)
-        return None if source is None else source.read(self._read_stored)
+        if source is None or source.target.startswith(base_of(larger)[0] or "\0"):
+            return None
+        return source.read(self._read_stored)
 
     def _read_stored(self, name: str) -> Tensor:
         return self._checked(self._store.read(name), name)
@@ -132,6 +140,16 @@ class Weights:
             if source.plain and came != shape:
                 where = _where(source.names[0], self._origin)
                 raise CheckpointError(expected(where, f"shape {shape}", f"shape {came}", _ADVICE))
+
+
+def _stored_as_head(whole: Any, stored: Shapes, missing: Sequence[str]) -> dict[str, Source]:
+    """Return what missing parameters are tied to in the language head: a file may hold a tied pair as its head alone."""
+    headed = empty_with_head(whole.config) if missing else None
+    if headed is None:
+        return {}
+    prefix, _ = base_of(headed)
+    found = stored_names(headed, stored, {prefix + name: None for name in missing})
+    return {name: found[prefix + name] for name in missing if prefix + name in found}
 
 
 def _where(stored: str, origin: str) -> str:

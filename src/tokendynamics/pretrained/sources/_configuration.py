@@ -10,6 +10,7 @@ from typing import Any
 
 from tokendynamics.numerics._errors import ArgumentValueError, CheckpointError, expected, shown
 from tokendynamics.pretrained._other_libraries import refusing, silenced
+from tokendynamics.pretrained.sources._settings import check_settings
 from tokendynamics.provenance._reading import parse_json
 
 _OWN = {
@@ -27,7 +28,8 @@ def read_config(folder: Path) -> Any:
     """
     path = folder / "config.json"
     facts = _facts(path)
-    _check_known(facts.get("model_type"))
+    _check_known(facts, path)
+    check_settings(facts, str(path))
     if facts.get("quantization_config"):
         advice = "use the unquantised checkpoint or a .gguf file"
         raise CheckpointError(expected(str(path), "plain weights", "a quantization_config", advice))
@@ -146,19 +148,34 @@ def check_depth(
         raise CheckpointError(expected(origin, wanted, came, advice))
 
 
-def _check_known(model_type: object) -> None:
-    from transformers import CONFIG_MAPPING
+def _check_known(facts: Mapping[str, Any], path: Path) -> None:
+    from transformers import CONFIG_MAPPING, __version__
 
+    model_type = facts.get("model_type")
+    if model_type is None:
+        advice = f"add the line {_missing_line(facts, path.parent)} to it"
+        wanted = "a model_type, which transformers needs to choose the architecture"
+        raise CheckpointError(expected(str(path), wanted, "none (files of before 2020 have none)", advice))
     if isinstance(model_type, str) and model_type in _OWN:
         import_module(_OWN[model_type])  # which makes the name known to transformers
-
     if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING:
-        from transformers import __version__
-
         wanted = f"a model type that transformers {__version__} knows"
         raise CheckpointError(
             expected("architecture", wanted, shown(model_type), "update transformers, or pass the network itself")
         )
+
+
+def _missing_line(facts: Mapping[str, Any], folder: Path) -> str:
+    """Return the line that states the model type, from the class that is named or else from the folder's name."""
+    import transformers
+    from transformers import CONFIG_MAPPING
+
+    classes = (getattr(transformers, str(name), None) for name in facts.get("architectures") or ())
+    by_class = (kind.config_class.model_type for kind in classes if getattr(kind, "config_class", None) is not None)
+    # The older loaders of transformers took the longest model type that the name of the folder contains.
+    by_name = (kind for kind in sorted(CONFIG_MAPPING, key=len, reverse=True) if kind in folder.name.lower())
+    found = next(by_class, None) or next(by_name, None)
+    return f'"model_type": "{found}"' if found else '"model_type": "…" (such as "bert" or "gpt2")'
 
 
 def _check_count(where: str, name: str, value: Any, least: int, largest: int) -> None:
