@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -81,3 +82,97 @@ def write_gguf(
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+Settings = Mapping[str, bool | int | float | str | list[float]]
+
+
+def write_network(
+    path: Path,
+    network: Any,
+    architecture: str,
+    settings: Settings | None = None,
+    extra: Mapping[str, np.ndarray] | None = None,
+    drop: tuple[str, ...] = (),
+) -> Path:
+    """A file of a network of transformers as llama.cpp lays it out, by the format's own table of names.
+
+    Args:
+        path: The file.
+        network: With its head.
+        architecture: GGUF's name for it.
+        settings: Metadata of the architecture beside the sizes, without its name.
+        extra: Tensors beside the network's.
+        drop: Metadata that is left out.
+    """
+    from gguf import MODEL_ARCH_NAMES, GGUFWriter, get_tensor_name_map
+
+    config = network.config
+    arch = next(key for key, name in MODEL_ARCH_NAMES.items() if name == architecture)
+    layers, heads = config.num_hidden_layers, config.num_attention_heads
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    names = get_tensor_name_map(arch, layers)
+    writer = GGUFWriter(str(path), architecture)
+    width = getattr(config, "head_dim", None) or config.hidden_size // heads
+    sizes: dict[str, Any] = {
+        "context_length": getattr(config, "max_position_embeddings", 64),
+        "embedding_length": config.hidden_size,
+        "block_count": layers,
+        "feed_forward_length": getattr(config, "intermediate_size", None) or 4 * config.hidden_size,
+        "attention.head_count": heads,
+        "attention.head_count_kv": 1 if architecture == "falcon" else kv_heads,
+        "vocab_size": config.vocab_size,
+    }
+    if width * heads != config.hidden_size or architecture.startswith("gemma"):
+        sizes |= {"attention.key_length": width, "attention.value_length": width}
+    for key, value in (sizes | dict(settings or {})).items():
+        if key in drop:
+            continue
+        add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
+        add.get(type(value), writer.add_array)(f"{architecture}.{key}", value)
+    _add_words(writer, config.vocab_size)
+    tied = config.tie_word_embeddings
+    for name, tensor in network.state_dict().items():
+        if name == "lm_head.weight" and tied:
+            continue
+        base, _, leaf = name.rpartition(".")
+        stored = names.get_name(base) or names.get_name(base.removeprefix("transformer."))
+        assert stored is not None, name
+        values = _as_llama_cpp(architecture, name, tensor.float().numpy(), heads, kv_heads)
+        writer.add_tensor(f"{stored}.{leaf}", np.ascontiguousarray(values))
+    for name, values in (extra or {}).items():
+        writer.add_tensor(name, np.ascontiguousarray(values, dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _add_words(writer: Any, vocabulary: int) -> None:
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("default")
+    words = ["<s>", "</s>", *(chr(ord("a") + number) for number in range(26))]
+    writer.add_token_list([*words, *(f"w{number}" for number in range(vocabulary - len(words) - 1)), "ab"])
+    writer.add_token_types([3, 3, *[1] * (vocabulary - 2)])
+    writer.add_token_merges(["a b"])
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(1)
+
+
+def _as_llama_cpp(architecture: str, name: str, values: np.ndarray, heads: int, kv_heads: int) -> np.ndarray:
+    """What llama.cpp's converter does to the numbers of one tensor."""
+    if architecture == "llama" and ("q_proj" in name or "k_proj" in name):
+        count = heads if "q_proj" in name else kv_heads
+        halves = values.reshape(count, 2, values.shape[0] // count // 2, *values.shape[1:])
+        return halves.swapaxes(1, 2).reshape(values.shape)
+    if architecture in ("gemma2", "gemma3", "nemotron") and name.endswith("norm.weight"):
+        return values + 1
+    if architecture == "nemotron" and "layernorm" in name and name.endswith("weight"):
+        return values + 1
+    if architecture == "bloom" and "query_key_value" in name:
+        grouped = values.reshape(heads, 3, values.shape[0] // heads // 3, *values.shape[1:])
+        return grouped.swapaxes(0, 1).reshape(values.shape)
+    if architecture == "gpt2" and values.ndim == 2 and ("c_attn" in name or "c_proj" in name or "c_fc" in name):
+        return values.T
+    return values

@@ -232,10 +232,10 @@ def _of_half(config: Any, half: str | None) -> Any:
 def _weights(whole: Any, prefix: str, network: nn.Module, store: TensorStore, name: str) -> Weights:
     blocks = block_list(network, int(network.config.num_hidden_layers))  # pyright: ignore
     sources = stored_names(whole, store.shapes, {})
-    _check_places(whole, store, sources, name)
     if blocks:
         inner = f"{prefix}.{blocks}" if prefix else blocks
         check_depth(sources, inner, len(network.get_submodule(blocks)), ignored(whole), name)  # pyright: ignore
+    _check_places(whole, store, sources, name)
     return Weights(store, network, whole, prefix, name)
 
 

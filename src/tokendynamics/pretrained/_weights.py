@@ -143,7 +143,7 @@ class Weights:
 
 
 def _stored_as_head(whole: Any, stored: Shapes, missing: Sequence[str]) -> dict[str, Source]:
-    """Return what missing parameters are tied to in the language head: a file may hold a tied pair as its head alone."""
+    """Return what missing parameters are tied to in the language head: a file may hold only the head of a pair."""
     headed = empty_with_head(whole.config) if missing else None
     if headed is None:
         return {}

@@ -20,7 +20,10 @@ import torch
 from tokendynamics.numerics._errors import CheckpointError, TokenDynamicsError, expected
 from tokendynamics.numerics._extras import require
 from tokendynamics.pretrained._other_libraries import in_short, refusing, silenced, without_panics
-from tokendynamics.pretrained.sources._gguf_header import read_header
+from tokendynamics.pretrained._stored_names import natural
+from tokendynamics.pretrained.sources._gguf_header import GgufHeader, read_header
+from tokendynamics.pretrained.sources._gguf_rotations import FACTORS
+from tokendynamics.pretrained.sources._gguf_settings import configured
 from tokendynamics.pretrained.sources._gguf_shards import joined, name_of, shards_of
 from tokendynamics.provenance._owned import digest, entries_in, files_below, written_in
 from tokendynamics.provenance._progress import Progress
@@ -29,7 +32,7 @@ from tokendynamics.provenance._whole import whole_file, whole_folder
 
 WRITER = "tokendynamics conversion of GGUF"
 # Part of the key: raise it when what is written changes.
-_LAYOUT = "2"
+_LAYOUT = "3"
 # A file that was changed within the clock's last ticks can change again without a new time.
 _SETTLED_SECONDS = 2.0
 
@@ -148,29 +151,57 @@ def _read(path: Path) -> tuple[Any, Any]:
     source = {"gguf_file": path.name, "trust_remote_code": False}
     # The GGUF reader fails on broken files with whatever its parsing led to.
     with refusing(refusal), silenced(), without_panics(), _without_conversion_bar():
-        read_header(path)
-        network = _dequantised(path, source)
+        network = _dequantised(path, source, read_header(path))
         return network, AutoTokenizer.from_pretrained(path.parent, **source)
 
 
-def _dequantised(path: Path, source: dict[str, Any]) -> Any:
+def _dequantised(path: Path, source: dict[str, Any], header: GgufHeader) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     folder = path.parent
-    config = AutoConfig.from_pretrained(folder, **source)
+    config: Any = AutoConfig.from_pretrained(folder, **source)
     _check_layers(path, config.num_hidden_layers)
+    config = configured(config, path, header.metadata, header.shapes, _factors(path))
+    _check_tensors(path, header, config)
     # Its declared result is the model alone.
     read: Any = AutoModelForCausalLM.from_pretrained
-    loaded, found = read(folder, dtype=torch.float32, output_loading_info=True, **source)
+    loaded, found = read(folder, config=config, dtype=torch.float32, output_loading_info=True, **source)
     _check_complete(path, list(loaded.state_dict()), found["missing_keys"])
     # A model that came from GGUF counts as quantised and refuses to be saved: rebuild it around the same tensors.
     config = copy.deepcopy(loaded.config)
     vars(config).pop("quantization_config", None)
+    if config.tie_word_embeddings and not loaded.all_tied_weights_keys:
+        # The file holds an output matrix of its own, and the reader has kept it.
+        config.tie_word_embeddings = False
     with torch.device("meta"):
         plain = AutoModelForCausalLM.from_config(config)
     plain.load_state_dict(loaded.state_dict(), assign=True)
     plain.tie_weights()
     return plain
+
+
+def _factors(path: Path) -> dict[str, list[float]]:
+    """Return the factors of rotations that are stored as tensors."""
+    from gguf import GGUFReader, dequantize
+
+    tensors = {tensor.name: tensor for tensor in GGUFReader(path).tensors if tensor.name in FACTORS}
+    return {name: dequantize(each.data, each.tensor_type).tolist() for name, each in tensors.items()}
+
+
+def _check_tensors(path: Path, header: GgufHeader, config: Any) -> None:
+    """Refuse a tensor that transformers has no place for: it drops them silently."""
+    from transformers import AutoModelForCausalLM
+
+    reader: Any = import_module("transformers.modeling_gguf_pytorch_utils")
+    with torch.device("meta"):
+        empty = AutoModelForCausalLM.from_config(config)
+    processor = reader.TENSOR_PROCESSORS.get(header.metadata["general.architecture"], reader.TensorProcessor)
+    placed = reader.get_gguf_hf_weights_map(empty, processor(config=config.to_dict()))
+    left = sorted(set(header.shapes) - {*placed, *FACTORS, "output.weight"}, key=natural)
+    if left:
+        came = f"{left[0]}, the first of {len(left)} without one"
+        advice = "read the original checkpoint, in safetensors"
+        raise CheckpointError(expected(str(path), "tensors that the architecture has a place for", came, advice))
 
 
 def _check_layers(path: Path, layers: int) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from tokendynamics.numerics._errors import CheckpointError, expected, shown
 from tokendynamics.numerics._resources import check_fits
 from tokendynamics.pretrained.sources._configuration import MOST_LAYERS
+from tokendynamics.pretrained.sources._gguf_settings import FAMILIES
 
 _VERSIONS = (2, 3)
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
@@ -26,6 +27,8 @@ _POSITIVE = ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon",
 _OPTIONAL_COUNTS = ("attention.head_count_kv", "vocab_size", "rope.dimension_count")
 
 _SIDES = (("token_embd.weight", 0, "embedding_length"), ("blk.0.ffn_up.weight", 1, "feed_forward_length"))
+_FUSED = {"phi3": {"feed_forward_length": 2}}
+"""Architectures that store the gate and the other half of the feed-forward part as one matrix."""
 
 
 @dataclass(frozen=True)
@@ -166,12 +169,9 @@ def _bytes_of(shape: tuple[int, ...], kind: int, refused: Any) -> int:
 
 
 def check_family(family: object) -> None:
-    """Refuse a file of an architecture that transformers does not read from GGUF."""
-    from transformers import modeling_gguf_pytorch_utils as reader
-
-    known = reader.GGUF_SUPPORTED_ARCHITECTURES
-    if family not in known:
-        wanted = f"one that transformers reads from GGUF ({', '.join(sorted(map(str, known)))})"
+    """Refuse a file of an architecture whose keys are not all known."""
+    if family not in FAMILIES:
+        wanted = f"one that is read from GGUF ({', '.join(sorted(FAMILIES))})"
         raise CheckpointError(expected("architecture", wanted, shown(family), "convert it to safetensors"))
 
 
@@ -198,6 +198,7 @@ def _check_sizes(path: Path, header: GgufHeader) -> None:
         raise CheckpointError(expected(str(path), wanted, said))
     for tensor, axis, name in _SIDES:
         shape, came = header.shapes.get(tensor, ()), header.metadata[f"{family}.{name}"]
-        if len(shape) == 2 and shape[axis] != came:
-            wanted = f"{family}.{name} of {shape[axis]} as in the tensor {tensor}"
+        fused = _FUSED.get(str(family), {}).get(name, 1)
+        if len(shape) == 2 and shape[axis] != fused * came:
+            wanted = f"{family}.{name} of {shape[axis] // fused} as in the tensor {tensor}"
             raise CheckpointError(expected(str(path), wanted, came))

@@ -1,0 +1,361 @@
+"""The metadata of a GGUF file as a transformers configuration: each key is applied, known to be harmless, or refused.
+
+transformers reads some keys of an architecture and drops the others; what is dropped may be a scaling of the rotations
+or a cap of the logits, and the states are then those of another network. What a key means is what llama.cpp does with
+it, the program that defines the format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tokendynamics.numerics._errors import CheckpointError, expected, shown
+from tokendynamics.pretrained.sources._gguf_rotations import ROTATION_KEYS, rotation_of
+from tokendynamics.pretrained.sources._settings import check_settings
+
+_SIZES = {
+    "context_length": "max_position_embeddings",
+    "embedding_length": "hidden_size",
+    "block_count": "num_hidden_layers",
+    "feed_forward_length": "intermediate_size",
+    "attention.head_count": "num_attention_heads",
+    "attention.head_count_kv": "num_key_value_heads",
+    "vocab_size": "vocab_size",
+}
+_RMS, _LAYER = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
+
+_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "attention.causal": (True,),
+    "attention.clamp_kqv": (0.0,),
+    "attention.max_alibi_bias": (0.0,),
+    "attn_logit_softcapping": (0.0,),
+    "final_logit_softcapping": (0.0,),
+    "expert_count": (0,),
+    "expert_used_count": (0,),
+    "nextn_predict_layers": (0,),
+    "logit_scale": (0.0, 1.0),
+    "residual_scale": (0.0, 1.0),
+    "embedding_scale": (0.0, 1.0),
+    "attention.scale": (0.0,),
+}
+"""Values with which a key that most architectures do not have changes nothing."""
+
+_HARMLESS = ("tensor_data_layout", "pooling_type", "rope.scaling.finetuned", _RMS, _LAYER)
+"""Keys that say how the file came about, or an epsilon of the kind of norm that the architecture does not have."""
+
+
+@dataclass(frozen=True)
+class _Family:
+    """How the keys of one architecture are read.
+
+    Attributes:
+        epsilon: Key of the epsilon of its norms, and the name of the setting.
+        names: Names of the settings that are not those of most.
+        rotates: Whether it has rotary positions.
+        partial: Whether only a part of a head's features may rotate.
+        windows: Whether its attention may have a sliding window.
+        settle: What is particular to it; it returns the keys that it has read.
+    """
+
+    epsilon: tuple[str, str]
+    names: Mapping[str, str] = field(default_factory=dict)
+    rotates: bool = True
+    partial: bool = False
+    windows: bool = False
+    settle: Callable[[Any, _File], Collection[str]] | None = None
+
+
+@dataclass(frozen=True)
+class _File:
+    """A GGUF file.
+
+    Attributes:
+        path: In a message.
+        architecture: Its general.architecture.
+        keys: Metadata of the architecture, without its name before them.
+        tensors: Names of its tensors.
+        factors: Factors of its rotations by the name of their tensor.
+    """
+
+    path: Path
+    architecture: str
+    keys: Mapping[str, Any]
+    tensors: Collection[str]
+    factors: Mapping[str, list[float]]
+
+    def refused(self, key: str, wanted: str, came: object = None) -> CheckpointError:
+        """Return the error for a key that cannot be applied."""
+        value = came if came is not None else shown(self.keys.get(key))
+        value = "an array" if isinstance(self.keys.get(key), range) else value
+        advice = "read the original checkpoint, in safetensors"
+        return CheckpointError(expected(str(self.path), f"{self.architecture}.{key} {wanted}", value, advice))
+
+
+def configured(config: Any, path: Path, metadata: Mapping[str, Any], tensors: Collection[str], factors: Any) -> Any:
+    """Set everything in a configuration that a GGUF file says of its network.
+
+    Args:
+        config: As transformers reads it from the file; it is changed and returned.
+        path: The file.
+        metadata: Its values by key; of an array its length alone, as a range.
+        tensors: Names of its tensors.
+        factors: Factors of its rotations, by the name of their tensor.
+
+    Raises:
+        CheckpointError: A key of the architecture that is not known, or has a value that cannot be applied.
+    """
+    architecture = str(metadata["general.architecture"])
+    start = f"{architecture}."
+    keys = {key.removeprefix(start): value for key, value in metadata.items() if key.startswith(start)}
+    file, family = _File(path, architecture, keys, tensors, factors), FAMILIES[architecture]
+    sizes = _SIZES | dict(family.names) | {family.epsilon[0]: family.epsilon[1]}
+    applied = set()
+    if family.epsilon[0] not in keys:
+        raise file.refused(family.epsilon[0], "to be there", "none")
+    for key, name in sizes.items():
+        if key in keys:
+            if isinstance(keys[key], range):
+                raise file.refused(key, "as one number")
+            if name:
+                setattr(config, name, keys[key])
+            applied.add(key)
+    # The default of the class is a token of another vocabulary.
+    config.pad_token_id = metadata.get("tokenizer.ggml.padding_token_id")
+    applied |= _heads(config, file)
+    if family.settle is not None:
+        applied |= set(family.settle(config, file))
+    if family.rotates:
+        applied |= _rotations(config, file, family)
+    if family.windows:
+        applied |= _window(config, file)
+    for key in keys:
+        neutral = _NEUTRAL.get(key, ())
+        if key not in applied and key not in _HARMLESS and keys[key] not in neutral:
+            wanted = f"of {neutral[-1]}" if neutral else "not to be there, since its meaning here is not known"
+            raise file.refused(key, wanted)
+    check_settings(config.to_dict(), str(path))
+    return config
+
+
+def _heads(config: Any, file: _File) -> set[str]:
+    """Set the width of a head where it is not the common one."""
+    keys, heads = file.keys, file.keys["attention.head_count"]
+    common = keys["embedding_length"] // heads
+    if common < 1:
+        raise file.refused("attention.head_count", f"of at most {keys['embedding_length']}, its embedding_length")
+    stated = {key: keys[key] for key in ("attention.key_length", "attention.value_length") if key in keys}
+    width = stated.get("attention.key_length", common)
+    fixed = isinstance(getattr(type(config), "head_dim", None), property)
+    for key, value in stated.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1 or value != width:
+            raise file.refused(
+                key, f"of {width}, as its key_length" if "value" in key else "as a whole number from 1 on"
+            )
+        if fixed and value != common:
+            raise file.refused(key, f"of {common}, its embedding_length divided by its heads")
+    if "head_dim" in vars(config) or width != common:
+        config.head_dim = width
+    return set(stated)
+
+
+def _width(config: Any, file: _File) -> int:
+    return file.keys.get("attention.key_length", file.keys["embedding_length"] // file.keys["attention.head_count"])
+
+
+def _rotations(config: Any, file: _File, family: _Family) -> set[str]:
+    """Set the rotary positions of all layers; of a network that has two kinds, of those without a window."""
+    width = _width(config, file)
+    turning = file.keys.get("rope.dimension_count", width)
+    if turning % 2 or (turning != width and not (family.partial and 0 < turning < width)):
+        wanted = f"as an even number up to {width}" if family.partial else f"of {width}, the width of a head"
+        raise file.refused("rope.dimension_count", wanted)
+    rotation = rotation_of(file.keys, file.factors, turning // 2, file.refused)
+    if family.partial:
+        rotation["partial_rotary_factor"] = turning / width
+    former: Any = config.rope_parameters
+    if isinstance(former, dict) and "sliding_attention" in former:
+        near = {"rope_type": "default", "rope_theta": float(file.keys.get("rope.freq_base_swa", 10_000.0))}
+        config.rope_parameters = {"full_attention": rotation, "sliding_attention": near}
+        return {*ROTATION_KEYS, "rope.freq_base_swa"}
+    if "original_max_position_embeddings" in rotation and hasattr(config, "original_max_position_embeddings"):
+        config.original_max_position_embeddings = rotation["original_max_position_embeddings"]
+    config.rope_parameters = rotation
+    return set(ROTATION_KEYS)
+
+
+def _window(config: Any, file: _File) -> set[str]:
+    window = file.keys.get("attention.sliding_window", 0)
+    config.sliding_window = window or None
+    return {"attention.sliding_window"}
+
+
+def _with_biases(config: Any, file: _File) -> Collection[str]:
+    config.attention_bias = "blk.0.attn_q.bias" in file.tensors
+    if hasattr(config, "mlp_bias"):
+        config.mlp_bias = "blk.0.ffn_up.bias" in file.tensors
+    # An old name for linear scaling, and what llama.cpp does not apply in this architecture.
+    window, context = file.keys.get("attention.sliding_window", 0), file.keys["context_length"]
+    return ("attention.sliding_window",) if window == 0 or window >= context else ()
+
+
+def _qwen2(config: Any, file: _File) -> Collection[str]:
+    config.use_sliding_window, config.sliding_window = False, None
+    config.layer_types = ["full_attention"] * file.keys["block_count"]
+    window, context = file.keys.get("attention.sliding_window", 0), file.keys["context_length"]
+    return ("attention.sliding_window",) if window == 0 or window >= context else ()
+
+
+def _qwen3(config: Any, file: _File) -> Collection[str]:
+    config.attention_bias = "blk.0.attn_q.bias" in file.tensors
+    return _qwen2(config, file)
+
+
+def _falcon(config: Any, file: _File) -> Collection[str]:
+    # llama.cpp stores the queries, keys and values of several groups in another order than transformers reads them.
+    if file.keys.get("attention.head_count_kv", 1) != 1 or "blk.0.attn_norm_2.weight" in file.tensors:
+        raise file.refused("attention.head_count_kv", "of 1, one key-value head for all")
+    config.multi_query, config.new_decoder_architecture, config.parallel_attn = True, False, True
+    config.ffn_hidden_size = file.keys["feed_forward_length"]
+    config.bias = "blk.0.attn_qkv.bias" in file.tensors
+    return ()
+
+
+def _gpt2(config: Any, file: _File) -> Collection[str]:
+    inner, dim = file.keys["feed_forward_length"], file.keys["embedding_length"]
+    config.n_inner = None if inner == 4 * dim else inner
+    if file.keys.get("attention.head_count_kv", config.n_head) != config.n_head:
+        raise file.refused("attention.head_count_kv", f"of {config.n_head}, as its head_count")
+    return ()
+
+
+def _bloom(config: Any, file: _File) -> Collection[str]:
+    inner, dim = file.keys["feed_forward_length"], file.keys["embedding_length"]
+    if inner != 4 * dim:
+        raise file.refused("feed_forward_length", f"of {4 * dim}, four times its embedding_length")
+    if file.keys.get("attention.head_count_kv", config.n_head) != config.n_head:
+        raise file.refused("attention.head_count_kv", f"of {config.n_head}, as its head_count")
+    # The slopes of its positions are part of the architecture; llama.cpp states the largest of them as 8.
+    return ("attention.max_alibi_bias",) if file.keys.get("attention.max_alibi_bias", 8.0) == 8.0 else ()
+
+
+def _stablelm(config: Any, file: _File) -> Collection[str]:
+    parallel = "blk.0.ffn_norm.weight" not in file.tensors
+    config.use_parallel_residual = parallel
+    config.use_qkv_bias = "blk.0.attn_q.bias" in file.tensors
+    return ("use_parallel_residual",) if file.keys.get("use_parallel_residual", parallel) == parallel else ()
+
+
+def _nemotron(config: Any, file: _File) -> Collection[str]:
+    config.attention_bias = "blk.0.attn_q.bias" in file.tensors
+    config.mlp_bias = "blk.0.ffn_up.bias" in file.tensors
+    return ()
+
+
+def _starcoder2(config: Any, file: _File) -> Collection[str]:
+    config.use_bias = "blk.0.attn_q.bias" in file.tensors
+    return ()
+
+
+_GEMMA_27B = {"gemma2": 46, "gemma3": 62}
+_GEMMA_HEAD = 256
+"""Width of a head of every Gemma but those of 27 billion parameters."""
+
+
+def _query_scale(config: Any, file: _File) -> None:
+    """Set the scale of the queries: the file's, or else the one of the published sizes.
+
+    llama.cpp knows them by the number of layers; of another size the file does not say what its network was trained
+    with.
+    """
+    scale, width, key = file.keys.get("attention.scale", 0.0), _width(config, file), "attention.scale"
+    if scale:
+        scalar = round(scale**-2)
+        if scalar < 1 or abs(scalar * scale**2 - 1) > 1e-4:
+            raise file.refused(key, "as the inverse root of a whole number, which transformers needs")
+        config.query_pre_attn_scalar = scalar
+    elif file.keys["block_count"] == _GEMMA_27B[file.architecture]:
+        config.query_pre_attn_scalar = file.keys["embedding_length"] // file.keys["attention.head_count"]
+    elif width == _GEMMA_HEAD:
+        config.query_pre_attn_scalar = width
+    else:
+        wanted = f"for a network whose heads are {width} wide, which is no published size"
+        raise file.refused(key, wanted, "none")
+
+
+def _cap(file: _File, key: str, usual: float) -> float | None:
+    """Return a soft cap of logits; 0 stands for none."""
+    cap = file.keys.get(key, usual)
+    if not isinstance(cap, float) or not cap >= 0.0:
+        raise file.refused(key, "as a number of 0 or more")
+    return cap or None
+
+
+def _gemma2(config: Any, file: _File) -> Collection[str]:
+    _query_scale(config, file)
+    config.attn_logit_softcapping = _cap(file, "attn_logit_softcapping", 50.0)
+    config.final_logit_softcapping = _cap(file, "final_logit_softcapping", 30.0)
+    config.sliding_window = file.keys.get("attention.sliding_window", 4096)
+    _layer_kinds(config, file, 2)
+    return (*_OF_GEMMA, "attn_logit_softcapping")
+
+
+def _gemma3(config: Any, file: _File) -> Collection[str]:
+    _query_scale(config, file)
+    config.final_logit_softcapping = _cap(file, "final_logit_softcapping", 0.0)
+    window = file.keys.get("attention.sliding_window", 0)
+    config.sliding_window = window or None
+    _layer_kinds(config, file, 6 if window else 1)
+    return _OF_GEMMA
+
+
+_OF_GEMMA = (
+    "attention.scale",
+    "final_logit_softcapping",
+    "attention.sliding_window",
+    "attention.sliding_window_pattern",
+)
+
+
+def _layer_kinds(config: Any, file: _File, usual: int) -> None:
+    """State which layers have a window: all but every n-th."""
+    key = "attention.sliding_window_pattern"
+    every = file.keys.get(key, usual)
+    if isinstance(every, range | bool) or not isinstance(every, int) or every < 1:
+        raise file.refused(key, "as a whole number from 1 on")
+    layers = range(1, file.keys["block_count"] + 1)
+    config.layer_types = ["sliding_attention" if layer % every else "full_attention" for layer in layers]
+
+
+_WITHOUT_GROUPS = {"attention.head_count_kv": ""}
+FAMILIES: Mapping[str, _Family] = {
+    "llama": _Family((_RMS, "rms_norm_eps"), settle=_with_biases),
+    "qwen2": _Family((_RMS, "rms_norm_eps"), settle=_qwen2),
+    "qwen3": _Family((_RMS, "rms_norm_eps"), settle=_qwen3),
+    "phi3": _Family((_RMS, "rms_norm_eps"), partial=True, windows=True),
+    "gemma2": _Family((_RMS, "rms_norm_eps"), settle=_gemma2),
+    "gemma3": _Family((_RMS, "rms_norm_eps"), settle=_gemma3),
+    "starcoder2": _Family((_LAYER, "norm_epsilon"), windows=True, settle=_starcoder2),
+    "stablelm": _Family((_LAYER, "layer_norm_eps"), partial=True, settle=_stablelm),
+    "nemotron": _Family((_LAYER, "norm_eps"), partial=True, settle=_nemotron),
+    "falcon": _Family(
+        (_LAYER, "layer_norm_epsilon"), {"attention.head_count_kv": "", "feed_forward_length": ""}, settle=_falcon
+    ),
+    "gpt2": _Family(
+        (_LAYER, "layer_norm_epsilon"),
+        {"context_length": "n_positions", "embedding_length": "n_embd", "block_count": "n_layer"}
+        | {"attention.head_count": "n_head", "attention.head_count_kv": "", "feed_forward_length": ""},
+        rotates=False,
+        settle=_gpt2,
+    ),
+    "bloom": _Family(
+        (_LAYER, "layer_norm_epsilon"),
+        {"context_length": "", "block_count": "n_layer", "attention.head_count": "n_head"}
+        | {"attention.head_count_kv": "", "feed_forward_length": ""},
+        rotates=False,
+        settle=_bloom,
+    ),
+}
+"""By general.architecture: those whose every key is known and whose tensors transformers reads."""
