@@ -78,8 +78,8 @@ def decode(
     repeated = pass_options(weights, feed_back, positions, own, None, seed)
     pack = one_prompt(ckpt, text, truncate)
     if not ckpt.causal:
-        advice = "td.logit_lens reads a network that predicts the token at each place"
-        raise CheckpointError(expected(ckpt.name, "a causal network with a language head", "one that is not", advice))
+        wanted = "a network with a language head that predicts the next token"
+        raise CheckpointError(expected(ckpt.name, wanted, "one whose tokens see later ones"))
     rows: dict[int, tuple[Tensor, Tensor]] = {}
     with reporting(progress) as report:
         if chosen == "positions":

@@ -183,8 +183,9 @@ def _live(
         raise CheckpointError(expected("spec", "a network with weights", f"a {name} without any"))
     if first.is_meta:
         raise CheckpointError(expected("spec", "a network with weights", f"a {name} on the meta device", "load them"))
-    if hasattr(getattr(part, "config", None), "to_dict"):
-        check_settings(part.config.to_dict(), f"{name}: config")
+    settings: Any = getattr(part, "config", None)
+    if hasattr(settings, "to_dict"):
+        check_settings(settings.to_dict(), f"{name}: config")
     for key, tensor in part.named_parameters():
         if not tensor.is_meta:  # what is not in memory is refused where it is read
             check_finite_weights(tensor.detach(), f"{name}: {key}")

@@ -170,7 +170,7 @@ def _missing_line(facts: Mapping[str, Any], folder: Path) -> str:
     import transformers
     from transformers import CONFIG_MAPPING
 
-    classes = (getattr(transformers, str(name), None) for name in facts.get("architectures") or ())
+    classes: list[Any] = [getattr(transformers, str(name), None) for name in facts.get("architectures") or ()]
     by_class = (kind.config_class.model_type for kind in classes if getattr(kind, "config_class", None) is not None)
     # The older loaders of transformers took the longest model type that the name of the folder contains.
     by_name = (kind for kind in sorted(CONFIG_MAPPING, key=len, reverse=True) if kind in folder.name.lower())
