@@ -76,10 +76,7 @@ def decode(
     count = as_count(new_tokens, "new_tokens")
     own = ckpt.variant if variant is None else variant
     repeated = pass_options(weights, feed_back, positions, own, None, seed)
-    pack = one_prompt(ckpt, text, truncate)
-    if not ckpt.causal:
-        wanted = "a network with a language head that predicts the next token"
-        raise CheckpointError(expected(ckpt.name, wanted, "one whose tokens see later ones"))
+    pack = _predicted(ckpt, one_prompt(ckpt, text, truncate))
     rows: dict[int, tuple[Tensor, Tensor]] = {}
     with reporting(progress) as report:
         if chosen == "positions":
@@ -90,6 +87,14 @@ def decode(
                 rows[step] = _generated(ckpt, pack, step, count, repeated)
             report(len(steps), len(steps), "generating")
     return _as_dataset(ckpt, rows, {"model": ckpt.name, "how": chosen, "weights": weights} | _said(repeated))
+
+
+def _predicted(ckpt: Checkpoint, pack: Pack) -> Pack:
+    """Return a pack as it is, of a network whose head predicts the next token."""
+    if not ckpt.causal:
+        wanted = "a network with a language head that predicts the next token"
+        raise CheckpointError(expected(ckpt.name, wanted, "one whose tokens see later ones"))
+    return pack
 
 
 def _steps(passes: Sequence[int]) -> list[int]:
