@@ -94,11 +94,10 @@ class GatedNetwork(ExitStack):
                 parameter.requires_grad_(False)
                 self.callback(parameter.requires_grad_, True)
         for name, layer in dict(zip(self.layout.blocks, self.layout.layers, strict=True)).items():
-            block, residual = self.network.get_submodule(name), layer.residual
-            modules = () if residual is None else (residual.attention, residual.feed_forward)
+            block = self.network.get_submodule(name)
             self.callback(block.register_forward_pre_hook(self._enter, with_kwargs=True).remove)
             of_module: dict[nn.Module, list[int]] = {}  # BEiT gives both parts by one module, one after the other
-            for part, module in enumerate(modules):
+            for part, module in enumerate(layer.parts):
                 if module is not None:
                     of_module.setdefault(block.get_submodule(module), []).append(part)
             for module, parts in of_module.items():

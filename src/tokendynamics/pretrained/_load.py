@@ -27,9 +27,10 @@ from tokendynamics.pretrained._remedied_attention import IN_CONFIGURATION, attac
 from tokendynamics.pretrained._remedy_columns import remedies_in
 from tokendynamics.pretrained._stored_names import Source, ignored, separate, stored_names, unplaced
 from tokendynamics.pretrained._weights import TensorStore, Weights, check_finite_weights
+from tokendynamics.pretrained.discovery._blocks import block_list
 from tokendynamics.pretrained.discovery._discover import discover
 from tokendynamics.pretrained.discovery._of_configuration import discover_in
-from tokendynamics.pretrained.discovery._small_copy import block_list, random_inputs
+from tokendynamics.pretrained.discovery._small_copy import random_inputs
 from tokendynamics.pretrained.sources._configuration import check_depth, check_sizes, read_config
 from tokendynamics.pretrained.sources._find import FORMS, Stored, Untrained, find
 from tokendynamics.pretrained.sources._settings import check_settings
@@ -231,7 +232,7 @@ def _of_half(config: Any, half: str | None) -> Any:
 
 
 def _weights(whole: Any, prefix: str, network: nn.Module, store: TensorStore, name: str) -> Weights:
-    blocks = block_list(network, int(network.config.num_hidden_layers))  # pyright: ignore
+    blocks = block_list(network)
     sources = stored_names(whole, store.shapes, {})
     if blocks:
         inner = f"{prefix}.{blocks}" if prefix else blocks

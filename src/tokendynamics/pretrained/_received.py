@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -56,11 +57,18 @@ class ReceivedAttention:
         self.received.append(((weights * found.far).sum(dim=-2) / found.count).cpu())
         self.uniform.append(found.uniform)
 
-    def by_layer(self, layers: int) -> Float[Tensor, "kind layer prompt token"] | None:
-        """Return received and uniform weight of every layer; None where not every layer's attention shows once."""
-        if len(self.received) != layers or len({each.shape for each in self.received}) != 1:
+    def by_layer(self, attends: Sequence[bool]) -> Float[Tensor, "kind layer prompt token"] | None:
+        """Return received and uniform weight of every layer; None where not every layer's attention shows once.
+
+        Args:
+            attends: For each layer, whether it has an attention; NaN stands in the others.
+        """
+        if len(self.received) != sum(attends) or len({each.shape for each in self.received}) != 1:
             return None
-        return torch.stack([torch.stack(self.received), torch.stack(self.uniform)])
+        shown = torch.stack([torch.stack(self.received), torch.stack(self.uniform)])
+        found = shown.new_full((2, len(attends), *shown.shape[2:]), torch.nan)
+        found[:, [layer for layer, own in enumerate(attends) if own]] = shown
+        return found
 
 
 def _same(one: Tensor | None, other: Tensor | None) -> bool:

@@ -37,6 +37,8 @@ def why_not_scaled(layout: Layout, variant: Variant) -> str:
         return "norms or feed-forward parts are there"
     for number, layer in enumerate(layout.layers, start=1):
         attention = layer.attention
+        if not layer.attends:
+            return f"layer {number} has no attention"
         if attention is None:
             return f"the attention of layer {number} is not read"
         if attention.normed or attention.soft_cap is not None or attention.sinks is not None:

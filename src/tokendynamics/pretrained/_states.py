@@ -28,8 +28,8 @@ class SiteStates:
 
     Attributes:
         attention: Index l: the state of block l after its attention part (for post-norm blocks after the norm
-            behind it). Index 0: NaN, since no attention stands before the first block; NaN also where a block's
-            sum was not found.
+            behind it). Index 0: NaN, since no attention stands before the first block; NaN also where a block has no
+            attention, and where its sum was not found.
         feed_forward: Index 0: the input of the first block (embeddings with positions; after BERT's embedding
             norm). Index l: the output of block l, before the final norm, also for the last block.
         final_norm: The last state after the final norm; None if the architecture has none.
@@ -51,7 +51,7 @@ class PackStates:
         feed_forward: Likewise.
         final_norm: Likewise.
         received: What attention each token receives, and what it would if each attended alike to all that it sees; see
-            `ReceivedAttention`. None where not every layer's attention shows.
+            `ReceivedAttention`; NaN in layers without attention. None where not every layer's attention shows.
     """
 
     places: tuple[int, ...]
@@ -122,10 +122,11 @@ class StateWatch(ExitStack):
         self.final: list[Tensor] = []
         self._x: Tensor | None = None
         self._thread = 0
+        self._attends = [layer.attends for layer in layout.layers]
         for name, layer in dict(zip(layout.blocks, layout.layers, strict=True)).items():
             block = network.get_submodule(name)
             self._before(block, self._enter)
-            if layer.residual is not None:
+            if layer.residual is not None and layer.attends:
                 self._site(block, layer.residual)
             self._after(block, self._leave)
         if layout.final_norm is not None:
@@ -145,7 +146,7 @@ class StateWatch(ExitStack):
             for states in (attention, feed_forward, *(() if final is None else (final[None],))):
                 states[:, number, length:] = states[:, number, :1]
         lengths = pack.lengths or (longest,) * len(pack.places)
-        received = attention_seen.by_layer(len(feed_forward) - 1)
+        received = attention_seen.by_layer(self._attends)
         return PackStates(pack.places, lengths, attention, feed_forward, final, received)
 
     def _enter(self, x: Tensor) -> None:

@@ -124,6 +124,7 @@ class Variant:
         found = torch.tensor([self.attention, self.feed_forward], dtype=torch.float64).repeat(len(exists), 1)
         if self.feed_forward != 1 and not bool(exists[:, 1].any()):
             raise ArgumentValueError(expected("variant", f"parts of {name}", "feed_forward, which no layer has"))
+        found[~exists] = 1.0
         for (layer, part), value in self.gates.items():
             place = PARTS.index(part)
             if not 1 <= layer <= len(exists):

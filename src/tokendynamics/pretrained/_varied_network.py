@@ -67,9 +67,7 @@ class VariedNetwork(ExitStack):
         layers = zip(self._layout.blocks, self._layout.layers, gates.tolist(), strict=True)
         of_module: dict[nn.Module, list[float]] = {}
         for block, layer, own in layers:
-            residual = layer.residual
-            modules = () if residual is None else (residual.attention, residual.feed_forward)
-            for module, gate in zip(modules, own, strict=True):
+            for module, gate in zip(layer.parts, own, strict=True):
                 if module is not None:
                     of_module.setdefault(self.network.get_submodule(f"{block}.{module}"), []).append(gate)
         for module, own in of_module.items():
@@ -117,7 +115,8 @@ class VariedNetwork(ExitStack):
         return self._layout.final_norm[0]
 
     def _positional(self) -> tuple[PositionalPart, ...]:
-        unread = next((number for number, layer in enumerate(self._layout.layers, 1) if layer.attention is None), None)
+        layers = enumerate(self._layout.layers, 1)
+        unread = next((number for number, layer in layers if layer.attends and layer.attention is None), None)
         wanted = "positions that can be taken away"
         if unread is not None:
             problem = self._layout.layers[unread - 1].problem
@@ -149,8 +148,7 @@ def existing_parts(layout: Layout, name: str) -> Bool[Tensor, "layer part"]:
         if layer.residual is None:
             where, wanted = f"{name}: layer {number}", "a block whose attention and feed-forward parts are found"
             raise CheckpointError(expected(where, wanted, layer.problem, "the gates stand on these parts"))
-    found = [(True, layer.residual is not None and layer.residual.feed_forward is not None) for layer in layout.layers]
-    return torch.tensor(found)
+    return torch.tensor([[module is not None for module in layer.parts] for layer in layout.layers])
 
 
 def modules_of(network: nn.Module, layout: Layout, part: PositionalPart) -> list[nn.Module]:

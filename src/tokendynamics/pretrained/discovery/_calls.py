@@ -22,7 +22,7 @@ class ModuleCall:
     """One call of a module.
 
     Attributes:
-        name: The module's name in the network.
+        name: The module's name in the network; of a module with several names, the one inside the module that calls it.
         module: The module.
         given: The tensor that it was given, before any noise.
         x: The tensor that it read; None where it was given none of real numbers.
@@ -68,11 +68,13 @@ def record(
 class _Recorder:
     def __init__(self, network: nn.Module, noise: Collection[nn.Module], generator: Any) -> None:
         self.network, self.noise, self.generator = network, noise, generator
-        self.names = {module: name for name, module in network.named_modules()}
+        self.names: dict[nn.Module, list[str]] = {}
+        for name, module in network.named_modules(remove_duplicate=False):
+            self.names.setdefault(module, []).append(name)
         self.found = Pass([], [])
         self.clock = 0
         self.open: list[tuple[int, Tensor | None, Tensor | None, Any]] = []
-        self.running: list[nn.Module] = []
+        self.running: list[tuple[str, nn.Module]] = []
 
     def run(self, inputs: Mapping[str, Any]) -> Pass:
         with ExitStack() as stack, torch.no_grad(), silenced(), without_cache(self.network):
@@ -88,7 +90,7 @@ class _Recorder:
         return self.clock
 
     def _attention(self, call: AttentionCall) -> None:
-        call = call if call.module is not None else replace(call, module=self.running[-1])
+        call = call if call.module is not None else replace(call, module=self.running[-1][1])
         self.found.attentions.append((self._tick(), call.kept()))
 
     def _before(self, module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
@@ -97,18 +99,30 @@ class _Recorder:
         if given is not None and module in self.noise:
             x = given + given.std() * torch.randn(given.shape, generator=self.generator).to(given)
             changed = positional, named = with_state(x, given, positional, named)
-        self.running.append(module)
+        self.running.append((self._name(module), module))
         self.open.append((self._tick(), given, None if x is None else x.clone(), (positional, named)))
         return changed
 
     def _after(self, module: nn.Module, positional: Any, named: Any, output: Any) -> None:
         del positional, named
         start, given, x, arguments = self.open.pop()
-        self.running.pop()
+        name, _ = self.running.pop()
         y = _first(output)
         if y is not None:
-            call = ModuleCall(self.names[module], module, given, x, y.clone(), arguments, start, self._tick())
+            call = ModuleCall(name, module, given, x, y.clone(), arguments, start, self._tick())
             self.found.calls.append(call)
+
+    def _name(self, module: nn.Module) -> str:
+        """Return the name of a module that begins to run; of several names, the one inside the module that calls it.
+
+        Blocks may share modules (Zamba), which then have a name in each of them.
+        """
+        names = self.names[module]
+        for outer, _ in reversed(self.running if len(names) > 1 else ()):
+            inside = next((name for name in names if name.startswith(f"{outer}.")), None) if outer else None
+            if inside is not None:
+                return inside
+        return names[0]
 
 
 def state_of(positional: tuple[Any, ...], named: Mapping[str, Any]) -> Tensor | None:

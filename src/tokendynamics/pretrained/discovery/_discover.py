@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from tokendynamics.numerics._errors import expected
 from tokendynamics.pretrained.discovery._attention_layout import (
     TRUSTED,
     attention_layout,
@@ -18,9 +16,11 @@ from tokendynamics.pretrained.discovery._attention_layout import (
     recomputed_error,
 )
 from tokendynamics.pretrained.discovery._block_norms import block_norms
+from tokendynamics.pretrained.discovery._blocks import BlockCall, block_calls
 from tokendynamics.pretrained.discovery._calls import ModuleCall, Pass, as_features, record
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
-from tokendynamics.pretrained.discovery._layout import AttentionLayout, BlockLayout, Layout, Positions
+from tokendynamics.pretrained.discovery._layout import NO_ATTENTION, AttentionLayout, BlockLayout, Layout, Positions
+from tokendynamics.pretrained.discovery._mixing import mixing_of
 from tokendynamics.pretrained.discovery._norms import Norm, norm_of
 from tokendynamics.pretrained.discovery._packing import packing_of
 from tokendynamics.pretrained.discovery._positional import positional_parts
@@ -91,30 +91,61 @@ def _discovered(
         count = max(_inputs_needed(call.query) for _, call in first.attentions)
     generator = torch.Generator().manual_seed(_SEED)
     found = record(network, inputs(count), attending, generator) if attending else first
-    blocks, quiet_blocks = list(_blocks(network, found)), list(_blocks(network, first))
+    blocks, quiet_blocks = _blocks(network, found), _blocks(network, first)
     tables = [(name, table) for name, table in network.named_buffers() if table.ndim == 1]
-    layers = []
-    for number, (block, quiet) in enumerate(zip(blocks, quiet_blocks, strict=True)):
-        attention, seen, projected, problem = _attention(number, block, found, tables)
-        residual, other = _residual(quiet, first, block.start if projected is None else projected)
-        problems = "; ".join(filter(None, (problem, other)))
-        inside = None if attention is None or projected is None else (attention.module, projected)
-        norms = block_norms(quiet, first.calls, inside, _shape(first, quiet))
-        layers.append((BlockLayout(attention=attention, residual=residual, norms=norms, problem=problems), seen))
+    layers = [
+        _layer(block, quiet, found, first, tables) for block, quiet in zip(blocks, quiet_blocks, strict=True)
+    ]
     attentions = [layer.attention for layer, _ in layers]
-    causal = all(attention is not None and attention.causal for attention in attentions)
-    names = tuple(block.name for block in blocks)
+    names = tuple(block.call.name for block in blocks)
     positions = _positions(attentions, network, inputs)
     layout = Layout(
         blocks=names,
         layers=tuple(layer for layer, _ in layers),
-        final_norm=_final_norm(quiet_blocks[-1], first),
+        final_norm=_final_norm(quiet_blocks[-1].call, first),
         positions=positions,
         positional=positional_parts(network, inputs, positions, names),
-        packing=packing_of(network, inputs, causal=causal),
+        packing="none",
         found_on=found_on,
     )
-    return Discovery(layout, tuple(seen for _, seen in layers), quiet_blocks[0].y.shape[-1])
+    layout = replace(layout, packing=packing_of(network, inputs, causal=layout.causal))
+    return Discovery(layout, tuple(seen for _, seen in layers), quiet_blocks[0].call.y.shape[-1])
+
+
+def _layer(
+    block: BlockCall, quiet: BlockCall, found: Pass, first: Pass, tables: list[tuple[str, Tensor]]
+) -> tuple[BlockLayout, Seen | None]:
+    """Return the layout of one block.
+
+    Args:
+        block: Its call in the pass with noise, on which its attention is read.
+        quiet: Its call in the pass without, on which its sum is.
+        found: The pass with noise.
+        first: The pass without.
+        tables: The network's tables.
+    """
+    shape = _shape(first, quiet.call)
+    if found.attentions and not block.attentions:
+        return _without_attention(quiet.call, first, shape), None
+    attention, seen, projected, problem = _attention(block, found, tables)
+    residual, other = _residual(quiet.call, first, block.call.start if projected is None else projected)
+    inside = None if attention is None or projected is None else (attention.module, projected)
+    norms = block_norms(quiet.call, first.calls, inside, shape)
+    problems = "; ".join(filter(None, (problem, other)))
+    return BlockLayout(attention=attention, residual=residual, norms=norms, problem=problems), seen
+
+
+def _without_attention(block: ModuleCall, found: Pass, shape: tuple[int, int]) -> BlockLayout:
+    """Return the layout of a block without attention among others that have one."""
+    residual, problem = _residual(block, found, block.start)
+    mixing = mixing_of(block)
+    if residual is not None and mixing == "none" and residual.feed_forward is None:
+        residual = replace(residual, attention=None, feed_forward=residual.attention,
+                           feed_forward_factor=residual.attention_factor,
+                           attention_norm=None, feed_forward_norm=residual.attention_norm)  # fmt: skip
+    words = NO_ATTENTION if not problem else f"{NO_ATTENTION}; {problem}"
+    norms = block_norms(block, found.calls, None, shape)
+    return BlockLayout(attention=None, residual=residual, norms=norms, problem=words, mixing=mixing)
 
 
 def _inputs_needed(query: Tensor) -> int:
@@ -122,46 +153,9 @@ def _inputs_needed(query: Tensor) -> int:
     return 2 + int(1.5 * query.shape[-1] / query.shape[1])
 
 
-def _blocks(network: nn.Module, found: Pass) -> Iterator[ModuleCall]:
-    """Yield the calls of the blocks, in the order in which they ran."""
-    if not found.attentions:
-        yield from _blocks_without_interface(network, found)
-        return
-    names = {module: name for name, module in network.named_modules()}
-    attending = {names[call.module] for _, call in found.attentions if call.module is not None}
-    lists = {name for name, module in network.named_modules() if isinstance(module, nn.ModuleList | nn.Sequential)}
-    for time, attention in found.attentions:
-        parts = names[attention.module].split(".")
-        for depth in range(1, len(parts)):
-            block = ".".join(parts[: depth + 1])
-            alone = sum(name == block or name.startswith(f"{block}.") for name in attending) == 1
-            if ".".join(parts[:depth]) in lists and alone:
-                yield next(call for call in found.calls if call.name == block and call.start < time < call.end)
-                break
-        else:
-            wanted = "a list of blocks (an nn.ModuleList) with one attention in each"
-            raise LayoutNotFoundError(expected(names[attention.module], wanted, "an attention that stands in none"))
-
-
-def _blocks_without_interface(network: nn.Module, found: Pass) -> list[ModuleCall]:
-    """Return the calls of the longest list of modules each of which reads what the one before it gave."""
-    best: list[ModuleCall] = []
-    for name, module in network.named_modules():
-        if isinstance(module, nn.ModuleList):
-            prefix = f"{name}." if name else ""
-            children = {f"{prefix}{child}" for child, _ in module.named_children()}
-            calls = sorted((call for call in found.calls if call.name in children), key=lambda call: call.start)
-            chained = all(_follows(after, before) for before, after in pairwise(calls))
-            if chained and len(calls) > len(best) and calls[0].x is not None and calls[0].x.shape == calls[0].y.shape:
-                best = calls
-    if not best:
-        wanted = "a list of blocks (an nn.ModuleList whose modules read what the one before them gave)"
-        raise LayoutNotFoundError(expected(type(network).__name__, wanted, "none"))
-    return best
-
-
-def _follows(after: ModuleCall, before: ModuleCall) -> bool:
-    return after.x is not None and after.x.shape == before.y.shape and bool(torch.equal(after.x, before.y))
+def _blocks(network: nn.Module, found: Pass) -> list[BlockCall]:
+    """Return the calls of the blocks, in the order in which they ran."""
+    return block_calls(network, found, lambda call: _residual(call, found, call.start)[0] is not None)
 
 
 def _shape(found: Pass, block: ModuleCall) -> tuple[int, int]:
@@ -172,13 +166,14 @@ def _shape(found: Pass, block: ModuleCall) -> tuple[int, int]:
 
 
 def _attention(
-    number: int, block: ModuleCall, found: Pass, tables: list[tuple[str, Tensor]]
+    block_call: BlockCall, found: Pass, tables: list[tuple[str, Tensor]]
 ) -> tuple[AttentionLayout | None, Seen | None, int | None, str]:
     """Return a block's attention, what it was called with, when its output projection ended, and what is wrong."""
     if not found.attentions:
         return None, None, None, "its attention does not use transformers' attention interface"
-    time, call = found.attentions[number]
-    projected = None
+    if len(block_call.attentions) > 1:
+        return None, None, None, f"its attention runs {len(block_call.attentions)} times"
+    block, (time, call), projected = block_call.call, block_call.attentions[0], None
     try:
         seen = attention_layout(time, call, block, found.calls, tables)
         projected = seen.projected
@@ -224,7 +219,7 @@ def _positions(
         return "relative bias"
     # The same token everywhere: what differs between its states can only come from where it stands.
     found = record(network, {name: _constant(value) for name, value in inputs(1).items()})
-    block = next(iter(_blocks(network, found)))
+    block = _blocks(network, found)[0].call
     if block.x is None or float((block.x[:, -1] - block.x[:, -2]).abs().max()) == 0.0:
         return "none"
     normed = any(

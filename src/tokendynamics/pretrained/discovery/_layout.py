@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from tokendynamics.pretrained.discovery._columns import Part, Storage
+from tokendynamics.pretrained.discovery._mixing import Mixing
 from tokendynamics.pretrained.discovery._norms import Norm
 from tokendynamics.pretrained.discovery._packing import Packing
 from tokendynamics.pretrained.discovery._positional import PositionalPart
@@ -16,6 +17,8 @@ from tokendynamics.pretrained.discovery._rotation import Rotation
 Positions: TypeAlias = Literal["rotary", "relative bias", "learned", "absolute", "none"]
 """What tells a network the order of its tokens: rotations of queries and keys; a bias of the logits; a table added to
 the embeddings, without or with a norm behind it; nothing but the mask."""
+
+NO_ATTENTION = "it has no attention"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,16 +82,38 @@ class BlockLayout:
     """One block.
 
     Attributes:
-        attention: Its attention; None where it could not be read.
+        attention: Its attention; None where it could not be read, or there is none.
         residual: How it adds its parts; None where that was not found.
         norms: Its norms of the residual stream, by the names of their modules within the block.
         problem: Why something is None; empty otherwise.
+        mixing: In a block without attention, between blocks that have one, which tokens act on a token: in a
+            convolution or a recurrence the earlier ones, in a feed-forward block none. "attention" otherwise.
     """
 
     attention: AttentionLayout | None
     residual: Residual | None
     norms: tuple[str, ...]
     problem: str = ""
+    mixing: Mixing | Literal["attention"] = "attention"
+
+    @property
+    def attends(self) -> bool:
+        """Whether it has an attention, read or not; in a network in which none was seen, whether it may have one."""
+        return self.mixing == "attention"
+
+    @property
+    def causal(self) -> bool:
+        """Whether no later token is known to act on a token."""
+        if self.attends:
+            return self.attention is not None and self.attention.causal
+        return self.mixing != "all tokens"
+
+    @property
+    def parts(self) -> tuple[str | None, str | None]:
+        """The modules whose outputs are its attention part and its feed-forward part; None for what it has not."""
+        if self.residual is None:
+            return None, None
+        return self.residual.attention if self.attends else None, self.residual.feed_forward
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,8 +140,13 @@ class Layout:
 
     @property
     def causal(self) -> bool:
-        """Whether every layer's attention is known to see no later token."""
-        return all(layer.attention is not None and layer.attention.causal for layer in self.layers)
+        """Whether in every layer no later token is known to act on a token."""
+        return all(layer.causal for layer in self.layers)
+
+    @property
+    def attending(self) -> list[int]:
+        """Numbers of the layers with an attention, counted from 1; all of a network in which none was seen."""
+        return [number for number, layer in enumerate(self.layers, 1) if layer.attends]
 
     def with_blocks(self, blocks: tuple[str, ...], kinds: tuple[int, ...]) -> Layout:
         """Return the layout of a larger network, whose blocks are of the kinds of these ones."""

@@ -29,7 +29,8 @@ class Residual:
 
     Attributes:
         kind: "added": y = x + a·attention + b·feed-forward; "norm after": each sum goes through a norm.
-        attention: Module, within the block, whose output is the attention's part.
+        attention: Module, within the block, whose output is the attention's part; in a block without attention that
+            of what mixes tokens otherwise, None where nothing does.
         attention_factor: What multiplies it.
         feed_forward: Likewise the feed-forward part; None for a block that is an attention alone.
         feed_forward_factor: What multiplies it.
@@ -42,7 +43,7 @@ class Residual:
     """
 
     kind: Literal["added", "norm after"]
-    attention: str
+    attention: str | None
     attention_factor: float
     feed_forward: str | None
     feed_forward_factor: float

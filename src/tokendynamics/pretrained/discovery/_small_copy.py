@@ -36,20 +36,32 @@ _TOKENS = 7
 _PATCHES = 3
 
 
-def small_config(config: Any, layers: Sequence[int]) -> Any:
-    """Return a configuration with these layers alone (counted from 0), and small where attention does not see it."""
+_NOT_BY_LAYER = ("image_size", "patch_size", "architectures", "mrope_section")
+"""Lists of a configuration that have no entry for each layer, whatever their length."""
+
+
+def small_config(config: Any, layers: Sequence[int], depth: int) -> Any:
+    """Return a configuration with some layers alone, and small where attention does not see it.
+
+    Args:
+        config: The whole one.
+        layers: Counted from 0.
+        depth: How many layers the network has.
+    """
     small = copy.deepcopy(config)
     for each in (small, *(getattr(small, name, None) for name in getattr(small, "sub_configs", {}))):
         if each is not None:
-            _shrink(each, layers)
+            _shrink(each, layers, depth)
     return small
 
 
-def _shrink(config: Any, layers: Sequence[int]) -> None:
-    depth = getattr(config, "num_hidden_layers", None)
-    for name, value in list(vars(config).items()):
-        if isinstance(value, list | tuple) and len(value) == depth:
+def _shrink(config: Any, layers: Sequence[int], depth: int) -> None:
+    other = getattr(config, "num_hidden_layers", None)  # of the other half of a network with two
+    for name, value in _lists(config):
+        if len(value) == depth:
             setattr(config, name, [value[layer] for layer in layers])
+        elif len(value) == other:
+            setattr(config, name, value[: len(layers)])
     for name in _DEPTHS:
         if isinstance(getattr(config, name, None), int):
             setattr(config, name, len(layers))
@@ -63,24 +75,32 @@ def _shrink(config: Any, layers: Sequence[int]) -> None:
         config.image_size = _PATCHES * config.patch_size
 
 
+def _lists(config: Any) -> list[tuple[str, Sequence[Any]]]:
+    """Return the lists of a configuration that may have an entry for each layer."""
+    lists = [(name, value) for name, value in vars(config).items() if isinstance(value, list | tuple)]
+    return [(name, value) for name, value in lists if name not in _NOT_BY_LAYER and not name.endswith("_token_id")]
+
+
 def layer_kinds(config: Any, blocks: Sequence[nn.Module]) -> list[int]:
     """Return, for each block, the first one of its kind: the same modules and entries of the configuration's lists."""
-    lists = [value for value in vars(config).values() if isinstance(value, list | tuple) and len(value) == len(blocks)]
+    lists = [value for _, value in _lists(config) if len(value) == len(blocks)]
     first: dict[Any, int] = {}
     kinds = []
     for number, block in enumerate(blocks):
-        modules = tuple((name, type(module).__name__) for name, module in block.named_modules())
+        modules = _modules_in(block)
         entries = tuple(str(entry[number]) for entry in lists)
         kinds.append(first.setdefault((modules, entries), number))
     return kinds
 
 
-def block_list(network: nn.Module, depth: int) -> str:
-    """Return the name of the list of so many blocks, the outermost; empty if there is none."""
-    for name, module in network.named_modules():
-        if isinstance(module, nn.ModuleList) and len(module) == depth:
-            return name
-    return ""
+def same_kinds(copies: Sequence[nn.Module], blocks: Sequence[nn.Module]) -> bool:
+    """Return whether the blocks of a small copy are of the same modules as those of the network."""
+    return [_modules_in(copy) for copy in copies] == [_modules_in(block) for block in blocks]
+
+
+def _modules_in(block: nn.Module) -> tuple[tuple[str, str], ...]:
+    """Return the names and classes of the modules in a block."""
+    return tuple((name, type(module).__name__) for name, module in block.named_modules())
 
 
 def fill_randomly(network: nn.Module, seed: int = 0) -> nn.Module:

@@ -1,0 +1,134 @@
+"""Finds the blocks of a network in one forward pass: every module of the list that passes the states on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import nn
+
+from tokendynamics.numerics._errors import expected
+from tokendynamics.pretrained.discovery._calls import ModuleCall, Pass
+from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
+from tokendynamics.pretrained.discovery._interface import AttentionCall
+
+
+@dataclass(frozen=True, eq=False)
+class BlockCall:
+    """One call of one block.
+
+    Attributes:
+        call: The call.
+        attentions: Times and arguments of the attentions that ran inside it; empty for a block without attention.
+    """
+
+    call: ModuleCall
+    attentions: tuple[tuple[int, AttentionCall], ...]
+
+
+def block_calls(network: nn.Module, found: Pass, is_residual: Callable[[ModuleCall], bool]) -> list[BlockCall]:
+    """Return the calls of the blocks, in the order in which they ran.
+
+    A block is a member of a list of modules. The lists are those with an attention in a member; the other members of
+    the same list are blocks as well if they pass on states of the same shape: a hybrid network has a convolution or a
+    recurrence in them.
+
+    Args:
+        network: The one that ran.
+        found: Its pass.
+        is_residual: Whether a block's output is its input plus outputs of its modules. Asked for members of an
+            nn.Sequential, which may also hold embeddings and heads.
+
+    Raises:
+        LayoutNotFoundError: There is no list of blocks.
+    """
+    if not found.attentions:
+        return [BlockCall(call, ()) for call in _chained(network, found)]
+    members = _members(network)
+    around = (_block_around(time, found, members) for time, _ in found.attentions)
+    attending = {id(call): call for call in around if call is not None}
+    if not attending:
+        seen = found.attentions[0][1].module
+        name = next((name for name, module in network.named_modules() if module is seen), type(network).__name__)
+        wanted = "a list of blocks (an nn.ModuleList) with one attention in each"
+        raise LayoutNotFoundError(expected(name, wanted, "an attention that stands in none"))
+    lists = {id(each): each for call in attending.values() for each in members[call.module]}
+    like = next(iter(attending.values())).y.shape
+    calls = list(attending.values())
+    for call in found.calls:
+        owners = [each for each in members.get(call.module, ()) if id(each) in lists]
+        if id(call) in attending or not owners or next(call.module.children(), None) is None:
+            continue
+        if call.x is None or not call.x.shape == call.y.shape == like or _overlaps(call, attending.values()):
+            continue
+        if isinstance(owners[0], nn.ModuleList) or is_residual(call):
+            calls.append(call)
+    outermost = [call for call in calls if not any(_inside(call, other) for other in calls)]
+    return [BlockCall(call, _inside_of(call, found)) for call in sorted(outermost, key=lambda each: each.start)]
+
+
+def _members(network: nn.Module) -> dict[nn.Module, list[nn.Module]]:
+    """Return, for each member of a list of modules, the lists that hold it."""
+    found: dict[nn.Module, list[nn.Module]] = {}
+    for module in network.modules():
+        if isinstance(module, nn.ModuleList | nn.Sequential):
+            for child in module.children():
+                found.setdefault(child, []).append(module)
+    return found
+
+
+def _block_around(time: int, found: Pass, members: dict[nn.Module, list[nn.Module]]) -> ModuleCall | None:
+    """Return the outermost call of a member of a list in which one attention module alone ran, at this time."""
+    around = sorted((call for call in found.calls if call.start < time < call.end), key=lambda each: each.start)
+    for call in around:
+        if call.module in members and len({seen.module for _, seen in _inside_of(call, found)}) == 1:
+            return call
+    return None  # such as a pooling attention behind the blocks
+
+
+def _inside_of(call: ModuleCall, found: Pass) -> tuple[tuple[int, AttentionCall], ...]:
+    return tuple((time, seen) for time, seen in found.attentions if call.start < time < call.end)
+
+
+def _inside(call: ModuleCall, other: ModuleCall) -> bool:
+    return other.start < call.start and call.end < other.end
+
+
+def _overlaps(call: ModuleCall, others: Iterable[ModuleCall]) -> bool:
+    return any(_inside(call, other) or _inside(other, call) for other in others)
+
+
+def _chained(network: nn.Module, found: Pass) -> list[ModuleCall]:
+    """Return the calls of the longest list of modules each of which reads what the one before it gave."""
+    best: list[ModuleCall] = []
+    for name, module in network.named_modules():
+        if isinstance(module, nn.ModuleList):
+            prefix = f"{name}." if name else ""
+            children = {f"{prefix}{child}" for child, _ in module.named_children()}
+            calls = sorted((call for call in found.calls if call.name in children), key=lambda call: call.start)
+            chained = all(_follows(after, before) for before, after in pairwise(calls))
+            if chained and len(calls) > len(best) and calls[0].x is not None and calls[0].x.shape == calls[0].y.shape:
+                best = calls
+    if not best:
+        wanted = "a list of blocks (an nn.ModuleList whose modules read what the one before them gave)"
+        raise LayoutNotFoundError(expected(type(network).__name__, wanted, "none"))
+    return best
+
+
+def _follows(after: ModuleCall, before: ModuleCall) -> bool:
+    return after.x is not None and after.x.shape == before.y.shape and bool(torch.equal(after.x, before.y))
+
+
+def block_list(network: nn.Module) -> str:
+    """Return the name of the outermost list of modules that holds the most parameters; empty if there is no list.
+
+    >>> block_list(nn.ModuleDict({"layers": nn.ModuleList([nn.Linear(9, 9)]), "ends": nn.ModuleList([nn.Linear(2, 2)])}))
+    'layers'
+    """
+    sizes: dict[str, int] = {}
+    for name, module in network.named_modules():
+        if isinstance(module, nn.ModuleList) and not any(name.startswith(f"{outer}.") for outer in sizes):
+            sizes[name] = sum(each.numel() for each in module.parameters())
+    return max(sizes, key=lambda name: sizes[name]) if sizes else ""
