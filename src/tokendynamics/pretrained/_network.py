@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -157,7 +158,7 @@ def fill(network: nn.Module, weights: Readable, dtype: torch.dtype, place: Place
         values = nn.Parameter(weights.read(name).to(device=place(name), dtype=dtype), requires_grad=False)
         for each in _names_of(network, name):
             put(network, each, values)
-    fill_buffers(network, place)
+    fill_buffers(network, place, weights.tables)
     for name in weights.tables:
         table = network.get_buffer(name)
         table.copy_(weights.read(name).to(table))
@@ -183,16 +184,58 @@ def _bytes_of(network: nn.Module, place: Place) -> int:
     return sum(each.numel() * each.element_size() for name, each in tensors if place(name).type == "cpu")
 
 
-def fill_buffers(network: Any, place: Place) -> None:
-    """Compute the tables that no file stores (rotary frequencies, position ids) as transformers itself does."""
+def fill_buffers(network: Any, place: Place, stored: Collection[str] = ()) -> None:
+    """Compute the tables that no file stores (rotary frequencies, position ids) as transformers itself does.
+
+    Args:
+        network: Its empty tables are filled.
+        place: Where each belongs.
+        stored: Names of those that a file has: they are read later.
+
+    Raises:
+        CheckpointError: transformers does not compute one of them: what stood in memory would take its place.
+    """
+    empty: dict[str, Tensor] = {}
     for prefix, module in network.named_modules():
-        empty = {name: buffer for name, buffer in module.named_buffers(recurse=False) if buffer.is_meta}
-        for name, buffer in empty.items():
+        own = {name: buffer for name, buffer in module.named_buffers(recurse=False) if buffer.is_meta}
+        for name, buffer in own.items():
             persistent = name not in module._non_persistent_buffers_set
-            device = place(f"{prefix}.{name}" if prefix else name)
-            module.register_buffer(name, torch.empty_like(buffer, device=device), persistent=persistent)
-        if empty:
+            whole = f"{prefix}.{name}" if prefix else name
+            empty[whole] = torch.full_like(buffer, _unset(buffer.dtype), device=place(whole))
+            module.register_buffer(name, empty[whole], persistent=persistent)
+        if own:
             network._init_weights(module)
+    for name in [name for name in empty if name not in stored and _is_unset(network.get_buffer(name))]:
+        # Some tables are computed with the module that holds the blocks (Falcon-H1).
+        for outer in _outer_modules(name):
+            if _is_unset(network.get_buffer(name)):
+                network._init_weights(network.get_submodule(outer))
+        if _is_unset(network.get_buffer(name)):
+            came = "one that it leaves uninitialised"
+            raise CheckpointError(expected(name, "a table that transformers computes", came, "pass the network itself"))
+
+
+def _outer_modules(name: str) -> list[str]:
+    """Return the names of the modules around a tensor, from the inside to the whole network.
+
+    >>> _outer_modules("layers.0.mixer.table")
+    ['layers.0', 'layers', '']
+    """
+    parts = name.split(".")[:-2]
+    return [".".join(parts[:count]) for count in range(len(parts), 0, -1)] + [""]
+
+
+def _unset(dtype: torch.dtype) -> float | int | bool:
+    """Return a value that no table has, with which an uninitialised one is seen."""
+    if dtype.is_floating_point or dtype.is_complex:
+        return math.nan
+    return False if dtype == torch.bool else torch.iinfo(dtype).min
+
+
+def _is_unset(buffer: Tensor) -> bool:
+    if buffer.is_floating_point() or buffer.is_complex():
+        return bool(buffer.isnan().any())
+    return buffer.dtype not in (torch.bool, torch.uint8) and bool((buffer == torch.iinfo(buffer.dtype).min).any())
 
 
 @contextmanager
@@ -307,7 +350,7 @@ class Network:
             if not name.startswith(inside):
                 values = self._weights.read(name).to(device=self.device, dtype=self.dtype)
                 put(shell, name, nn.Parameter(values, requires_grad=False))
-        fill_buffers(shell, lambda name: self.device)
+        fill_buffers(shell, lambda name: self.device, self._weights.tables)
         for name in self._weights.tables:
             table = shell.get_buffer(name)
             table.copy_(self._weights.read(name).to(table))

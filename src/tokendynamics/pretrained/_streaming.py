@@ -47,7 +47,7 @@ class StreamedNetwork:
         for name in shapes_of(self.network):
             if not name.startswith(inside) and name != f"{self.table}.weight":
                 self._fill(name)
-        fill_buffers(self.network, lambda name: device)
+        fill_buffers(self.network, lambda name: device, weights.tables)
         for name in weights.tables:
             stored = self.network.get_buffer(name)
             stored.copy_(weights.read(name).to(stored))

@@ -20,7 +20,7 @@ from tokendynamics.pretrained.discovery._blocks import BlockCall, block_calls
 from tokendynamics.pretrained.discovery._calls import ModuleCall, Pass, as_features, record
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
 from tokendynamics.pretrained.discovery._layout import NO_ATTENTION, AttentionLayout, BlockLayout, Layout, Positions
-from tokendynamics.pretrained.discovery._mixing import mixing_of
+from tokendynamics.pretrained.discovery._mixing import Mixing, mixing_of
 from tokendynamics.pretrained.discovery._norms import Norm, norm_of
 from tokendynamics.pretrained.discovery._packing import packing_of
 from tokendynamics.pretrained.discovery._positional import positional_parts
@@ -128,11 +128,13 @@ def _layer(
     if found.attentions and not block.attentions:
         return _without_attention(quiet.call, first, shape), None
     attention, seen, projected, problem = _attention(block, found, tables)
-    residual, other = _residual(quiet.call, first, block.call.start if projected is None else projected)
+    time = quiet.attentions[0][0] if quiet.attentions else None
+    residual, other = _residual(quiet.call, first, quiet.call.start if projected is None else projected, time)
     inside = None if attention is None or projected is None else (attention.module, projected)
     norms = block_norms(quiet.call, first.calls, inside, shape)
     problems = "; ".join(filter(None, (problem, other)))
-    return BlockLayout(attention=attention, residual=residual, norms=norms, problem=problems), seen
+    mixing: Mixing = mixing_of(quiet.call) if attention is None else "all tokens"
+    return BlockLayout(attention=attention, residual=residual, norms=norms, problem=problems, mixing=mixing), seen
 
 
 def _without_attention(block: ModuleCall, found: Pass, shape: tuple[int, int]) -> BlockLayout:
@@ -145,7 +147,9 @@ def _without_attention(block: ModuleCall, found: Pass, shape: tuple[int, int]) -
                            attention_norm=None, feed_forward_norm=residual.attention_norm)  # fmt: skip
     words = NO_ATTENTION if not problem else f"{NO_ATTENTION}; {problem}"
     norms = block_norms(block, found.calls, None, shape)
-    return BlockLayout(attention=None, residual=residual, norms=norms, problem=words, mixing=mixing)
+    return BlockLayout(
+        attention=None, residual=residual, norms=norms, problem=words, attends=False, mixing=mixing
+    )
 
 
 def _inputs_needed(query: Tensor) -> int:
@@ -190,9 +194,11 @@ def _attention(
     return replace(seen.layout, error=error), kept, projected, ""
 
 
-def _residual(block: ModuleCall, found: Pass, projected: int) -> tuple[Residual | None, str]:
+def _residual(
+    block: ModuleCall, found: Pass, projected: int, time: int | None = None
+) -> tuple[Residual | None, str]:
     try:
-        return residual_of(block, found.calls, projected, _shape(found, block)), ""
+        return residual_of(block, found.calls, projected, _shape(found, block), time), ""
     except LayoutNotFoundError as problem:
         return None, str(problem)
 

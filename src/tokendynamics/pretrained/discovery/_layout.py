@@ -86,27 +86,22 @@ class BlockLayout:
         residual: How it adds its parts; None where that was not found.
         norms: Its norms of the residual stream, by the names of their modules within the block.
         problem: Why something is None; empty otherwise.
-        mixing: In a block without attention, between blocks that have one, which tokens act on a token: in a
-            convolution or a recurrence the earlier ones, in a feed-forward block none. "attention" otherwise.
+        attends: Whether it has an attention, read or not. False for a block without one between blocks that have one;
+            in a network in which no attention was seen, True: it may have one that does not show.
+        mixing: Where the attention was not read or there is none, which other tokens act on a token.
     """
 
     attention: AttentionLayout | None
     residual: Residual | None
     norms: tuple[str, ...]
     problem: str = ""
-    mixing: Mixing | Literal["attention"] = "attention"
-
-    @property
-    def attends(self) -> bool:
-        """Whether it has an attention, read or not; in a network in which none was seen, whether it may have one."""
-        return self.mixing == "attention"
+    attends: bool = True
+    mixing: Mixing = "all tokens"
 
     @property
     def causal(self) -> bool:
         """Whether no later token is known to act on a token."""
-        if self.attends:
-            return self.attention is not None and self.attention.causal
-        return self.mixing != "all tokens"
+        return self.mixing != "all tokens" if self.attention is None else self.attention.causal
 
     @property
     def parts(self) -> tuple[str | None, str | None]:

@@ -59,7 +59,8 @@ def norm_of(module: nn.Module, x: Tensor | None, y: Tensor) -> Norm | None:
     """
     if x is None or x.shape != y.shape or _constant(x):
         return None
-    weight, bias = (getattr(module, name, None) for name in ("weight", "bias"))
+    given = (getattr(module, name, None) for name in ("weight", "bias"))  # of some modules "bias" is a switch
+    weight, bias = (each if isinstance(each, Tensor) else None for each in given)
     width, found = x.shape[-1], (getattr(module, name, None) for name in _EPS_NAMES)
     eps = next((float(each) for each in found if isinstance(each, float)), 0.0)
     if any(each is not None and each.shape != (width,) for each in (weight, bias)):

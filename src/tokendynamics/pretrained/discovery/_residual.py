@@ -111,6 +111,23 @@ class _Block:
                 return call
         return None
 
+    def carries(self, call: ModuleCall, time: int | None, projected: int) -> bool:
+        """Return whether what a module gives is made of an attention alone.
+
+        Args:
+            call: Of the module.
+            time: When the attention ran; None if that is not known, and everything may be made of it.
+            projected: When its output projection ended.
+        """
+        mine = self.states(call.y)
+        if time is None or call.end == projected:
+            return True
+        if any(each.start < time < each.end and torch.equal(y, mine) for each, y in self.outputs):
+            return True
+        x = self._alike(call.x)
+        earlier = [(each, y) for each, y in self.outputs if time < each.end < call.start]
+        return x is not None and any(_scaled(x, y) and self.carries(each, time, projected) for each, y in earlier)
+
     def norm_giving(self, states: Tensor) -> tuple[ModuleCall, Norm] | None:
         """Return a norm whose output these states are."""
         for call, y in self.outputs:
@@ -120,7 +137,9 @@ class _Block:
         return None
 
 
-def residual_of(block: ModuleCall, calls: Sequence[ModuleCall], projected: int, shape: tuple[int, int]) -> Residual:
+def residual_of(
+    block: ModuleCall, calls: Sequence[ModuleCall], projected: int, shape: tuple[int, int], time: int | None = None
+) -> Residual:
     """Find how a block adds its parts.
 
     Args:
@@ -128,16 +147,26 @@ def residual_of(block: ModuleCall, calls: Sequence[ModuleCall], projected: int, 
         calls: Of the whole pass.
         projected: When the attention's output projection ended: its part of the block ends then or later.
         shape: Batch and tokens.
+        time: When the attention ran; None where it did not show.
 
     Raises:
         LayoutNotFoundError: The output is neither x plus one or two modules' outputs nor a norm of such sums.
     """
     inside = _Block(block, calls, shape)
     # A norm that scales all tokens alike can be written as a sum, but no sum gives what a norm gives.
-    found = _norm_after(inside, projected) or _added(inside, projected)
+    found = _norm_after(inside, projected) or _added(inside, projected, time)
     if found is None:
-        raise LayoutNotFoundError("the block's output is no sum of its input and two of its modules' outputs")
+        raise LayoutNotFoundError(
+            "the block's output is no sum of its input, its attention and the output of one other module"
+        )
     return found
+
+
+def _scaled(x: Tensor, y: Tensor) -> bool:
+    """Return whether each feature of x is that of y times a factor, as layer scales are."""
+    x, y = x.flatten(0, 1).double(), y.flatten(0, 1).double()
+    factor = (x * y).sum(dim=0) / y.square().sum(dim=0).clamp_min(1e-300)
+    return bool((x - factor * y).norm() <= 10 * _TOLERANCE * x.norm())
 
 
 def _has_weights(call: ModuleCall) -> bool:
@@ -149,7 +178,7 @@ def _clean(factor: float, doubt: float) -> float:
     return round(factor) * 1.0 if abs(factor - round(factor)) < doubt else factor
 
 
-def _added(inside: _Block, projected: int) -> Residual | None:
+def _added(inside: _Block, projected: int, time: int | None) -> Residual | None:
     change = inside.y - inside.x
     # What gives the whole state is no part of it: with an attention that gives x, y = x + y − x would fit as well.
     outputs = [(call, states) for call, states in inside.outputs if not torch.equal(states, inside.y)]
@@ -162,7 +191,7 @@ def _added(inside: _Block, projected: int) -> Residual | None:
     if not calls:
         return None
     order = sorted(range(len(calls)), key=lambda index: calls[index].end)
-    late = [index for index in order if calls[index].end >= projected]
+    late = [index for index in order if calls[index].end >= projected and inside.carries(calls[index], time, projected)]
     if not late:
         return None
     first = late[0]
