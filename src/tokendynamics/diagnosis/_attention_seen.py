@@ -53,7 +53,8 @@ def attention_seen(
         progress: True for a progress bar, or a function; see `progress`.
 
     Returns:
-        Dataset with dims ``prompt``, ``layer`` (counted from 1), ``head``, ``token``. (prompt, layer, head, token):
+        Dataset with dims ``prompt``, ``layer`` (counted from 1; NaN where a layer has no attention), ``head``,
+        ``token``. (prompt, layer, head, token):
         ``received``, the mean of w_ij over the other tokens i that see token j (NaN where none does). (prompt, layer,
         head): ``entropy``, the mean over i of −Σ_j w_ij ln w_ij, in nats; ``to_self``, the mean of w_ii;
         ``to_previous`` and ``to_first``, the means of w_{i,i−1} and w_{i,0} over all tokens but the first (NaN for a
@@ -93,11 +94,21 @@ def _of_prompt(ckpt: Checkpoint, item: Any, patterns: bool, truncate: bool, name
         found.append(measured | ({"pattern": own.numpy()} if patterns else {}))
 
     ckpt.watch_attention(given.inputs, watch)
-    if len(found) != facts.layers:
-        came = f"{len(found)} attentions in {facts.layers} layers"
+    attending = ckpt.layout.attending
+    if len(found) != len(attending):
+        came = f"{len(found)} attentions in {len(attending)} layers"
         raise CheckpointError(expected(ckpt.name, "a network whose attention shows, once a layer", came))
     tokens = given.tokens or [str(place) for place in range(found[0]["received"].shape[-1])]
-    return {name: np.stack([each[name] for each in found]) for name in found[0]} | {"tokens": tokens}
+    return {name: _by_layer([each[name] for each in found], attending, facts.layers) for name in found[0]} | {
+        "tokens": tokens
+    }
+
+
+def _by_layer(values: list[np.ndarray], attending: list[int], layers: int) -> np.ndarray:
+    """Stack values of the layers with an attention, NaN in the others."""
+    whole = np.full((layers, *values[0].shape), np.nan)
+    whole[[layer - 1 for layer in attending]] = np.stack(values)
+    return whole
 
 
 def _seen(weights: Tensor, mask: Tensor | None) -> Tensor:

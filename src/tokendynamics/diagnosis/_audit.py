@@ -28,6 +28,7 @@ from tokendynamics.attention._circuits import FactoredMatrix, ov_circuit
 from tokendynamics.attention._positions import rotate
 from tokendynamics.diagnosis._folding import folding_in_words, gain_of, with_gain
 from tokendynamics.diagnosis._head_sums import centred, kept_square, sums_of
+from tokendynamics.diagnosis._layout_notes import notes_of
 from tokendynamics.diagnosis._hypotheses import HYPOTHESES, STATEMENTS, numbers_from, numbers_of, qk_hypotheses
 from tokendynamics.numerics._arguments import whole_numbers
 from tokendynamics.numerics._errors import ArgumentValueError, expected
@@ -255,7 +256,7 @@ def audit(
         value: The value map V: "VO" (Σ_h W_V W_O) or "V" (W_V, with grouped queries repeated for heads that share it).
         fold_norms: Whether the gain of the norm before attention multiplies W_Q, W_K and W_V; None where there is one.
         singular: Where V is singular A does not exist: "undefined" says so, "pinv" puts the pseudo-inverse instead.
-        layers: Layers to read, counted from 1; None for all.
+        layers: Layers to read, counted from 1; None for all that have an attention.
         offsets: For rotary models, distances receiver − sender at which QK circuits are read; 0 is W_Q W_K^T itself.
         spectra: "extremes" of the value maps, or "whole" for every eigenvalue, four times as long at dim 4096.
         progress: True for a progress bar, or a function; see `progress`.
@@ -275,6 +276,7 @@ def audit(
 
     Raises:
         ArgumentTypeError, ArgumentValueError: A wrong argument, norms that cannot be folded, a W_V that is not square.
+        AttentionFactorsError: A layer has no attention, or one whose factors were not found.
         CheckpointError: A tensor cannot be read or holds a NaN.
         MemoryLimitError: Matrices larger than the free memory.
 
@@ -284,7 +286,7 @@ def audit(
     (768, True, 'mixed')
     """
     _check_choices(value, singular, spectra)
-    chosen = list(dict.fromkeys(as_layers(layers, ckpt.architecture.layers)))
+    chosen = list(dict.fromkeys(as_layers(layers, ckpt.architecture.layers, default=ckpt.layout.attending)))
     check_fits(_MATRICES * 8 * ckpt.architecture.dim**2, f"the audit of {ckpt.name}")
     given = tuple(whole_numbers(offsets, "offsets"))
     rotary = given if _turns_by_distance(ckpt) else ()
@@ -354,6 +356,7 @@ def _conventions(
         "balance": "qk: eigenvalues of the symmetric part; ov: Re of ov's own eigenvalues; ov_sym: symmetric part",
         "theory": "ov_norm, distances from hypotheses and the prediction: always of the OV product, gains folded",
         "weights_precision": "as stored, computed in float64",
+        **notes_of(ckpt),
     }
 
 

@@ -205,7 +205,7 @@ def _found(
     report: Progress,
 ) -> dict[str, Any]:
     """Return everything that is measured, by the fields of a `Diagnosis`; what is wrong is found before the work."""
-    auditing = replace(auditing, layers=as_layers(auditing.layers, ckpt.architecture.layers))
+    auditing = replace(auditing, layers=as_layers(auditing.layers, ckpt.architecture.layers, default=ckpt.layout.attending))
     prompts = default_texts() if texts is None else texts
     if further is not None:
         checked_deeper(further.passes, further.variants, further.weights, len(named_prompts(prompts)), "passes")

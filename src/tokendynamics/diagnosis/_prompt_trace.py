@@ -128,9 +128,13 @@ def measure_pack(
         ArgumentValueError: Sinks that do not exist, or that leave no token; a state that is zero or not finite.
     """
     final = () if states.final_norm is None else (states.final_norm[None],)
-    parts = [part.cpu() for part in (states.attention[1:], states.feed_forward, *final)]
+    attention_states, feed_forward_states = states.attention[1:].cpu(), states.feed_forward.cpu()
+    blocks = defined(attention_states)
+    # What stays a view of the pass is not copied.
+    shown = attention_states if len(blocks) == len(attention_states) else attention_states[blocks]
+    parts = [part for part in (shown, feed_forward_states, *(each.cpu() for each in final)) if len(part)]
     gram = gram_of(*(part.flatten(0, 1) for part in parts))
-    places = _sites(len(states.feed_forward), with_final_norm=bool(final))
+    places = _sites(len(states.feed_forward), with_final_norm=bool(final), blocks=blocks)
     prompts, longest = states.feed_forward.shape[1:3]
     sizes = gram.size.reshape(-1, prompts, longest)
     found = [
@@ -146,7 +150,7 @@ def measure_pack(
     traces = []
     for number, (length, (sinks_found, removed)) in enumerate(zip(states.lengths, found, strict=True)):
         own, own_sizes = cosines[:, number, :length, :length], sizes[:, number, :length]
-        attention, feed_forward = (part[:, number, :length] for part in parts[:2])
+        attention, feed_forward = (part[:, number, :length] for part in (attention_states, feed_forward_states))
         counts = np.full(len(removed), length), (~removed).sum(dim=-1).numpy()
         traces.append(
             PromptTrace(
@@ -166,6 +170,16 @@ def measure_pack(
             )
         )
     return traces
+
+
+def defined(attention: Float[Tensor, "block ..."]) -> list[int]:
+    """Return the blocks, from 0, whose states after the attention are defined; the others have none, or none was read.
+
+    >>> import torch
+    >>> defined(torch.tensor([[1.0, torch.nan], [torch.nan, torch.nan]]))
+    [0]
+    """
+    return (~attention.isnan().flatten(1).all(dim=1)).nonzero()[:, 0].tolist()
 
 
 def _masks(
@@ -263,6 +277,13 @@ class Sites:
         """Return which states are at a site, in the order of the layers."""
         return [place for place, number in enumerate(self.sites) if SITES[number] == site]
 
+    def after_attention(self, values: Float[Tensor, "state ..."]) -> Float[Tensor, "block ..."]:
+        """Return values after the attention of each block, NaN where that is not defined."""
+        places = self.of("attention")
+        found = values.new_full((max(self.layers), *values.shape[1:]), torch.nan)
+        found[[self.layers[place] - 1 for place in places]] = values[places]
+        return found
+
     def grid(self, values: Tensor) -> np.ndarray:
         """Lay out (state, …) as (layer, site, …), NaN where a site does not exist."""
         grid = np.full((max(self.layers) + 1, len(SITES), *values.shape[1:]), np.nan)
@@ -270,9 +291,11 @@ class Sites:
         return grid
 
 
-def _sites(depth: int, *, with_final_norm: bool) -> Sites:
-    layers = [*range(1, depth), *range(depth), *([depth - 1] if with_final_norm else [])]
-    return Sites(layers, [0] * (depth - 1) + [1] * depth + [2] * with_final_norm)
+def _sites(depth: int, *, with_final_norm: bool, blocks: Sequence[int] | None = None) -> Sites:
+    """Return the sites of a pass; `blocks` are those, from 0, with a state after the attention, None for all."""
+    attending = [block + 1 for block in (range(depth - 1) if blocks is None else blocks)]
+    layers = [*attending, *range(depth), *([depth - 1] if with_final_norm else [])]
+    return Sites(layers, [0] * len(attending) + [1] * depth + [2] * with_final_norm)
 
 
 def tokens_left_out(found: Bool[Tensor, "layer token"], sinks: str | Sequence[int]) -> Bool[Tensor, "layer token"]:
@@ -325,8 +348,9 @@ def _component_change(
     change = np.zeros((max(places.layers) + 1, len(COMPONENTS)))
     if int(counted.sum()) < 2:
         return np.full_like(change, np.nan)
-    mean = _mean_pair_cosine(cosines[:, counted][:, :, counted]).numpy()
-    attention, feed_forward, final = (mean[places.of(site)] for site in SITES)
+    means = _mean_pair_cosine(cosines[:, counted][:, :, counted])
+    attention = places.after_attention(means).numpy()
+    feed_forward, final = (means.numpy()[places.of(site)] for site in SITES[1:])
     change[1:, 0] = attention - feed_forward[:-1]
     change[1:, 1] = feed_forward[1:] - attention
     change[-1, 2] = sum(final - feed_forward[-1])
@@ -342,7 +366,7 @@ def _update_ratio(
 ) -> np.ndarray:
     """Measure how far each part moves a token of the states' own size, (layer, component); NaN for what is no part."""
     before, after = feed_forward[:-1], feed_forward[1:]
-    sizes_before = sizes[places.of("feed_forward")][:-1], sizes[places.of("attention")]
+    sizes_before = sizes[places.of("feed_forward")][:-1], places.after_attention(sizes)
     ratios = np.full((len(feed_forward), len(COMPONENTS)), np.nan)
     for number, (start, end) in enumerate(((before, attention), (attention, after))):
         ratio = torch.where(counted[1:], _sizes(end - start) / sizes_before[number], torch.nan)

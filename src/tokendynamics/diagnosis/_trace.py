@@ -11,6 +11,7 @@ import numpy as np
 import xarray as xr
 from torch import Tensor
 
+from tokendynamics.diagnosis._layout_notes import notes_of
 from tokendynamics.diagnosis._noun import noun_of
 from tokendynamics.diagnosis._prompt_shares import BOUNDS, CONFIDENCE, SHARES, Estimates, share_variables
 from tokendynamics.diagnosis._prompt_trace import (
@@ -226,6 +227,7 @@ def _conventions(
         "component_change": "mean pair cosine over the tokens that are a sink at no layer",
         "intervals": f"{CONFIDENCE:.0%}, jackknife-t over prompts",
         "precision": f"forward pass in {str(ckpt.dtype).removeprefix('torch.')}, observables in float64",
+        **notes_of(ckpt),
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -139,8 +139,10 @@ def as_layer(value: Any, count: int, argument: str = "layer") -> int:
     return layer
 
 
-def as_layers(values: Iterable[Any] | None, count: int, argument: str = "layers") -> list[int]:
-    """Return the numbers of several blocks in the order given, all of 1 … `count` for None.
+def as_layers(
+    values: Iterable[Any] | None, count: int, argument: str = "layers", default: Sequence[int] | None = None
+) -> list[int]:
+    """Return the numbers of several blocks in the order given; for None `default`, or all of 1 … `count`.
 
     Raises:
         ArgumentValueError: None of them, or one that does not exist.
@@ -150,7 +152,7 @@ def as_layers(values: Iterable[Any] | None, count: int, argument: str = "layers"
     ([1, 2, 3], [3, 1])
     """
     if values is None:
-        return list(range(1, count + 1))
+        return list(range(1, count + 1) if default is None else default)
     chosen = [as_layer(value, count, argument) for value in whole_numbers(values, argument)]
     if not chosen:
         raise ArgumentValueError(expected(argument, f"layers from 1 to {count}", "none"))

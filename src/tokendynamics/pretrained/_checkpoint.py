@@ -98,6 +98,10 @@ class Checkpoint(ChangedPasses):
         index = as_layer(layer, self.architecture.layers) - 1
         layout, seen = self.layout.layers[index], self._seen[index]
         where = f"{self.name}: layer {index + 1}"
+        if not layout.attends:
+            attending = ", ".join(map(str, self.layout.attending))
+            message = expected(where, "a layer with an attention", "one without", f"these have one: {attending}")
+            raise AttentionFactorsError(message, f"layer {index + 1} has no attention")
         if layout.attention is None or seen is None:
             advice = "the audit needs its factors; the trace needs only the states and runs"
             message = expected(where, "an attention whose factors are found", layout.problem, advice)
@@ -112,8 +116,8 @@ class Checkpoint(ChangedPasses):
         return found if columns is None else with_columns(found, columns, where)
 
     def iter_attention(self, layers: Iterable[int] | None = None) -> Iterator[AttentionWeights]:
-        """Read the attention of several layers (all by default), one at a time; see `attention`."""
-        for layer in as_layers(layers, self.architecture.layers):
+        """Read the attention of several layers, one at a time; by default of all that have one. See `attention`."""
+        for layer in as_layers(layers, self.architecture.layers, default=self.layout.attending):
             yield self.attention(layer)
 
     def feed_forward(self, layer: int) -> FeedForwardWeights | str:

@@ -119,7 +119,10 @@ def half_of(network: nn.Module, half: str | None, origin: str) -> tuple[str, nn.
     Raises:
         ArgumentValueError: It has halves and none was named, or not this one.
     """
-    has = {name: inner for name, inner in ((name, _inner(network, name)) for name in _HALVES) if inner is not None}
+    inside, has = "", _halves(network)
+    for name in _base_models(network):
+        if not has:
+            inside, has = f"{name}.", _halves(network.get_submodule(name))
     two = ("encoder" in has and "decoder" in has) or ("text" in has and "vision" in has)
     if half is None and not two:
         return "", network
@@ -127,7 +130,24 @@ def half_of(network: nn.Module, half: str | None, origin: str) -> tuple[str, nn.
         wanted = " or ".join(map(repr, has)) if two else "None"
         came = f"{shown(half)} for {origin}, which has {'two halves' if two else 'no halves'}"
         raise ArgumentValueError(expected("half", wanted, came, "name the one to look at" if two else "leave it out"))
-    return has[half]
+    name, inner = has[half]
+    return f"{inside}{name}", inner
+
+
+def _halves(network: nn.Module) -> dict[str, tuple[str, nn.Module]]:
+    """Return the halves of a network by name."""
+    return {half: inner for half in _HALVES if (inner := _inner(network, half)) is not None}
+
+
+def _base_models(network: nn.Module) -> list[str]:
+    """Return the names of what a network with a head, or with an adapter, is wrapped around, from the outside in."""
+    names: dict[nn.Module, str] = {module: name for name, module in network.named_modules()}
+    found: list[str] = []
+    inner = getattr(network, "base_model", None)
+    while isinstance(inner, nn.Module) and names.get(inner, "") not in ("", *found):
+        found.append(names[inner])
+        inner = getattr(inner, "base_model", None)
+    return found
 
 
 def _inner(network: nn.Module, half: str) -> tuple[str, nn.Module] | None:

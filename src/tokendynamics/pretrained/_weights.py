@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from tokendynamics.numerics._errors import CheckpointError, expected
 from tokendynamics.numerics._places import first_index
 from tokendynamics.numerics._resources import check_fits
+from tokendynamics.pretrained._computed_tables import computed_table
 from tokendynamics.pretrained._language_head import base_of, empty_with_head
 from tokendynamics.pretrained._other_libraries import refusing
 from tokendynamics.pretrained._stored_names import Source, stored_names
@@ -70,6 +71,12 @@ class Weights:
         self._stored |= _stored_as_head(
             whole, store.shapes, [name for name in self._shapes if name not in self._stored]
         )
+        self._computed: dict[str, Tensor] = {}
+        for name in (name for name, _ in network.named_parameters() if self._prefix + name not in self._stored):
+            owner, _, leaf = name.rpartition(".")
+            values = computed_table(whole, network.get_submodule(owner), leaf)
+            if values is not None:
+                self._computed[self._prefix + name] = values
         self._check_shapes()
         parameters, kept = dict(network.named_parameters(remove_duplicate=False)), network.state_dict()
         self.tables = [name for name in kept if name not in parameters and self._prefix + name in self._stored]
@@ -82,6 +89,8 @@ class Weights:
             CheckpointError: It holds no real numbers, or a NaN or an infinity (layer and tensor are named).
             MemoryLimitError: More than there is memory for.
         """
+        if self._prefix + name in self._computed:
+            return self._computed[self._prefix + name].clone()
         source = self._stored[self._prefix + name]
         where = _where(source.names[0], self._origin)
         check_fits(4 * prod(self._shapes[self._prefix + name]), where)
@@ -98,8 +107,8 @@ class Weights:
         Raises:
             CheckpointError: See `read`.
         """
-        source = self._stored[self._prefix + name]
-        if not source.plain:
+        source = self._stored.get(self._prefix + name)
+        if source is None or not source.plain:
             return self.read(name)[list(rows)]
         return self._checked(self._store.read_rows(source.names[0], rows), source.names[0])
 
@@ -133,6 +142,8 @@ class Weights:
     def _check_shapes(self) -> None:
         for name, shape in self._shapes.items():
             source = self._stored.get(name)
+            if source is None and name in self._computed:
+                continue
             if source is None:
                 advice = "the file is incomplete or its config.json belongs to another model"
                 raise CheckpointError(expected(_where(name, self._origin), f"shape {shape}", "no such tensor", advice))

@@ -100,6 +100,19 @@ def _overlaps(call: ModuleCall, others: Iterable[ModuleCall]) -> bool:
     return any(_inside(call, other) or _inside(other, call) for other in others)
 
 
+def leaves_out_cross_attention(block: BlockCall, found: Pass) -> bool:
+    """Return whether a block has a second module of its attention's kind that did not run: a cross-attention.
+
+    Args:
+        block: Its call.
+        found: The pass.
+    """
+    inside = [call for call in found.calls if _inside(call, block.call)]
+    ran = {call.module for call in inside}
+    attending = {type(call.module) for call in inside for time, _ in block.attentions if call.start < time < call.end}
+    return any(type(module) in attending and module not in ran for module in block.call.module.modules())
+
+
 def _chained(network: nn.Module, found: Pass) -> list[ModuleCall]:
     """Return the calls of the longest list of modules each of which reads what the one before it gave."""
     best: list[ModuleCall] = []

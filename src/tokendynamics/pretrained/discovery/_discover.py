@@ -16,7 +16,7 @@ from tokendynamics.pretrained.discovery._attention_layout import (
     recomputed_error,
 )
 from tokendynamics.pretrained.discovery._block_norms import block_norms
-from tokendynamics.pretrained.discovery._blocks import BlockCall, block_calls
+from tokendynamics.pretrained.discovery._blocks import BlockCall, block_calls, leaves_out_cross_attention
 from tokendynamics.pretrained.discovery._calls import ModuleCall, Pass, as_features, record
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
 from tokendynamics.pretrained.discovery._layout import NO_ATTENTION, AttentionLayout, BlockLayout, Layout, Positions
@@ -63,22 +63,26 @@ class Discovery:
     dim: int
 
 
-def discover(network: nn.Module, inputs: Callable[[int], Mapping[str, Any]], *, found_on: str) -> Discovery:
+def discover(
+    network: nn.Module, inputs: Callable[[int], Mapping[str, Any]], *, found_on: str, decoder: bool = False
+) -> Discovery:
     """Find the layout of a network.
 
     Args:
         network: In evaluation mode.
         inputs: Makes the arguments of a forward pass of so many inputs.
         found_on: What the network is, for the record.
+        decoder: Whether it is the decoder of a network that has an encoder as well.
 
     Raises:
         LayoutNotFoundError: It has no list of blocks.
     """
     with torch.no_grad():
         try:
-            return _discovered(network, inputs, _INPUTS, found_on)
+            found = _discovered(network, inputs, _INPUTS, found_on)
         except TooFewInputsError:
-            return _discovered(network, inputs, None, found_on)
+            found = _discovered(network, inputs, None, found_on)
+    return replace(found, layout=replace(found.layout, decoder_alone=True)) if decoder else found
 
 
 def _discovered(
@@ -107,6 +111,7 @@ def _discovered(
         positional=positional_parts(network, inputs, positions, names),
         packing="none",
         found_on=found_on,
+        decoder_alone=any(leaves_out_cross_attention(block, first) for block in quiet_blocks),
     )
     layout = replace(layout, packing=packing_of(network, inputs, causal=layout.causal))
     return Discovery(layout, tuple(seen for _, seen in layers), quiet_blocks[0].call.y.shape[-1])

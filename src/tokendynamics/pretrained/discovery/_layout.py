@@ -123,6 +123,7 @@ class Layout:
         positional: The modules and tensors that do; empty where there are none, or they were not found.
         packing: Which inputs may share a forward pass.
         found_on: "the network itself" or "a small copy".
+        decoder_alone: Whether it is a decoder whose cross-attention did not run, since nothing of an encoder was there.
     """
 
     blocks: tuple[str, ...]
@@ -132,6 +133,7 @@ class Layout:
     positional: tuple[PositionalPart, ...]
     packing: Packing
     found_on: str
+    decoder_alone: bool = False
 
     @property
     def causal(self) -> bool:
@@ -160,6 +162,7 @@ class Layout:
             "positional": [asdict(part) for part in self.positional],
             "packing": self.packing,
             "found_on": self.found_on,
+            "decoder_alone": self.decoder_alone,
             "kinds": [_short(asdict(kind)) for kind in kinds],
             "layers": [kinds.index(layer) for layer in self.layers],
         }

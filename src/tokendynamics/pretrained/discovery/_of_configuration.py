@@ -40,7 +40,7 @@ def discover_in(config: Any, network: nn.Module, half: str | None, origin: str) 
     kinds = layer_kinds(own, blocks)
     copy, chosen = _small_copy(config, own, blocks, name, sorted(set(kinds)), half, origin)
     filled = _filled(copy)
-    found = discover(filled, random_inputs(filled), found_on="a small random copy")
+    found = discover(filled, random_inputs(filled), found_on="a small random copy", decoder=half == "decoder")
     if chosen is None:
         return found
     if found.layout.blocks != tuple(f"{name}.{number}" for number in range(len(chosen))):
@@ -76,7 +76,7 @@ def _small_copy(
     """
     choices = [first, range(first[-1] + 1), range(len(blocks))] if first else []
     if len(blocks) == 1:
-        choices = [[0, 0]]  # with one layer, a block that runs again and again would look like one that does not
+        choices = [[0, 0], [0]]  # with one layer, a block that runs again and again would look like one that does not
     problem = "its blocks are of other kinds there"
     for chosen in choices:
         try:
