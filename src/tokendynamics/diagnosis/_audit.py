@@ -28,8 +28,8 @@ from tokendynamics.attention._circuits import FactoredMatrix, ov_circuit
 from tokendynamics.attention._positions import rotate
 from tokendynamics.diagnosis._folding import folding_in_words, gain_of, with_gain
 from tokendynamics.diagnosis._head_sums import centred, kept_square, sums_of
-from tokendynamics.diagnosis._layout_notes import notes_of
 from tokendynamics.diagnosis._hypotheses import HYPOTHESES, STATEMENTS, numbers_from, numbers_of, qk_hypotheses
+from tokendynamics.diagnosis._layout_notes import notes_of
 from tokendynamics.numerics._arguments import whole_numbers
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.numerics._resources import check_fits, give_back, limited_threads

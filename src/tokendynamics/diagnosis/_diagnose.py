@@ -50,6 +50,7 @@ _OTHERWISE = {
     "the same of them",
     "Intervals": "drawing prompts with replacement pairs a prompt with itself and gives intervals that are too short",
     "Precision": "half precision adds noise of about 1e-3 to each cosine",
+    "Layers and parts": "a number for a part that does not exist or did not run would be another part's",
     "Tokenization": "other tokens are other particles",
 }
 _VALUE_MAP = {"V": "V is W_V, each group's repeated for the heads that share it", "VO": "V is Σ_h W_V W_O"}
@@ -73,6 +74,7 @@ def conventions_of(audit: xr.Dataset | None, trace: xr.Dataset) -> tuple[Convent
         "Consensus E": trace.attrs["consensus"],
         "Effective rank": trace.attrs["effective_rank"],
         "Sites": trace.attrs["sites"],
+        **({"Layers and parts": trace.attrs["notes"]} if "notes" in trace.attrs else {}),
         "Who does it": trace.attrs["component_change"],
         "States": f"rank collapse from a line excess of {LINE_EXCESS:g}, else consensus from κ' {CONSENSUS:g}, drawing "
         f"together from {SPREAD:g}, else anisotropic from a common share of {ANISOTROPIC:g}, else spread",
@@ -205,7 +207,9 @@ def _found(
     report: Progress,
 ) -> dict[str, Any]:
     """Return everything that is measured, by the fields of a `Diagnosis`; what is wrong is found before the work."""
-    auditing = replace(auditing, layers=as_layers(auditing.layers, ckpt.architecture.layers, default=ckpt.layout.attending))
+    auditing = replace(
+        auditing, layers=as_layers(auditing.layers, ckpt.architecture.layers, default=ckpt.layout.attending)
+    )
     prompts = default_texts() if texts is None else texts
     if further is not None:
         checked_deeper(further.passes, further.variants, further.weights, len(named_prompts(prompts)), "passes")

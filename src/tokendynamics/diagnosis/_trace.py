@@ -236,7 +236,7 @@ def _sites_in_words(facts: Architecture, layout: Layout) -> str:
     parts = "after the attention of each block"
     if any(having):
         parts = "after the attention and after the feed-forward part of each block"
-        parts += "" if all(having) else " that has one"
+        parts += "" if all(having) and all(layer.attends for layer in layout.layers) else " that has one"
     if facts.norm_placement == "post":
         return f"{parts}, {'each ' if any(having) else ''}with the norm behind it"
     words = f"the residual state {parts}"

@@ -80,7 +80,7 @@ def architecture_of(config: Any, layout: Layout, dim: int, parameters: int) -> A
         positions=layout.positions,
         norm=norm_of_block(layout, first).kind,
         norm_placement=_placement(first),
-        causal=attention is not None and attention.causal,
+        causal=layout.causal if attention is None else attention.causal,
         feed_forward_dim=_feed_forward_dim(config),
         rotary_base=_rotary_base(config) if layout.positions == "rotary" else None,
         has_final_norm=layout.final_norm is not None,

@@ -68,6 +68,9 @@ def attention_layout(
     """
     own = next(call for call in calls if call.module is attention.module and call.start < time < call.end)
     start, norm = _start(own, block, calls, time, attention.query.shape)
+    width = block.y.shape[-1]
+    if start.shape[-1] != width:
+        raise LayoutNotFoundError(f"it reads {start.shape[-1]} features of a token, and a state has {width}")
     inside = [call for call in calls if own.start < call.start and call.end < time]
     numbers = [each for each in vars(own.module).values() if isinstance(each, float)]
     tracer = Tracer(inside, start, f"{block.name}.", numbers)
@@ -234,7 +237,7 @@ def _output_projection(
             storage = stored_how(call)
             if storage is not None:
                 return call, storage
-    raise LayoutNotFoundError("no module reads the heads' outputs side by side")
+    raise LayoutNotFoundError("no module reads the heads' outputs side by side (a gate may change them before)")
 
 
 def _norm_before(own: ModuleCall, block: ModuleCall, calls: Sequence[ModuleCall]) -> tuple[ModuleCall, Norm] | None:

@@ -137,7 +137,7 @@ def _follows(after: ModuleCall, before: ModuleCall) -> bool:
 def block_list(network: nn.Module) -> str:
     """Return the name of the outermost list of modules that holds the most parameters; empty if there is no list.
 
-    >>> block_list(nn.ModuleDict({"layers": nn.ModuleList([nn.Linear(9, 9)]), "ends": nn.ModuleList([nn.Linear(2, 2)])}))
+    >>> block_list(nn.ModuleDict({"layers": nn.ModuleList([nn.Linear(9, 9)]), "ends": nn.ModuleList()}))
     'layers'
     """
     sizes: dict[str, int] = {}

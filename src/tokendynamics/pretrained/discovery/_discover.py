@@ -23,7 +23,7 @@ from tokendynamics.pretrained.discovery._layout import NO_ATTENTION, AttentionLa
 from tokendynamics.pretrained.discovery._mixing import Mixing, mixing_of
 from tokendynamics.pretrained.discovery._norms import Norm, norm_of
 from tokendynamics.pretrained.discovery._packing import packing_of
-from tokendynamics.pretrained.discovery._positional import positional_parts
+from tokendynamics.pretrained.discovery._positional import positional_parts, rotations_in
 from tokendynamics.pretrained.discovery._residual import Residual, residual_of
 from tokendynamics.pretrained.discovery._rotation import TooFewInputsError
 
@@ -97,9 +97,7 @@ def _discovered(
     found = record(network, inputs(count), attending, generator) if attending else first
     blocks, quiet_blocks = _blocks(network, found), _blocks(network, first)
     tables = [(name, table) for name, table in network.named_buffers() if table.ndim == 1]
-    layers = [
-        _layer(block, quiet, found, first, tables) for block, quiet in zip(blocks, quiet_blocks, strict=True)
-    ]
+    layers = [_layer(block, quiet, found, first, tables) for block, quiet in zip(blocks, quiet_blocks, strict=True)]
     attentions = [layer.attention for layer, _ in layers]
     names = tuple(block.call.name for block in blocks)
     positions = _positions(attentions, network, inputs)
@@ -152,9 +150,7 @@ def _without_attention(block: ModuleCall, found: Pass, shape: tuple[int, int]) -
                            attention_norm=None, feed_forward_norm=residual.attention_norm)  # fmt: skip
     words = NO_ATTENTION if not problem else f"{NO_ATTENTION}; {problem}"
     norms = block_norms(block, found.calls, None, shape)
-    return BlockLayout(
-        attention=None, residual=residual, norms=norms, problem=words, attends=False, mixing=mixing
-    )
+    return BlockLayout(attention=None, residual=residual, norms=norms, problem=words, attends=False, mixing=mixing)
 
 
 def _inputs_needed(query: Tensor) -> int:
@@ -178,11 +174,11 @@ def _attention(
     block_call: BlockCall, found: Pass, tables: list[tuple[str, Tensor]]
 ) -> tuple[AttentionLayout | None, Seen | None, int | None, str]:
     """Return a block's attention, what it was called with, when its output projection ended, and what is wrong."""
-    if not found.attentions:
+    if not block_call.attentions:
         return None, None, None, "its attention does not use transformers' attention interface"
     if len(block_call.attentions) > 1:
         return None, None, None, f"its attention runs {len(block_call.attentions)} times"
-    block, (time, call), projected = block_call.call, block_call.attentions[0], None
+    ((time, call),), block, projected = block_call.attentions, block_call.call, None
     try:
         seen = attention_layout(time, call, block, found.calls, tables)
         projected = seen.projected
@@ -199,9 +195,7 @@ def _attention(
     return replace(seen.layout, error=error), kept, projected, ""
 
 
-def _residual(
-    block: ModuleCall, found: Pass, projected: int, time: int | None = None
-) -> tuple[Residual | None, str]:
+def _residual(block: ModuleCall, found: Pass, projected: int, time: int | None = None) -> tuple[Residual | None, str]:
     try:
         return residual_of(block, found.calls, projected, _shape(found, block), time), ""
     except LayoutNotFoundError as problem:
@@ -228,6 +222,8 @@ def _positions(
         return "rotary"
     if any(attention.relative_bias for attention in known):
         return "relative bias"
+    if not known and rotations_in(network, inputs):
+        return "rotary"
     # The same token everywhere: what differs between its states can only come from where it stands.
     found = record(network, {name: _constant(value) for name, value in inputs(1).items()})
     block = _blocks(network, found)[0].call

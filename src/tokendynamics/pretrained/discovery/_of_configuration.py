@@ -55,8 +55,12 @@ def discover_in(config: Any, network: nn.Module, half: str | None, origin: str) 
 def _filled(copy: nn.Module) -> nn.Module:
     """Give an empty small copy random weights, and 1 for what it reads from a file besides (running variances)."""
     filled = fill_randomly(copy)
-    kept = {f"{prefix}.{name}" if prefix else name for prefix, module in filled.named_modules()
-            for name, _ in module.named_buffers(recurse=False) if name not in module._non_persistent_buffers_set}  # fmt: skip
+    kept = {
+        f"{prefix}.{name}" if prefix else name
+        for prefix, module in filled.named_modules()
+        for name, _ in module.named_buffers(recurse=False)
+        if name not in module._non_persistent_buffers_set
+    }
     fill_buffers(filled, lambda name: torch.device("cpu"), kept)
     for name in kept:
         buffer = filled.get_buffer(name)

@@ -51,6 +51,11 @@ def positional_parts(
     return tuple(PositionalPart(name, does) for name in dict.fromkeys(names))
 
 
+def rotations_in(network: nn.Module, inputs: Callable[[int], Mapping[str, Any]]) -> list[str]:
+    """Return the names of the modules that give cosines and sines of positions."""
+    return _giving(network, inputs, _is_rotation)
+
+
 def _in_every_block(name: str, blocks: tuple[str, ...]) -> str:
     own = next((block for block in blocks if name.startswith(f"{block}.")), None)
     return name if own is None else "*" + name.removeprefix(own)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tokendynamics.pretrained.discovery._columns import Part
-from tokendynamics.pretrained.discovery._layout import AttentionLayout, BlockLayout, Layout, as_ranges
+from tokendynamics.pretrained.discovery._layout import NO_ATTENTION, AttentionLayout, BlockLayout, Layout, as_ranges
 from tokendynamics.pretrained.discovery._norms import Norm
 from tokendynamics.pretrained.discovery._residual import Residual
 
@@ -23,17 +23,24 @@ _PACKING = {
     "equal shapes": "inputs of the same shape",
     "none": "none: each runs alone",
 }
+_MIXING = {
+    "none": "no token acts on another",
+    "earlier tokens": "earlier tokens act on a token in another way, such as a convolution or a recurrence",
+    "all tokens": "tokens act on each other in another way",
+}
 _LONGEST = 40
 
 
 def whole_in_words(layout: Layout) -> list[tuple[str, str]]:
     """Return what is said of the network as a whole: names of facts, and the facts."""
     again = "" if len(set(layout.blocks)) == len(layout.blocks) else f", {len(set(layout.blocks))} of them different"
+    alone = [("cross-attention", "left out: the decoder runs without its encoder")] if layout.decoder_alone else []
     end = "none" if layout.final_norm is None else f"{layout.final_norm[0]}, {norm_in_words(layout.final_norm[1])}"
     return [
         ("blocks", f"{len(layout.blocks)}{again}: {layout.blocks[0]} to {layout.blocks[-1]}"),
         ("positions", _POSITIONS[layout.positions]),
         ("final norm", end),
+        *alone,
         ("may share a pass", _PACKING[layout.packing]),
         ("found on", layout.found_on),
     ]
@@ -52,8 +59,10 @@ def kinds_in_words(layout: Layout) -> list[tuple[str, list[tuple[str, str]]]]:
 def block_in_words(block: BlockLayout) -> list[tuple[str, str]]:
     """Return the facts of one kind of layer."""
     facts = [] if block.attention is None else _attention(block.attention)
+    if not block.attends:
+        facts.append(("attention", f"none; {_MIXING[block.mixing]}"))
     facts += [] if block.residual is None else _residual(block.residual)
-    if block.problem:
+    if block.problem and block.problem != NO_ATTENTION:
         facts.append(("not found", block.problem))
     return facts
 
@@ -142,9 +151,11 @@ def _residual(found: Residual) -> list[tuple[str, str]]:
     def part(name: str, factor: float) -> str:
         return name if factor == 1.0 else f"{factor:.6g} · {name}"
 
-    attention = part(found.attention, found.attention_factor)
+    attention = "" if found.attention is None else part(found.attention, found.attention_factor)
     if found.feed_forward is None:
         return [("sum", f"state + {attention}")]
+    if found.attention is None:
+        return [("sum", f"state + {part(found.feed_forward, found.feed_forward_factor)}")]
     feed_forward = part(found.feed_forward, found.feed_forward_factor)
     if found.kind == "norm after":
         return [("sum", f"{found.feed_forward_norm}({found.attention_norm}(state + {attention}) + {feed_forward})")]

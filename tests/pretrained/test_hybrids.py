@@ -1,0 +1,173 @@
+"""Hybrid networks: a layer for every block, the network's own numbers, nothing about attention where there is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import tokendynamics as td
+from pretrained.hybrids import HYBRIDS, blocks_of, hybrid_network
+from tokendynamics.numerics import AttentionFactorsError
+from tokendynamics.pretrained._other_libraries import silenced
+
+IDS = torch.randint(3, 60, (1, 13), generator=torch.Generator().manual_seed(5))
+
+
+def _outputs(network: Any) -> tuple[Tensor, list[Tensor]]:
+    """What the first block reads, and what each block gives, by hooks on the network's own blocks."""
+    read: list[Tensor] = []
+    given: list[Tensor] = []
+    blocks = blocks_of(network)
+    hooks = [
+        block.register_forward_hook(lambda m, a, y: given.append((y if isinstance(y, Tensor) else y[0])[0]))
+        for block in blocks
+    ]
+    hooks.append(
+        blocks[0].register_forward_pre_hook(
+            lambda m, a, k: read.append((a or tuple(k.values()))[0][0]), with_kwargs=True
+        )
+    )
+    with torch.inference_mode(), silenced():
+        network(IDS, use_cache=False)
+    for hook in hooks:
+        hook.remove()
+    return read[0], given
+
+
+_QUICK = ("jamba", "nemotron_h", "zamba2", "falcon_h1")
+_EVERY = [pytest.param(name, marks=() if name in _QUICK else pytest.mark.slow) for name in HYBRIDS]
+
+
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("name", _EVERY)
+def test_every_block_is_a_layer_with_its_own_state(name: str, stored: bool, tmp_path: Path) -> None:
+    network = hybrid_network(name)
+    if stored:
+        with silenced():
+            network.save_pretrained(tmp_path)
+    checkpoint = td.load(tmp_path if stored else network)
+    entering, outputs = _outputs(checkpoint.model)
+    states = checkpoint.states(IDS)
+    assert checkpoint.architecture.layers == len(outputs) == len(blocks_of(network))
+    assert torch.equal(states.feed_forward[0], entering)
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(states.feed_forward[1:], outputs, strict=True))
+    attending = HYBRIDS[name][2]
+    assert checkpoint.layout.attending == attending
+    undefined = states.attention.isnan().flatten(1).all(dim=1)
+    assert all(undefined[layer] for layer in range(len(states.attention)) if layer not in attending)
+
+
+def test_a_jamba_of_another_period_is_read_from_a_copy_of_the_same_kinds(tmp_path: Path) -> None:
+    # Single layers cannot be chosen where a period says which of them attend.
+    for layer, (block, found) in enumerate(
+        zip(blocks_of(hybrid_network("jamba")), td.load(_saved("jamba", tmp_path)).layout.layers, strict=True), 1
+    ):
+        assert found.attends == hasattr(block, "self_attn") == (layer in (3, 6))
+        assert (found.attention is not None) == found.attends
+
+
+def _saved(name: str, folder: Path) -> Path:
+    with silenced():
+        hybrid_network(name).save_pretrained(folder)
+    return folder
+
+
+def _texts() -> list[Tensor]:
+    generator = torch.Generator().manual_seed(7)
+    return [torch.randint(3, 60, (15,), generator=generator) for _ in range(4)]
+
+
+@pytest.mark.parametrize("name", ["jamba", "nemotron_h", "granitemoehybrid", "falcon_h1", "zamba2"])
+def test_the_trace_says_nothing_about_an_attention_that_does_not_exist(name: str) -> None:
+    checkpoint = td.load(hybrid_network(name))
+    table = td.trace(checkpoint, _texts())
+    after = table.sel(sinks="kept").mean_pair_cosine
+    assert bool(after.sel(site="feed_forward").notnull().all())
+    read = {number for number, layer in enumerate(checkpoint.layout.layers, 1) if layer.attends and layer.residual}
+    for layer in range(1, table.sizes["layer"]):
+        assert bool(after.sel(site="attention", layer=layer).notnull().all()) == (layer in read)
+        assert bool(table.component_change.sel(layer=layer, component="attention").notnull().all()) == (layer in read)
+        assert bool(table.update_ratio.sel(layer=layer, component="attention").notnull().all()) == (layer in read)
+        attends = layer in checkpoint.layout.attending
+        assert bool(table.attention_received.sel(layer=layer).notnull().any()) == attends
+    without = [layer for layer in range(1, table.sizes["layer"]) if layer not in checkpoint.layout.attending]
+    if without:
+        assert f"{', '.join(map(str, without))} have no attention" in table.attrs["notes"]
+    else:
+        assert "notes" not in table.attrs
+
+
+def test_the_measures_of_a_hybrid_are_those_of_its_states() -> None:
+    checkpoint = td.load(hybrid_network("jamba"))
+    prompt = _texts()[0]
+    table = td.trace(checkpoint, prompt).sel(sinks="kept").isel(prompt=0)
+    states = checkpoint.states(prompt).feed_forward.double()
+    unit = torch.nn.functional.normalize(states, dim=-1)
+    pairs = (unit.sum(dim=1).square().sum(dim=-1) - 15) / (15 * 14)
+    np.testing.assert_allclose(table.mean_pair_cosine.sel(site="feed_forward"), pairs, atol=1e-7)
+    moved = table.component_change.sel(layer=3, component=["attention", "feed_forward"]).sum()
+    np.testing.assert_allclose(moved, float(pairs[3] - pairs[2]), atol=1e-7)
+
+
+def test_the_audit_reads_the_layers_that_attend_and_refuses_the_others() -> None:
+    checkpoint = td.load(hybrid_network("bamba"))
+    table = td.audit(checkpoint)
+    assert table.layer.values.tolist() == [2, 4]
+    assert table.attrs["notes"].startswith("layers 1, 3 have no attention")
+    weights = checkpoint.attention(4)
+    own = blocks_of(checkpoint.model)[3].self_attn
+    assert torch.equal(weights.value.movedim(0, 1).flatten(1), own.v_proj.weight.mT)
+    with pytest.raises(AttentionFactorsError, match=r"layer 3: expected a layer with an attention.*have one: 2, 4"):
+        td.audit(checkpoint, layers=[3])
+    with pytest.raises(AttentionFactorsError, match="64 features of a token, and a state has 32"):
+        td.audit(td.load(hybrid_network("zamba2")))
+
+
+def test_attention_patterns_stand_at_their_own_layers() -> None:
+    checkpoint = td.load(hybrid_network("lfm2"))
+    table = td.attention_seen(checkpoint, _texts()[:1])
+    assert table.layer.values.tolist() == [1, 2, 3, 4]
+    assert table.entropy.notnull().all(("prompt", "head")).values.tolist() == [False, True, False, True]
+
+
+def test_gates_weigh_the_parts_that_exist_and_leave_a_recurrence_alone() -> None:
+    network = hybrid_network("jamba")
+    checkpoint = td.load(network)
+    with checkpoint.varied({"attention": 0.0}):
+        gated = checkpoint.states(IDS).feed_forward
+    hook = blocks_of(network)[2].self_attn.register_forward_hook(lambda m, a, y: (0 * y[0], *y[1:]))
+    other = blocks_of(network)[5].self_attn.register_forward_hook(lambda m, a, y: (0 * y[0], *y[1:]))
+    by_hand = checkpoint.states(IDS).feed_forward
+    hook.remove()
+    other.remove()
+    assert torch.equal(gated, by_hand)
+    assert not torch.equal(gated[3], checkpoint.states(IDS).feed_forward[3])
+    assert torch.equal(gated[2], checkpoint.states(IDS).feed_forward[2])
+    # The feed-forward part of a block of Nemotron-H is the block.
+    alone = td.load(hybrid_network("nemotron_h"))
+    with alone.varied({"layer 2 feed_forward": 0.0}):
+        states = alone.states(IDS).feed_forward
+    assert torch.equal(states[2], states[1])
+    with pytest.raises(td.numerics.ArgumentValueError, match="attention of layer 1: none"):
+        alone.under({"layer 1 attention": 0.0})
+
+
+def test_a_table_that_an_outer_module_computes_is_that_of_the_network(tmp_path: Path) -> None:
+    network = hybrid_network("falcon_h1")
+    loaded = td.load(_saved("falcon_h1", tmp_path)).model
+    tables = dict(network.named_buffers())
+    assert all(torch.equal(tables[name], table) for name, table in loaded.named_buffers())
+
+
+def test_a_hybrid_is_diagnosed_and_inspected_in_words() -> None:
+    checkpoint = td.load(hybrid_network("jamba"))
+    found = td.diagnose(checkpoint, _texts(), levers=False)
+    assert found.audit is not None
+    assert found.audit.layer.values.tolist() == [3, 6]
+    notes = {each.name: each.choice for each in found.conventions}
+    assert notes["Layers and parts"].startswith("layers 1, 2, 4, 5 have no attention")
