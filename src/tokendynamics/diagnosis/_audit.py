@@ -276,8 +276,7 @@ def audit(
 
     Raises:
         ArgumentTypeError, ArgumentValueError: A wrong argument, norms that cannot be folded, a W_V that is not square.
-        AttentionFactorsError: A layer has no attention, or one whose factors were not found.
-        CheckpointError: A tensor cannot be read or holds a NaN.
+        CheckpointError: A layer has no attention, or one that was not read; a tensor cannot be read or holds a NaN.
         MemoryLimitError: Matrices larger than the free memory.
 
     >>> from tokendynamics.pretrained import load

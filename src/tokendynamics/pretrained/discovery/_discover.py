@@ -178,7 +178,7 @@ def _attention(
         return None, None, None, "its attention does not use transformers' attention interface"
     if len(block_call.attentions) > 1:
         return None, None, None, f"its attention runs {len(block_call.attentions)} times"
-    ((time, call),), block, projected = block_call.attentions, block_call.call, None
+    (time, call), block, projected = next(iter(block_call.attentions)), block_call.call, None
     try:
         seen = attention_layout(time, call, block, found.calls, tables)
         projected = seen.projected
