@@ -127,14 +127,8 @@ def measure_pack(
     Raises:
         ArgumentValueError: Sinks that do not exist, or that leave no token; a state that is zero or not finite.
     """
-    final = () if states.final_norm is None else (states.final_norm[None],)
-    attention_states, feed_forward_states = states.attention[1:].cpu(), states.feed_forward.cpu()
-    blocks = defined(attention_states)
-    # What stays a view of the pass is not copied.
-    shown = attention_states if len(blocks) == len(attention_states) else attention_states[blocks]
-    parts = [part for part in (shown, feed_forward_states, *(each.cpu() for each in final)) if len(part)]
+    parts, places = _shown(states)
     gram = gram_of(*(part.flatten(0, 1) for part in parts))
-    places = _sites(len(states.feed_forward), with_final_norm=bool(final), blocks=blocks)
     prompts, longest = states.feed_forward.shape[1:3]
     sizes = gram.size.reshape(-1, prompts, longest)
     found = [
@@ -150,7 +144,7 @@ def measure_pack(
     traces = []
     for number, (length, (sinks_found, removed)) in enumerate(zip(states.lengths, found, strict=True)):
         own, own_sizes = cosines[:, number, :length, :length], sizes[:, number, :length]
-        attention, feed_forward = (part[:, number, :length] for part in (attention_states, feed_forward_states))
+        attention, after = (part[:, number, :length].cpu() for part in (states.attention[1:], states.feed_forward))
         counts = np.full(len(removed), length), (~removed).sum(dim=-1).numpy()
         traces.append(
             PromptTrace(
@@ -160,7 +154,7 @@ def measure_pack(
                 token_count=np.stack(counts, axis=-1),
                 tokens=tokens[number],
                 unit_sums=places.grid(sums[:, number]),
-                update_ratio=_update_ratio(attention, feed_forward, own_sizes, ~removed, places),
+                update_ratio=_update_ratio(attention, after, own_sizes, ~removed, places),
                 states=tuple(part[:, number, :length] for part in parts),
                 sizes=own_sizes,
                 cosines=own if _worth_keeping(own, parts[0]) else None,
@@ -170,6 +164,17 @@ def measure_pack(
             )
         )
     return traces
+
+
+def _shown(states: PackStates) -> tuple[list[Float[Tensor, "_ prompt token dim"]], Sites]:
+    """Return the states that are defined, on the CPU, and where they stand."""
+    attention, final = states.attention[1:].cpu(), states.final_norm
+    blocks = defined(attention)
+    # What stays a view of the pass is not copied.
+    attention = attention if len(blocks) == len(attention) else attention[blocks]
+    parts = [attention, states.feed_forward.cpu(), *([] if final is None else [final[None].cpu()])]
+    places = _sites(len(states.feed_forward), with_final_norm=final is not None, blocks=blocks)
+    return [part for part in parts if len(part)], places
 
 
 def defined(attention: Float[Tensor, "block ..."]) -> list[int]:
