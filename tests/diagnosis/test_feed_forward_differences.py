@@ -64,7 +64,7 @@ def test_differences_and_angles_are_those_of_their_definition() -> None:
     angle = float(found.table.ff_angle[0, 1])
     assert angle == pytest.approx(np.degrees(np.arcsin(np.mean(sines) ** 0.5)), rel=0.05)
     assert 1 < angle < 89
-    assert said(found).startswith("The feed-forward weights of b differ from those of a in layer 2 alone, most in ")
+    assert said(found).startswith("The feed-forward matrices of b differ from those of a in layer 2 alone, most in ")
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bert"])
@@ -77,7 +77,7 @@ def test_planted_damage_is_in_its_layer(family: str) -> None:
     np.testing.assert_allclose(found.table.ff_angle[0], 0, atol=1e-5)  # a factor turns nothing
     assert "in layers 2–3 alone" in said(found)
     assert (sizes[1] == 0).all()  # the attention's weights are none of these
-    assert said(found, 1) == "The feed-forward weights of b are those of a in all layers that are compared."
+    assert said(found, 1) == "The feed-forward matrices of b are those of a in all layers that are compared."
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_what_changes_no_function_is_no_difference(change: str, family: str) -> 
     assert float(found.table.ff_difference.max()) < 1e-12
     assert float(found.table.ff_angle.max()) < 1e-5
     np.testing.assert_allclose(found.table.ff_norm[1], found.table.ff_norm[0], rtol=1e-12)
-    assert said(found) == "The feed-forward weights of b are those of a in all layers that are compared."
+    assert said(found) == "The feed-forward matrices of b are those of a in all layers that are compared."
 
 
 def test_a_small_change_shows_beneath_another_order_and_gain() -> None:

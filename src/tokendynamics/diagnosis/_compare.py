@@ -19,6 +19,7 @@ from tokendynamics.diagnosis._feed_forward_differences import feed_forward_diffe
 from tokendynamics.diagnosis._first_difference import parting_of
 from tokendynamics.diagnosis._halved_parts import halved_parts
 from tokendynamics.diagnosis._prompt_trace import SINK_RATIO
+from tokendynamics.diagnosis._tensor_differences import tensor_differences
 from tokendynamics.diagnosis._together import Together, run_together
 from tokendynamics.diagnosis._trace import named_prompts
 from tokendynamics.diagnosis._verdict import judge
@@ -104,6 +105,7 @@ def _measured(ckpts: Sequence[Checkpoint], found: Together, weights: bool, halve
         found,
         weight_differences(ckpts, report) if weights else None,
         feed_forward_differences(ckpts, report) if weights else None,
+        tensor_differences(ckpts, report) if weights else None,
         halved_parts(ckpts, found.given, found.tokens_shared, report, different) if halved else None,
         tuple(_coarser(ckpts[0].dtype, ckpt.dtype) for ckpt in ckpts[1:]),
     )

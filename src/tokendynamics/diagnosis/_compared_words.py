@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from tokendynamics.diagnosis._finding import Finding, between, plain, ranges, signed
+from tokendynamics.diagnosis._finding import Finding, between, plain, ranges, several, signed
 from tokendynamics.diagnosis._first_difference import Difference, Parting
 from tokendynamics.diagnosis._verdict import Verdict
 
@@ -69,7 +69,9 @@ def _signed(number: float) -> str:
     return signed(number) if round(number, 2) else "0.00"
 
 
-def parting_finding(names: tuple[str, str], parting: Parting | None, why: str, dtype: str) -> Finding:
+def parting_finding(
+    names: tuple[str, str], parting: Parting | None, why: str, dtype: str, tensors: Sequence[str] = ()
+) -> Finding:
     """Say where two networks part first, and which part does it.
 
     Args:
@@ -77,6 +79,7 @@ def parting_finding(names: tuple[str, str], parting: Parting | None, why: str, d
         parting: From `parting_of`; None where states have no pairs.
         why: Then, why not.
         dtype: The coarser of their dtypes.
+        tensors: Stored tensors of the first difference's layer that differ unlike those of other layers.
     """
     if parting is None:
         text = f"Where {names[1]} parts from {names[0]} cannot be said token by token, since {why}."
@@ -88,7 +91,7 @@ def parting_finding(names: tuple[str, str], parting: Parting | None, why: str, d
         f"{_near(parting)}.",
         "gradual": f"They part little by little ({_ends(parting)}), and no layer stands out.",
     }
-    text = texts.get(parting.kind) or _located(parting)
+    text = texts.get(parting.kind) or _located(parting, tensors)
     return Finding(f"{names[1]} against {names[0]}: {text[0].lower()}{text[1:]}", "updates", _known_values(parting))
 
 
@@ -109,7 +112,7 @@ def _near(parting: Parting) -> str:
     return ", as where all weights are rounded or trained a little further" if parting.late <= SMALL else ""
 
 
-def _located(parting: Parting) -> str:
+def _located(parting: Parting, tensors: Sequence[str]) -> str:
     first = parting.first
     if first is None:
         return "They differ."
@@ -124,10 +127,18 @@ def _located(parting: Parting) -> str:
             f"{_capital(str(first))} stands out: {what}{larger} where its input differs by {_share(first.before)}; all "
             f"before it differs too ({_ends(parting)})."
         )
+    if first.beside > 0:
+        text += (
+            f" On the same input it differs by {_share(first.own)}, the same part of its neighbours by "
+            f"{_share(first.beside)} in the median."
+        )
+    if tensors:
+        more = f" and {len(tensors) - MOST_NAMED} more" if len(tensors) > MOST_NAMED else ""
+        text += f" Of its layer's tensors these differ unlike those of others: {', '.join(tensors[:MOST_NAMED])}{more}."
     others = [each for each in parting.resized if (each.layer, each.part) != (first.layer, first.part)]
     if others:
         shown = ", ".join(f"{each} (× {each.size:.2g})" for each in others[:MOST_NAMED])
-        more = f" and {len(others) - MOST_NAMED} more parts" if len(others) > MOST_NAMED else ""
+        more = f" and {several(len(others) - MOST_NAMED, 'more part')}" if len(others) > MOST_NAMED else ""
         text += f" After it updates are larger or smaller by two or more in {shown}{more}."
     if parting.largest is not None and str(parting.largest) != str(first):
         text += (
@@ -141,7 +152,7 @@ def _capital(text: str) -> str:
 
 
 def _share(number: float) -> str:
-    return f"{number:.2g}"
+    return f"{number:.2g}" if number < 100 else f"{number:,.0f}"
 
 
 def weights_finding(names: tuple[str, str], weights: xr.Dataset, why: str) -> Finding:
@@ -216,8 +227,8 @@ def tokens_finding(tokens_shared: bool, left_out: int, depths: Sequence[int], re
             "massive ones are left out; what its tokens share, its states and its update ratios are compared."
         )
     if len(set(depths)) > 1:
-        several = ", ".join(map(str, depths))
-        text += f" Depths differ ({several} layers): layers are held against each other by relative depth."
+        shown = ", ".join(map(str, depths))
+        text += f" Depths differ ({shown} layers): layers are held against each other by relative depth."
     if repeated:
         shown = ", ".join(f"“{name}”" for name in repeated[:MOST_NAMED])
         more = f" and {len(repeated) - MOST_NAMED} more" if len(repeated) > MOST_NAMED else ""

@@ -32,14 +32,14 @@ def feed_forward_finding(names: tuple[str, str], weights: xr.Dataset, why: str, 
     values = {"layers": differing.tolist(), "ff": sizes.tolist(), "unmatched": list(unmatched)}
     if not len(differing):
         what = "that have a partner " * bool(lonely)
-        text = f"The feed-forward weights {what}of {names[1]} are those of {names[0]} in all layers that are compared."
+        text = f"The feed-forward matrices {what}of {names[1]} are those of {names[0]} in all layers that are compared."
         return Finding(text + rest, "weights", values)
     every = len(differing) == known.sum() > 1
     where = "in every layer" if every else f"in layer{'s' * (len(differing) > 1)} {ranges(differing)} alone"
     at = int(np.nanargmax(sizes))
     angle = float(weights.ff_angle.values[at])
     text = (
-        f"The feed-forward weights of {names[1]} differ from those of {names[0]} {where}, most in layer {layers[at]}: "
+        f"The feed-forward matrices of {names[1]} differ from those of {names[0]} {where}, most in layer {layers[at]}: "
         f"by {sizes[at]:.2g} of their norm, with {angle:.2g}° between their leading directions."
     )
     return Finding(text + rest, "weights", values)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from math import nan
 from typing import Any, Literal
 
 import numpy as np
 import xarray as xr
 
-from tokendynamics.diagnosis._together import GAPS
+from tokendynamics.diagnosis._together import GAPS, OWN_DIFFERENCE
 
 ROUNDINGS = 10.0
 """Updates that differ by no more roundings than this differ by rounding: networks that are the same but for the order
@@ -17,6 +18,14 @@ of their sums stay below three, half precision against single below one."""
 JUMP = 10.0
 """A part stands out if its updates differ by so many times what its input differs, beside the median of the other
 parts. Rounding to half precision, quantisation and noise on all weights come to 1–4; planted damage began at 50."""
+
+TIMES_NEIGHBOURS = 5.0
+"""On the same inputs a part stands out if it differs by so many times the median of its neighbours, and by as many
+median deviations more than that. Noise on all weights, quantisation and adapters on every layer leave at most 3 times;
+damage to one bias, norm, head or matrix that matters for the state came to 10 and more."""
+
+NEIGHBOURS = 3
+"""Layers on either side whose parts of the same kind a part is compared with."""
 
 SIZE_CHANGED = 2.0
 """A part whose update is so many times as large as the other network's, or as small, is named."""
@@ -38,6 +47,8 @@ class Difference:
         update: ‖Δ_b − Δ_a‖/‖Δ_a‖ of what it adds; of the embedding and the final norm, of the states themselves.
         size: ‖Δ_b‖/‖Δ_a‖.
         rounding: What one rounding of the states makes of the update: the smaller it is beside them, the more.
+        own: ‖Δ_b − Δ_a‖/‖Δ_a‖ of what both make of the first network's states; NaN where that was not measured.
+        beside: The median of `own` of the neighbours; NaN likewise.
     """
 
     layer: int
@@ -46,6 +57,8 @@ class Difference:
     update: float
     size: float
     rounding: float
+    own: float = nan
+    beside: float = nan
 
     @property
     def exact(self) -> bool:
@@ -99,8 +112,11 @@ class Parting:
 def parting_of(gaps: xr.Dataset, eps: float) -> Parting:
     """Find where two networks part.
 
-    A part stands out if its updates differ beyond rounding though its input does not, or by `JUMP` times what its
-    input differs, beside what the other parts make of theirs. Differences are root mean squares over prompts.
+    A part stands out against its neighbours, not against zero: two networks with the same embedding differ first in
+    layer 1 wherever else they differ. On the same inputs its difference must be `TIMES_NEIGHBOURS` that of the parts of
+    its kind around it. Where that was not measured, its updates must differ by `JUMP` times what its input differs,
+    beside what the other parts make of theirs. And a part is the first where all before it, at least one, are equal
+    but for rounding. Differences are root mean squares over prompts.
 
     Args:
         gaps: `GAPS` of the two over (prompt, layer, component), from `run_together`.
@@ -116,7 +132,7 @@ def parting_of(gaps: xr.Dataset, eps: float) -> Parting:
     parts = _parts(gaps, eps)
     moved = [each for each in parts if each.update > 0]
     start = next((each for each in parts if each.layer == 0 and each.beyond), None)
-    first = next((each for each in moved if each.layer > 0 and each.beyond and _stands_out(each, moved)), None)
+    first = next((each for each in moved if each.layer > 0 and each.beyond and _stands_out(each, parts)), None)
     if not moved:
         kind: Kind = "equal"
     elif first is not None:
@@ -152,19 +168,43 @@ def _pooled(gaps: xr.Dataset, name: str) -> np.ndarray:
 def _parts(gaps: xr.Dataset, eps: float) -> list[Difference]:
     """Return every part in the order in which they run."""
     came, update, reach, size, _ = (_pooled(gaps, name) for name in GAPS)
+    on_same = _pooled(gaps, OWN_DIFFERENCE) if OWN_DIFFERENCE in gaps else np.full(update.shape, np.nan)
     parts = []
     for layer, place in np.argwhere(~np.isnan(update)).tolist():
         component = gaps.component.values.tolist()[place]
         with_attention = not np.isnan(update[layer, 0])  # where its sum is not known, the block is one part
         name: Part = "embedding" if layer == 0 else _NAMES[component, with_attention]
         rounding = eps * (1 + 1 / reach[layer, place]) if reach[layer, place] else np.inf
-        before, moved, times = (float(each[layer, place]) for each in (came, update, size))
-        parts.append(Difference(layer, name, before, moved, times, float(rounding)))
-    return parts
+        numbers = (float(each[layer, place]) for each in (came, update, size))
+        parts.append(Difference(layer, name, *numbers, float(rounding), float(on_same[layer, place])))
+    return [_beside_neighbours(each, parts) for each in parts]
 
 
-def _stands_out(part: Difference, moved: list[Difference]) -> bool:
-    if part.exact:
+def _beside_neighbours(part: Difference, parts: list[Difference]) -> Difference:
+    """Return a part with the median of what its neighbours differ by on the same inputs."""
+    others = _neighbours(part, parts)
+    return replace(part, beside=float(np.median(others)) if len(others) else nan)
+
+
+def _neighbours(part: Difference, parts: list[Difference]) -> list[float]:
+    """Return what the parts of its kind around it differ by on the same inputs; without any, those of its layer."""
+    known = [each for each in parts if each is not part and np.isfinite(each.own)]
+    alike = [each.own for each in known if each.part == part.part and abs(each.layer - part.layer) <= NEIGHBOURS]
+    return alike or [each.own for each in known if each.layer == part.layer]
+
+
+def _stands_out(part: Difference, parts: list[Difference]) -> bool:
+    before = [each for each in parts[: parts.index(part)] if each.layer > 0]
+    if part.exact and before and not any(each.beyond for each in before):
         return True
-    others = [each.excess for each in moved if each is not part]
-    return part.excess >= JUMP * max(1.0, float(np.median(others)) if others else 1.0)
+    others = _neighbours(part, parts)
+    if np.isfinite(part.own) and others:
+        median = float(np.median(others))
+        spread = float(np.median(np.abs(np.array(others) - median)))
+        least = max(TIMES_NEIGHBOURS * median, median + TIMES_NEIGHBOURS * spread, ROUNDINGS * part.rounding)
+        return part.own >= least
+    moved = [each for each in parts if each.update > 0 and each is not part]
+    if part.exact:  # its input says nothing: what others add to what came before them is what it is compared with
+        beside = [(max(each.update**2 - 4 * each.before**2, 0.0)) ** 0.5 for each in moved if each.layer > 0]
+        return not beside or part.update >= JUMP * float(np.median(beside))
+    return part.excess >= JUMP * max(1.0, float(np.median([each.excess for each in moved])) if moved else 1.0)

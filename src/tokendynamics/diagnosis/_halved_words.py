@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from tokendynamics.diagnosis._finding import PART_NAMES, Finding
+from tokendynamics.diagnosis._finding import PART_NAMES, Finding, several
 from tokendynamics.diagnosis._first_difference import ROUNDINGS
 from tokendynamics.diagnosis._halved_parts import HalvedParts
 from tokendynamics.diagnosis._prompt_shares import CONFIDENCE
@@ -43,11 +43,11 @@ def halved_finding(names: tuple[str, str], found: HalvedParts, place: int, eps: 
     changes = found.table.loss_change.mean("prompt").values
     its_layer = int(own.other_layer[at[0]])
     first, other = changes[0][at], changes[place + 1][its_layer - 1, at[1]]
-    interval = f"{_number(low[at])} to {_number(high[at])}"
+    interval, known = f"{_number(low[at])} to {_number(high[at])}", int((~np.isnan(gaps)).sum())
     text = (
         f"With one part at a half the loss of {names[1]} changes {most} unlike that of {names[0]} for "
         f"{_part(own, at)}: by {_number(other)} nats instead of {_number(first)}, a difference of "
-        f"{_number(gaps[at])} ({interval}); that is sure of {int(sure.sum())} of {int((~np.isnan(gaps)).sum())} parts."
+        f"{_number(gaps[at])} ({interval}); that is sure of {int(sure.sum())} of {several(known, 'part')}."
     )
     values = _values(own, at) | {"parts": int(sure.sum()), "interval": [float(low[at]), float(high[at])]}
     return Finding(text, "halved", values)

@@ -140,6 +140,7 @@ def _difference(values: Any) -> Difference | None:
     numbers = {name: _number(values[name]) for name in ("before", "update", "size", "rounding")}
     # JSON has no infinity; one rounding of a part that adds nothing is infinitely much beside it, and never undefined.
     numbers["rounding"] = math.inf if math.isnan(numbers["rounding"]) else numbers["rounding"]
+    numbers |= {name: _number(values.get(name)) for name in ("own", "beside")}  # absent before they were measured
     return Difference(as_integer(values["layer"], "layer"), one_of(Part, values["part"], "part"), **numbers)
 
 

@@ -15,11 +15,14 @@ from torch import Tensor
 
 from tokendynamics.diagnosis._prompt_shares import Estimates
 from tokendynamics.diagnosis._prompt_trace import COMPONENTS, PromptTrace, find_sinks, measure_pack, tokens_left_out
+from tokendynamics.diagnosis._same_inputs import own_differences
 from tokendynamics.diagnosis._trace import _as_dataset, _conventions, _inputs_of, _passes_in_words
 from tokendynamics.numerics._resources import check_fits
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained._inputs import Prepared
+from tokendynamics.pretrained._lent_inputs import states_on_inputs_of
 from tokendynamics.pretrained._network import evaluating
+from tokendynamics.pretrained._packs import Pack
 from tokendynamics.pretrained._states import PackStates, SiteStates
 from tokendynamics.provenance._progress import Progress
 
@@ -27,6 +30,9 @@ GAPS = ("input_difference", "update_difference", "update_size", "size_ratio", "s
 """Of each part, over the tokens of a prompt: ‖x_b − x_a‖/‖x_a‖ of the states that it reads, ‖Δ_b − Δ_a‖/‖Δ_a‖ of what
 it adds, ‖Δ_a‖/‖x_a‖, ‖Δ_b‖/‖Δ_a‖, and ‖y_b − y_a‖/‖y_a‖ of the states after it. The embedding stands as what the
 feed-forward part of layer 0 adds to nothing, and the final norm, which adds nothing, by the states that it gives."""
+
+OWN_DIFFERENCE = "own_difference"
+"""The further gap from `own_differences`: of what the part makes of the first network's states."""
 
 
 @dataclass
@@ -37,7 +43,8 @@ class Together:
         traces: Of each, as `tokendynamics.trace` returns it.
         estimates: Of each: its numbers over all prompts, and without each prompt.
         gaps: Of each but the first, against the first: `GAPS` over (prompt, layer, component), to the depth that both
-            have; None where `unpaired` says why.
+            have, and ``own_difference``, see `own_differences`, NaN where the blocks of one do not run on the states of
+            the other; None where `unpaired` says why.
         unpaired: Likewise: why the states have no pairs; empty where they do.
         tokens_shared: Whether every prompt is the same tokens in all.
         given: The prompts as each network reads them.
@@ -82,7 +89,7 @@ def run_together(
     rows: list[dict[int, PromptTrace]] = [{} for _ in ckpts]
     gaps: list[dict[int, np.ndarray]] = [{} for _ in ckpts[1:]]
     report(0, len(prompts), _WORK)
-    for group in _passes(ckpts, given, found.tokens_shared):
+    for group, pack in _passes(ckpts, given, found.tokens_shared):
         removed = _left_out_together(list(group.values()), sinks, ratio)
         for number, (model, states) in enumerate(group.items()):
             tokens = [_tokens_of(given[model][place], length) for place, length in _placed(states)]
@@ -90,9 +97,10 @@ def run_together(
             rows[model] |= dict(zip(states.places, measured, strict=True))
         for other, states in group.items():
             if other > 0 and not found.unpaired[other - 1]:
+                lent = states_on_inputs_of(ckpts[0], ckpts[other], pack)
                 for number, place in enumerate(states.places):
-                    counted = ~removed[other][number]
-                    gaps[other - 1][place] = gaps_between(group[0].of(number), states.of(number), counted)
+                    both = group[0].of(number), states.of(number)
+                    gaps[other - 1][place] = _all_gaps(both, lent, number, ~removed[other][number])
         report(min(len(each) for each in rows), len(prompts), _WORK)
     for ckpt, own in zip(ckpts, rows, strict=True):
         estimates: Estimates = {}
@@ -104,6 +112,21 @@ def run_together(
 
 
 _WORK = "following the tokens"
+
+
+def _all_gaps(
+    both: tuple[SiteStates, SiteStates],
+    lent: tuple[Tensor, Tensor] | None,
+    number: int,
+    counted: Bool[Tensor, "layer token"],
+) -> np.ndarray:
+    """Return `GAPS` and the differences on the same inputs of one prompt, its number in a pass, (layer, part, gap)."""
+    gaps = gaps_between(*both, counted)
+    own = np.full(gaps.shape[:2], np.nan)
+    if lent is not None:
+        length = both[0].feed_forward.shape[1]
+        own = own_differences(both[0], *(each[:, number, :length] for each in lent), counted)
+    return np.concatenate([gaps, own[..., None]], axis=-1)
 
 
 def _check_memory(ckpts: Sequence[Checkpoint], given: Sequence[Sequence[Prepared]]) -> None:
@@ -135,13 +158,13 @@ def _why_unpaired(first: Checkpoint, other: Checkpoint, tokens_shared: bool) -> 
 
 def _passes(
     ckpts: Sequence[Checkpoint], given: Sequence[Sequence[Prepared]], together: bool
-) -> Iterator[dict[int, PackStates]]:
-    """Yield the states of each pass by the number of the network: of all, or of one where tokens differ."""
+) -> Iterator[tuple[dict[int, PackStates], Pack]]:
+    """Yield the states of each pass by the number of the network, and its inputs; of one where tokens differ."""
     inputs = [[each.inputs for each in own] for own in given]
     if not together:
         for number, ckpt in enumerate(ckpts):
-            for states in ckpt.states_in_packs(inputs[number]):
-                yield {number: states}
+            for states, pack in zip(ckpt.states_in_packs(inputs[number]), ckpt.packs(inputs[number]), strict=True):
+                yield {number: states}, pack
         return
     # Company changes states by rounding: prompts share passes in all networks alike, or in none.
     packed = len({(ckpt.packing, ckpt.device.type, ckpt.streamed) for ckpt in ckpts}) == 1
@@ -150,8 +173,8 @@ def _passes(
             if not ckpt.streamed:
                 stack.enter_context(evaluating(ckpt.model))
         several = [ckpt.states_in_packs(own, packed=packed) for ckpt, own in zip(ckpts, inputs, strict=True)]
-        for group in zip(*several, strict=True):
-            yield dict(enumerate(group))
+        for *group, pack in zip(*several, ckpts[0].packs(inputs[0], packed=packed), strict=True):
+            yield dict(enumerate(group)), pack
 
 
 def _placed(states: PackStates) -> Iterator[tuple[int, int]]:
@@ -243,4 +266,5 @@ def _as_gaps(by_prompt: Mapping[int, np.ndarray], prompts: list[str]) -> xr.Data
     values = np.stack([by_prompt[place] for place in range(len(prompts))])
     dims = ("prompt", "layer", "component")
     coords = {"prompt": prompts, "layer": np.arange(values.shape[1]), "component": list(COMPONENTS)}
-    return xr.Dataset({name: (dims, values[..., place]) for place, name in enumerate(GAPS)}, coords=coords)
+    names = (*GAPS, OWN_DIFFERENCE)
+    return xr.Dataset({name: (dims, values[..., place]) for place, name in enumerate(names)}, coords=coords)

@@ -134,6 +134,20 @@ class Checkpoint(ChangedPasses):
         block = self._network.block(name, modules_needed(self._network.block(name, ()), layout))
         return feed_forward_weights(block, layout, self.architecture.dim) or "its weights are not in memory"
 
+    def block_tensors(self, layer: int) -> dict[str, Tensor]:
+        """Read every parameter of one block, counted from 1, by its name in the block.
+
+        Those whose values are not in memory are left out.
+
+        Raises:
+            ArgumentValueError: There is no such layer.
+            CheckpointError: A tensor cannot be read, or holds a NaN or an infinity.
+        """
+        name = self.layout.blocks[as_layer(layer, self.architecture.layers) - 1]
+        inside = [inner for inner, _ in self._network.block(name, ()).named_modules() if inner]
+        tensors = self._network.block(name, inside).named_parameters()
+        return {inner: tensor.detach() for inner, tensor in tensors if not tensor.is_meta}
+
     @property
     def tokenizer(self) -> Any | None:
         """The checkpoint's own tokenizer, None if it has none."""

@@ -132,9 +132,13 @@ class StateWatch(ExitStack):
         if layout.final_norm is not None:
             self._after(network.get_submodule(layout.final_norm[0]), self.final.append)
 
+    def watch_here(self) -> None:
+        """Keep the states of what the present thread runs."""
+        self._thread = get_ident()
+
     def run(self, network: nn.Module, pack: Pack) -> PackStates:
         """Run the network once in the present thread, and return the states that this pass goes through."""
-        self._thread = get_ident()
+        self.watch_here()
         attention_seen = ReceivedAttention(pack.lengths)
         with noticing(attention_seen):
             _run(network, pack.arguments)

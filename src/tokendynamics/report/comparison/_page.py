@@ -204,6 +204,8 @@ def _weights(comparison: Comparison) -> Section:
         for other in range(weights.sizes["other"]):
             row += [float(weights[variable][other, place]) for variable in _PRODUCTS]
         rows.append(cells(row))
+    if all(bool(weights[name].isnull().all()) for name in _PRODUCTS):  # the sentence says why
+        return Section("weights", "How do their weights differ?", found, figures=tuple(figures))
     caption = "Differences of products and matrices, relative to their norm, and angles of leading subspaces in degrees"
     table = Table(caption, tuple(columns), tuple(rows))
     return Section("weights", "How do their weights differ?", found, tables=(table,), figures=tuple(figures))

@@ -132,7 +132,8 @@ def _description(layers: list[_Layer]) -> str:
     return (
         f"The most attended token receives most in layer {highest.layer}, {number(highest.weight.mean)} against "
         f"{number(highest.uniform.mean)} if all were attended alike: token {highest.token}. There are attention sinks "
-        f"in {sum(each.sinks > 0 for each in layers)} of {len(layers)} layers. The table below holds every value."
+        f"in {sum(each.sinks > 0 for each in layers)} of {plural(len(layers), 'layer')}. The table below holds every "
+        "value."
     )
 
 

@@ -12,7 +12,7 @@ import xarray as xr
 from tokendynamics.report.kit._figure import Cell, Figure, Table, cells, fold
 from tokendynamics.report.kit._palette import GRID, INK, NEGATIVE, PAPER, POSITIVE
 from tokendynamics.report.kit._svg import WIDE, Drawing, Key, draw_for_screens
-from tokendynamics.report.kit._text import UNDEFINED, count, number, signed
+from tokendynamics.report.kit._text import UNDEFINED, count, number, plural, signed
 
 _KEYS = (
     Key("−1", "box", NEGATIVE),
@@ -85,7 +85,7 @@ def summary(audit: xr.Dataset, dim: int) -> str:
 
 
 def _counted(counts: Counter[str], layers: int) -> str:
-    return "; ".join(f"{name} in {many} of {layers} layers" for name, many in counts.most_common())
+    return "; ".join(f"{name} in {many} of {plural(layers, 'layer')}" for name, many in counts.most_common())
 
 
 def _conjecture(layer: xr.Dataset, dim: int) -> str:

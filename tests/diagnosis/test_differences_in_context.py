@@ -1,0 +1,187 @@
+"""A difference of two networks is named by the differences around it: damage of one tensor, with noise and without."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tokendynamics as td
+from diagnosis.planted_damage import FAMILIES, LAYERS, blocks_of, network
+from tokendynamics.diagnosis import Comparison
+from tokendynamics.diagnosis._compared_words import parting_finding
+from tokendynamics.diagnosis._first_difference import Difference, Parting
+from tokendynamics.diagnosis._tensor_differences import standing_out
+
+PROMPTS = {
+    "one": [5, 9, 33, 21, 7, 50], "two": [12, 3, 44, 18, 40],
+    "three": [20, 31, 8, 6, 11, 2, 55], "four": [9, 9, 41, 30],
+}  # fmt: skip
+
+TENSORS = {
+    "llama": {
+        "self_attn.v_proj.weight": "attention", "self_attn.o_proj.weight": "attention",
+        "input_layernorm.weight": "attention", "mlp.up_proj.weight": "feed-forward part",
+        "mlp.down_proj.weight": "feed-forward part", "post_attention_layernorm.weight": "feed-forward part",
+    },
+    "gpt2": {
+        "attn.c_attn.bias": "attention", "attn.c_proj.bias": "attention", "ln_1.weight": "attention",
+        "ln_1.bias": "attention", "mlp.c_fc.bias": "feed-forward part", "mlp.c_proj.bias": "feed-forward part",
+        "ln_2.weight": "feed-forward part", "ln_2.bias": "feed-forward part",
+    },
+    "bert": {
+        "attention.output.dense.bias": "attention", "attention.output.LayerNorm.weight": "attention",
+        "attention.output.LayerNorm.bias": "attention", "output.dense.bias": "feed-forward part",
+        "output.LayerNorm.weight": "feed-forward part", "output.LayerNorm.bias": "feed-forward part",
+    },
+}  # fmt: skip
+"""Tensors of a block, and the part whose update they change."""
+
+ALL = [(family, name) for family, names in TENSORS.items() for name in names]
+QUICK = [("llama", "post_attention_layernorm.weight"), ("gpt2", "mlp.c_proj.bias"), ("gpt2", "ln_1.bias")]
+QUICK += [("bert", "attention.output.LayerNorm.weight")]
+
+
+def with_noise(original: Any, size: float, *, embedding: bool) -> Any:
+    """A copy with noise on each tensor, as rounding or a little more training leaves it."""
+    noisy, generator = copy.deepcopy(original), torch.Generator().manual_seed(5)
+    for name, parameter in noisy.named_parameters():
+        noise = torch.randn(parameter.shape, generator=generator)
+        if embedding or not any(word in name for word in ("emb", "wte", "wpe")):
+            parameter.data += size * (float(parameter.data.norm()) / parameter.numel() ** 0.5 + 0.01) * noise
+    return noisy
+
+
+def damaged(original: Any, name: str, layer: int) -> Any:
+    changed = copy.deepcopy(original)
+    tensor = dict(blocks_of(changed)[layer - 1].named_parameters())[name].data
+    noise = torch.randn(tensor.shape, generator=torch.Generator().manual_seed(9))
+    tensor += noise * max(float(tensor.std()), 0.5 if tensor.ndim == 1 else 0.0)
+    return changed
+
+
+def said_of_tensors(found: Comparison) -> str:
+    return next(each.text for each in found.sentences if "tored tensor" in each.text)
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-3])
+@pytest.mark.parametrize(
+    ("family", "name"), [pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow) for case in ALL]
+)
+def test_one_damaged_tensor_is_found_whatever_noise_there_is(family: str, name: str, size: float) -> None:
+    whole = network(family)
+    other = damaged(with_noise(whole, size, embedding=False) if size else whole, name, 2)
+    found = td.compare(whole, other, texts=PROMPTS)
+    first = found.first_difference
+    assert first is not None
+    assert (first.layer, first.part) == (2, TENSORS[family][name])
+    assert f"these differ unlike those of others: {name}" in str(found)
+    words = said_of_tensors(found)
+    kind = " (a bias or norm)" if name.endswith("bias") or "orm" in name or "ln_" in name else ""
+    assert f"{name}{kind} in layer 2, by " in words
+    assert ("differ in every layer; unlike the same ones of other layers: " in words) == (size > 0)
+    assert ("differ in layer 2 alone: " in words) == (size == 0)
+    assert (first.beside > 0) == (size > 0)
+    assert ("the same part of its neighbours by " in str(found)) == (size > 0)
+
+
+@pytest.mark.parametrize("embedding", [True, False])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_noise_on_every_layer_names_none(family: str, embedding: bool) -> None:
+    """Also with equal embeddings, whose layer 1 reads equal states: adapters, frozen embeddings, quantised blocks."""
+    whole = network(family)
+    found = td.compare(whole, with_noise(whole, 1e-2, embedding=embedding), texts=PROMPTS)
+    assert found.partings[0] is not None
+    assert found.partings[0].kind == ("from the start" if embedding else "gradual")
+    assert found.first_part == ("embedding" if embedding else None)
+    assert "no layer stands out" in str(found)
+    words = said_of_tensors(found)
+    assert words.endswith("of their size, and none unlike the same one of other layers.")
+
+
+def test_a_change_of_every_layer_names_no_first_one() -> None:
+    whole, tuned = network("gpt2"), network("gpt2")
+    generator = torch.Generator().manual_seed(2)
+    for block in tuned.h:
+        weight = block.attn.c_attn.weight.data
+        low = torch.randn(len(weight), 2, generator=generator) @ torch.randn(2, weight.shape[1], generator=generator)
+        weight += 0.02 * low * weight.norm() / low.norm()
+    found = td.compare(whole, tuned, texts=PROMPTS)
+    assert found.first_difference is None
+    assert "they part little by little" in str(found)
+    only = network("gpt2")
+    only.h[1].attn.c_attn.weight.data.copy_(tuned.h[1].attn.c_attn.weight.data)
+    found = td.compare(whole, only, texts=PROMPTS)
+    assert (found.first_layer, found.first_part) == (2, "attention")
+    assert "all states before it are equal to the last bit" in str(found)
+
+
+def test_of_two_that_are_the_same_no_tensor_differs() -> None:
+    whole = network("bert")
+    found = td.compare(whole, copy.deepcopy(whole), texts=PROMPTS)
+    assert found.first_difference is None
+    assert said_of_tensors(found).startswith(
+        "Every stored tensor of the blocks of BertModel [2], biases and norms incl"
+    )
+    assert found.gaps is not None
+    assert float(np.nanmax(found.gaps.own_difference)) == 0
+
+
+def test_a_changed_bias_is_a_difference_of_weights() -> None:
+    whole, other = network("gpt2"), network("gpt2")
+    other.h[2].mlp.c_proj.bias.data += 0.3
+    found = td.compare(whole, other, texts=PROMPTS)
+    assert "feed-forward weights" not in str(found)
+    assert "The feed-forward matrices of GPT2Model [2] are those of GPT2Model [1] in all layers" in str(found)
+    words = said_of_tensors(found)
+    assert words.startswith(
+        "Stored tensors of GPT2Model [2] and GPT2Model [1] differ in layer 3 alone: mlp.c_proj.bias (a bias or"
+    )
+    assert (found.first_layer, found.first_part) == (3, "feed_forward")
+
+
+def test_differences_on_the_same_inputs_are_those_of_the_blocks_by_hand() -> None:
+    whole, other = network("gpt2"), with_noise(network("gpt2"), 0.05, embedding=True)
+    found = td.compare(whole, other, texts=PROMPTS, sinks=())
+    assert found.gaps is not None
+    ids = torch.tensor([PROMPTS["one"]])
+    with torch.no_grad():
+        states = whole(ids, output_hidden_states=True).hidden_states
+        for layer in range(1, LAYERS + 1):
+            x, (a, b) = states[layer - 1], (whole.h[layer - 1], other.h[layer - 1])
+            one, two = (block.attn(block.ln_1(x))[0] for block in (a, b))
+            rest = [block.mlp(block.ln_2(x + update)) for block, update in ((a, one), (b, two))]
+            own = found.gaps.own_difference.isel(other=0).sel(prompt="one", layer=layer)
+            assert float(own.sel(component="attention")) == pytest.approx(
+                float((two - one).norm() / one.norm()), rel=1e-3
+            )
+            expected = float((rest[1] - rest[0]).norm() / rest[0].norm())
+            assert float(own.sel(component="feed_forward")) == pytest.approx(expected, rel=1e-3)
+
+
+def test_a_network_in_another_format_has_no_differences_on_the_same_inputs() -> None:
+    whole = network("gpt2")
+    found = td.compare(whole, copy.deepcopy(whole).to(torch.bfloat16), texts=PROMPTS, weights=False)
+    assert found.gaps is not None
+    assert bool(found.gaps.own_difference.isnull().all())
+
+
+def test_tensors_stand_out_against_those_of_their_name() -> None:
+    alike = np.array([[0.01, 0.3], [0.012, 0.31], [0.011, 0.29], [0.013, 0.28]])
+    assert standing_out(alike) == []
+    alike[2, 0] = 0.2
+    assert standing_out(alike) == [(2, 0)]
+    alike[3, 1] = np.nan
+    assert standing_out(alike) == [(2, 0)]
+    assert standing_out(np.array([[0.5, 0.1]])) == []  # one layer has nothing to be compared with
+
+
+@pytest.mark.parametrize(("others", "words"), [(7, "and 1 more part."), (8, "and 2 more parts."), (6, "× 3).")])
+def test_one_more_part_is_one(others: int, words: str) -> None:
+    first = Difference(1, "attention", 0.0, 2.0, 3.0, 1e-7)
+    rest = tuple(Difference(layer, "attention", 0.5, 2.0, 3.0, 1e-7) for layer in range(2, 2 + others))
+    parting = Parting("located", first, None, first, (first, *rest), 0.1, 0.2)
+    assert words in parting_finding(("a", "b"), parting, "", "float32").text
