@@ -41,13 +41,14 @@ def own_differences(
         )
         own_middle, own_after = (each[layer - 1][use].double().cpu() for each in (attention, feed_forward))
         if bool(middle.isnan().any()) or bool(own_middle.isnan().any()):
-            found[layer, 1] = _relative(own_after - after, after - before)
+            found[layer, 1] = _relative(own_after - after, after - before, before)
             continue
-        found[layer, 0] = _relative(own_middle - middle, middle - before)
-        found[layer, 1] = _relative((own_after - own_middle) - (after - middle), after - middle)
+        found[layer, 0] = _relative(own_middle - middle, middle - before, before)
+        found[layer, 1] = _relative((own_after - own_middle) - (after - middle), after - middle, middle)
     return found
 
 
-def _relative(gap: Tensor, update: Tensor) -> float:
-    size, scale = (float(torch.linalg.vector_norm(each)) for each in (gap, update))
-    return size / scale if scale else (np.inf if size else 0.0)
+def _relative(gap: Tensor, update: Tensor, state: Tensor) -> float:
+    """Return ‖gap‖/‖update‖; what adds nothing is compared with the rounding of what it is added to."""
+    size, scale, reach = (float(torch.linalg.vector_norm(each)) for each in (gap, update, state))
+    return size / max(scale, reach * torch.finfo(torch.float64).eps, torch.finfo(torch.float64).tiny)
