@@ -175,8 +175,8 @@ def _parts(gaps: xr.Dataset, eps: float) -> list[Difference]:
         with_attention = not np.isnan(update[layer, 0])  # where its sum is not known, the block is one part
         name: Part = "embedding" if layer == 0 else _NAMES[component, with_attention]
         rounding = eps * (1 + 1 / reach[layer, place]) if reach[layer, place] else np.inf
-        numbers = (float(each[layer, place]) for each in (came, update, size))
-        parts.append(Difference(layer, name, *numbers, float(rounding), float(on_same[layer, place])))
+        before, moved, times, own = (float(each[layer, place]) for each in (came, update, size, on_same))
+        parts.append(Difference(layer, name, before, moved, times, float(rounding), own))
     return [_beside_neighbours(each, parts) for each in parts]
 
 

@@ -35,7 +35,7 @@ def tensors_finding(names: tuple[str, str], found: TensorDifferences) -> Finding
     known = np.isfinite(values).any(axis=1)
     everywhere = bool(differing.any(axis=1)[known].all()) and int(known.sum()) > 1
     where = "in every layer" if everywhere else f"in {in_layers(layers[differing.any(axis=1)].tolist())} alone"
-    named = alone or ([] if everywhere else [tuple(map(int, each)) for each in np.argwhere(differing)])
+    named = alone or ([] if everywhere else [(int(row), int(place)) for row, place in np.argwhere(differing)])
     words = _named(values, named, tensors, layers, found.vectors)
     if named and everywhere:
         where += "; unlike the same ones of other layers"

@@ -125,7 +125,8 @@ def _all_gaps(
     own = np.full(gaps.shape[:2], np.nan)
     if lent is not None:
         length = both[0].feed_forward.shape[1]
-        own = own_differences(both[0], *(each[:, number, :length] for each in lent), counted)
+        attention, feed_forward = (each[:, number, :length] for each in lent)
+        own = own_differences(both[0], attention, feed_forward, counted)
     return np.concatenate([gaps, own[..., None]], axis=-1)
 
 
