@@ -30,6 +30,15 @@ def unchecked() -> Iterator[None]:
     config.update("jaxtyping_disable", False)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_process_draws() -> Iterator[None]:
+    """Have the pages of all tests drawn by one child process; without a page it is not started."""
+    from tokendynamics.report.kit._drawing import drawing
+
+    with drawing():
+        yield
+
+
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages have every word, table and file, and empty drawings: drawing is nine tenths of the work of a page.

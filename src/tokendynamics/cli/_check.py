@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tokendynamics.cli._options import whole
-from tokendynamics.cli._terminal import json_line
+from tokendynamics.cli._terminal import echo_json
 
 if TYPE_CHECKING:
     from tokendynamics.theorems import Check
@@ -40,7 +40,7 @@ def check_command(spec: Path, threads: int | None, as_json: bool) -> None:
         from tokendynamics.provenance._manifest import plain
 
         summary = {"file": spec.name, "title": file.tables.title, "checks": found}
-        click.echo(json_line(plain(summary)))
+        echo_json(plain(summary))
     else:
         _print(found, file.tables.title or spec.name)
 

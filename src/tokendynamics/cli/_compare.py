@@ -103,9 +103,10 @@ def compare_command(
     texts = named_prompts(prompts, text_files, prompt_files)
     check_writable(out)
 
-    from tokendynamics.cli._output import Output
+    from tokendynamics.cli._output import Output, attempted
     from tokendynamics.diagnosis import compare
-    from tokendynamics.provenance._whole import check_free
+    from tokendynamics.diagnosis._comparison import data_file_names, write_data
+    from tokendynamics.provenance._whole import check_free, whole_folder
 
     output = Output(as_json=as_json)
     folder = out or Path(f"comparison-{re.sub(r'[^A-Za-z0-9._-]+', '-', '-'.join(Path(each).name for each in models))}")
@@ -115,7 +116,13 @@ def compare_command(
     with output.progress() as progress:
         command = shlex.join(["tokendynamics", *sys.argv[1:]])
         found = compare(*ckpts, texts=texts, names=names or None, **chosen, command=command, progress=progress)
-    _show(output, _write(found, folder, data_format, overwrite), folder / REPORT, as_json)
+    found = replace(found, files=data_file_names(found, data_format))  # type: ignore[arg-type]
+    with whole_folder(folder, found.manifest, _writer(), overwrite=overwrite, argument="--out") as made:
+        write_data(found, made, data_format)  # type: ignore[arg-type]
+    undrawn = attempted(lambda: _write_page(found, folder, overwrite))
+    _show(output, found, None if undrawn else folder / REPORT, as_json)
+    if undrawn:
+        raise undrawn
 
 
 def _writer() -> str:
@@ -158,25 +165,22 @@ def _loaded(given: _Given, loading: dict[str, Any], output: Output) -> Checkpoin
         return load(given.name, adapter=given.adapter, dtype=given.dtype, **loading, progress=progress)
 
 
-def _write(found: Comparison, folder: Path, data_format: str, overwrite: bool) -> Comparison:
-    """Report and data files, in one step."""
-    from tokendynamics.diagnosis._comparison import data_file_names, write_data
+def _write_page(found: Comparison, folder: Path, overwrite: bool) -> None:
+    """Add the page to the data, which are complete without it."""
     from tokendynamics.provenance._whole import whole_folder
     from tokendynamics.report.comparison import write_comparison
 
-    found = replace(found, files=data_file_names(found, data_format))  # type: ignore[arg-type]
-    with whole_folder(folder, found.manifest, _writer(), overwrite=overwrite, argument="--out") as made:
+    with whole_folder(folder, found.manifest, _writer(), overwrite=overwrite, keep=True, argument="--out") as made:
         write_comparison(found, made / REPORT)
-        write_data(found, made, data_format)  # type: ignore[arg-type]
-    return found
 
 
-def _show(output: Output, found: Comparison, report: Path, as_json: bool) -> None:
-    from tokendynamics.cli._terminal import Console, json_line
+def _show(output: Output, found: Comparison, report: Path | None, as_json: bool) -> None:
+    from tokendynamics.cli._output import UNDRAWN
+    from tokendynamics.cli._terminal import Console, echo_json
     from tokendynamics.diagnosis._comparison import summary
 
     if as_json:
-        print(json_line(summary(found) | {"report": str(report)}))
+        echo_json(summary(found) | {"report": report and str(report)})
         return
     from rich.text import Text
 
@@ -186,7 +190,7 @@ def _show(output: Output, found: Comparison, report: Path, as_json: bool) -> Non
         results.print(Text("• ").append(finding.text), soft_wrap=False)
     results.print()
     results.print(_states_table(found))
-    results.print(Text(f"\nReport: {report}\nData:   {', '.join(found.files)}"))
+    results.print(Text(f"\nReport: {report or UNDRAWN}\nData:   {', '.join(found.files)}"))
 
 
 def _states_table(found: Comparison) -> Table:

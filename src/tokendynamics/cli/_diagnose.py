@@ -122,13 +122,13 @@ def diagnose_command(
         raise click.UsageError("expected texts or --images: a network reads one of the two")
     check_writable(out)
 
-    from tokendynamics.cli._output import Output
+    from tokendynamics.cli._output import Output, attempted
 
     output = Output(as_json=as_json)
     from tokendynamics.diagnosis import diagnose
-    from tokendynamics.diagnosis._result import WRITER, data_file_names, tables_of
+    from tokendynamics.diagnosis._result import WRITER, data_file_names, tables_of, write_data
     from tokendynamics.pretrained import load
-    from tokendynamics.provenance._whole import check_free
+    from tokendynamics.provenance._whole import check_free, whole_folder
 
     files = data_file_names(data_format)  # type: ignore[arg-type]
     if out is not None:
@@ -143,19 +143,22 @@ def diagnose_command(
         command = shlex.join(["tokendynamics", *sys.argv[1:]])
         found = diagnose(ckpt, images or texts, **chosen, command=command, progress=progress)
     found = replace(found, files=data_file_names(data_format, tables=tables_of(found)))  # type: ignore[arg-type]
-    output.show(found, _write(found, folder, data_format, overwrite))
+    with whole_folder(folder, found.manifest, WRITER, overwrite=overwrite, argument="--out") as made:
+        write_data(found, made, data_format)  # type: ignore[arg-type]
+    undrawn = attempted(lambda: _write_page(found, folder, overwrite))
+    output.show(found, None if undrawn else folder / REPORT)
+    if undrawn:
+        raise undrawn
 
 
-def _write(found: Diagnosis, folder: Path, data_format: str, overwrite: bool) -> Path:
-    """Report and data files, in one step."""
-    from tokendynamics.diagnosis._result import WRITER, write_data
+def _write_page(found: Diagnosis, folder: Path, overwrite: bool) -> None:
+    """Add the page to the data, which are complete without it."""
+    from tokendynamics.diagnosis._result import WRITER
     from tokendynamics.provenance._whole import whole_folder
     from tokendynamics.report import write_report
 
-    with whole_folder(folder, found.manifest, WRITER, overwrite=overwrite, argument="--out") as made:
+    with whole_folder(folder, found.manifest, WRITER, overwrite=overwrite, keep=True, argument="--out") as made:
         write_report(found, made / REPORT)
-        write_data(found, made, data_format)  # type: ignore[arg-type]
-    return folder / REPORT
 
 
 def _check_passes(passes: int | None) -> None:

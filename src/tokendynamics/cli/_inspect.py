@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tokendynamics.cli._options import half_option
-from tokendynamics.cli._terminal import json_line
+from tokendynamics.cli._terminal import echo_json
 
 if TYPE_CHECKING:
     from tokendynamics.pretrained import Checkpoint
@@ -41,7 +41,7 @@ def inspect_command(model: str, half: str | None, verify: bool, allow_pickle: bo
             checkpoint.attention(layer)
     if as_json:
         facts = {"model": checkpoint.name, "architecture": vars(checkpoint.architecture)}
-        click.echo(json_line(plain(facts | {"layout": checkpoint.layout.plain(), "verified": verify})))
+        echo_json(plain(facts | {"layout": checkpoint.layout.plain(), "verified": verify}))
     else:
         _print(checkpoint, verified=verify)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 
 import click
@@ -17,7 +19,7 @@ from tokendynamics.cli._sweep import sweep_command
 from tokendynamics.cli._terminal import echo, fail
 from tokendynamics.cli._train import train_command
 from tokendynamics.cli.circuits import circuits_group
-from tokendynamics.numerics._printable import shortened
+from tokendynamics.numerics._printable import shortened, tolerate_encodings
 
 _EPILOG = """
 \b
@@ -50,6 +52,10 @@ _TOO_LARGE = (
     "in circuits smaller -N, -M, --batch, --hidden, --samples or --starts"
 )
 
+_FILES = os.strerror(errno.EMFILE)
+"""What the system says, and libraries quote in errors of their own, where a process may open no further file."""
+_TOO_MANY_FILES = "the limit of open files is too low for this command; raise it (ulimit -n 256)"
+
 _MESSAGE = 350
 """Characters left for what is wrong where advice of ours follows it."""
 
@@ -75,6 +81,7 @@ commands.add_command(circuits_group)
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with 0 (done), 1 (failed), 2 (wrong usage) or 130 (interrupted)."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    tolerate_encodings()
     try:
         _check_characters(arguments)
         code = commands.main(arguments, prog_name="tokendynamics", standalone_mode=False)
@@ -82,7 +89,9 @@ def main(arguments: list[str] | None = None) -> None:
         code = _report_usage(error)
     except click.Abort as error:
         code = _report_abort(error)
-    except Exception as error:
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:  # a panic of a library in Rust is no Exception
         if "--traceback" in arguments:
             raise
         code = _report_failure(error)
@@ -100,7 +109,7 @@ def _report_usage(error: click.ClickException) -> int:
     """Print what is wrong with the call and where its help is."""
     message, context = error.format_message(), getattr(error, "ctx", None)
     if context is not None and not context.args and message == context.get_help():
-        click.echo(message, err=True)  # nothing was asked for: the help is the answer
+        echo(message, err=True)  # nothing was asked for: the help is the answer
     elif context is not None:
         fail(f"{shortened(message, _MESSAGE)} (see {context.command_path} --help)")
     else:
@@ -117,7 +126,7 @@ def _report_abort(error: click.Abort) -> int:
     return 130
 
 
-def _report_failure(error: Exception) -> int:
+def _report_failure(error: BaseException) -> int:
     """Print one line and return the exit code."""
     from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, TokenDynamicsError
 
@@ -125,6 +134,9 @@ def _report_failure(error: Exception) -> int:
     if isinstance(error, TokenDynamicsError):
         fail(line)
         return 2 if isinstance(error, ArgumentTypeError | ArgumentValueError) else 1
+    if _FILES in line:
+        fail(_TOO_MANY_FILES)
+        return 1
     if isinstance(error, OSError):
         fail(line)
         return 1

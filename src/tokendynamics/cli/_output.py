@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,17 +12,38 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from tokendynamics.cli._terminal import Console, json_line
+from tokendynamics.cli._terminal import Console, echo_json
 from tokendynamics.diagnosis._finding import several
 from tokendynamics.diagnosis._repeated_texts import repeated_texts
 from tokendynamics.diagnosis._result import Diagnosis, deeper_in_words, levers_in_words, summary
 from tokendynamics.diagnosis._verdict import mean_over_prompts
+from tokendynamics.numerics._errors import PageError
+from tokendynamics.provenance._owned import written_in
 from tokendynamics.provenance._progress import Progress, bar
 
 _MOST_ROWS = 12
 
 _MOST_NOTES = 5
 """Prompts that repeat each other may be many; the first few say what is wrong with the file."""
+
+
+UNDRAWN = "not drawn"
+"""In place of the path of a page that could not be drawn."""
+
+
+def attempted(write: Callable[[], object]) -> PageError | None:
+    """Write a page, and return why it could not be drawn: the results are printed first, and then that is raised."""
+    try:
+        write()
+    except PageError as error:
+        return error
+    return None
+
+
+def saved_in(folder: Path) -> tuple[Path, ...]:
+    """Return the paths of what a folder's manifest names, in order."""
+    written = written_in(folder)
+    return tuple(folder / name for name in sorted(written.entries)) if written else ()
 
 
 class Output:
@@ -62,10 +83,10 @@ class Output:
 
         yield said
 
-    def show(self, found: Diagnosis, report: Path) -> None:
+    def show(self, found: Diagnosis, report: Path | None) -> None:
         """Print the verdict, the layers in a table, and where the report is."""
         if self._as_json:
-            print(json_line(summary(found) | {"report": str(report)}))
+            echo_json(summary(found) | {"report": report and str(report)})
             return
         model = found.model
         heads = f"{several(model['heads'], 'head')} × " if model["heads"] else ""  # none where no attention can be read
@@ -83,7 +104,7 @@ class Output:
         self._show_deeper(found)
         self._results.print()
         self._results.print(_layer_table(found))
-        self._results.print(Text(f"\nReport: {report}\nData:   {', '.join(found.files) or 'beside it'}"))
+        self._results.print(Text(f"\nReport: {report or UNDRAWN}\nData:   {', '.join(found.files) or 'beside it'}"))
 
     def _show_deeper(self, found: Diagnosis) -> None:
         """Print what happens when the network is made deeper, if that was asked for."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tokendynamics.cli._options import Folder, check_writable, overwrite_option, whole
-from tokendynamics.cli._terminal import echo, json_line
+from tokendynamics.cli._terminal import echo, echo_json
 
 if TYPE_CHECKING:
     from tokendynamics.specification import Simulation
@@ -53,7 +53,7 @@ def simulate_command(
         raise click.UsageError("expected either SPEC or --example NAME; --example list names the examples")
     check_writable(out)
 
-    from tokendynamics.cli._output import Output
+    from tokendynamics.cli._output import Output, attempted, saved_in
     from tokendynamics.specification._file import read
     from tokendynamics.specification._simulation import InterruptedRun, check_folder, run
 
@@ -68,15 +68,17 @@ def simulate_command(
         stopped.simulation.save(folder, overwrite=overwrite, argument="--out")
         _say_interrupted(stopped.simulation, folder)
         raise click.exceptions.Exit(130) from None
-    paths = simulation.save(folder, overwrite=overwrite, argument="--out")
+    undrawn = attempted(lambda: simulation.save(folder, overwrite=overwrite, argument="--out"))
     if as_json:
-        _print_json(simulation, folder, paths)
+        _print_json(simulation, folder, saved_in(folder))
     else:
-        _print_tables(simulation, folder, paths)
+        _print_tables(simulation, folder, saved_in(folder))
     for name, why in simulation.undrawn.items():
         output.say(f"warning: figure {name!r} was not drawn: {why}")
     for warning in simulation.warnings:
         output.say(f"warning: {warning}")
+    if undrawn:
+        raise undrawn
 
 
 def _print_example(name: str) -> None:
@@ -87,9 +89,9 @@ def _print_example(name: str) -> None:
             each: example_text(each).splitlines()[0].removeprefix("title = ").strip('"# ') for each in example_names()
         }
         width = max(map(len, titles))
-        click.echo("\n".join(f"{each:<{width}}  {title}" for each, title in titles.items()))
+        echo("\n".join(f"{each:<{width}}  {title}" for each, title in titles.items()))
     else:
-        click.echo(example_text(name), nl=False)
+        echo(example_text(name), nl=False)
 
 
 def _say_interrupted(simulation: Simulation, folder: Path) -> None:
@@ -111,7 +113,7 @@ def _print_json(simulation: Simulation, folder: Path, paths: tuple[Path, ...]) -
         "certificates": simulation.certificates,
         "manifest": simulation.manifest,
     }
-    click.echo(json_line(plain(summary)))
+    echo_json(plain(summary))
 
 
 def _print_tables(simulation: Simulation, folder: Path, paths: tuple[Path, ...]) -> None:

@@ -11,7 +11,7 @@ import click
 
 from tokendynamics.cli._interrupted import NOTHING, interruptible
 from tokendynamics.cli._options import Folder, check_writable, overwrite_option, whole
-from tokendynamics.cli._terminal import json_line
+from tokendynamics.cli._terminal import echo, echo_json
 
 if TYPE_CHECKING:
     from tokendynamics.sweeps.study import StudyResult
@@ -70,7 +70,7 @@ def study_command(
 def _run(
     spec: Path, store: Path, scheduler: str | None, workers: int | None, *, resume: bool, overwrite: bool, as_json: bool
 ) -> None:
-    from tokendynamics.cli._output import Output
+    from tokendynamics.cli._output import Output, attempted, saved_in
     from tokendynamics.sweeps.study import read_plan, study
     from tokendynamics.sweeps.study._files import check_results
     from tokendynamics.sweeps.study._words import about_plan
@@ -82,11 +82,13 @@ def _run(
     command = shlex.join(["tokendynamics", *sys.argv[1:]])
     with output.progress() as progress:
         found = study(plan, store, scheduler, workers, resume=resume, progress=progress, command=command)
-    paths = found.save(folder, overwrite=overwrite)
+    undrawn = attempted(lambda: found.save(folder, overwrite=overwrite))
     if as_json:
-        click.echo(json_line({**found.summary, "store": str(store), "folder": str(folder)}))
+        echo_json({**found.summary, "store": str(store), "folder": str(folder)})
     else:
-        _print(found, f"{store}\n{folder}: {', '.join(path.name for path in paths)}")
+        _print(found, f"{store}\n{folder}: {', '.join(path.name for path in saved_in(folder))}")
+    if undrawn:
+        raise undrawn
 
 
 def _kept(store: Path) -> str:
@@ -99,9 +101,9 @@ def _print_example(name: str) -> None:
     if name == "list":
         titles = {each: example_text(each).splitlines()[0].strip("# ") for each in example_names()}
         width = max(map(len, titles))
-        click.echo("\n".join(f"{each:<{width}}  {title}" for each, title in titles.items()))
+        echo("\n".join(f"{each:<{width}}  {title}" for each, title in titles.items()))
     else:
-        click.echo(example_text(name), nl=False)
+        echo(example_text(name), nl=False)
 
 
 def _print(found: StudyResult, where: str) -> None:

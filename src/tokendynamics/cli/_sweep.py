@@ -11,7 +11,7 @@ import click
 
 from tokendynamics.cli._interrupted import NOTHING, interruptible
 from tokendynamics.cli._options import Folder, check_writable, overwrite_option, whole
-from tokendynamics.cli._terminal import json_line
+from tokendynamics.cli._terminal import echo, echo_json
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -70,7 +70,7 @@ def sweep_command(
 def _run(
     spec: Path, store: Path, scheduler: str | None, workers: int | None, *, resume: bool, overwrite: bool, as_json: bool
 ) -> None:
-    from tokendynamics.cli._output import Output
+    from tokendynamics.cli._output import Output, attempted, saved_in
     from tokendynamics.sweeps import read_plan, sweep
     from tokendynamics.sweeps._report import check_results, write_results
     from tokendynamics.sweeps._words import described
@@ -83,11 +83,13 @@ def _run(
     command = shlex.join(["tokendynamics", *sys.argv[1:]])
     with output.progress() as progress:
         dataset = sweep(plan, store, scheduler, workers, resume=resume, progress=progress, command=command)
-    paths = write_results(dataset, store, folder, title=plan.name, overwrite=overwrite)
+    undrawn = attempted(lambda: write_results(dataset, store, folder, title=plan.name, overwrite=overwrite))
     if as_json:
-        click.echo(json_line(_summary(dataset, store, folder)))
+        echo_json(_summary(dataset, store, folder))
     else:
-        _print(dataset, f"{store}\n{folder}: {', '.join(path.name for path in paths)}")
+        _print(dataset, f"{store}\n{folder}: {', '.join(path.name for path in saved_in(folder))}")
+    if undrawn:
+        raise undrawn
 
 
 def _kept(store: Path) -> str:
@@ -100,9 +102,9 @@ def _print_example(name: str) -> None:
     if name == "list":
         titles = {each: example_text(each).splitlines()[0].strip("# ") for each in example_names()}
         width = max(map(len, titles))
-        click.echo("\n".join(f"{each:<{width}}  {title}" for each, title in titles.items()))
+        echo("\n".join(f"{each:<{width}}  {title}" for each, title in titles.items()))
     else:
-        click.echo(example_text(name), nl=False)
+        echo(example_text(name), nl=False)
 
 
 def _summary(dataset: xr.Dataset, store: Path, folder: Path) -> dict[str, object]:

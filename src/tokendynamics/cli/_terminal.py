@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterable
 from typing import Any
 
-import click
 import rich.console
 from rich.segment import Segment
 
@@ -20,15 +20,29 @@ LONGEST_LINE = 500
 _RAW = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
 
 
-def echo(text: str, *, err: bool = False) -> None:
-    """Print lines of text, on standard error if `err`, with control characters shown as signs."""
-    click.echo(printable(text, keep="\n"), err=err)
+def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
+    """Print lines of text, on standard error if `err`, with control characters shown as signs.
+
+    The stream is used as it is: click would write UTF-8 where the stream says ASCII.
+    """
+    stream = sys.stderr if err else sys.stdout
+    print(printable(text, keep="\n"), end="\n" if nl else "", file=stream, flush=stream is not None)
+
+
+def echo_json(value: Any) -> None:
+    """Print one line of JSON on standard output, with escapes for what the encoding of the stream does not have."""
+    line = json_line(value)
+    try:
+        line.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        line = json.dumps(value, allow_nan=False)
+    print(line, flush=sys.stdout is not None)
 
 
 def fail(message: object) -> None:
     """Print one line on standard error, at most `LONGEST_LINE` characters long."""
     line = printable(" ".join(f"error: {message}".split()))
-    click.echo(shortened(line, LONGEST_LINE), err=True)
+    echo(shortened(line, LONGEST_LINE), err=True)
 
 
 def json_line(value: Any) -> str:

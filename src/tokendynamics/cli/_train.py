@@ -12,7 +12,7 @@ import click
 
 from tokendynamics.cli._interrupted import NOTHING, interruptible
 from tokendynamics.cli._options import Above, Folder, check_writable, whole
-from tokendynamics.cli._terminal import json_line
+from tokendynamics.cli._terminal import echo, echo_json
 
 if TYPE_CHECKING:
     from tokendynamics.training import Experiment, Record
@@ -97,10 +97,12 @@ def train_command(
     as_json: bool,
 ) -> None:
     """Train the network of PRESET and measure it on data that it has not seen."""
+    from tokendynamics.cli._output import UNDRAWN, attempted
+
     if preset == "list":
         from tokendynamics.training import PRESETS
 
-        click.echo("\n".join(_line(each) for each in PRESETS.values()))
+        echo("\n".join(_line(each) for each in PRESETS.values()))
         return
     check_writable(out)
     folder = out or Path(f"train-{preset}")
@@ -113,11 +115,13 @@ def train_command(
         record = _trained(preset, changes, folder, options, as_json=as_json)
         if int(os.environ.get("RANK", "0")) > 0:  # the first of several processes speaks for all
             return
-        page = record.report(folder / "report.html")
+        undrawn = attempted(lambda: record.report(folder / "report.html"))
         if as_json:
-            click.echo(json_line(_summary(record, folder)))
+            echo_json(_summary(record, folder))
         else:
-            _print(record, folder, page)
+            _print(record, folder, UNDRAWN if undrawn else folder / "report.html")
+    if undrawn:
+        raise undrawn
     if not record.finished:
         raise click.exceptions.Exit(1)
 
@@ -190,7 +194,7 @@ def _summary(record: Record, folder: Path) -> dict[str, Any]:
     }
 
 
-def _print(record: Record, folder: Path, page: Path) -> None:
+def _print(record: Record, folder: Path, page: Path | str) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text

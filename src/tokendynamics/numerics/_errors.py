@@ -67,6 +67,10 @@ class StorageError(TokenDynamicsError, OSError):
     """Results cannot be written; the message says where and why, and that nothing older was lost."""
 
 
+class PageError(TokenDynamicsError, RuntimeError):
+    """A page cannot be drawn; the data that it shows are not affected."""
+
+
 class MemoryLimitError(TokenDynamicsError, MemoryError):
     """What was asked for needs more memory than there is; refused before anything is allocated."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 import unicodedata
 
 _JOINERS = "\u200c\u200d"  # needed inside Persian words and emoji: they are text, not control
@@ -38,6 +40,16 @@ def shortened(text: str, longest: int) -> str:
         return text
     end = (longest - 3) // 2
     return f"{text[: longest - 3 - end]} … {text[len(text) - end :]}"
+
+
+def tolerate_encodings() -> None:
+    r"""Have standard output and error write what their encoding lacks as an escape such as ``\u03ba``.
+
+    For the beginning of a program: an ASCII or Windows code page would otherwise end it with an error.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _sign(char: str) -> str:

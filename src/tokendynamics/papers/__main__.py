@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tokendynamics import plots
 from tokendynamics.numerics._errors import ArgumentValueError, CheckpointError, TokenDynamicsError, expected
+from tokendynamics.numerics._printable import tolerate_encodings
 from tokendynamics.numerics._resources import limited_threads
 from tokendynamics.papers._figures import FIGURES, GIVEN
 from tokendynamics.papers._kept import store_record, summary, write_record
@@ -163,4 +164,5 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
+    tolerate_encodings()
     sys.exit(main())

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+
+from tokendynamics.provenance._reading import read_json
 
 MANIFEST = "manifest.json"
 
@@ -34,10 +35,10 @@ class Written:
 def written_in(folder: Path) -> Written | None:
     """Return what the manifest in `folder` says; None if there is none, or another program's."""
     try:
-        record = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        record = read_json(folder / MANIFEST, "folder")
         by, files = record["written_by"], record["files"]
         proper = isinstance(by, str) and all(_inside(name) and isinstance(files[name], str) for name in files)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         return None
     return Written(by, files) if proper else None
 

@@ -38,7 +38,7 @@ def parse_json(path: Path, argument: str, wanted: str, constant: Callable[[str],
     Raises:
         ArgumentValueError: No regular file, too large, not UTF-8, or not JSON.
     """
-    _check_regular(path, argument, _LONGEST_JSON)
+    check_regular(path, argument, described=True)
     try:
         return json.loads(path.read_text(encoding="utf-8-sig"), parse_constant=constant)
     except RecursionError as error:
@@ -53,7 +53,7 @@ def read_npy(path: Path, argument: str) -> np.ndarray:
     Raises:
         ArgumentValueError: No regular file, damaged, of objects, or one that declares more than the file holds.
     """
-    size = _check_regular(path, argument)
+    size = check_regular(path, argument)
     try:
         with path.open("rb") as stream:
             return _array(stream, size)
@@ -68,7 +68,7 @@ def read_npz(path: Path, argument: str) -> dict[str, np.ndarray]:
         ArgumentValueError: No regular file, no archive, a damaged member, or objects.
         MemoryLimitError: Unpacked it is larger than the memory of this machine.
     """
-    _check_regular(path, argument)
+    check_regular(path, argument)
     try:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
@@ -109,8 +109,18 @@ def _array(stream: Any, size: int) -> np.ndarray:
     return np.frombuffer(bytearray(content), dtype=dtype).reshape(shape, order="F" if fortran else "C")
 
 
-def _check_regular(path: Path, argument: str, longest: int | None = None) -> int:
-    """Return the size of a regular file: a device or pipe may never end."""
+def check_regular(path: Path, argument: str, *, described: bool = False) -> int:
+    """Return the size of a regular file: a device or pipe may never end.
+
+    Args:
+        path: The file, or a link to it.
+        argument: What an error calls it.
+        described: Whether it is JSON, whose size is limited.
+
+    Raises:
+        ArgumentValueError: Nothing there, something else than a file, or JSON that is too large.
+    """
+    longest = _LONGEST_JSON if described else None
     try:
         regular, size = path.is_file(), path.stat().st_size
     except (OSError, ValueError) as error:

@@ -6,6 +6,9 @@ What a file declares is read before anything of it is: codecs that run nothing, 
 from __future__ import annotations
 
 import math
+import os
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +18,14 @@ import xarray as xr
 from tokendynamics.numerics._errors import ArgumentValueError, TokenDynamicsError, expected, shown
 from tokendynamics.numerics._extras import require
 from tokendynamics.numerics._resources import check_fits
-from tokendynamics.provenance._reading import read_json
+from tokendynamics.provenance._reading import check_regular, read_json
 
 _CODECS = frozenset({"blosc", "zlib", "gzip", "zstd", "lz4", "shuffle", "delta", "vlen-utf8"})
 """Codecs that move bytes and nothing else. Others are names of Python code, and one of them unpickles."""
+
+_CODECS_3 = frozenset({"bytes", "crc32c", "vlen-utf8", "transpose", "blosc", "gzip", "zstd"})
+"""The same of version 3, where a name such as "numcodecs.pickle" is looked up among installed packages."""
+_TYPES_3 = re.compile(r"bool|u?int(8|16|32|64)|float(16|32|64)|string")
 
 _LONGEST_WORD = 64
 """Bytes taken for a text, of which a store tells the number only."""
@@ -71,8 +78,68 @@ def _check_store(store: Path, argument: str, wanted: str) -> None:
     described = sorted(store.glob("*/.zarray"))
     if not described:
         raise ArgumentValueError(expected(argument, wanted, f"{store}, a folder without arrays"))
+    check_files(store, argument)
     needed = sum(_needed(path, argument, wanted) for path in described)
     check_fits(needed, argument, f"{store} declares it")
+
+
+def check_files(store: Path, argument: str) -> None:
+    """Refuse a store that holds a device, a pipe or a link to one, or a file larger than the memory.
+
+    Descriptions are held to the size of a JSON file, which takes many times its size in memory.
+
+    Raises:
+        ArgumentValueError: The file is named.
+        MemoryLimitError: A chunk is larger than the memory.
+    """
+    for path in _files(store):
+        described = path.name == "zarr.json" or path.name.startswith(".z")
+        check_fits(check_regular(path, argument, described=described), argument, f"{path} has that size")
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for name, folders, files in os.walk(folder):
+        for entry in files:
+            yield Path(name, entry)
+        for entry in folders:
+            if Path(name, entry).is_symlink():
+                yield Path(name, entry)
+
+
+def check_arrays_3(store: Path, argument: str, wanted: str) -> None:
+    """Refuse a Zarr store of version 3 whose arrays need code beyond that of the codecs that move bytes.
+
+    What is checked are the descriptions of the arrays themselves; a reader has to use these and not the copies that
+    the store may hold elsewhere (``consolidated=False``).
+
+    Raises:
+        ArgumentValueError: A codec or data type that is not known, an array that is damaged, a file that is no
+            regular one.
+        MemoryLimitError: It declares an axis, or a chunk, that is larger than the memory.
+    """
+    check_files(store, argument)
+    for described in sorted(store.glob("*/zarr.json")):
+        name, entry = described.parent.name, read_json(described, argument)
+        try:
+            if entry["node_type"] != "array":
+                continue
+            kind, codecs = entry["data_type"], [codec["name"] for codec in entry["codecs"]]
+            shape, chunks = entry["shape"], entry["chunk_grid"]["configuration"]["chunk_shape"]
+            lengths = [_length(length) for length in (*shape, *chunks)]
+            further = entry.get("storage_transformers") or []
+        except (KeyError, TypeError, ValueError) as error:
+            came = f"{described} ({shown(str(error))[1:-1]})"
+            raise ArgumentValueError(expected(argument, wanted, came)) from error
+        if not isinstance(kind, str) or not _TYPES_3.fullmatch(kind):
+            raise ArgumentValueError(expected(argument, "an array of numbers or words", f"{shown(kind)} at {name!r}"))
+        unknown = next((codec for codec in codecs if codec not in _CODECS_3), None)
+        if unknown is not None or further:
+            known = f"a codec among {', '.join(sorted(_CODECS_3))}"
+            raise ArgumentValueError(expected(argument, known, f"{shown(unknown or further)} at {name!r}"))
+        width = _LONGEST_WORD if kind == "string" else np.dtype(kind).itemsize
+        # Axes are read whole as soon as the store is opened, other arrays by chunks.
+        least = lengths[: len(shape)] if len(shape) == 1 else lengths[len(shape) :]
+        check_fits(math.prod(least) * width, argument, f"{described} declares it")
 
 
 def _needed(described: Path, argument: str, wanted: str) -> int:

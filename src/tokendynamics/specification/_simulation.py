@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -112,7 +112,7 @@ class Simulation:
         return found
 
     def save(self, folder: str | Path, *, overwrite: bool = False, argument: str = "folder") -> tuple[Path, ...]:
-        """Write everything, whole or not at all; of an interrupted run no figures and no page.
+        """Write the data, then the figures, then the page, each step whole; of an interrupted run the data only.
 
         Files of an earlier simulation in `folder` are replaced, and those that this one does not have are removed.
 
@@ -126,22 +126,33 @@ class Simulation:
 
         Raises:
             ArgumentValueError: See `whole_folder`.
+            PageError: The page cannot be drawn; everything else is written.
         """
-        output, complete = self.file.tables.output, self.certificates is not None
-        with whole_folder(folder, self.manifest, WRITER, overwrite=overwrite, argument=argument) as made:
+        complete = self.certificates is not None
+        put = partial(whole_folder, folder, self.manifest, WRITER, overwrite=overwrite, argument=argument)
+        with put() as made:
             self.trajectory.save(made / TRAJECTORY)
             (made / SPECIFICATION).write_text(self.file.text, encoding="utf-8")
             write_json(made / CERTIFICATES, {"checks": self.checks, "certificates": self.certificates})
-            for name, figure in self.figures.items() if complete else ():
-                for format in output.formats:
-                    plots.save(figure, made / f"{name}.{format}")
-            if output.animation is not None and complete:
-                system = output.system if self.trajectory.tensor.ndim == 4 else None
-                plots.animate(self.trajectory, made / f"{_ANIMATION}.{output.animation}", seconds=None, system=system)
-            if complete:
-                self._write_page(made / REPORT, tuple(sorted(path.name for path in made.iterdir())))
-            names = sorted([*(path.name for path in made.iterdir()), MANIFEST])
-        return tuple(Path(folder) / name for name in names)
+            names = {path.name for path in made.iterdir()}
+        if complete:
+            # What is drawn is added to results that are complete without it.
+            with put(keep=True) as made:
+                self._write_figures(made)
+                names |= {path.name for path in made.iterdir()}
+            with put(keep=True) as made:
+                self._write_page(made / REPORT, tuple(sorted(names)))
+            names |= {REPORT}
+        return tuple(Path(folder) / name for name in sorted({*names, MANIFEST}))
+
+    def _write_figures(self, folder: Path) -> None:
+        output = self.file.tables.output
+        for name, figure in self.figures.items():
+            for format in output.formats:
+                plots.save(figure, folder / f"{name}.{format}")
+        if output.animation is not None:
+            system = output.system if self.trajectory.tensor.ndim == 4 else None
+            plots.animate(self.trajectory, folder / f"{_ANIMATION}.{output.animation}", seconds=None, system=system)
 
     @typed_arguments
     def report(self, path: str | Path, *, max_bytes: int | None = None) -> Path:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
 import xarray as xr
+from zarr.errors import ZarrUserWarning
 
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.provenance._stores import check_arrays_3
 from tokendynamics.sweeps._layout import layout
 from tokendynamics.sweeps._measures import COMPLETE
 from tokendynamics.sweeps._plan import Plan, parse_plan
@@ -24,12 +27,19 @@ def open_store(store: str | Path, *, partial: bool = False) -> xr.Dataset:
         partial: Whether systems may be missing: their numbers are NaN, their codes and counts −1, `complete` false.
 
     Raises:
-        ArgumentValueError: No store of a sweep, a damaged one, or systems are missing and `partial` is not set.
+        ArgumentValueError: No store of a sweep, a damaged one, one whose codecs or files are not known to be harmless,
+            or systems are missing and `partial` is not set.
+        MemoryLimitError: It declares more than the memory.
     """
     place = Path(store)
     plan = parse_plan(stored_attributes(place)[SPECIFICATION], place.name)
+    check_arrays_3(place, "store", "the store of a sweep")
     try:
-        dataset = xr.open_zarr(place, consolidated=True, chunks=None)
+        with warnings.catch_warnings():
+            # The manifest beside the arrays is no part of the format.
+            warnings.simplefilter("ignore", category=ZarrUserWarning)
+            # Not the consolidated descriptions: those that were checked are read.
+            dataset = xr.open_zarr(place, consolidated=False, zarr_format=3, chunks=None)
         # What varies in a random design is a coordinate of its points, though no index.
         dataset = dataset.set_coords([axis.name for axis in plan.axes if axis.name in dataset])
         _check_layout(dataset, plan, place)

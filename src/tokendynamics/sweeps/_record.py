@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from tokendynamics.provenance._manifest import manifest, write_json
 from tokendynamics.provenance._owned import MANIFEST
+from tokendynamics.provenance._reading import read_json
 from tokendynamics.provenance._whole import whole_file
 from tokendynamics.sweeps._plan import Plan
 from tokendynamics.sweeps._store import identity
@@ -54,7 +54,7 @@ def add_run(
 
 def _runs(place: Path) -> list[Any]:
     try:
-        runs = json.loads((place / MANIFEST).read_text(encoding="utf-8"))["runs"]
+        runs = read_json(place / MANIFEST, "store")["runs"]
         return runs if isinstance(runs, list) else []
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         return []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from tokendynamics.numerics._errors import ArgumentTypeError, expected, shown
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.provenance._manifest import plain
 from tokendynamics.provenance._owned import MANIFEST
+from tokendynamics.provenance._reading import read_json
 from tokendynamics.provenance._whole import check_free, whole_folder
 from tokendynamics.sweeps._fractions import fractions
 from tokendynamics.sweeps._plan import DRAW, POINT
@@ -82,7 +84,7 @@ def report(
 def write_results(
     dataset: xr.Dataset, store: Path, folder: Path, *, title: str, overwrite: bool = False
 ) -> tuple[Path, ...]:
-    """Write the page of a sweep, its phase diagram and the shares behind it into a folder, whole or not at all.
+    """Write the shares of a sweep, then their phase diagram, then the page into a folder, each step whole.
 
     Args:
         dataset: From `sweep`.
@@ -96,17 +98,20 @@ def write_results(
 
     Raises:
         ArgumentValueError: See `whole_folder`.
+        PageError: The page cannot be drawn; everything else is written.
     """
-    record = json.loads((store / MANIFEST).read_text(encoding="utf-8"))
-    shares = _drawn(dataset)
-    with whole_folder(folder, record, WRITER, overwrite=overwrite, argument="--out") as made:
+    record, shares = read_json(store / MANIFEST, "store"), _drawn(dataset)
+    put = partial(whole_folder, folder, record, WRITER, overwrite=overwrite, argument="--out")
+    with put() as made:
+        shares.to_dataframe().to_csv(made / SHARES)
+    with put(keep=True) as made:
         if shares.total.ndim:
             for kind in ("png", "svg"):
                 plots.save(plots.phase_diagram(shares), made / f"{DIAGRAM}.{kind}")
-        shares.to_dataframe().to_csv(made / SHARES)
+        names = {SHARES, PAGE, *(path.name for path in made.iterdir())}
+    with put(keep=True) as made:
         report(dataset, made / PAGE, title=title, manifest=record, files=(SHARES,))
-        names = sorted(path.name for path in made.iterdir())
-    return tuple(folder / name for name in names)
+    return tuple(folder / name for name in sorted(names))
 
 
 def check_results(folder: Path, *, overwrite: bool = False) -> None:

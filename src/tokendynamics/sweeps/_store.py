@@ -22,6 +22,7 @@ from zarr.storage import MemoryStore
 
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.provenance._durable import put_durably
+from tokendynamics.provenance._reading import read_json
 from tokendynamics.sweeps._layout import Variable
 from tokendynamics.sweeps._measures import COMPLETE
 from tokendynamics.sweeps._plan import Plan
@@ -126,10 +127,10 @@ def stored_attributes(path: Path) -> dict[str, Any]:
         ArgumentValueError: Nothing there, or no store of a sweep.
     """
     try:
-        attributes = json.loads((path / "zarr.json").read_text(encoding="utf-8"))["attributes"]
+        attributes = read_json(path / "zarr.json", "store")["attributes"]
         if isinstance(attributes[SPECIFICATION], str) and {IDENTITY, VERSIONS, ENGINE} <= set(attributes):
             return attributes
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         pass
     came = f"{path}, which is something else" if path.exists() else f"nothing at {path}"
     raise ArgumentValueError(expected("store", "the store of a sweep", came))

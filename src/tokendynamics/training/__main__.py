@@ -13,6 +13,7 @@ from pathlib import Path
 import torch.distributed
 
 from tokendynamics.numerics._errors import TokenDynamicsError, expected
+from tokendynamics.numerics._printable import tolerate_encodings
 from tokendynamics.training._run import read_experiment, train
 
 
@@ -37,4 +38,5 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    tolerate_encodings()
     sys.exit(main(sys.argv[1:]))

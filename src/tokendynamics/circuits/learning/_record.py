@@ -165,9 +165,9 @@ class LearningRecord:
         """
         there = [name for name in (_RECORD, _PARAMETERS) if os.path.lexists(folder / name)]
         try:
-            ours = json.loads((folder / _RECORD).read_text(encoding="utf-8"))[_DIGEST]
+            ours = read_json(folder / _RECORD, "folder")[_DIGEST]
             foreign = there[-1:] if ours != digest(folder / _PARAMETERS) else []
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        except (OSError, ValueError, KeyError, TypeError):
             foreign = there[:1]
         if foreign:
             wanted = "no file in the way that an earlier run did not write or that was changed since"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokendynamics.cli._options import whole
-from tokendynamics.cli._terminal import json_line
+from tokendynamics.cli._terminal import echo_json
 from tokendynamics.cli.circuits._folder import out_option
 from tokendynamics.cli.circuits._solution import (
     SOLUTIONS,
@@ -21,7 +21,7 @@ from tokendynamics.cli.circuits._solution import (
     solution_options,
 )
 from tokendynamics.cli.circuits._task_options import task_of, task_options, task_parameters
-from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.numerics._errors import ArgumentValueError, PageError, expected
 
 if TYPE_CHECKING:
     from tokendynamics.circuits.constructions._comparison import Answer, Comparison
@@ -87,10 +87,11 @@ def build_command(
     manifest = manifest_of(parameters, seed=seed, started=started)
     summary = {"solution": solution, "q_true": task.q_true.tolist(), "law": task.law.tolist(), **comparison.as_json()}
     files: tuple[str, ...] = ()
+    undrawn: PageError | None = None
     if out is not None:
         wrong = solution.endswith("printed") or options["form"] == "printed"
         meant: Meant = "wrong" if wrong else "approximate" if solution == "softmax-2" else "exact"
-        files = write_results(
+        files, undrawn = write_results(
             out,
             ("circuits.json", summary),
             manifest,
@@ -99,9 +100,11 @@ def build_command(
             arrays=("circuits.npz", matrices_of(model)),
         )
     if as_json:
-        click.echo(json_line(plain(summary | {"folder": out and str(out), "files": files, "manifest": manifest})))
+        echo_json(plain(summary | {"folder": out and str(out), "files": files, "manifest": manifest}))
     else:
         _print(comparison, out, files)
+    if undrawn:
+        raise undrawn
 
 
 def _parsed(words: str) -> list[int]:

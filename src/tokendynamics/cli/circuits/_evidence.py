@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokendynamics.cli._options import Share, whole
-from tokendynamics.cli._terminal import echo, json_line
+from tokendynamics.cli._terminal import echo, echo_json
 from tokendynamics.cli.circuits._folder import out_option
 from tokendynamics.cli.circuits._solution import (
     SOLUTIONS,
@@ -21,7 +21,7 @@ from tokendynamics.cli.circuits._solution import (
     solution_options,
 )
 from tokendynamics.cli.circuits._task_options import flags_of, renamed, task_of, task_options, task_parameters
-from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.numerics._errors import ArgumentValueError, PageError, expected
 
 if TYPE_CHECKING:
     from tokendynamics.circuits.learning import LearningRecord
@@ -104,15 +104,18 @@ def evidence_command(
         manifest = manifest_of(parameters, seed=seed, started=started)
     summary = about | {"q_true": chosen.task.q_true.tolist(), "law": chosen.task.law.tolist()} | found.as_json()
     files: tuple[str, ...] = ()
+    undrawn: PageError | None = None
     if out is not None:
         page = partial(evidence_report, chosen, found, manifest)
-        files = write_results(out, ("evidence.json", summary), manifest, page, output)
+        files, undrawn = write_results(out, ("evidence.json", summary), manifest, page, output)
     if as_json:
-        click.echo(json_line(plain(summary | {"folder": out and str(out), "files": files, "manifest": manifest})))
+        echo_json(plain(summary | {"folder": out and str(out), "files": files, "manifest": manifest}))
     else:
         echo(f"\n{found}")
         if files:
             echo(f"\n{out}: {', '.join(files)}")
+    if undrawn:
+        raise undrawn
 
 
 def _learned(model: str, say: Callable[[str], None]) -> LearningRecord:

@@ -7,13 +7,14 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tokendynamics.cli._options import check_writable, overwrite_option
-from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.numerics._errors import ArgumentValueError, PageError, expected
 from tokendynamics.provenance._owned import MANIFEST
 from tokendynamics.provenance._whole import check_free, whole_folder
 
@@ -97,34 +98,49 @@ def write_results(
     *,
     arrays: tuple[str, Mapping[str, Any]] | None = None,
     shared: bool = False,
-) -> tuple[str, ...]:
-    """Write everything, whole or not at all; see `whole_folder`.
+) -> tuple[tuple[str, ...], PageError | None]:
+    """Write the data, then the page, each step whole; see `whole_folder`.
 
     `summary` and `arrays` are file name and content of the JSON and the NPZ, `page` makes the page from the names of
     the data files, and a folder is `shared` if it holds other results, such as learned models, that others may be at
-    work on. Files of an earlier call are replaced, and that is said. Returns what was written, the page last.
+    work on. Files of an earlier call are replaced, and that is said.
+
+    Returns:
+        What was written, the page last; and why there is no page, to be raised once the results are printed.
     """
     import numpy as np
 
+    from tokendynamics.cli._output import attempted
     from tokendynamics.report.circuits._page import write_circuits
 
     named = [arrays[0]] if arrays is not None else []
     names = (*named, summary[0], MANIFEST)
-    # Made first: figures that cannot be drawn leave nothing behind.
-    report = page(names)
     replaced = [name for name in (*names, PAGE) if (folder / name).exists()]
     context = click.get_current_context()
-    with whole_folder(
-        folder, manifest, context.command_path, overwrite=_overwrite(context), shared=shared, argument="--out"
-    ) as made:
+    put = partial(
+        whole_folder,
+        folder,
+        manifest,
+        context.command_path,
+        overwrite=_overwrite(context),
+        shared=shared,
+        argument="--out",
+    )
+    with put() as made:
         if arrays is not None:
             values: dict[str, Any] = {name: np.asarray(value) for name, value in arrays[1].items()}
             np.savez(made / arrays[0], **values)
         (made / summary[0]).write_text(as_json(summary[1], indent=2) + "\n", encoding="utf-8")
-        write_circuits(report, made / PAGE)
     if replaced:
         output.say(f"replaced in {folder}: {', '.join(replaced)}")
-    return (*names, PAGE)
+
+    def draw() -> None:
+        report = page(names)
+        with put(keep=True) as made:
+            write_circuits(report, made / PAGE)
+
+    undrawn = attempted(draw)
+    return (names if undrawn else (*names, PAGE)), undrawn
 
 
 def as_json(value: Any, indent: int | None = None) -> str:

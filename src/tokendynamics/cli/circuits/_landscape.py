@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokendynamics.cli._options import whole
-from tokendynamics.cli._terminal import json_line
+from tokendynamics.cli._terminal import echo_json
 from tokendynamics.cli.circuits._folder import out_option
 from tokendynamics.cli.circuits._task_options import functional_of, law_of
+from tokendynamics.numerics._errors import PageError
 
 if TYPE_CHECKING:
     from tokendynamics.circuits.landscape import Basins, LandscapeSurvey
@@ -64,13 +65,18 @@ def landscape_command(threads: int, out: Path | None, as_json: bool, **given: An
         manifest = manifest_of(_parameters(given, found), seed=found.basins.seed, started=started)
     summary = found.as_json()
     files: tuple[str, ...] = ()
+    undrawn: PageError | None = None
     if out is not None:
         data = ("landscape.json", summary)
-        files = write_results(out, data, manifest, lambda names: landscape_report(found, manifest, names), output)
+        files, undrawn = write_results(
+            out, data, manifest, lambda names: landscape_report(found, manifest, names), output
+        )
     if as_json:
-        click.echo(json_line(plain(summary | {"folder": out and str(out), "files": files, "manifest": manifest})))
+        echo_json(plain(summary | {"folder": out and str(out), "files": files, "manifest": manifest}))
     else:
         _print(found, out, files)
+    if undrawn:
+        raise undrawn
 
 
 def _surveyed(given: Mapping[str, Any], output: Output) -> LandscapeSurvey:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokendynamics.cli._options import whole
-from tokendynamics.cli._terminal import echo, json_line
+from tokendynamics.cli._terminal import echo, echo_json
 from tokendynamics.cli.circuits._folder import out_option
 from tokendynamics.cli.circuits._task_options import task_of, task_options, task_parameters
 
@@ -97,7 +97,7 @@ def learn_command(
             about = {**chosen, **task_parameters(task, q_true or "random:0", law), "seeds": seeds, "samples": samples}
             manifest = manifest_of(about, seed=seed, started=started)
         summary = _summary(records, evidences)
-        files = write_results(
+        files, undrawn = write_results(
             out,
             ("learning.json", summary),
             manifest,
@@ -109,9 +109,11 @@ def learn_command(
         echo(_kept(out, numbers), err=True)
         raise click.exceptions.Exit(130) from None
     if as_json:
-        click.echo(json_line(plain(summary | {"folder": str(out), "files": files, "manifest": manifest})))
+        echo_json(plain(summary | {"folder": str(out), "files": files, "manifest": manifest}))
     else:
         _print(records, evidences, out, files)
+    if undrawn:
+        raise undrawn
     _fail_if_broken(records, out)
 
 

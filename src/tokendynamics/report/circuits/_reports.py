@@ -31,6 +31,7 @@ from tokendynamics.report.circuits._model import (
     functional_beside_block,
 )
 from tokendynamics.report.circuits._page import CircuitsReport
+from tokendynamics.report.kit._drawing import drawing
 from tokendynamics.report.kit._figure import Cell, Section, Table, cells
 from tokendynamics.report.kit._text import number, plural
 
@@ -99,6 +100,7 @@ Meant = Literal["exact", "approximate", "wrong"]
 """Of a construction: exact, right up to an error that no weights take away, or wrong as printed."""
 
 
+@drawing()
 def built_report(
     comparison: Comparison, manifest: Mapping[str, Any], files: Sequence[str], *, meant: Meant
 ) -> CircuitsReport:
@@ -140,6 +142,7 @@ def built_report(
     )
 
 
+@drawing()
 def evidence_report(
     model: OneLayerTransformer, found: Evidence, manifest: Mapping[str, Any], files: Sequence[str]
 ) -> CircuitsReport:
@@ -165,6 +168,7 @@ def evidence_report(
     )
 
 
+@drawing()
 def learning_report(
     records: Sequence[LearningRecord],
     evidences: Sequence[Evidence | None],
@@ -334,6 +338,7 @@ def _recipe_facts(record: LearningRecord) -> tuple[tuple[str, str], ...]:
     return (("Recipe", f"L-BFGS, {steps} of up to {inner}, each on {plural(recipe.batch, 'fresh sequence')}"),)
 
 
+@drawing()
 def landscape_report(found: LandscapeSurvey, manifest: Mapping[str, Any], files: Sequence[str]) -> CircuitsReport:
     """Return the page of one loss landscape.
 

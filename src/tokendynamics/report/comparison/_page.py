@@ -12,6 +12,7 @@ from tokendynamics.diagnosis._comparison import Comparison
 from tokendynamics.diagnosis._finding import PART_NAMES
 from tokendynamics.report.comparison._curves import ModelCurve, curves_figure
 from tokendynamics.report.comparison._halved import halved_section
+from tokendynamics.report.kit._drawing import drawing
 from tokendynamics.report.kit._figure import Figure, Section, Table, cells
 from tokendynamics.report.kit._page import render, write_page
 from tokendynamics.report.kit._text import duration, moment, number, written
@@ -19,6 +20,7 @@ from tokendynamics.report.kit._text import duration, moment, number, written
 _LAYER, _DEPTH = "Layer (0 = embedding)", "Relative depth (0: embedding, 1: last layer)"
 
 
+@drawing()
 def render_comparison(comparison: Comparison) -> str:
     """Return the whole page as HTML that needs nothing else.
 

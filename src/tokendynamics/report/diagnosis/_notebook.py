@@ -8,11 +8,13 @@ import altair as alt
 
 from tokendynamics.diagnosis._result import Diagnosis
 from tokendynamics.report.diagnosis._shares import AXIS, QUESTION, shares_drawing, shares_sketch, unshared
+from tokendynamics.report.kit._drawing import drawing
 from tokendynamics.report.kit._page import piece
 from tokendynamics.report.kit._palette import chart_config
 from tokendynamics.report.kit._svg import NARROW, WIDE, Drawing
 
 
+@drawing()
 def notebook_html(diagnosis: Diagnosis) -> str:
     """Return the verdict's sentences and the shares as HTML that needs nothing else; all foreign text is escaped.
 

@@ -24,6 +24,7 @@ from tokendynamics.report.diagnosis._shares import consensus_figure, shares_figu
 from tokendynamics.report.diagnosis._token_paths import Player, player, token_paths_figure
 from tokendynamics.report.diagnosis._updates import updates_figure
 from tokendynamics.report.diagnosis._weights import regimes, summary, weights
+from tokendynamics.report.kit._drawing import drawing
 from tokendynamics.report.kit._figure import Section
 from tokendynamics.report.kit._page import piece, render, write_page
 from tokendynamics.report.kit._text import count, duration, moment, plural, written
@@ -58,6 +59,7 @@ _UNAUDITED = (
 )
 
 
+@drawing()
 def render_report(diagnosis: Diagnosis) -> str:
     """Return the whole report as one HTML page that needs nothing else.
 

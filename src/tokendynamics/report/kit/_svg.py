@@ -10,10 +10,10 @@ from typing import Any, Literal, TypeAlias
 from xml.etree import ElementTree  # reads only what vl-convert has just written
 
 import altair as alt
-import vl_convert
 from altair.utils.schemapi import debug_mode
 from markupsafe import Markup
 
+from tokendynamics.report.kit._drawing import svg_of
 from tokendynamics.report.kit._palette import BLUE, GRID, INK, PAPER, chart_config
 
 _SVG = "http://www.w3.org/2000/svg"
@@ -123,7 +123,7 @@ def draw(
     """
     said = chart if isinstance(chart, dict) else plain(chart)
     specification = said | {"$schema": alt.SCHEMA_URL, "config": chart_config()}
-    root = ElementTree.fromstring(vl_convert.vegalite_to_svg(specification))  # noqa: S314
+    root = ElementTree.fromstring(svg_of(specification))  # noqa: S314
     if screen in {"narrow", "notebook"}:
         _drop_hover(root)
     _mark_hits(root)

@@ -12,6 +12,7 @@ import numpy as np
 from tokendynamics.diagnosis._convention import Convention
 from tokendynamics.dynamics import Trajectory
 from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.report.kit._drawing import drawing
 from tokendynamics.report.kit._figure import Section, Table, cells
 from tokendynamics.report.kit._page import render, write_page
 from tokendynamics.report.kit._text import duration, moment, number, written
@@ -48,6 +49,7 @@ class Account:
     system: int = 0
 
 
+@drawing()
 def render_simulation(trajectory: Trajectory, account: Account | None = None) -> str:
     """Return the whole page as HTML that needs nothing else.
 

@@ -10,6 +10,7 @@ from typing import Any
 import xarray as xr
 
 from tokendynamics.diagnosis._convention import Convention
+from tokendynamics.report.kit._drawing import drawing
 from tokendynamics.report.kit._figure import Section, Table, cells
 from tokendynamics.report.kit._page import render, write_page
 from tokendynamics.report.kit._text import count, written
@@ -49,6 +50,7 @@ class Findings:
     notes: tuple[str, ...] = ()
 
 
+@drawing()
 def render_sweep(found: Findings) -> str:
     """Return the whole page as HTML that needs nothing else; all text that came from a user is escaped.
 

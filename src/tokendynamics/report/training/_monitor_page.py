@@ -13,6 +13,7 @@ from tokendynamics.diagnosis._finding import PART_NAMES
 from tokendynamics.diagnosis._layer_states import ANISOTROPIC, CONSENSUS, SPREAD
 from tokendynamics.provenance._manifest import versions
 from tokendynamics.report.kit._curves import Rule
+from tokendynamics.report.kit._drawing import drawing
 from tokendynamics.report.kit._figure import Figure, Section
 from tokendynamics.report.kit._page import piece, render, write_page
 from tokendynamics.report.kit._text import count, plural, written
@@ -27,6 +28,7 @@ from tokendynamics.training.monitor._series import Series
 _QUESTION = "where do its tokens go while it is trained?"
 
 
+@drawing()
 def render_monitor(series: Series) -> str:
     """Return the whole page as HTML that needs nothing else; all text that came from a user is escaped.
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tokendynamics.diagnosis._convention import Convention
+from tokendynamics.report.kit._drawing import drawing
 from tokendynamics.report.kit._figure import Section, Table, cells
 from tokendynamics.report.kit._page import render, write_page
 from tokendynamics.report.kit._text import count, number, written
@@ -19,6 +20,7 @@ from tokendynamics.training import Record
 _QUESTION = "how did the training go?"
 
 
+@drawing()
 def render_run(record: Record) -> str:
     """Return the whole page as HTML that needs nothing else; all text that came from a user is escaped.
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tokendynamics.diagnosis._convention import Convention
+from tokendynamics.report.kit._drawing import drawing
 from tokendynamics.report.kit._figure import NO_MARKUP, Section
 from tokendynamics.report.kit._page import piece, render, write_page
 from tokendynamics.report.kit._text import plural
@@ -22,6 +23,7 @@ from tokendynamics.report.training._tuning import tuning
 _QUESTION = "which differences are more than chance?"
 
 
+@drawing()
 def render_study(result: Study, *, files: Sequence[str] = (), manifest: Mapping[str, Any] | None = None) -> str:
     """Return the whole page as HTML that needs nothing else; all text that came from a user is escaped.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def write_results(
     manifest: Row,
     overwrite: bool = False,
 ) -> tuple[Path, ...]:
-    """Write everything into a folder, whole or not at all.
+    """Write the data into a folder, then the page, each step whole.
 
     Args:
         dataset: Of the result.
@@ -52,15 +53,18 @@ def write_results(
 
     Raises:
         ArgumentValueError: See `whole_folder`.
+        PageError: The page cannot be drawn; everything else is written.
     """
-    with whole_folder(folder, manifest, WRITER, overwrite=overwrite) as made:
+    put = partial(whole_folder, folder, manifest, WRITER, overwrite=overwrite)
+    with put() as made:
         # Version 3 has no settled form for words; version 2 has, and every reader takes it.
         dataset.to_zarr(made / DATASET, mode="w", zarr_format=2, consolidated=False)
         write_json(made / SUMMARY, summary)
         for name, rows in zip(TABLES, (_runs(dataset), summary["comparisons"], summary["claims"]), strict=True):
             _write_table(made / name, rows)
+        names = sorted((*(path.name for path in made.iterdir()), PAGE))
+    with put(keep=True) as made:
         page(made / PAGE, (SUMMARY, *TABLES))
-        names = sorted(path.name for path in made.iterdir())
     return tuple(folder / name for name in names)
 
 
