@@ -159,7 +159,7 @@ def _runs(
     report: Progress,
 ) -> dict[str, xr.Dataset]:
     """Return the run of each variant, each kept in a file of its own in the folder `store`."""
-    folder = None if store is None else as_path(str(store), "store")
+    folder = None if store is None else as_path(store, "store")
     if folder is not None:
         if folder.is_file():
             raise ArgumentValueError(expected("store", "a folder", f"the file {folder}"))

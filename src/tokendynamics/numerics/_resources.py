@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
+import psutil
 import torch
 
 from tokendynamics.numerics._arguments import as_count
@@ -15,29 +16,33 @@ from tokendynamics.numerics._errors import ArgumentValueError, MemoryLimitError,
 
 
 def installed_memory() -> int:
-    """Return the bytes of main memory of this machine; without a limit where the system does not tell.
+    """Return the bytes of main memory of this machine.
 
     >>> installed_memory() > 2**28
     True
     """
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return 2**63
+    return psutil.virtual_memory().total
 
 
 def free_memory() -> int:
-    """Return the bytes that programs can still take; all that is installed where the system does not tell.
+    """Return the bytes that programs can still take without swapping.
 
     >>> 0 < free_memory() <= installed_memory()
     True
     """
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        found = next(line for line in lines if line.startswith("MemAvailable:"))
-        return min(1024 * int(found.split()[1]), installed_memory())
-    except (OSError, StopIteration, ValueError):
-        return installed_memory()
+    return psutil.virtual_memory().available
+
+
+def usable_processors() -> int:
+    """Return how many processors this process may run on, at least 1.
+
+    Systems without affinity of processes (macOS, Windows) let it run on all.
+
+    >>> usable_processors() >= 1
+    True
+    """
+    affinity = getattr(os, "sched_getaffinity", None)
+    return (len(affinity(0)) if affinity else os.cpu_count()) or 1
 
 
 def check_fits(needed: int, argument: str, advice: str = "") -> None:
@@ -64,8 +69,9 @@ def check_fits(needed: int, argument: str, advice: str = "") -> None:
 
 def give_back() -> None:
     """Give freed memory back to the system where it takes it: a heap keeps its largest pieces many times over."""
-    with suppress(AttributeError, OSError):
-        ctypes.CDLL(None).malloc_trim(0)
+    if sys.platform == "linux":  # elsewhere the C library has no such function, or cannot be asked for by None
+        with suppress(AttributeError, OSError):
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 def in_bytes(count: int) -> str:

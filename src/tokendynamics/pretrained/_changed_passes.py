@@ -137,7 +137,7 @@ class ChangedPasses:
             CheckpointError: What writes a part was not found, or the network is not transformers' own.
         """
         self._check_in_memory()
-        place, dim = as_path(str(folder), "folder"), self.architecture.dim
+        place, dim = as_path(folder, "folder"), self.architecture.dim
         whole = self.with_head or self.model
         with gates_in_weights(self.model, self.layout, self.variant, dim, self.name):
             write_checkpoint(whole, self._origin.tokenizer, place, self.name)

@@ -28,12 +28,18 @@ def put_durably(data: bytes, made: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     made.replace(target)
     for folder in dict.fromkeys(above):
-        _settle(folder)
+        settle(folder)
 
 
-def _settle(folder: Path) -> None:
-    """Bring the names in a folder to the disk."""
-    opened = os.open(folder, os.O_RDONLY)
+def settle(path: Path) -> None:
+    """Bring a file, or the names in a folder, to the disk.
+
+    Windows opens no folder, and takes only files that are open for writing.
+    """
+    posix = hasattr(os, "O_DIRECTORY")
+    if path.is_dir() and not posix:
+        return
+    opened = os.open(path, os.O_RDONLY if posix else os.O_RDWR)
     try:
         os.fsync(opened)
     finally:

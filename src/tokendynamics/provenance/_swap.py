@@ -158,17 +158,22 @@ def exchange(one: Path, other: Path) -> None:
     Raises:
         OSError: The system or the file system cannot.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
+    # The C library cannot be asked for by None on Windows, and an old one lacks the call.
+    libc: Any = ctypes.CDLL(None, use_errno=True) if _exchanges() else None
     first, second = os.fsencode(one), os.fsencode(other)
-    if sys.platform.startswith("linux") and hasattr(libc, "renameat2"):
+    if hasattr(libc, "renameat2"):
         failed = libc.renameat2(_HERE, first, _HERE, second, ctypes.c_uint(_EXCHANGE))
-    elif sys.platform == "darwin":
+    elif hasattr(libc, "renamex_np"):
         failed = libc.renamex_np(first, second, ctypes.c_uint(_EXCHANGE))
     else:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
     if failed:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), str(one), None, str(other))
+
+
+def _exchanges() -> bool:
+    return sys.platform in ("linux", "darwin")
 
 
 def put(root: Path, target: Path) -> None:
@@ -218,6 +223,8 @@ def recover(target: Path) -> None:
 
 
 def _exchanged(new: Path, target: Path, replaced: Collection[str]) -> bool:
+    if not _exchanges():
+        return False
     kept = [entry for entry in os.scandir(target) if entry.name not in replaced]
     if any(entry.is_dir(follow_symlinks=False) for entry in kept):
         return False
@@ -226,8 +233,8 @@ def _exchanged(new: Path, target: Path, replaced: Collection[str]) -> bool:
             os.link(entry.path, new / entry.name, follow_symlinks=False)
         shutil.copymode(target, new)
         exchange(new, target)
-    except OSError as error:
-        if error.errno not in _CANNOT:
+    except (OSError, NotImplementedError) as error:  # the latter for links to links
+        if isinstance(error, OSError) and error.errno not in _CANNOT:
             raise
         for entry in kept:
             (new / entry.name).unlink(missing_ok=True)

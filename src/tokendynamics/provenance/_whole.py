@@ -34,7 +34,7 @@ def whole_file(path: str | Path) -> Iterator[Path]:
             made.replace(target)
 
 
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_FULL = {getattr(errno, name, errno.ENOSPC) for name in ("ENOSPC", "EDQUOT", "EFBIG")}
 _MOST_ATTEMPTS = 100
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from distributed.comm.addressing import parse_address
 from distributed.comm.registry import get_backend
 
 from tokendynamics.numerics._errors import ArgumentTypeError, TokenDynamicsError, expected, shown
+from tokendynamics.numerics._resources import usable_processors
 from tokendynamics.sweeps._task import Arrays, run_task
 from tokendynamics.sweeps._versions import WorkerVersionError, check_versions, own_versions
 
@@ -61,7 +61,7 @@ def _local(workers: int | None) -> LocalCluster:
     # Each process of dask opens a port for web pages; without routes it serves none.
     with dask.config.set({"distributed.scheduler.http.routes": [], "distributed.worker.http.routes": []}):
         return LocalCluster(
-            n_workers=workers or len(os.sched_getaffinity(0)),
+            n_workers=workers or usable_processors(),
             threads_per_worker=1,
             processes=True,
             host="127.0.0.1",

@@ -17,6 +17,7 @@ from tokendynamics.numerics._errors import (
     TokenDynamicsError,
     expected,
 )
+from tokendynamics.provenance._durable import settle
 from tokendynamics.provenance._manifest import write_json
 from tokendynamics.provenance._owned import MANIFEST, digest, digests
 from tokendynamics.provenance._reading import read_json
@@ -47,13 +48,13 @@ def put_checkpoint(made: Path, folder: Path, *, keep: int, processes: int) -> Pa
     """
     write_json(made / MANIFEST, {"processes": processes, "files": digests(made)})
     for path in (*made.rglob("*"), made):
-        _settle(path)
+        settle(path)
     place = folder / made.name
     if place.exists():  # of a run that was resumed from an earlier one
         _remove(place)
     made.rename(place)
     made.parent.rmdir()
-    _settle(folder)
+    settle(folder)
     remove_older(folder, keep)
     return place
 
@@ -122,7 +123,7 @@ def _has_room(folder: Path) -> bool:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe.write_bytes(bytes(_ROOM))
-        _settle(probe)
+        settle(probe)
     except OSError:
         return False
     finally:
@@ -148,12 +149,3 @@ def _remove(checkpoint: Path) -> None:
     doomed = checkpoint.with_name(f".{checkpoint.name}.removed{_PARTIAL}")
     checkpoint.rename(doomed)
     shutil.rmtree(doomed, ignore_errors=True)
-
-
-def _settle(path: Path) -> None:
-    """Bring a file, or the names in a folder, to the disk."""
-    opened = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)

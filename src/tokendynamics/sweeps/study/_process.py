@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.provenance._manifest import write_json
 from tokendynamics.provenance._reading import read_json
@@ -126,7 +128,10 @@ def _described(folder: Path, experiment: Experiment) -> str:
 
 def _watched(arguments: Sequence[str], output: Path, directory: str | None, lock: int, key: str) -> int | None:
     """Run Python and return its exit code; None where it was ended because nobody waits for it."""
-    start = [sys.executable, "-I", "-S", "-c", _WITH_ITS_PARENT, str(os.getpid()), *arguments]
+    # Windows has neither sessions nor inherited locks, and what replaces a process there is another process.
+    posix = fcntl is not None
+    with_parent = ["-I", "-S", "-c", _WITH_ITS_PARENT, str(os.getpid())] if posix else []
+    start = [sys.executable, *with_parent, *arguments]
     threads = dict.fromkeys(_THREADS, "1")
     with output.open("wb") as said:
         process = subprocess.Popen(  # noqa: S603
@@ -136,8 +141,8 @@ def _watched(arguments: Sequence[str], output: Path, directory: str | None, lock
             stderr=said,
             cwd=directory,
             env={**os.environ, **threads},
-            pass_fds=(lock,),
-            start_new_session=True,
+            pass_fds=(lock,) if posix else (),
+            start_new_session=posix,
         )
         try:
             while True:
@@ -152,9 +157,21 @@ def _watched(arguments: Sequence[str], output: Path, directory: str | None, lock
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End a process and its children; its last checkpoint is whole at any moment."""
     if process.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        if hasattr(os, "killpg"):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        else:
+            _kill_tree(process.pid)
         process.wait()
+
+
+def _kill_tree(pid: int) -> None:
+    """End a process and what it started, where processes have no groups."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        root = psutil.Process(pid)
+        for each in (*root.children(recursive=True), root):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.kill()
 
 
 def _given_up(key: str) -> bool:
