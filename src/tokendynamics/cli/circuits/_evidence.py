@@ -111,9 +111,7 @@ def evidence_command(
     if as_json:
         echo_json(plain(summary | {"folder": out and str(out), "files": files, "manifest": manifest}))
     else:
-        echo(f"\n{found}")
-        if files:
-            echo(f"\n{out}: {', '.join(files)}")
+        echo(f"\n{found}" + (f"\n\n{out}: {', '.join(files)}" if files else ""))
     if undrawn:
         raise undrawn
 
