@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tokendynamics.modules._regimes import REGIMES
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, MemoryLimitError
 from tokendynamics.specification._file import checked_table, located
 from tokendynamics.specification._section import SpecificationError, did_you_mean
 from tokendynamics.specification._toml import KeyPath, key_lines, parse_toml, read_text
@@ -129,7 +129,8 @@ class StudyPlan:
         """Make the task and the network of every arm, so that what is wrong is said before anything is run.
 
         Raises:
-            SpecificationError: Data that cannot be used, or an argument that there is not; with its line.
+            SpecificationError: Data that cannot be used, an argument that there is not, or a network or batch that
+                takes more memory than is free; with its line.
         """
         from tokendynamics.training._networks import network_of
         from tokendynamics.training.tasks import task_of
@@ -190,7 +191,7 @@ def _blaming(name: str, lines: dict[KeyPath, int], path: KeyPath) -> Iterator[No
     """Give an error the line of the key that it names: of those below `path`, or else of those of all arms."""
     try:
         yield
-    except (ArgumentTypeError, ArgumentValueError) as error:
+    except (ArgumentTypeError, ArgumentValueError, MemoryLimitError) as error:
         message = str(error)
         words = set(re.findall(r"[A-Za-z0-9_]+", message))
         below = [each for above in (path, ("study",)) for each in lines if _below(each, above) and each[-1] in words]
