@@ -30,7 +30,8 @@ from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics._resources import check_fits
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.pretrained import Architecture, Checkpoint
-from tokendynamics.pretrained._inputs import Prepared, images_in, prepared
+from tokendynamics.pretrained._image_files import images_in
+from tokendynamics.pretrained._inputs import Prepared, prepared
 from tokendynamics.pretrained.discovery._layout import Layout
 from tokendynamics.provenance._progress import Progress, reporting, tracked
 

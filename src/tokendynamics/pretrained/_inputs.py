@@ -15,9 +15,9 @@ from torch import Tensor
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, CheckpointError, expected
 from tokendynamics.pretrained._checkpoint import Checkpoint
 from tokendynamics.pretrained._encoding import encode_bytes, pieces_of
+from tokendynamics.pretrained._image_files import opened_image
 from tokendynamics.pretrained._other_libraries import refusing, silenced
 
-IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 _WANTED = "a text, token ids, an image, or the arguments of the forward pass by name"
 
 
@@ -124,24 +124,5 @@ def _pixels(ckpt: Checkpoint, item: Any, argument: str) -> dict[str, Tensor]:
         return ArgumentValueError(expected(argument, "an image that can be read", words))
 
     with refusing(refusal), silenced():
-        image = _opened(item) if isinstance(item, Path) else item
+        image = opened_image(item, argument, item.name) if isinstance(item, Path) else item
         return dict(processor(image, return_tensors="pt"))
-
-
-def _opened(path: Path) -> Any:
-    from PIL import Image
-
-    with Image.open(path) as image:
-        return image.convert("RGB")
-
-
-def images_in(folder: Path) -> list[Path]:
-    """Return the images of a folder by name.
-
-    Raises:
-        ArgumentValueError: There are none.
-    """
-    found = sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES)
-    if not found:
-        raise ArgumentValueError(expected("texts", f"images in {folder}", "none"))
-    return found

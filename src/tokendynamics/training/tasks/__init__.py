@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from tokendynamics.numerics._errors import ArgumentValueError, expected
@@ -22,8 +23,12 @@ def task_of(experiment: Experiment, draws: int) -> Task:
     """Return the task of an experiment, with as many items of training as a run takes.
 
     Raises:
-        ArgumentValueError: An unknown task, data that cannot be used, or an option that there is not.
+        ArgumentValueError: An unknown task, data that cannot be used, an option that there is not, or more items than
+            Python can number.
     """
+    if draws > sys.maxsize:
+        wanted = f"at most {sys.maxsize:,} items in all: steps × batch × accumulation × processes"
+        raise ArgumentValueError(expected("recipe", wanted, f"{draws:,}"))
     if experiment.task not in TASKS:
         raise ArgumentValueError(expected("task", "one of " + ", ".join(TASKS), repr(experiment.task)))
     return TASKS[experiment.task].of(experiment.data, experiment.options, experiment.seed, draws)

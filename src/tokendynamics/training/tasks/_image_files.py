@@ -13,7 +13,7 @@ import numpy as np
 
 from tokendynamics.numerics._errors import ArgumentValueError, expected, shown
 from tokendynamics.numerics._extras import require
-from tokendynamics.pretrained._inputs import IMAGE_SUFFIXES
+from tokendynamics.pretrained._image_files import IMAGE_SUFFIXES, check_regular, opened_image
 from tokendynamics.pretrained._other_libraries import refusing
 
 LAYOUT = (
@@ -45,18 +45,16 @@ class LabelledImages:
         """Return an image in three colours, as Pillow has it.
 
         Raises:
-            ArgumentValueError: It cannot be read; the message names it.
+            ArgumentValueError: It cannot be read, is no regular file or has too many pixels; the message names it.
         """
-        from PIL import Image
-
         entry = self.rows[number][_IMAGE]
         name, source = (entry, entry) if isinstance(entry, str) else self._in_table(entry, number)
 
         def refusal(words: str) -> ArgumentValueError:
             return ArgumentValueError(expected("data", "images that can be read", f"{name}: {words}", "replace it"))
 
-        with refusing(refusal), Image.open(source) as image:
-            return image.convert("RGB")
+        with refusing(refusal):
+            return opened_image(source, "data", name)
 
     def _in_table(self, entry: dict[str, Any], number: int) -> tuple[str, Any]:
         name = f"image {number} of {self.place}" + (f", {entry['path']}" if entry["path"] else "")
@@ -137,8 +135,10 @@ def _names(folder: Path) -> list[str]:
 
 
 def _images(folder: Path) -> list[str]:
-    files = (each for each in os.scandir(folder) if not each.name.startswith("."))
-    return sorted(each.path for each in files if Path(each.name).suffix.lower() in IMAGE_SUFFIXES)
+    files = [each for each in os.scandir(folder) if not each.name.startswith(".")]
+    images = [each for each in files if Path(each.name).suffix.lower() in IMAGE_SUFFIXES]
+    check_regular((each.path for each in images if not each.is_file(follow_symlinks=False)), "data")
+    return sorted(each.path for each in images)
 
 
 def _parquet(place: Path, split: str) -> list[str]:
