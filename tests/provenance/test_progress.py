@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import re
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -32,6 +34,31 @@ def test_every_long_function_tells_the_same_three_things() -> None:
     td.simulate(flow, [[1.0]], [0.0, 0.5, 1.0], progress=note)
     assert {(total, what) for _, total, what in told} == {(1.0, "simulating")}
     assert told[-1][0] == 1.0
+
+
+_DRAWS = """
+import random, sys, time
+import numpy as np, torch
+import tokendynamics as td
+from tokendynamics.provenance._progress import reporting, tracked
+
+random.seed(3), np.random.seed(3), torch.manual_seed(3)
+with reporting(sys.argv[1] == "bar") as report:
+    for _ in tracked(range(3), report, "counting"):
+        time.sleep(0.06)
+td.simulate(td.Flow(td.Attention([[1.0]], [[-1.0]]), td.Free()), [[1.0]], [0.0, 1.0], progress=sys.argv[1] == "bar")
+print(random.random(), np.random.rand(), torch.rand(1).item(), "rich" in sys.modules)
+"""
+
+
+def test_a_bar_leaves_all_random_numbers_as_they_were() -> None:
+    """In a process of its own: what is imported for the bar, once, drew from Python's generator."""
+    found = {}
+    for kind in ("bar", "none"):
+        done = subprocess.run([sys.executable, "-c", _DRAWS, kind], capture_output=True, text=True, check=True)
+        *found[kind], imported = done.stdout.split()
+        assert (imported == "True") == (kind == "bar")
+    assert found["bar"] == found["none"]
 
 
 def test_work_that_is_broken_off_reports_no_further() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import random
 import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -103,16 +104,27 @@ def rate(speed: float) -> str:
 
 
 @contextmanager
+def _random_numbers_kept() -> Iterator[None]:
+    """Restore Python's generator of random numbers: rich draws from it when it is imported."""
+    state = random.getstate()
+    try:
+        yield
+    finally:
+        random.setstate(state)
+
+
+@contextmanager
 def bar(console: Console | None = None) -> Iterator[Progress]:
     """Yield what draws a bar with the time left for each piece of work; closed however the body ends.
 
     Args:
         console: Where; None for standard error.
     """
-    from rich import progress
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.text import Text
+    with _random_numbers_kept():
+        from rich import progress
+        from rich.console import Console
+        from rich.markup import escape
+        from rich.text import Text
 
     class Rate(progress.ProgressColumn):
         """How many parts a second are done, where they are many."""
