@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 import torch
 
 from bench.measure import Comparison, alternate, overhead, rounds_of
-from tokendynamics.modules._compiled_attention import compiled_attention
 from tokendynamics.modules._pairs import Pair
+from tokendynamics.modules._positions import ColumnsBeside, split
 from tokendynamics.modules.language_model import LanguageModel, LanguageModelConfig
 
 REDUCED = ("4 layers of 64 on 16 × 128 bytes", {"hidden_size": 64, "num_hidden_layers": 4}, (16, 128), 1.25, 45)
@@ -30,14 +30,17 @@ ARMS = {
     "contracting": {"regime": "contracting"},
 }
 OTHERS = "none: other models"
-_REMEDY_ALLOWED = 1.15
-_MEMORY_ALLOWED = 1.1
+_REMEDY = {"remedy": "diagonal"}
+_COLUMNS = {"columns": True}
+"""As many columns of queries and keys as the remedy has, without what it does to them: see `network_of`."""
+_ALLOWED = 1.1
+"""Of the remedy, and of memory."""
 
 _PEAK = """
 import json, sys
 from pathlib import Path
 import torch
-from bench.teaching import attend_once, step_of
+from bench.teaching import step_of
 
 def peak():
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -45,7 +48,6 @@ def peak():
 
 settings, shape, small, threads = json.loads(sys.argv[1])
 torch.set_num_threads(threads)
-attend_once()
 step_of(settings, small)()
 footprint, step = peak(), step_of(settings, shape)
 for _ in range(3):
@@ -56,27 +58,29 @@ print(peak() - footprint)
 
 def run() -> Iterator[Comparison]:
     """Compare a forward pass, a backward pass and a step of AdamW with those of the baseline, in alternation."""
-    remedy = {"+ λA": {"remedy": "diagonal"}}
     for size, sizes, shape, allowed, rounds in (REDUCED, AT_SCALE):
-        for positions, arms, most in (("sinusoidal", ARMS, allowed), ("rotary", remedy, _REMEDY_ALLOWED)):
-            base = {**sizes, "positions": positions, "max_position_embeddings": shape[1]}
-            yield from _times(f"{size}, {positions} positions", base, arms, shape, most, rounds)
-            yield from _memory(f"{size}, {positions} positions", base, arms, shape)
-        name = f"evaluation, {size}, rotary positions: + λA"
-        yield overhead(name, _evaluations({**sizes, "positions": "rotary"}, shape, rounds), at_most=most, error=OTHERS)
-
-
-def _evaluations(base: dict, shape: tuple[int, int], rounds: int) -> list[tuple[float, float]]:
-    """Seconds of a forward pass without gradients, with the remedy and without it."""
-    base = {**base, "max_position_embeddings": shape[1]}
-    ours, other = (evaluation_of({**base, **own}, shape) for own in ({"remedy": "diagonal"}, {}))
-    return alternate(ours, other, rounds)
+        base = {**sizes, "max_position_embeddings": shape[1]}
+        plain, rotary = ({**base, "positions": positions} for positions in ("sinusoidal", "rotary"))
+        yield from _times(f"{size}, sinusoidal positions", plain, ARMS, shape, allowed, rounds)
+        yield from _memory(f"{size}, sinusoidal positions", plain, ARMS, shape)
+        remedy = {"+ λA, beside as many columns": _REMEDY}
+        yield from _times(f"{size}, rotary positions", rotary, remedy, shape, _ALLOWED, rounds, baseline=_COLUMNS)
+        yield from _memory(f"{size}, rotary positions", rotary, remedy, shape, baseline=_COLUMNS)
+        name = f"evaluation, {size}, rotary positions: + λA, beside as many columns"
+        works = (evaluation_of({**rotary, **arm}, shape) for arm in (_REMEDY, _COLUMNS))
+        yield overhead(name, alternate(*works, rounds), at_most=_ALLOWED, error=OTHERS)
 
 
 def _times(
-    size: str, base: dict, arms: dict[str, dict], shape: tuple[int, int], allowed: float, rounds: int
+    size: str,
+    base: dict,
+    arms: dict[str, dict],
+    shape: tuple[int, int],
+    allowed: float,
+    rounds: int,
+    baseline: dict | None = None,
 ) -> Iterator[Comparison]:
-    works = {name: step_of({**base, **own}, shape) for name, own in {"baseline": {}, **arms}.items()}
+    works = {name: step_of({**base, **own}, shape) for name, own in {"baseline": baseline or {}, **arms}.items()}
     taken = rounds_of(works, rounds)
     for name in arms:
         ratios = [each[name] / each["baseline"] for each in taken]
@@ -88,16 +92,19 @@ def _times(
         )  # fmt: skip
 
 
-def _memory(size: str, base: dict, arms: dict[str, dict], shape: tuple[int, int]) -> Iterator[Comparison]:
+def _memory(
+    size: str, base: dict, arms: dict[str, dict], shape: tuple[int, int], baseline: dict | None = None
+) -> Iterator[Comparison]:
     """Compare what three steps add to a process of their own that has trained on one short window, in turns."""
-    rounds = [{name: _peak({**base, **own}, shape) for name, own in {"baseline": {}, **arms}.items()} for _ in range(3)]
+    every = {"baseline": baseline or {}, **arms}
+    rounds = [{name: _peak({**base, **own}, shape) for name, own in every.items()} for _ in range(3)]
     for name in arms:
         ratios = [each[name] / each["baseline"] for each in rounds]
         middle = statistics.median(ratios)
         ours, other = (statistics.median(each[arm] for each in rounds) for arm in (name, "baseline"))
         yield Comparison(
             f"memory of training, {size}: {name}", ours / 1e6, other / 1e6, middle, (min(ratios), max(ratios)),
-            f"≤ {_MEMORY_ALLOWED:g} × the baseline's", middle <= _MEMORY_ALLOWED, "none: memory", "MB",
+            f"≤ {_ALLOWED:g} × the baseline's", middle <= _ALLOWED, "none: memory", "MB",
         )  # fmt: skip
 
 
@@ -109,16 +116,34 @@ def _peak(settings: dict, shape: tuple[int, int]) -> int:
     return int(done.stdout.split()[-1])
 
 
-def attend_once() -> None:
-    """Load what attention and its gradients are compiled to."""
-    drawn = torch.zeros(1, 1, 2, 16, requires_grad=True)
-    compiled_attention([Pair(drawn, drawn)], drawn, causal=True, scale=1.0).sum().backward()
+class PlainColumns(ColumnsBeside):
+    """Columns of queries and keys that are the states: those of `NegativeDiagonal` without its factors."""
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+
+    def beside(self, query: torch.Tensor, x: torch.Tensor) -> Pair:
+        """See `ColumnsBeside`."""
+        columns = split(x, self.heads).to(query.dtype)
+        return Pair(columns, columns)
+
+
+def network_of(settings: dict) -> LanguageModel:
+    """Return a network of these settings; with ``columns`` it has as many columns of queries and keys again."""
+    settings = dict(settings)
+    columns = settings.pop("columns", False)
+    model = LanguageModel(LanguageModelConfig(**settings))
+    if columns:
+        for layer in model.model.layers:
+            layer.attention.terms.append(PlainColumns(layer.attention.heads))
+    return model
 
 
 def evaluation_of(settings: dict, shape: tuple[int, int]) -> Callable[[], object]:
     """Return a forward pass, without gradients, of a new network on bytes drawn once, (window, byte)."""
     torch.manual_seed(0)
-    model = LanguageModel(LanguageModelConfig(**settings)).eval()
+    model = network_of(settings).eval()
     ids = torch.randint(model.config.vocab_size, tuple(shape))
     return torch.no_grad()(lambda: model(ids))
 
@@ -126,7 +151,7 @@ def evaluation_of(settings: dict, shape: tuple[int, int]) -> Callable[[], object
 def step_of(settings: dict, shape: tuple[int, int]) -> Callable[[], float]:
     """Return a step of training of a new network on bytes drawn once, (window, byte)."""
     torch.manual_seed(0)
-    model = LanguageModel(LanguageModelConfig(**settings))
+    model = network_of(settings)
     optimizer = torch.optim.AdamW([each for each in model.parameters() if each.requires_grad], lr=1e-3)
     ids = torch.randint(model.config.vocab_size, tuple(shape))
 

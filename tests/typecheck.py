@@ -18,7 +18,7 @@ from beartype import BeartypeConf, beartype
 from jaxtyping import jaxtyped
 
 PACKAGE = "tokendynamics"
-COMPILED = ("tokendynamics.dynamics.engines.compiled.", "tokendynamics.modules._compiled.")
+COMPILED = ("tokendynamics.dynamics.engines.compiled.",)
 """numba compiles the functions of these as they stand in their files."""
 CALLS = 200
 # An int is a float, as in every type checker.

@@ -174,7 +174,6 @@ def test_every_arm_may_ask_for_values_that_start_like_w(regime, form):
         assert all(torch.equal(parameter, plain[name]) for name, parameter in model.state_dict().items())
         return
     for layer in model.model.layers:
-        layer.attention.forget()
         query, key, value, _ = (part.detach() for part in layer.attention.weights())
         product = query.T @ key
         contraction = product @ torch.linalg.inv(value)

@@ -43,11 +43,6 @@ def test_lanes_and_their_exponential(run_there):
     assert " passed" in run_there("tests/dynamics/test_lanes.py")
 
 
-def test_attention(run_there):
-    """Also without AVX-512, where fewer rows and lanes of a product stay in registers."""
-    assert " passed" in run_there("tests/modules/test_compiled_attention.py")
-
-
 @pytest.mark.slow
 def test_contract_steps_and_independence_of_the_engine(run_there):
     files = ("test_engine_contract.py", "test_compiled_against_generic.py", "test_compiled_lanes.py", "test_order.py")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -274,7 +273,6 @@ def test_the_network_is_read_like_any_other(averaged: tuple[Experiment, Path, An
     record = Record.open(folder)
     assert record.manifest["parameters"] == {"processes": 1, "arguments": {}}
     assert record.manifest["seed"] == 0
-    assert record.manifest["versions"]["numba"] == metadata.version("numba")  # which attention is made with
     assert record.seconds > 0
 
 

@@ -9,14 +9,15 @@ from typing import Any, Literal, NamedTuple, cast, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.overrides import has_torch_function
 
+from tokendynamics.modules._applied_weight import applied_weight
 from tokendynamics.modules._arguments import check_shares, check_spreads, placement
-from tokendynamics.modules._derived import Derived
+from tokendynamics.modules._built_weights import BuiltWeights, DerivedLinear
 from tokendynamics.modules._pairs import Pair, joined
 from tokendynamics.modules._placed_spectrum import PlacedSpectrum
 from tokendynamics.modules._positions import ColumnsBeside, LogitTerm, Rotary, split
+from tokendynamics.modules._precision import at_least_float32, without_autocast
 from tokendynamics.modules._regimes import Constraint, Regime, as_regime
 from tokendynamics.modules._signed_matrix import FreeMatrix, SignedMatrix
 from tokendynamics.modules._terms_attention import joined_attention, terms_attention
@@ -111,11 +112,13 @@ class ConstrainedAttention(nn.Module):
         self.symmetric, self.causal, self.output, self.dropout = symmetric, causal, output, dropout
         place = placement(device, dtype)
         self.query = nn.Linear(dim, dim, bias=bias, **place)
-        free_keys, free_values = self.regime.w is None, self.regime.free_values
-        self.key = nn.Linear(dim, dim, bias, **place) if free_keys else DerivedLinear(self, 0, bias, **place)
-        after_keys = 0 if free_keys else 1
-        self.value = (
-            nn.Linear(dim, dim, bias, **place) if free_values else DerivedLinear(self, after_keys, bias, **place)
+        free = {"key": self.regime.w is None, "value": self.regime.free_values}
+        self.built = BuiltWeights(self._build) if not all(free.values()) else None
+        self.key, self.value = (
+            nn.Linear(dim, dim, bias, **place)
+            if free[part]
+            else DerivedLinear(cast(BuiltWeights, self.built), position, dim, bias=bias, **place)
+            for part, position in (("key", 0), ("value", int(not free["key"])))
         )
         self.projection = nn.Linear(dim, dim, bias, **place) if output == "free" else IdentityProjection(self)
         blocks = heads if scope == "head" else 1
@@ -123,7 +126,6 @@ class ConstrainedAttention(nn.Module):
         self.contraction = _matrix(self.regime.a, dim, symmetric=symmetric, **place)
         self.spectrum = PlacedSpectrum(dim, self.regime.spectrum, **place) if self.regime.spectrum else None
         self.terms = nn.ModuleList(_checked_terms(terms))
-        self._derived = Derived()
         self.skew, self.value_start = skew, value_start
         self.reset_parameters(generator)
 
@@ -146,14 +148,12 @@ class ConstrainedAttention(nn.Module):
         query, key = joined(self._pairs_and_values(x)[0])
         return query @ key.mT * self._scale
 
-    def forget(self) -> None:
-        """Make keys and values anew at the next call, for parameters that changed where PyTorch does not count it."""
-        self._derived.forget()
-
     def weights(self) -> LinearWeights:
         """Return the matrices of queries, keys, values and output in Linear storage, as the layer uses them."""
-        output = self.projection.weight if self.output == "free" else None
-        return LinearWeights(self.query.weight, self.key.weight, self.value.weight, output)
+        parts = [self.query, self.key, self.value, *([self.projection] if self.output == "free" else [])]
+        built = iter(() if self.built is None else self.built.weight.unbind())
+        matrices = [next(built) if isinstance(part, DerivedLinear) else self._applied(part) for part in parts]
+        return LinearWeights(*matrices, *([] if self.output == "free" else [None]))
 
     @torch.no_grad()
     def head_circuits(self) -> tuple[Tensor, Tensor]:
@@ -209,7 +209,13 @@ class ConstrainedAttention(nn.Module):
         """Return queries and keys, what terms add beside them, whose products add up to the logits, and the values."""
         if x.ndim < 2 or x.shape[-1] != self.dim:
             raise ArgumentValueError(expected("x", f"shape (…, token, {self.dim})", tuple(x.shape)))
-        queries, keys, values = (split(part(x), self.heads) for part in (self.query, self.key, self.value))
+        queries = self.query(x)
+        built = iter(() if self.built is None else self.built.weight.unbind())  # once for keys and values
+        keys, values = (
+            part(x, weight=next(built)) if isinstance(part, DerivedLinear) else part(x)
+            for part in (self.key, self.value)
+        )
+        queries, keys, values = (split(features, self.heads) for features in (queries, keys, values))
         pairs = [Pair(queries, keys)]
         for term in self.terms:
             if isinstance(term, ColumnsBeside):
@@ -220,36 +226,30 @@ class ConstrainedAttention(nn.Module):
                 pairs = [Pair(*cast(LogitTerm, term).extended(*joined(pairs), x))]
         return pairs, values
 
-    def _raw(self) -> dict[str, nn.Parameter]:
-        """Return the parameters that keys and values are made of, by their names."""
-        made_from = ("query_key", "contraction", "spectrum", "query.weight", "key.weight")
-        named = dict(self.named_parameters())
-        return {name: named[name] for name in named if name.startswith(made_from)}
+    def _applied(self, linear: nn.Module) -> Tensor:
+        like = next(self.parameters(), torch.empty(0))  # a layer that is quantised may have no parameters
+        return applied_weight(linear, self.dim, like)
 
-    def made(self) -> tuple[Tensor, ...]:
+    def _build(self) -> tuple[Tensor, ...]:
         """Return the weights that are no parameters: of keys, of values, or of both, in float32 at least."""
-        raw = self._raw()
-        return self._derived(lambda *leaves: self._make(dict(zip(raw, leaves, strict=True))), list(raw.values()))
+        query = at_least_float32(self._applied(self.query))
+        with without_autocast(query):
+            if self.query_key is None:
+                key = None
+            elif self.form == "congruence":
+                key = self.query_key() @ query
+            else:
+                key = torch.linalg.solve(query.T, self.query_key())
+            return (*([] if key is None else [key]), *self._built_values(query, key))
 
-    def _make(self, raw: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        query = raw["query.weight"]
-        if self.query_key is None:
-            key = raw["key.weight"]
-            product = query.T @ key
-        elif self.form == "congruence":
-            key = _call(self.query_key, "query_key", raw) @ query
-            product = query.T @ key
-        else:
-            product = _call(self.query_key, "query_key", raw)
-            key = torch.linalg.solve(query.T, product)
-        keys = () if self.regime.w is None else (key,)
-        if self.regime.free_values:
-            return keys
+    def _built_values(self, query: Tensor, key: Tensor | None) -> tuple[Tensor, ...]:
         if self.spectrum is not None:  # V^T is what is stored, and has the spectrum of V
-            return (*keys, _call(self.spectrum, "spectrum", raw))
-        contraction = _call(cast(nn.Module, self.contraction), "contraction", raw)
-        value = contraction @ product if self.form == "congruence" else torch.linalg.solve(contraction, product)
-        return (*keys, value)
+            return (self.spectrum(),)
+        if self.contraction is None:
+            return ()
+        product = query.T @ (at_least_float32(self._applied(self.key)) if key is None else key)
+        contraction = self.contraction()
+        return (contraction @ product if self.form == "congruence" else torch.linalg.solve(contraction, product),)
 
     @torch.no_grad()
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
@@ -294,25 +294,6 @@ class ConstrainedAttention(nn.Module):
         cast(SignedMatrix, self.contraction).take(matrix)
 
 
-class DerivedLinear(nn.Module):
-    """Keys or values of a layer that makes their weight: like `nn.Linear`, with a weight that is no parameter."""
-
-    def __init__(self, layer: ConstrainedAttention, position: int, bias: bool, **place: Any) -> None:
-        super().__init__()
-        self._layer, self._position = [layer], position  # in a list: the layer is no part of its part
-        self.bias = nn.Parameter(torch.zeros(layer.dim, **place)) if bias else None
-
-    @property
-    def weight(self) -> Tensor:
-        """The weight, (dim, dim), in float32 at least."""
-        return self._layer[0].made()[self._position]
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return ``x @ weight.T + bias``, in the precision of the layer's parameters."""
-        # A network in bfloat16 multiplies in bfloat16; autocast does so by itself.
-        return functional.linear(x, self.weight.to(self._layer[0].query.weight.dtype), self.bias)
-
-
 class IdentityProjection(nn.Module):
     """The output of a layer whose heads write side by side: a module, so that it is found where others are."""
 
@@ -325,8 +306,9 @@ class IdentityProjection(nn.Module):
     @property
     def weight(self) -> Tensor:
         """The identity, (dim, dim)."""
-        like = self._layer[0].query.weight
-        return torch.eye(len(like), dtype=like.dtype, device=like.device)
+        layer = self._layer[0]
+        like = next(layer.parameters(), torch.empty(0))
+        return torch.eye(layer.dim, dtype=like.dtype, device=like.device)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return a copy of x: what looks for an output projection tells what a module reads from what it gives."""
@@ -360,11 +342,6 @@ def _checked_terms(terms: Sequence[nn.Module]) -> Sequence[nn.Module]:
 
 def _is_term(module: Any) -> bool:
     return isinstance(module, nn.Module) and callable(getattr(module, "extended", None))
-
-
-def _call(module: nn.Module, name: str, raw: dict[str, Tensor]) -> Tensor:
-    own = {key.removeprefix(name + "."): tensor for key, tensor in raw.items() if key.startswith(name + ".")}
-    return cast(Tensor, torch.func.functional_call(module, own, ()))
 
 
 def _check(dim: int, heads: int, form: str, scope: str, output: str, value_start: str, regime: Regime) -> None:

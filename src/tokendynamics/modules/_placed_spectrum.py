@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from tokendynamics.modules._precision import without_autocast
 from tokendynamics.modules._signed_matrix import SignedMatrix
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.numerics._signatures import typed_arguments
@@ -51,8 +52,10 @@ class PlacedSpectrum(nn.Module):
         self.matrix = SignedMatrix(dim, sign, device=device, dtype=dtype)
 
     def forward(self) -> Tensor:
-        """Return V, (dim, dim), in the dtype of the parameters."""
-        return self.metric() @ self.matrix()
+        """Return V, (dim, dim), in float32 at least."""
+        metric, matrix = self.metric(), self.matrix()
+        with without_autocast(metric):
+            return metric @ matrix
 
     @typed_arguments
     def start(self, *, noise: float = 0.0, generator: torch.Generator | None = None) -> None:

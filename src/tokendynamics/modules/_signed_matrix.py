@@ -9,12 +9,18 @@ import torch
 from torch import Tensor, nn
 
 from tokendynamics.modules._arguments import check_spreads, placement
+from tokendynamics.modules._precision import at_least_float32, without_autocast
 from tokendynamics.numerics._arguments import as_positive, as_square
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.numerics._signatures import typed_arguments
 
 Sign = Literal["positive", "negative", "half"]
 SIGNS: tuple[str, ...] = get_args(Sign)
+MARGIN = 128
+"""Least eigenvalue of a symmetric part, as a multiple of the rounding error of the matrix.
+
+It leaves room for what products with other matrices and their inverses do to that error.
+"""
 
 
 class SignedMatrix(nn.Module):
@@ -23,6 +29,11 @@ class SignedMatrix(nn.Module):
     By Sylvester's law B_sym has the signs s: all +1, all −1, or alternately +1 and −1 (``"half"``; one more +1 where
     dim is odd). Every matrix with a definite symmetric part is one of these; with ``"half"``, those whose leading
     minors have the signs that s asks for.
+
+    Every eigenvalue of B_sym has at least the size ``m = MARGIN·eps·|B|_F``, with eps of the dtype: rounding changes no
+    sign. Where ``D = L diag(softplus(d)) L^T`` comes close to that, a floor f is added to it, ``D + f I = C C^T``, and
+    ``B = C diag(s) C^T + T − T^T`` for its Cholesky factor C. With ``f = max(0, 2m − 1/|(D + m I)^{-1}|_F)`` it is 0
+    while all eigenvalues are larger than 2m by a factor of the root of dim.
 
     Args:
         dim: Rows and columns.
@@ -42,6 +53,8 @@ class SignedMatrix(nn.Module):
     >>> bool((torch.linalg.eigvalsh(matrix().detach() + matrix().detach().T) < 0).all())
     True
     """
+
+    signs: Tensor
 
     @typed_arguments
     def __init__(
@@ -66,9 +79,9 @@ class SignedMatrix(nn.Module):
         self.lower = nn.Parameter(torch.zeros(blocks, size, size, **place))
         self.diagonal = nn.Parameter(torch.full((blocks, size), inverse_softplus(1.0), **place))
         self.skew = None if symmetric else nn.Parameter(torch.zeros(blocks, size, size, **place))
-        # Frozen and kept with the others: a matrix that was converted may need its signs in another order.
         self.sign: Sign = sign
-        self.signs = nn.Parameter(_signs(sign, blocks, size, self.diagonal), requires_grad=False)
+        # Stored with the parameters: a matrix that was converted may need its signs in another order.
+        self.register_buffer("signs", _signs(sign, blocks, size, self.diagonal))
 
     @property
     def symmetric(self) -> bool:
@@ -87,14 +100,31 @@ class SignedMatrix(nn.Module):
         self.signs.copy_(_signs(self.sign, blocks, size, self.signs))
 
     def forward(self) -> Tensor:
-        """Return B, (dim, dim), in the dtype of the parameters."""
-        lower = self.lower.tril(-1) + torch.eye(self.lower.shape[-1], dtype=self.lower.dtype, device=self.lower.device)
-        pivots = self.signs * nn.functional.softplus(self.diagonal)
-        matrix = (lower * pivots.unsqueeze(-2)) @ lower.mT
-        if self.skew is not None:
-            below = self.skew.tril(-1)
-            matrix = matrix + below - below.mT
+        """Return B, (dim, dim), in float32 at least, under autocast too: half precision does not hold its signs."""
+        skew = self._skew()
+        with without_autocast(self.lower):
+            definite = self._definite()
+            definite = definite + _raised(definite, skew)[:, None, None] * _eye(definite)
+            if self.sign == "half":
+                roots = torch.linalg.cholesky_ex(definite)[0]
+                matrix = (roots * self.signs.unsqueeze(-2)) @ roots.mT
+            else:
+                matrix = definite * self.signs.unsqueeze(-1)
+        matrix = matrix if skew is None else matrix + skew
         return matrix[0] if len(matrix) == 1 else torch.block_diag(*matrix)
+
+    def _definite(self) -> Tensor:
+        """Return ``L diag(softplus(d)) L^T``, (block, size, size)."""
+        below = at_least_float32(self.lower).tril(-1)
+        roots = (below + _eye(below)) * nn.functional.softplus(at_least_float32(self.diagonal)).sqrt().unsqueeze(-2)
+        return roots @ roots.mT
+
+    def _skew(self) -> Tensor | None:
+        """Return ``T − T^T``, (block, size, size)."""
+        if self.skew is None:
+            return None
+        below = at_least_float32(self.skew).tril(-1)
+        return below - below.mT
 
     @typed_arguments
     @torch.no_grad()
@@ -125,7 +155,8 @@ class SignedMatrix(nn.Module):
 
         Raises:
             ArgumentValueError: Other signs, a symmetric part without a factorisation ``L D L^T`` (a leading minor
-                is zero), entries outside the blocks, or a skew part where B is symmetric.
+                is zero) or with eigenvalues near the least size that B may have, entries outside the blocks, or a skew
+                part where B is symmetric.
         """
         blocks = self._blocks_of(_of_size(matrix, self.dim).detach().double())
         halves = (blocks + blocks.mT) / 2
@@ -135,14 +166,21 @@ class SignedMatrix(nn.Module):
                 expected("matrix", "a symmetric matrix", f"one with a skew part of {float(skew.abs().max()):.2g}")
             )
         factors = [unit_lower_factors(half) for half in halves]
-        pivots = torch.stack([found for _, found in factors])
+        pivots = torch.stack([pivots for _, pivots in factors])
         if sorted(pivots.sign().flatten().tolist()) != sorted(self.signs.flatten().tolist()):
             came = f"{int((pivots > 0).sum())} positive and {int((pivots < 0).sum())} negative"
             wanted = f"{int((self.signs > 0).sum())} positive and {int((self.signs < 0).sum())} negative"
             raise ArgumentValueError(expected("matrix", f"{wanted} eigenvalues of its symmetric part", came))
+        lower = torch.stack([lower for lower, _ in factors])
+        definite = (lower * pivots.abs().unsqueeze(-2)) @ lower.mT
+        eps = torch.finfo(at_least_float32(self.lower).dtype).eps
+        if (_raised(definite, skew, eps) > 0).any():
+            wanted = f"eigenvalues of its symmetric part above {2 * MARGIN * eps:.2g} of its norm"
+            came = f"one of size {float(torch.linalg.eigvalsh(definite).min()):.2g}"
+            raise ArgumentValueError(expected("matrix", wanted, came))
         self.signs.copy_(pivots.sign())
         self.diagonal.copy_(_inverse_softplus(pivots.abs()))
-        self.lower.copy_(torch.stack([lower for lower, _ in factors]).tril(-1))
+        self.lower.copy_(lower.tril(-1))
         if self.skew is not None:
             self.skew.copy_(skew.tril(-1))
 
@@ -177,8 +215,8 @@ class FreeMatrix(nn.Module):
         self.weight = nn.Parameter(torch.eye(dim, **placement(device, dtype)))
 
     def forward(self) -> Tensor:
-        """Return the matrix, (dim, dim)."""
-        return self.weight
+        """Return the matrix, (dim, dim), in float32 at least."""
+        return at_least_float32(self.weight)
 
     @typed_arguments
     @torch.no_grad()
@@ -199,6 +237,19 @@ class FreeMatrix(nn.Module):
             ArgumentValueError: Another shape.
         """
         self.weight.copy_(_of_size(matrix, len(self.weight)))
+
+
+def _eye(like: Tensor) -> Tensor:
+    return torch.eye(like.shape[-1], dtype=like.dtype, device=like.device)
+
+
+def _raised(definite: Tensor, skew: Tensor | None, eps: float | None = None) -> Tensor:
+    """Return what is added to every eigenvalue of D, (block,): see `SignedMatrix`."""
+    eps = torch.finfo(definite.dtype).eps if eps is None else eps
+    margin = MARGIN * eps * torch.linalg.matrix_norm(definite if skew is None else definite + skew)
+    # With the margin on its diagonal D can be inverted however small its pivots are.
+    inverse = torch.linalg.inv_ex(definite + margin[:, None, None] * _eye(definite))[0]
+    return nn.functional.relu(2 * margin - 1 / torch.linalg.matrix_norm(inverse))
 
 
 def _of_size(matrix: Tensor, dim: int) -> Tensor:

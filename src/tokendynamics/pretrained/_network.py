@@ -393,4 +393,10 @@ class Network:
                 values = at_least_single(self._weights.read(f"{name}.{inner}")).to(self.device)
                 put(block, inner, nn.Parameter(values, requires_grad=False))
                 give_back()  # of a tensor in half precision
+        for table in self._weights.tables:
+            inner = table.removeprefix(f"{name}.")
+            if inner != table and inner.startswith(prefixes):
+                owner, _, leaf = inner.rpartition(".")
+                values = at_least_single(self._weights.read(table)).to(self.device)
+                block.get_submodule(owner).register_buffer(leaf, values)
         return block

@@ -53,7 +53,7 @@ def write_json(path: Path, values: Any) -> None:
     path.write_text(text + "\n", encoding="utf-8")
 
 
-_RECORDED = ("torch", "transformers", "numpy", "scipy", "numba", "xarray", "tokenizers", "safetensors", "gguf")
+_RECORDED = ("torch", "transformers", "numpy", "scipy", "xarray", "tokenizers", "safetensors", "gguf")
 
 
 def manifest(

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
-from tokendynamics.modules import ConstrainedAttention
 from tokendynamics.numerics._errors import TokenDynamicsError
 from tokendynamics.training._averaging import AveragedWeights
 from tokendynamics.training._checkpoints import clear_partial, into_room, partial_place, put_checkpoint
@@ -87,14 +86,6 @@ class RunTrainer(Trainer):
             groups = parameter_groups(cast(nn.Module, model or self.model), self._recipe)
             self.optimizer = kind(groups, lr=self._recipe.learning_rate, betas=self._recipe.betas)
         return self.optimizer
-
-    def compute_loss(self, model: nn.Module, *arguments: Any, **given: Any) -> Any:
-        """Have a regime's weights made anew where PyTorch does not count that parameters have changed."""
-        if self.is_fsdp_enabled:  # shards are gathered into the same memory again and again
-            for module in model.modules():
-                if isinstance(module, ConstrainedAttention):
-                    module.forget()
-        return super().compute_loss(model, *arguments, **given)
 
     def training_step(self, *arguments: Any, **given: Any) -> Tensor:
         """Stop every process at a loss of one that is not finite, before it is in any weight that is kept."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tokendynamics.modules._derived import at_least_float32
+from tokendynamics.modules._precision import at_least_float32
 
 
 class AdaptiveSoftmax(nn.Module):

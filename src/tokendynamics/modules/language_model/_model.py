@@ -11,7 +11,6 @@ from transformers.modeling_outputs import BaseModelOutput, CausalLMOutput
 
 from tokendynamics.modules._block import Block, drawn_apart
 from tokendynamics.modules._constrained_attention import ConstrainedAttention, Form, Output, Scope, Start
-from tokendynamics.modules._derived import at_least_float32
 from tokendynamics.modules._network import Network
 from tokendynamics.modules._positions import (
     DecoupledRotary,
@@ -21,6 +20,7 @@ from tokendynamics.modules._positions import (
     Rotary,
     SinusoidalPositions,
 )
+from tokendynamics.modules._precision import at_least_float32
 from tokendynamics.modules._regimes import REGIMES
 from tokendynamics.modules.language_model._config import LanguageModelConfig
 from tokendynamics.modules.language_model._heads import AdaptiveSoftmax, SharedEmbedding
