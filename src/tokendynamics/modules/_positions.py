@@ -212,7 +212,8 @@ class NegativeDiagonal(ColumnsBeside):
         self.dim, self.heads, self.start = dim, heads, start
         self.rho = nn.Parameter(torch.empty(1))  # of one axis: FSDP shards no scalars
         self.log_diagonal = nn.Parameter(torch.empty(dim)) if kind == "diagonal" else None
-        self.query, self.key = RemedyColumns(self, scaled=True), RemedyColumns(self, scaled=False)
+        # Not named as projections are: adapters are put on modules of such names.
+        self.query_columns, self.key_columns = (RemedyColumns(self, scaled=scaled) for scaled in (True, False))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -228,7 +229,9 @@ class NegativeDiagonal(ColumnsBeside):
 
     def beside(self, query: Tensor, x: Tensor) -> Pair:
         """See `ColumnsBeside`."""
-        return Pair(*(split(columns(x), self.heads).to(query.dtype) for columns in (self.query, self.key)))
+        return Pair(
+            *(split(columns(x), self.heads).to(query.dtype) for columns in (self.query_columns, self.key_columns))
+        )
 
 
 class RemedyColumns(nn.Module):
