@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 import pickle
 import threading
 import warnings
@@ -24,7 +25,7 @@ from torch.nn.utils import parametrizations, parametrize, prune
 from transformers import Trainer, TrainingArguments
 from transformers.training_args import OptimizerNames
 
-from tokendynamics.modules import REGIMES, ConstrainedAttention, SignedMatrix, _signed_matrix
+from tokendynamics.modules import REGIMES, ConstrainedAttention, SignedMatrix, _floor
 from tokendynamics.modules.language_model import LanguageModel, LanguageModelConfig
 from tokendynamics.modules.vision import VisionConfig, VisionModel
 from tokendynamics.numerics import ArgumentValueError
@@ -347,9 +348,10 @@ def test_transforms_of_functions_see_the_parameters(regime: str, form: str) -> N
 def test_the_gradient_is_that_of_finite_differences_where_the_floor_acts(
     sign: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_signed_matrix, "MARGIN", 0.01 / torch.finfo(torch.float64).eps)
     matrix = nearly_singular(sign, torch.float64, 1e-3, dim=5)
-    assert float(_signed_matrix._raised(matrix._definite(), matrix._skew())) > 0.01
+    below = matrix().detach()
+    monkeypatch.setattr(_floor, "MARGIN", 0.05 / torch.finfo(torch.float64).eps)
+    assert float((matrix().detach() - below).abs().max()) > 0.02
     leaves = [part.detach().clone().requires_grad_() for part in (matrix.lower, matrix.diagonal, matrix.skew)]
 
     def built(*leaves: Tensor) -> Tensor:
@@ -360,11 +362,18 @@ def test_the_gradient_is_that_of_finite_differences_where_the_floor_acts(
 
 
 def nearly_singular(sign: str, dtype: torch.dtype, size: float, dim: int = 12) -> SignedMatrix:
-    """A matrix with one eigenvalue of a much smaller size than its pivots: entries of L that add up do that."""
+    """A matrix with an eigenvalue of a much smaller size than others.
+
+    Entries of L that add up do that to a definite one, whose pivots are of size 1; to the other, a pivot.
+    """
     matrix = SignedMatrix(dim, sign, dtype=dtype)
     with torch.no_grad():
-        matrix.lower.copy_(torch.full((dim, dim), size ** (-1 / dim)).tril(-1))
+        matrix.lower.copy_((1.0 if sign != "half" else 0.1) * -torch.ones(dim, dim).tril(-1))
         matrix.diagonal.fill_(0.5)
+        if sign == "half":
+            matrix.diagonal[0, dim // 2] = math.log(size)
+        else:
+            matrix.lower *= size ** (-1 / dim)
         matrix.skew.copy_(0.1 * drawn(dim, dim, seed=1))
     return matrix
 
@@ -541,10 +550,8 @@ def test_no_eigenvalue_is_lost_to_rounding(sign: str, dtype: torch.dtype) -> Non
         built = matrix().detach().double().numpy()
         values = np.linalg.eigvalsh((built + built.T) / 2)
         assert ((values > 0).sum(), (values < 0).sum()) == counts
-        # At least half of 128 rounding errors of its size: the rest is what the product itself is rounded by.
-        assert np.abs(values).min() > 64 * eps * np.linalg.norm(built)
-        with torch.no_grad():
-            matrix().sum()
+        # At least half of the floor of 128 rounding errors: the rest is what the product itself is rounded by.
+        assert np.abs(values).min() > 64 * eps * (1 if sign == "half" else np.linalg.norm(built))
 
 
 def test_the_floor_leaves_other_matrices_as_they_are() -> None:
@@ -556,12 +563,22 @@ def test_the_floor_leaves_other_matrices_as_they_are() -> None:
         np.testing.assert_allclose(matrix().detach().numpy(), expected, atol=1e-6 * np.abs(expected).max())
 
 
-def test_what_the_floor_would_change_is_not_taken() -> None:
+def test_matrices_near_the_floor_are_taken_and_those_below_it_refused() -> None:
+    eps = torch.finfo(torch.float32).eps
+    turned = torch.linalg.qr(drawn(24, 24, dtype=torch.float64)).Q
+    for many, basis in itertools.product((1, 2, 12), (torch.eye(24, dtype=torch.float64), turned)):
+        sizes = torch.ones(24, dtype=torch.float64)
+        sizes[:many] = 2.2 * 128 * eps * 24**0.5  # those of many such eigenvalues are not above the floor
+        wanted, target = basis * sizes @ basis.T, SignedMatrix(24)
+        target.take(wanted)
+        state = {f"matrix.{name}": each.detach() for name, each in target.state_dict().items()}
+        assert (np.abs(built_of(state, "matrix") - wanted.numpy()).max() > 100 * eps) == (many > 2)
+        torch.testing.assert_close(target().detach().double(), wanted, rtol=0, atol=4 * eps)
     almost = torch.diag(torch.tensor([1.0, 1e-6]))
-    with pytest.raises(
-        ArgumentValueError, match=r"matrix: expected eigenvalues .* above 3.1e-05 of its norm, got one of"
-    ):
+    with pytest.raises(ArgumentValueError, match=r"expected eigenvalues of its symmetric part from 3.1e-05, got 1e-06"):
         SignedMatrix(2).take(almost)
+    with pytest.raises(ArgumentValueError, match=r"expected pivots of its symmetric part from 1.5e-05, got 1e-06"):
+        SignedMatrix(2, "half").take(-almost * torch.tensor([[-1.0], [1.0]]))
     matrix = SignedMatrix(2, dtype=torch.float64)
     matrix.take(almost.double())
     torch.testing.assert_close(matrix().detach(), almost.double(), rtol=1e-9, atol=0)

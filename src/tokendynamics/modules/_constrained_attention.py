@@ -284,11 +284,11 @@ class ConstrainedAttention(nn.Module):
         contraction = query.T.double() @ key.double()
         if isinstance(self.contraction, SignedMatrix):
             sign = "positive" if self.regime.w in (None, "free") else self.regime.w
-            twin = SignedMatrix(self.dim, sign, dtype=torch.float64)
-            twin.to(contraction.device).take(contraction)
-            twin.signs.copy_(self.contraction.signs.reshape(twin.signs.shape))
-            if self.symmetric:
-                twin.skew = None
+            signed = {"dtype": torch.float64, "device": contraction.device}
+            of_w = SignedMatrix(self.dim, sign, **signed)
+            of_w.take(contraction)
+            twin = SignedMatrix(self.dim, self.contraction.sign, symmetric=self.symmetric, **signed)
+            twin.load_state_dict(of_w.state_dict() | {"signs": twin.signs}, strict=False)
             contraction = twin()
         matrix = contraction if self.form == "solve" else torch.linalg.inv(contraction)
         cast(SignedMatrix, self.contraction).take(matrix)

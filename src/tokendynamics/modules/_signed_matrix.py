@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tokendynamics.modules._arguments import check_spreads, placement
+from tokendynamics.modules._floor import MARGIN, before_floor, definite_floor, eye_like, margin, pivot_floor
 from tokendynamics.modules._precision import at_least_float32, without_autocast
 from tokendynamics.numerics._arguments import as_positive, as_square
 from tokendynamics.numerics._errors import ArgumentValueError, expected
@@ -16,11 +17,6 @@ from tokendynamics.numerics._signatures import typed_arguments
 
 Sign = Literal["positive", "negative", "half"]
 SIGNS: tuple[str, ...] = get_args(Sign)
-MARGIN = 128
-"""Least eigenvalue of a symmetric part, as a multiple of the rounding error of the matrix.
-
-It leaves room for what products with other matrices and their inverses do to that error.
-"""
 
 
 class SignedMatrix(nn.Module):
@@ -30,10 +26,9 @@ class SignedMatrix(nn.Module):
     dim is odd). Every matrix with a definite symmetric part is one of these; with ``"half"``, those whose leading
     minors have the signs that s asks for.
 
-    Every eigenvalue of B_sym has at least the size ``m = MARGIN·eps·|B|_F``, with eps of the dtype: rounding changes no
-    sign. Where ``D = L diag(softplus(d)) L^T`` comes close to that, a floor f is added to it, ``D + f I = C C^T``, and
-    ``B = C diag(s) C^T + T − T^T`` for its Cholesky factor C. With ``f = max(0, 2m − 1/|(D + m I)^{-1}|_F)`` it is 0
-    while all eigenvalues are larger than 2m by a factor of the root of dim.
+    A floor keeps the signs from being lost to rounding. A definite B_sym is ``±(L diag(softplus(d)) L^T + f I)`` with
+    eigenvalues of at least ``m = 128·eps·|B|_F`` (eps of the dtype), and f = 0 for those well above m. With ``"half"``
+    the pivots have a floor: f is added to every softplus(d) where the smallest is below ``256·eps`` of their mean.
 
     Args:
         dim: Rows and columns.
@@ -101,23 +96,17 @@ class SignedMatrix(nn.Module):
 
     def forward(self) -> Tensor:
         """Return B, (dim, dim), in float32 at least, under autocast too: half precision does not hold its signs."""
-        skew = self._skew()
-        with without_autocast(self.lower):
-            definite = self._definite()
-            definite = definite + _raised(definite, skew)[:, None, None] * _eye(definite)
+        below, skew = at_least_float32(self.lower).tril(-1), self._skew()
+        lower, sizes = below + eye_like(below), nn.functional.softplus(at_least_float32(self.diagonal))
+        with without_autocast(below):
             if self.sign == "half":
-                roots = torch.linalg.cholesky_ex(definite)[0]
-                matrix = (roots * self.signs.unsqueeze(-2)) @ roots.mT
+                matrix = _product(lower, self.signs * (sizes + pivot_floor(sizes).unsqueeze(-1)))
             else:
-                matrix = definite * self.signs.unsqueeze(-1)
+                definite = _product(lower, sizes)
+                floor = definite_floor(definite, skew)
+                matrix = (definite + floor[:, None, None] * eye_like(definite)) * self.signs.unsqueeze(-1)
         matrix = matrix if skew is None else matrix + skew
         return matrix[0] if len(matrix) == 1 else torch.block_diag(*matrix)
-
-    def _definite(self) -> Tensor:
-        """Return ``L diag(softplus(d)) L^T``, (block, size, size)."""
-        below = at_least_float32(self.lower).tril(-1)
-        roots = (below + _eye(below)) * nn.functional.softplus(at_least_float32(self.diagonal)).sqrt().unsqueeze(-2)
-        return roots @ roots.mT
 
     def _skew(self) -> Tensor | None:
         """Return ``T − T^T``, (block, size, size)."""
@@ -171,18 +160,35 @@ class SignedMatrix(nn.Module):
             came = f"{int((pivots > 0).sum())} positive and {int((pivots < 0).sum())} negative"
             wanted = f"{int((self.signs > 0).sum())} positive and {int((self.signs < 0).sum())} negative"
             raise ArgumentValueError(expected("matrix", f"{wanted} eigenvalues of its symmetric part", came))
-        lower = torch.stack([lower for lower, _ in factors])
-        definite = (lower * pivots.abs().unsqueeze(-2)) @ lower.mT
-        eps = torch.finfo(at_least_float32(self.lower).dtype).eps
-        if (_raised(definite, skew, eps) > 0).any():
-            wanted = f"eigenvalues of its symmetric part above {2 * MARGIN * eps:.2g} of its norm"
-            came = f"one of size {float(torch.linalg.eigvalsh(definite).min()):.2g}"
-            raise ArgumentValueError(expected("matrix", wanted, came))
+        lower, raw = self._before_floor(halves, torch.stack([lower for lower, _ in factors]), pivots, skew)
         self.signs.copy_(pivots.sign())
-        self.diagonal.copy_(_inverse_softplus(pivots.abs()))
+        self.diagonal.copy_(_inverse_softplus(raw))
         self.lower.copy_(lower.tril(-1))
         if self.skew is not None:
             self.skew.copy_(skew.tril(-1))
+
+    def _before_floor(self, symmetric: Tensor, lower: Tensor, pivots: Tensor, skew: Tensor) -> tuple[Tensor, Tensor]:
+        """Return L and the sizes of the pivots that the floor makes into those given."""
+        eps, sizes = torch.finfo(at_least_float32(self.lower).dtype).eps, pivots.abs()
+        definite = symmetric * pivots.sign().unsqueeze(-1)
+        if self.sign == "half":
+            least, smallest, kind = 2 * MARGIN * eps * sizes.mean(-1), sizes.amin(-1), "pivots"
+            floor = torch.zeros_like(least) if bool((smallest >= least).all()) else None
+        else:
+            definite = symmetric * pivots.sign().unsqueeze(-1)
+            least, smallest, kind = (
+                2 * margin(symmetric, skew, eps),
+                torch.linalg.eigvalsh(definite)[:, 0],
+                "eigenvalues",
+            )
+            floor = before_floor(definite, skew, eps)
+        if floor is None:
+            wanted, came = f"{kind} of its symmetric part from {float(least.max()):.2g}", f"{float(smallest.min()):.2g}"
+            raise ArgumentValueError(expected("matrix", wanted, came, f"rounding in {self.lower.dtype} hides its sign"))
+        if not bool(floor.any()):
+            return lower, sizes
+        factors = [unit_lower_factors(block) for block in definite - floor[:, None, None] * eye_like(definite)]
+        return torch.stack([lower for lower, _ in factors]), torch.stack([sizes for _, sizes in factors])
 
     def _blocks_of(self, matrix: Tensor) -> Tensor:
         size = self.lower.shape[-1]
@@ -239,17 +245,9 @@ class FreeMatrix(nn.Module):
         self.weight.copy_(_of_size(matrix, len(self.weight)))
 
 
-def _eye(like: Tensor) -> Tensor:
-    return torch.eye(like.shape[-1], dtype=like.dtype, device=like.device)
-
-
-def _raised(definite: Tensor, skew: Tensor | None, eps: float | None = None) -> Tensor:
-    """Return what is added to every eigenvalue of D, (block,): see `SignedMatrix`."""
-    eps = torch.finfo(definite.dtype).eps if eps is None else eps
-    margin = MARGIN * eps * torch.linalg.matrix_norm(definite if skew is None else definite + skew)
-    # With the margin on its diagonal D can be inverted however small its pivots are.
-    inverse = torch.linalg.inv_ex(definite + margin[:, None, None] * _eye(definite))[0]
-    return nn.functional.relu(2 * margin - 1 / torch.linalg.matrix_norm(inverse))
+def _product(lower: Tensor, pivots: Tensor) -> Tensor:
+    """Return ``L diag(pivots) L^T``, (block, size, size)."""
+    return (lower * pivots.unsqueeze(-2)) @ lower.mT
 
 
 def _of_size(matrix: Tensor, dim: int) -> Tensor:
