@@ -387,16 +387,14 @@ class Network:
         if self._weights is None:
             return block
         block = copy.deepcopy(block)
-        prefixes = tuple(f"{each}." for each in needed)
+        inside = tuple(f"{name}.{each}." for each in needed)
         for inner, _ in list(block.named_parameters()):
-            if inner.startswith(prefixes):
+            if f"{name}.{inner}".startswith(inside):
                 values = at_least_single(self._weights.read(f"{name}.{inner}")).to(self.device)
                 put(block, inner, nn.Parameter(values, requires_grad=False))
                 give_back()  # of a tensor in half precision
         for table in self._weights.tables:
-            inner = table.removeprefix(f"{name}.")
-            if inner != table and inner.startswith(prefixes):
-                owner, _, leaf = inner.rpartition(".")
-                values = at_least_single(self._weights.read(table)).to(self.device)
-                block.get_submodule(owner).register_buffer(leaf, values)
+            if table.startswith(inside):
+                owner, _, leaf = table.removeprefix(f"{name}.").rpartition(".")
+                setattr(block.get_submodule(owner), leaf, at_least_single(self._weights.read(table)).to(self.device))
         return block
