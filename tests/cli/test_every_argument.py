@@ -33,8 +33,10 @@ ABSENT: dict[str, dict[str, str]] = {
 }
 OF_THE_COMMAND = {
     "prompts", "text_files", "prompt_files", "images", "out", "data_format", "overwrite", "as_json", "model",
+    "fail_on", "max_similarity", "quiet",
 }  # fmt: skip
-"""Parameters of the command that are no argument of either function: where prompts come from and results go."""
+"""Parameters of the command that are no argument of either function: where prompts come from and results go,
+what is printed, and which limits make the exit code."""
 
 OPTIONS = {option.name: option for option in diagnose_command.params}
 

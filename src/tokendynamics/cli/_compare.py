@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokendynamics.cli._diagnose import REPORT
+from tokendynamics.cli._limits import code_for, limit_options
 from tokendynamics.cli._loading import LOADING, loading_options_without
 from tokendynamics.cli._options import Folder, check_writable, result_options, sink_options, whole
 from tokendynamics.cli._prompts import named_prompts, prompt_options
@@ -77,6 +78,7 @@ def parse_dtypes(words: str) -> list[str]:
     "with it.",
 )
 @loading_options_without("dtype", "adapter")
+@limit_options
 @result_options("comparison-MODELS")
 def compare_command(
     models: tuple[str, ...],
@@ -90,13 +92,16 @@ def compare_command(
     data_format: str,
     overwrite: bool,
     as_json: bool,
+    fail_on: tuple[str, ...] | None,
+    max_similarity: float | None,
+    quiet: bool,
     **chosen: Any,
-) -> None:
+) -> int:
     """Say what differs between MODELS, where it begins and which part does it, and write a report.
 
     The first model is what each of the others is held against. A model is a built-in name (smollm2, minilm), a folder
     with config.json and safetensors, a .gguf file, a hub id, or random:NAME[:SEED] for untrained weights. How a model
-    is read (--half, --stream, --device and the like) counts for all.
+    is read (--half, --stream, --device and the like) counts for all; limits are for all but the first.
     """
     loading = {name: chosen.pop(name) for name in LOADING if name in chosen}
     several = _several(models, parse_dtypes(dtypes), adapter, chosen["baseline"])
@@ -108,7 +113,7 @@ def compare_command(
     from tokendynamics.diagnosis._comparison import data_file_names, write_data
     from tokendynamics.provenance._whole import check_free, whole_folder
 
-    output = Output(as_json=as_json)
+    output = Output(as_json=as_json, quiet=quiet)
     folder = out or Path(f"comparison-{re.sub(r'[^A-Za-z0-9._-]+', '-', '-'.join(Path(each).name for each in models))}")
     check_free(folder, (REPORT, "comparison.json"), _writer(), overwrite=overwrite, argument="--out")
     ckpts = [_loaded(each, loading, output) for each in several]
@@ -121,8 +126,11 @@ def compare_command(
         write_data(found, made, data_format)  # type: ignore[arg-type]
     undrawn = attempted(lambda: _write_page(found, folder, overwrite))
     _show(output, found, None if undrawn else folder / REPORT, as_json)
+    judged = list(zip(found.models, found.verdicts, found.traces, strict=True))
+    code = code_for(judged[1:], fail_on, max_similarity)
     if undrawn:
         raise undrawn
+    return code
 
 
 def _writer() -> str:
@@ -181,6 +189,7 @@ def _show(output: Output, found: Comparison, report: Path | None, as_json: bool)
 
     if as_json:
         echo_json(summary(found) | {"report": report and str(report)})
+    if as_json or output.quiet:
         return
     from rich.text import Text
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from tokendynamics.cli._limits import code_for, limit_options
 from tokendynamics.cli._loading import LOADING, loading_options
 from tokendynamics.cli._options import VARIANTS, Variants, check_writable, result_options, sink_options, whole
 from tokendynamics.cli._prompts import named_prompts, prompt_options
@@ -36,6 +37,7 @@ Examples:
   tokendynamics diagnose ./folder --adapter ./lora --sinks 0 --sink-ratio 8
   tokendynamics diagnose random:gpt2-xl:7 --layers 1-4,48
   tokendynamics diagnose ./folder --passes 2000 --weights law    what becomes of it when it is made deeper
+  tokendynamics diagnose ./folder --quiet --fail-on rank-collapse,consensus --max-similarity 0.5    in automatic checks
 """
 
 
@@ -94,6 +96,7 @@ Examples:
 @click.option("--truncate", is_flag=True, help="Cut prompts longer than the context instead of refusing them.")
 @click.option("--threads", type=whole(1), help="CPU threads; two are often slower than one.")
 @loading_options
+@limit_options
 @result_options("diagnosis-MODEL")
 def diagnose_command(
     model: str,
@@ -106,8 +109,11 @@ def diagnose_command(
     data_format: str,
     overwrite: bool,
     as_json: bool,
+    fail_on: tuple[str, ...] | None,
+    max_similarity: float | None,
+    quiet: bool,
     **chosen: Any,
-) -> None:
+) -> int:
     """Say where MODEL's tokens go with depth, and write a report.
 
     MODEL is a built-in name (smollm2, minilm), a folder with config.json and safetensors, a .gguf file, a hub id,
@@ -124,7 +130,7 @@ def diagnose_command(
 
     from tokendynamics.cli._output import Output, attempted
 
-    output = Output(as_json=as_json)
+    output = Output(as_json=as_json, quiet=quiet)
     from tokendynamics.diagnosis import diagnose
     from tokendynamics.diagnosis._result import WRITER, data_file_names, tables_of, write_data
     from tokendynamics.pretrained import load
@@ -147,8 +153,10 @@ def diagnose_command(
         write_data(found, made, data_format)  # type: ignore[arg-type]
     undrawn = attempted(lambda: _write_page(found, folder, overwrite))
     output.show(found, None if undrawn else folder / REPORT)
+    code = code_for([(ckpt.name, found.verdict, found.trace)], fail_on, max_similarity)
     if undrawn:
         raise undrawn
+    return code
 
 
 def _write_page(found: Diagnosis, folder: Path, overwrite: bool) -> None:

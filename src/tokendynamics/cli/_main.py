@@ -37,7 +37,8 @@ Examples:
   tokendynamics train bytes-small --regime divergence
   tokendynamics circuits build solution-2 --x "1,3,2,2"
 
-Exit codes: 0 done, 1 failed, 2 wrong usage or wrong input, 130 interrupted.
+Exit codes: 0 done, 1 failed, 2 wrong usage or wrong input, 3 a limit is not met (--fail-on,
+--max-similarity), 130 interrupted.
 """
 
 # What PyTorch says, as a RuntimeError or TypeError, where an array does not fit into memory or into any memory.
@@ -79,7 +80,10 @@ commands.add_command(circuits_group)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and exit with 0 (done), 1 (failed), 2 (wrong usage) or 130 (interrupted)."""
+    """Run the command line and exit with its code.
+
+    That is 0 (done), 1 (failed), 2 (wrong usage), 3 (a limit is not met) or 130 (interrupted).
+    """
     arguments = sys.argv[1:] if arguments is None else arguments
     tolerate_encodings()
     try:

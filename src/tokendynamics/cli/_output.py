@@ -51,15 +51,19 @@ class Output:
 
     Args:
         as_json: Whether the results are printed as JSON instead of a table.
+        quiet: Whether nothing is printed but that JSON.
     """
 
-    def __init__(self, as_json: bool) -> None:
+    def __init__(self, as_json: bool, quiet: bool = False) -> None:
         self._as_json = as_json
+        self.quiet = quiet
         self._messages = Console(stderr=True, highlight=False)
         self._results = Console(highlight=False)
 
     def say(self, message: str) -> None:
         """Write one line on standard error, at once."""
+        if self.quiet:
+            return
         self._messages.print(Text(message), soft_wrap=True)
 
     def note_repeated(self, texts: Mapping[str, str]) -> None:
@@ -70,7 +74,7 @@ class Output:
     @contextmanager
     def progress(self) -> Iterator[Progress]:
         """Show a bar for each piece of work; a single line where standard error is no terminal."""
-        if self._messages.is_terminal:
+        if self._messages.is_terminal and not self.quiet:
             with bar(self._messages) as report:
                 yield report
             return
@@ -87,6 +91,7 @@ class Output:
         """Print the verdict, the layers in a table, and where the report is."""
         if self._as_json:
             echo_json(summary(found) | {"report": report and str(report)})
+        if self._as_json or self.quiet:
             return
         model = found.model
         heads = f"{several(model['heads'], 'head')} × " if model["heads"] else ""  # none where no attention can be read

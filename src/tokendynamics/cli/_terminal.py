@@ -40,9 +40,13 @@ def echo_json(value: Any) -> None:
 
 
 def fail(message: object) -> None:
+    """Print an error as one line on standard error, at most `LONGEST_LINE` characters long."""
+    line(f"error: {message}")
+
+
+def line(text: str) -> None:
     """Print one line on standard error, at most `LONGEST_LINE` characters long."""
-    line = printable(" ".join(f"error: {message}".split()))
-    echo(shortened(line, LONGEST_LINE), err=True)
+    echo(shortened(printable(" ".join(text.split())), LONGEST_LINE), err=True)
 
 
 def json_line(value: Any) -> str:
