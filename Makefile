@@ -35,10 +35,11 @@ PORTABLE ?= $(NUMERICAL)
 
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help demo papers test test-all test-portable lint format bench clean $(PROCESSORS:%=portable-%)
+.PHONY: help demo docs papers test test-all test-portable lint format bench clean $(PROCESSORS:%=portable-%)
 
 help:
 	@echo "make demo      diagnose SmolLM2-135M and write $(DEMO_OUT)/report.html"
+	@echo "make docs      draw the picture of README from a diagnosis of SmolLM2-135M; needs Chromium on the PATH"
 	@echo "make papers    the papers' figures with published value, ours and tolerance, in $(PAPERS_OUT) (four hours; resumes)"
 	@echo "make test      all tests but the slowest"
 	@echo "make test-all  every test"
@@ -70,6 +71,9 @@ demo: $(VENV)/.demo
 	@echo "[demo] diagnosing SmolLM2-135M on fourteen short texts"
 	@$(BIN)/tokendynamics diagnose smollm2 --threads $(THREADS) --out $(DEMO_OUT)
 	@echo "[demo] open $(CURDIR)/$(DEMO_OUT)/report.html in a browser"
+
+docs: $(VENV)/.demo
+	@$(BIN)/python docs/picture.py --threads $(THREADS)
 
 papers: $(VENV)/.demo
 	@$(BIN)/python -m tokendynamics.papers --threads 1 --out $(PAPERS_OUT)
