@@ -67,5 +67,5 @@ def test_without_a_browser_it_says_what_is_missing(
     picture: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(FileNotFoundError, match="expected one of chromium, .* on the PATH, got none"):
+    with pytest.raises(FileNotFoundError, match=r"expected one of chromium, .* on the PATH, got none"):
         picture.draw(tmp_path / "page.html", tmp_path / "page.png")
