@@ -16,6 +16,7 @@ from tokendynamics.diagnosis._finding import (
     several,
     share_of,
 )
+from tokendynamics.diagnosis._known_tokens import token_finding
 from tokendynamics.diagnosis._layer_states import CONSENSUS, State
 from tokendynamics.diagnosis._noun import noun_in
 from tokendynamics.diagnosis._parts_there import parts_there
@@ -55,6 +56,7 @@ def detailed_findings(trace: xr.Dataset, states: tuple[State, ...]) -> list[Find
         states: From `layer_states`.
     """
     found = [
+        token_finding(trace),
         _shares(trace),
         _parts(trace),
         _single_texts(trace),

@@ -16,6 +16,7 @@ from tokendynamics.diagnosis._convention import Convention
 from tokendynamics.diagnosis._deeper import VARIANTS, checked_deeper
 from tokendynamics.diagnosis._deeper import deeper as find_deeper
 from tokendynamics.diagnosis._deeper_found import Deeper
+from tokendynamics.diagnosis._known_tokens import tokens_in_words
 from tokendynamics.diagnosis._layer_states import ANISOTROPIC, CONSENSUS, LINE_EXCESS, SPREAD
 from tokendynamics.diagnosis._lever_words import in_view_of
 from tokendynamics.diagnosis._levers import levers as find_levers
@@ -67,7 +68,6 @@ def conventions_of(audit: xr.Dataset | None, trace: xr.Dataset) -> tuple[Convent
         audit: From `tokendynamics.audit`; None where it was refused.
         trace: From `tokendynamics.trace`.
     """
-    own = trace.attrs["tokenization"] == "own"
     choices = {
         **({} if audit is None else _choices_of_the_audit(audit.attrs)),
         "Sinks": trace.attrs["sinks"],
@@ -80,7 +80,7 @@ def conventions_of(audit: xr.Dataset | None, trace: xr.Dataset) -> tuple[Convent
         f"together from {SPREAD:g}, else anisotropic from a common share of {ANISOTROPIC:g}, else spread",
         "Intervals": trace.attrs["intervals"],
         "Precision": trace.attrs["precision"],
-        "Tokenization": "the model's own tokenizer" if own else trace.attrs["tokenization"],
+        "Tokenization": tokens_in_words(trace.attrs),
     }
     otherwise = _OTHERWISE | {"Sites": _otherwise_than_these_sites(trace)}
     return tuple(Convention(name, choice, otherwise[name]) for name, choice in choices.items() if otherwise[name])

@@ -13,6 +13,7 @@ import xarray as xr
 from jaxtyping import Bool
 from torch import Tensor
 
+from tokendynamics.diagnosis._known_tokens import token_conditions
 from tokendynamics.diagnosis._prompt_shares import Estimates
 from tokendynamics.diagnosis._prompt_trace import COMPONENTS, PromptTrace, find_sinks, measure_pack, tokens_left_out
 from tokendynamics.diagnosis._same_inputs import own_differences
@@ -102,9 +103,10 @@ def run_together(
                     both = group[0].of(number), states.of(number)
                     gaps[other - 1][place] = _all_gaps(both, lent, number, ~removed[other][number])
         report(min(len(each) for each in rows), len(prompts), _WORK)
-    for ckpt, own in zip(ckpts, rows, strict=True):
+    for ckpt, own, inputs in zip(ckpts, rows, given, strict=True):
         estimates: Estimates = {}
         attrs = _conventions(ckpt, prompts, sinks, ratio) | {"passes": _passes_in_words(ckpt, True)}
+        attrs |= token_conditions(ckpt.tokenizer, inputs)
         found.traces.append(_as_dataset([own[place] for place in range(len(own))], prompts, attrs, estimates))
         found.estimates.append(estimates)
     found.gaps = [_as_gaps(own, list(prompts)) if own else None for own in gaps]

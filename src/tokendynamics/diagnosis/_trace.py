@@ -11,6 +11,7 @@ import numpy as np
 import xarray as xr
 from torch import Tensor
 
+from tokendynamics.diagnosis._known_tokens import token_conditions
 from tokendynamics.diagnosis._layout_notes import notes_of
 from tokendynamics.diagnosis._noun import noun_of
 from tokendynamics.diagnosis._prompt_shares import BOUNDS, CONFIDENCE, SHARES, Estimates, share_variables
@@ -88,9 +89,11 @@ def trace(
     _check_above(sink_ratio=(sink_ratio, 1.0), cluster_angle=(cluster_angle, 0.0))
     prompts, slower = named_prompts(texts), slower_observables(extra, cluster_angle, observables or {})
     with reporting(progress) as report:
-        found = _measured(ckpt, _inputs_of(ckpt, prompts, truncate), sinks, sink_ratio, slower, packed)
+        given = _inputs_of(ckpt, prompts, truncate)
+        found = _measured(ckpt, given, sinks, sink_ratio, slower, packed)
         rows = dict(next(found) for _ in tracked(prompts, report, "following the tokens"))
     attrs = _conventions(ckpt, prompts, sinks, sink_ratio) | {"passes": _passes_in_words(ckpt, packed)}
+    attrs |= token_conditions(ckpt.tokenizer, given)
     attrs |= {"cluster_angle": cluster_angle} if "clusters" in extra else {}
     return _as_dataset([rows[place] for place in range(len(rows))], prompts, attrs)
 

@@ -1,0 +1,88 @@
+"""How much of the prompts a tokenizer knows, and whether they begin twice: what it does not know looks alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from torch import Tensor
+
+from tokendynamics.diagnosis._finding import Finding
+from tokendynamics.diagnosis._noun import noun_in
+from tokendynamics.pretrained._inputs import Prepared
+
+MANY_UNKNOWN = 0.1
+"""Share of unknown tokens above which the result says that they make the texts look alike."""
+
+
+def token_conditions(tokenizer: Any | None, given: Sequence[Prepared]) -> dict[str, float | int]:
+    """Return what a trace records of its tokens, as attributes; nothing without a tokenizer or without token ids.
+
+    These are ``unknown_token_share``, the share of tokens that stand for what the tokenizer does not know among all
+    but the other special tokens, and ``doubled_bos``, how many prompts begin with two tokens of beginning.
+
+    Args:
+        tokenizer: The network's own.
+        given: The prompts as arguments of the forward pass.
+    """
+    ids = [each.inputs["input_ids"].flatten() for each in given if isinstance(each.inputs.get("input_ids"), Tensor)]
+    if tokenizer is None or not ids:
+        return {}
+    special = set(getattr(tokenizer, "all_special_ids", None) or ())
+    unknown, bos = _unknown_id(tokenizer), getattr(tokenizer, "bos_token_id", None)
+    counted = [number for each in ids for number in each.tolist() if number == unknown or number not in special]
+    doubled = sum(bos is not None and each[:2].tolist() == [bos, bos] for each in ids)
+    share = counted.count(unknown) / len(counted) if counted and unknown is not None else 0.0
+    return {"unknown_token_share": float(share), "doubled_bos": int(doubled)}
+
+
+def _unknown_id(tokenizer: Any) -> int | None:
+    """Return the id of the unknown token; None where that token is another one too, since nothing is unknown then."""
+    unknown = getattr(tokenizer, "unk_token_id", None)
+    others = (getattr(tokenizer, f"{name}_token_id", None) for name in ("bos", "eos", "pad", "sep", "cls", "mask"))
+    return None if unknown in others else unknown
+
+
+def tokens_in_words(attrs: Mapping[Any, Any]) -> str:
+    """Return what the tokens of a trace are, for its conditions.
+
+    >>> tokens_in_words({"tokenization": "own", "unknown_token_share": 0.25, "doubled_bos": 0})
+    "the model's own tokenizer, to which 25 % of the tokens are unknown"
+    """
+    if attrs["tokenization"] != "own":
+        return str(attrs["tokenization"])
+    words = "the model's own tokenizer"
+    share, doubled = float(attrs.get("unknown_token_share", 0.0)), int(attrs.get("doubled_bos", 0))
+    words += f", to which {_percent(share)} of the tokens are unknown" if share > 0 else ""
+    return words + (f"; {doubled} of the prompts {_begin(doubled)} with two BOS tokens" if doubled else "")
+
+
+def token_finding(trace: xr.Dataset) -> Finding | None:
+    """Return a sentence on many unknown tokens, or on two BOS tokens; None where there is nothing to say."""
+    share, doubled = float(trace.attrs.get("unknown_token_share", 0.0)), int(trace.attrs.get("doubled_bos", 0))
+    noun, sentences = noun_in(trace), []
+    if share > MANY_UNKNOWN:
+        sentences.append(
+            f"The tokenizer does not know {_percent(share)} of the tokens and gives all of them the same id, so the "
+            f"{noun}s look more alike than they are: use {noun}s of the kind that the network was trained on."
+        )
+    if doubled:
+        sentences.append(
+            f"{doubled} of {trace.sizes['prompt']} {noun}s {_begin(doubled)} with two BOS tokens, which networks are not trained "
+            "on: remove the one that is written in the text, or the one that the tokenizer adds."
+        )
+    if not sentences:
+        return None
+    return Finding(" ".join(sentences), "shares", {"unknown_token_share": share, "doubled_bos": doubled})
+
+
+def _begin(count: int) -> str:
+    return "begins" if count == 1 else "begin"
+
+
+def _percent(share: float) -> str:
+    """Write a share in percent, with one digit below one percent."""
+    value = 100 * share
+    return f"{value:.1f} %" if value < 1 else f"{np.floor(value + 0.5):.0f} %"
