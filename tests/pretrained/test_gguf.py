@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from tokendynamics.numerics._errors import CheckpointError
 from tokendynamics.pretrained import load
 from tokendynamics.pretrained.sources import _gguf as gguf_cache
 from tokendynamics.pretrained.sources import _gguf as gguf_conversion
+from tokendynamics.pretrained.sources import _gguf_shards as gguf_shards
 from tokendynamics.pretrained.sources._published import wheel_path
 
 pytestmark = pytest.mark.skipif(find_spec("gguf") is None, reason="needs the extra gguf")
@@ -92,6 +94,38 @@ def test_a_cache_that_cannot_be_written_is_one_line(tmp_path: Path, reader: list
     blocked.write_text("")
     with pytest.raises(CheckpointError, match=r"expected a cache folder to write to, .*; set TOKENDYNAMICS_CACHE"):
         load(_fake_gguf(tmp_path), cache=blocked)
+
+
+def test_a_full_disk_is_one_line_that_says_so(
+    tiny: Any, tmp_path: Path, reader: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from safetensors import SafetensorError
+    from transformers import LlamaForCausalLM
+
+    def full(self: Any, folder: Path) -> None:
+        # What safetensors raises on a full disk is neither an OSError nor a RuntimeError.
+        raise SafetensorError(f"Error while serializing: I/O error: {os.strerror(errno.ENOSPC)} (os error 28)")
+
+    monkeypatch.setattr(LlamaForCausalLM, "save_pretrained", full)
+    words = r"room for the results, got no space left on device; .*; set TOKENDYNAMICS_CACHE"
+    with pytest.raises(CheckpointError, match=words):
+        load(_fake_gguf(tmp_path), cache=tmp_path / "cache")
+    assert not list((tmp_path / "cache" / "gguf").iterdir())
+
+
+def test_shards_that_cannot_be_joined_for_lack_of_room_are_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_gguf(tmp_path / "parts.gguf", most_tensors=8)
+    real = gguf_shards._join
+
+    def cut(shards: list[Path], target: Path) -> None:
+        real(shards, target)
+        os.truncate(target, 3000)
+
+    monkeypatch.setattr(gguf_shards, "_join", cut)
+    with pytest.raises(CheckpointError, match=r"a cache folder to write to, got .*No space left on device"):
+        load(tmp_path / "parts-00001-of-00003.gguf", cache=tmp_path / "cache")
 
 
 def _saved(path: Path, cache: Path) -> dict[str, torch.Tensor]:

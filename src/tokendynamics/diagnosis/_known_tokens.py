@@ -70,8 +70,8 @@ def token_finding(trace: xr.Dataset) -> Finding | None:
         )
     if doubled:
         sentences.append(
-            f"{doubled} of {trace.sizes['prompt']} {noun}s {_begin(doubled)} with two BOS tokens, which networks are not trained "
-            "on: remove the one that is written in the text, or the one that the tokenizer adds."
+            f"{doubled} of {trace.sizes['prompt']} {noun}s {_begin(doubled)} with two BOS tokens, which networks are "
+            "not trained on: remove the one that is written in the text, or the one that the tokenizer adds."
         )
     if not sentences:
         return None

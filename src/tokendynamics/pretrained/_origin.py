@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tokendynamics.pretrained._encoding import load_image_processor, load_tokenizer
+from tokendynamics.pretrained.sources._tokenizer_growth import check_growth
 
 
 @dataclass
@@ -33,7 +34,11 @@ class Origin:
         """The one of the call, or else the folder's; None if there is neither."""
         if self.given_tokenizer is not None:
             return self.given_tokenizer
-        return None if self.folder is None else load_tokenizer(self.folder)
+        if self.folder is None:
+            return None
+        if (file := self.folder / "tokenizer.json").is_file():
+            check_growth(file)
+        return load_tokenizer(self.folder)
 
     @cached_property
     def image_processor(self) -> Any | None:

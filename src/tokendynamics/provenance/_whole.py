@@ -119,11 +119,13 @@ def full_disk_as_storage_error(place: Path) -> Iterator[None]:
     """Turn what libraries raise on a full disk into one error that says that nothing was lost."""
     try:
         yield
-    except (OSError, RuntimeError) as error:
+    except Exception as error:
         number = error.errno if isinstance(error, OSError) else None
-        # HDF5 and PyTorch raise errors of their own, with the system's words in them.
+        # HDF5, PyTorch and safetensors raise errors of their own, with the system's words in them.
         words = str(error)
-        if isinstance(error, StorageError) or not (number in _FULL or os.strerror(errno.ENOSPC) in words):
+        if isinstance(error, StorageError) or not (
+            number in _FULL or any(os.strerror(each) in words for each in _FULL)
+        ):
             raise
         came = os.strerror(number or errno.ENOSPC).lower()
         advice = "make room or choose another disk; what was there before is as it was"

@@ -121,14 +121,14 @@ def converted(path: Path, cache: Path | str | None, report: Progress) -> Path:
     _check_readers(path)
     what = f"converting {path.name} to safetensors, once (about 20 s for 135 million parameters)"
     report(0.0, 1.0, what)
-    with joined(shards_of(path), root / "gguf") as whole:
-        network, tokenizer = _read(whole)
     try:
+        with joined(shards_of(path), root / "gguf") as whole:
+            network, tokenizer = _read(whole)
         # A damaged conversion is nobody's work: it is replaced.
         with whole_folder(target, {"source": path.name}, WRITER, overwrite=True) as folder, silenced():
             network.save_pretrained(folder)
             tokenizer.save_pretrained(folder)
-    except OSError as error:
+    except OSError as error:  # reading errors are typed already, and a full disk is an OSError in every case
         came = in_short(error)
         advice = "set TOKENDYNAMICS_CACHE to a folder with enough space"
         raise CheckpointError(expected(str(target), "a cache folder to write to", came, advice)) from error

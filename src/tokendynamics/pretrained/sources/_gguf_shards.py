@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import tempfile
 from collections.abc import Iterator
@@ -55,6 +57,7 @@ def joined(shards: list[Path], folder: Path) -> Iterator[Path]:
 
     Raises:
         CheckpointError: A shard is broken, or two of them hold one tensor.
+        OSError: There is no room for the file.
     """
     if len(shards) == 1:
         yield shards[0]
@@ -65,6 +68,10 @@ def joined(shards: list[Path], folder: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(dir=folder) as place:
         target = Path(place) / f"{name_of(shards[0])}.gguf"
         _join(shards, target)
+        try:
+            check_part(target)
+        except CheckpointError as error:  # every shard is complete: what is missing was not written
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target)) from error
         yield target
 
 
