@@ -19,13 +19,14 @@ def logit_lens(ckpt: Checkpoint, text: Any, *, truncate: bool = False) -> xr.Dat
     """Read the states after each layer with the final norm and the language head (the logit lens).
 
     Args:
-        ckpt: From `tokendynamics.load`, with its language head.
+        ckpt: From `tokendynamics.load`, with its language head. Only its states, final norm and head are used: its
+            attention need not be known, and a masked-language head predicts the token at each place.
         text: One prompt: a text or token ids.
         truncate: Whether a prompt longer than the context is cut; otherwise it is refused.
 
     Returns:
         Dataset with dims ``layer`` (0 … L, 0 the input of the first block) and ``token``: ``token_id`` and
-        ``token_text``, the likeliest next token; ``prediction_entropy`` of the whole distribution, in nats; ``agrees``,
+        ``token_text``, the likeliest next token (or the one at each place); ``prediction_entropy`` of the whole distribution, in nats; ``agrees``,
         whether it is that of the last layer; ``divergence``, of the last layer's distribution from this one's
         (Kullback–Leibler, nats). By layer: ``agreement``, the share of tokens that agree. ``read_text``: the prompt's
         own tokens.
