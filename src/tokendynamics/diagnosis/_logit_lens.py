@@ -26,7 +26,8 @@ def logit_lens(ckpt: Checkpoint, text: Any, *, truncate: bool = False) -> xr.Dat
 
     Returns:
         Dataset with dims ``layer`` (0 … L, 0 the input of the first block) and ``token``: ``token_id`` and
-        ``token_text``, the likeliest next token (or the one at each place); ``prediction_entropy`` of the whole distribution, in nats; ``agrees``,
+        ``token_text``, the likeliest next token, or the likeliest one at each place;
+        ``prediction_entropy`` of the whole distribution, in nats; ``agrees``,
         whether it is that of the last layer; ``divergence``, of the last layer's distribution from this one's
         (Kullback–Leibler, nats). By layer: ``agreement``, the share of tokens that agree. ``read_text``: the prompt's
         own tokens.
