@@ -28,8 +28,8 @@ from tokendynamics.pretrained._remedy_columns import remedies_in
 from tokendynamics.pretrained._stored_names import Source, ignored, separate, stored_names, unplaced
 from tokendynamics.pretrained._weights import TensorStore, Weights, check_finite_weights
 from tokendynamics.pretrained.discovery._blocks import block_list
-from tokendynamics.pretrained.discovery._discover import discover
 from tokendynamics.pretrained.discovery._of_configuration import discover_in
+from tokendynamics.pretrained.discovery._of_network import discover_in_network
 from tokendynamics.pretrained.discovery._small_copy import random_inputs
 from tokendynamics.pretrained.sources._configuration import check_depth, check_sizes, read_config
 from tokendynamics.pretrained.sources._find import FORMS, Stored, Untrained, find
@@ -195,7 +195,8 @@ def _live(
         # The layout shows in single precision; half precision would hide it in rounding.
         subject = without_hooks(copy.deepcopy(part)).float().cpu()
     with evaluating(subject):
-        discovery = discover(subject, inputs or random_inputs(subject), found_on="the network itself")
+        made = inputs or random_inputs(subject)
+        discovery = discover_in_network(subject, made, decoder=half == "decoder")
     config = getattr(part, "config", None)
     made = inputs or random_inputs(part)
     return Checkpoint(origin, Network(part, config, first.dtype, first.device, None, inputs=made), discovery)

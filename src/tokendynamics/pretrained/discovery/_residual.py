@@ -61,6 +61,8 @@ class _Block:
         self.batch, self.tokens = shape
         self.prefix = block.name + "."
         self.x, self.y = self.states(block.x), self.states(block.y)
+        if not bool(torch.isfinite(self.x).all() and torch.isfinite(self.y).all()):
+            raise LayoutNotFoundError(f"{block.name} gives states that are not finite")
         self.calls = [call for call in calls if block.start < call.start and call.end < block.end]
         self.outputs = [(call, states) for call in self.calls if (states := self._alike(call.y)) is not None]
         generator = torch.Generator().manual_seed(0)

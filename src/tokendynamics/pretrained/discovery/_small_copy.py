@@ -110,15 +110,16 @@ def fill_randomly(network: nn.Module, seed: int = 0) -> nn.Module:
     generator = torch.Generator().manual_seed(seed)
     for module in network.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
-            put(module, name, nn.Parameter(_random(parameter, generator), requires_grad=False))
+            put(module, name, nn.Parameter(random_values(parameter.shape, generator), requires_grad=False))
     return network.eval()
 
 
-def _random(parameter: Tensor, generator: torch.Generator) -> Tensor:
-    values = torch.empty(parameter.shape).uniform_(-1.0, 1.0, generator=generator)
-    if parameter.ndim < 2:
+def random_values(shape: torch.Size, generator: torch.Generator) -> Tensor:
+    """Return random weights of a size that keeps the size of states; gains and biases are smaller."""
+    values = torch.empty(shape).uniform_(-1.0, 1.0, generator=generator)
+    if len(shape) < 2:
         return 0.3 * values
-    return values * (3.0 / max(parameter.shape[-1], 1)) ** 0.5
+    return values * (3.0 / max(shape[-1], 1)) ** 0.5
 
 
 def random_inputs(network: Any, seed: int = 1) -> Callable[[int], Mapping[str, Tensor]]:
