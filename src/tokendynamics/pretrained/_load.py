@@ -22,12 +22,13 @@ from tokendynamics.pretrained._initialization import initial_laws
 from tokendynamics.pretrained._network import Network, dtype_of, empty_network, evaluating, half_of, shapes_of
 from tokendynamics.pretrained._origin import Origin
 from tokendynamics.pretrained._other_libraries import refusing, silenced
-from tokendynamics.pretrained._peft import with_adapter
+from tokendynamics.pretrained._peft import check_no_virtual_tokens, with_adapter
 from tokendynamics.pretrained._remedied_attention import IN_CONFIGURATION, attach
 from tokendynamics.pretrained._remedy_columns import remedies_in
 from tokendynamics.pretrained._stored_names import Source, ignored, separate, stored_names, unplaced
 from tokendynamics.pretrained._weights import TensorStore, Weights, check_finite_weights
 from tokendynamics.pretrained.discovery._blocks import block_list
+from tokendynamics.pretrained.discovery._given_inputs import checked_inputs
 from tokendynamics.pretrained.discovery._of_configuration import discover_in
 from tokendynamics.pretrained.discovery._of_network import discover_in_network
 from tokendynamics.pretrained.discovery._small_copy import random_inputs
@@ -172,8 +173,9 @@ def _live(
     adapter: str | Path | None,
 ) -> Checkpoint:
     """Return the checkpoint of a live network: what is read is its weights as they are when they are read."""
-    name = origin.name
+    name, given = origin.name, None if inputs is None else checked_inputs(inputs)
     _, part = half_of(network, half, name)
+    check_no_virtual_tokens(part, name)
     if adapter is not None:
         part = with_adapter(part, as_path(str(adapter), "adapter"))
         origin.name = f"{name} with {Path(adapter).name}"
@@ -195,10 +197,10 @@ def _live(
         # The layout shows in single precision; half precision would hide it in rounding.
         subject = without_hooks(copy.deepcopy(part)).float().cpu()
     with evaluating(subject):
-        made = inputs or random_inputs(subject)
-        discovery = discover_in_network(subject, made, decoder=half == "decoder")
+        found_with = random_inputs(subject) if given is None else given
+        discovery = discover_in_network(subject, found_with, name, decoder=half == "decoder")
     config = getattr(part, "config", None)
-    made = inputs or random_inputs(part)
+    made = random_inputs(part) if given is None else given
     return Checkpoint(origin, Network(part, config, first.dtype, first.device, None, inputs=made), discovery)
 
 

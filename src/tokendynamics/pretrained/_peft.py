@@ -19,6 +19,20 @@ _WEIGHTS = "adapter_model.safetensors"
 _WRAPPED = "base_model.model."
 
 
+def check_no_virtual_tokens(network: nn.Module, name: str) -> None:
+    """Refuse a network that puts tokens of its own before every prompt, as prompt tuning does.
+
+    Raises:
+        CheckpointError: Its states would be those of other tokens than the prompt's.
+    """
+    chosen: Any = getattr(network, "active_peft_config", None)
+    kind = getattr(getattr(chosen, "peft_type", None), "value", "")
+    if getattr(chosen, "is_prompt_learning", False) and kind != "PREFIX_TUNING":
+        came = f"one with {chosen.num_virtual_tokens} virtual tokens before every prompt ({kind})"
+        advice = "pass get_base_model() to look at the network without them"
+        raise CheckpointError(expected(name, "a network whose states are those of a prompt's tokens", came, advice))
+
+
 def with_adapter(network: Any, folder: Path) -> nn.Module:
     """Return a network with the adapter of a folder on it; the network itself is changed.
 

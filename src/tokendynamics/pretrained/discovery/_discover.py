@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tokendynamics.numerics._errors import expected
 from tokendynamics.pretrained.discovery._attention_layout import (
     TRUSTED,
     attention_layout,
@@ -96,6 +97,7 @@ def _discovered(
     generator = torch.Generator().manual_seed(_SEED)
     found = record(network, inputs(count), attending, generator) if attending else first
     blocks, quiet_blocks = _blocks(network, found), _blocks(network, first)
+    _check_axes(quiet_blocks[0].call)
     tables = [(name, table) for name, table in network.named_buffers() if table.ndim == 1]
     layers = [_layer(block, quiet, found, first, tables) for block, quiet in zip(blocks, quiet_blocks, strict=True)]
     attentions = [layer.attention for layer, _ in layers]
@@ -151,6 +153,22 @@ def _without_attention(block: ModuleCall, found: Pass, shape: tuple[int, int]) -
     words = NO_ATTENTION if not problem else f"{NO_ATTENTION}; {problem}"
     norms = block_norms(block, found.calls, None, shape)
     return BlockLayout(attention=None, residual=residual, norms=norms, problem=words, attends=False, mixing=mixing)
+
+
+def _check_axes(block: ModuleCall) -> None:
+    """Refuse states of two inputs that are not (input, token, feature), and inputs of one token.
+
+    Raises:
+        LayoutNotFoundError: They are (token, input, feature), or there is one token.
+    """
+    if block.y.ndim != 3:
+        return
+    shape, wanted = tuple(block.y.shape), "states of shape (input, token, feature)"
+    if shape[0] != 2 and shape[1] == 2:
+        advice = "build it with batch_first=True"
+        raise LayoutNotFoundError(expected(block.name, wanted, f"{shape} for 2 inputs, with tokens first", advice))
+    if shape[1] < 2:
+        raise LayoutNotFoundError(expected(block.name, wanted, f"{shape}", "make inputs of at least two tokens"))
 
 
 def _inputs_needed(query: Tensor) -> int:

@@ -10,6 +10,7 @@ from torch import nn
 
 from tokendynamics.numerics._errors import CheckpointError, expected
 from tokendynamics.pretrained._network import empty_network, fill_buffers, half_of
+from tokendynamics.pretrained._other_libraries import refusing
 from tokendynamics.pretrained.discovery._blocks import block_list
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
 from tokendynamics.pretrained.discovery._discover import Discovery, discover
@@ -40,7 +41,8 @@ def discover_in(config: Any, network: nn.Module, half: str | None, origin: str) 
     kinds = layer_kinds(own, blocks)
     copy, chosen = _small_copy(config, own, blocks, name, sorted(set(kinds)), half, origin)
     filled = _filled(copy)
-    found = discover(filled, random_inputs(filled), found_on="a small random copy", decoder=half == "decoder")
+    with refusing(lambda words: LayoutNotFoundError(expected(origin, "a network whose small copy runs", words))):
+        found = discover(filled, random_inputs(filled), found_on="a small random copy", decoder=half == "decoder")
     if chosen is None:
         return found
     if found.layout.blocks != tuple(f"{name}.{number}" for number in range(len(chosen))):

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tokendynamics.numerics._errors import expected
+from tokendynamics.pretrained._other_libraries import refusing
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
 from tokendynamics.pretrained.discovery._discover import Discovery, discover
 from tokendynamics.pretrained.discovery._small_copy import random_values
@@ -23,7 +25,7 @@ _STRIDE = 13
 
 
 def discover_in_network(
-    network: nn.Module, inputs: Callable[[int], Mapping[str, Any]], *, decoder: bool = False
+    network: nn.Module, inputs: Callable[[int], Mapping[str, Any]], name: str, *, decoder: bool = False
 ) -> Discovery:
     """Find the layout of a live network.
 
@@ -34,18 +36,24 @@ def discover_in_network(
     Args:
         network: In evaluation mode. Its parameters are the same memory as before, with the same values, when this ends.
         inputs: Makes the arguments of a forward pass of so many inputs.
+        name: What a message calls it.
         decoder: Whether it is the decoder of a network that has an encoder as well.
 
     Raises:
-        LayoutNotFoundError: It has no list of blocks.
+        LayoutNotFoundError: It has no list of blocks, or does not run on these inputs.
+        ArgumentTypeError, ArgumentValueError: The user's function makes no inputs.
     """
+
+    def refusal(words: str) -> LayoutNotFoundError:
+        return LayoutNotFoundError(expected(name, "a network that runs on random inputs", words))
+
     best: Discovery | None = None
-    problem: Exception | None = None
+    problem: LayoutNotFoundError | None = None
     for values in (_random, _random_where_zero):
         try:
-            with _changed(network, values):
+            with _changed(network, values), refusing(refusal):
                 found = discover(network, inputs, found_on="the network itself", decoder=decoder)
-        except (LayoutNotFoundError, ArithmeticError, ValueError, RuntimeError) as error:
+        except LayoutNotFoundError as error:
             problem = error
             continue
         if best is None or _parts_found(found) > _parts_found(best):
@@ -53,7 +61,7 @@ def discover_in_network(
         if _parts_found(best) == 2 * len(best.layout.layers):
             break
     if best is None:
-        raise problem or LayoutNotFoundError("no layout was found")
+        raise problem or refusal("no layout")
     return best
 
 

@@ -28,7 +28,7 @@ def packing_of(network: nn.Module, inputs: Callable[[int], Mapping[str, Any]], *
     """
     with torch.no_grad():
         two = dict(inputs(2))
-        alone = [_run(network, {name: value[[place]] for name, value in two.items()}) for place in (0, 1)]
+        alone = [_run(network, _one_of(two, place)) for place in (0, 1)]
         if not _agree(_run(network, two), alone):
             return "none"
         ids = two.get("input_ids")
@@ -59,6 +59,14 @@ def filler_of(network: Any) -> int:
     config = getattr(network, "config", None)
     found, vocabulary = getattr(config, "pad_token_id", None), getattr(config, "vocab_size", 1)
     return found if isinstance(found, int) and 0 <= found < vocabulary else 0
+
+
+def _one_of(two: Mapping[str, Any], place: int) -> dict[str, Any]:
+    """Return one of two inputs; what has no axis of two inputs is the same for both."""
+    return {
+        name: value[[place]] if isinstance(value, Tensor) and value.shape[:1] == (2,) else value
+        for name, value in two.items()
+    }
 
 
 def _run(network: nn.Module, arguments: Mapping[str, Any]) -> Tensor | None:

@@ -1,0 +1,130 @@
+"""Live networks and inputs that cannot be read are refused in words that say what to do; unusual ones are read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import tokendynamics as td
+from pretrained.families import network_of
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
+from tokendynamics.pretrained._other_libraries import silenced
+
+
+class _Encoder(nn.Module):
+    """PyTorch's own encoder behind an embedding."""
+
+    def __init__(self, batch_first: bool) -> None:
+        super().__init__()
+        self.embed, self.batch_first = nn.Embedding(31, 16), batch_first
+        layer = nn.TransformerEncoderLayer(16, 2, 24, batch_first=batch_first)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.embed(ids)
+        return self.encoder(x) if self.batch_first else self.encoder(x.transpose(0, 1)).transpose(0, 1)
+
+
+def _ids(count: int, tokens: int = 7) -> dict[str, Tensor]:
+    return {"ids": torch.randint(0, 31, (count, tokens))}
+
+
+def test_an_encoder_with_tokens_first_is_refused_and_one_with_inputs_first_is_read() -> None:
+    network = _Encoder(batch_first=True).eval()
+    found = td.load(network, inputs=_ids)
+    outputs: list[Tensor] = []
+    hooks = [layer.register_forward_hook(lambda m, a, y: outputs.append(y[0])) for layer in network.encoder.layers]
+    ids = torch.randint(0, 31, (1, 9))
+    with torch.inference_mode():
+        network(ids)
+    for hook in hooks:
+        hook.remove()
+    states = found.states({"ids": ids}).feed_forward
+    torch.testing.assert_close(states[1:], torch.stack(outputs))
+    with pytest.raises(CheckpointError, match=r"\(7, 2, 16\) for 2 inputs, with tokens first; .*batch_first=True"):
+        td.load(_Encoder(batch_first=False).eval(), inputs=_ids)
+
+
+_WRONG: dict[str, tuple[Any, type[Exception], str]] = {
+    "tensor": (torch.zeros(2, 3), ArgumentTypeError, "a function that makes the arguments of so many inputs"),
+    "returns a tensor": (lambda count: torch.zeros(count, 3), ArgumentTypeError, "one that returns a Tensor"),
+    "takes nothing": (lambda: {}, ArgumentTypeError, "takes 0 positional arguments"),
+    "fails": (lambda count: 1 / 0, ArgumentTypeError, "division by zero"),
+    "returns nothing": (lambda count: {}, ArgumentValueError, "got no tensor"),
+    "another number": (lambda count: _ids(1), ArgumentValueError, "the 2 inputs asked for"),
+    "tokens first": (lambda count: {"ids": _ids(7, count)["ids"]}, ArgumentValueError, r"\{'ids': \(7, 2\)\}"),
+    "another name": (lambda count: {"x": _ids(count)["ids"]}, CheckpointError, "unexpected keyword argument 'x'"),
+    "one token": (lambda count: _ids(count, 1), CheckpointError, "inputs of at least two tokens"),
+}
+
+
+@pytest.mark.parametrize("case", _WRONG)
+def test_inputs_that_are_none_are_refused_by_name(case: str) -> None:
+    inputs, kind, words = _WRONG[case]
+    with pytest.raises(kind, match=words):
+        td.load(_Encoder(batch_first=True).eval(), inputs=inputs)
+
+
+@pytest.mark.parametrize("kind", ["PromptTuningConfig", "PromptEncoderConfig"])
+def test_virtual_tokens_are_refused_and_the_network_below_them_is_read(kind: str) -> None:
+    peft = pytest.importorskip("peft")
+    from transformers import AutoModelForCausalLM
+
+    with silenced():
+        network = AutoModelForCausalLM.from_config(network_of("llama")[0].config)
+        further = {"encoder_hidden_size": 16} if kind == "PromptEncoderConfig" else {}
+        tuned = peft.get_peft_model(
+            network, getattr(peft, kind)(task_type="CAUSAL_LM", num_virtual_tokens=4, **further)
+        )
+    with pytest.raises(CheckpointError, match=r"4 virtual tokens before every prompt.*get_base_model\(\)"):
+        td.load(tuned.eval())
+    assert td.load(tuned.get_base_model().eval()).architecture.layers == 3
+
+
+def test_a_block_whose_attention_runs_twice_is_one_layer() -> None:
+    from transformers import AutoConfig, AutoModel
+
+    settings = {"hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 4}
+    with silenced():
+        config = AutoConfig.for_model("diffllama", vocab_size=61, num_key_value_heads=2, pad_token_id=0, **settings)
+        network = AutoModel.from_config(config).eval()
+    found, ids = td.load(network), torch.arange(3, 14)[None]
+    with torch.inference_mode(), silenced():
+        theirs = found.model(input_ids=ids, output_hidden_states=True, use_cache=False).hidden_states
+    states = found.states(ids)
+    assert found.architecture.layers == 3
+    assert found.layout.layers[0].problem == "its attention runs 2 times"
+    assert all(torch.equal(ours, state[0]) for ours, state in zip(states.feed_forward[:-1], theirs[:-1], strict=True))
+    assert bool(states.attention[1:].isfinite().all())
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"v_head_dim": 3, "qk_nope_head_dim": 5, "qk_rope_head_dim": 2},
+        {"kv_lora_rank": 7, "q_lora_rank": 5},
+        {"q_lora_rank": None, "num_attention_heads": 5, "num_key_value_heads": 5, "hidden_size": 40},
+    ],
+)
+@pytest.mark.parametrize("model_type", ["deepseek_v3", "minicpm3", "deepseek_v2"])
+def test_oddly_sized_latent_attentions_are_read_or_refused_in_words(model_type: str, sizes: dict[str, Any]) -> None:
+    from transformers import AutoConfig, AutoModel
+
+    from pretrained.families import FAMILIES
+
+    torch.manual_seed(2)
+    with silenced():
+        network = AutoModel.from_config(AutoConfig.for_model(model_type, **(FAMILIES["deepseek_v3"][1] | sizes))).eval()
+    try:
+        with torch.inference_mode():
+            network(torch.arange(3, 12)[None])
+    except RuntimeError:  # transformers itself does not run this one
+        with pytest.raises(CheckpointError, match="expected a network that runs on random inputs"):
+            td.load(network)
+        return
+    found = td.load(network)
+    assert [layer.problem for layer in found.layout.layers] == [""] * 3
+    assert found.attention(1).query.shape[0] == network.config.num_attention_heads
