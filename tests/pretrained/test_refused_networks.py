@@ -12,6 +12,7 @@ import tokendynamics as td
 from pretrained.families import network_of
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
 from tokendynamics.pretrained._other_libraries import silenced
+from tokendynamics.pretrained.discovery._given_inputs import checked_inputs
 
 
 class _Encoder(nn.Module):
@@ -49,7 +50,6 @@ def test_an_encoder_with_tokens_first_is_refused_and_one_with_inputs_first_is_re
 
 
 _WRONG: dict[str, tuple[Any, type[Exception], str]] = {
-    "tensor": (torch.zeros(2, 3), ArgumentTypeError, "a function that makes the arguments of so many inputs"),
     "returns a tensor": (lambda count: torch.zeros(count, 3), ArgumentTypeError, "one that returns a Tensor"),
     "takes nothing": (lambda: {}, ArgumentTypeError, "takes 0 positional arguments"),
     "fails": (lambda count: 1 / 0, ArgumentTypeError, "division by zero"),
@@ -68,16 +68,22 @@ def test_inputs_that_are_none_are_refused_by_name(case: str) -> None:
         td.load(_Encoder(batch_first=True).eval(), inputs=inputs)
 
 
-@pytest.mark.parametrize("kind", ["PromptTuningConfig", "PromptEncoderConfig"])
-def test_virtual_tokens_are_refused_and_the_network_below_them_is_read(kind: str) -> None:
+def test_a_tensor_is_no_function_that_makes_inputs() -> None:
+    # Here, not through `load`, whose annotations are checked while the tests run.
+    with pytest.raises(ArgumentTypeError, match="inputs: expected a function that makes the arguments of so many"):
+        checked_inputs(torch.zeros(2, 3))
+
+
+@pytest.mark.parametrize("tuning", ["PromptTuningConfig", "PromptEncoderConfig"])
+def test_virtual_tokens_are_refused_and_the_network_below_them_is_read(tuning: str) -> None:
     peft = pytest.importorskip("peft")
     from transformers import AutoModelForCausalLM
 
     with silenced():
         network = AutoModelForCausalLM.from_config(network_of("llama")[0].config)
-        further = {"encoder_hidden_size": 16} if kind == "PromptEncoderConfig" else {}
+        further = {"encoder_hidden_size": 16} if tuning == "PromptEncoderConfig" else {}
         tuned = peft.get_peft_model(
-            network, getattr(peft, kind)(task_type="CAUSAL_LM", num_virtual_tokens=4, **further)
+            network, getattr(peft, tuning)(task_type="CAUSAL_LM", num_virtual_tokens=4, **further)
         )
     with pytest.raises(CheckpointError, match=r"4 virtual tokens before every prompt.*get_base_model\(\)"):
         td.load(tuned.eval())
