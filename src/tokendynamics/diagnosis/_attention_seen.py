@@ -18,6 +18,8 @@ from tokendynamics.numerics._resources import check_fits
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained._inputs import prepared
+from tokendynamics.pretrained._load import Model, as_checkpoint
+from tokendynamics.pretrained._not_finite import check_finite_state, check_states
 from tokendynamics.pretrained.discovery._interface import AttentionCall
 from tokendynamics.provenance._progress import Progress, reporting, tracked
 
@@ -33,7 +35,7 @@ _MEASURES: Mapping[str, tuple[str, ...]] = {
 
 @typed_arguments
 def attention_seen(
-    ckpt: Checkpoint,
+    ckpt: Model,
     texts: Any,
     *,
     patterns: bool = False,
@@ -46,7 +48,7 @@ def attention_seen(
     `patterns` keeps them.
 
     Args:
-        ckpt: From `tokendynamics.load`.
+        ckpt: Anything `tokendynamics.load` takes, or a checkpoint already loaded.
         texts: Prompts, as `tokendynamics.trace` takes them.
         patterns: Whether to keep the weights themselves, too: layers × heads × tokens² numbers for each prompt.
         truncate: Whether a prompt longer than the context is cut.
@@ -63,7 +65,8 @@ def attention_seen(
 
     Raises:
         ArgumentTypeError, ArgumentValueError: Prompts that this network does not read.
-        CheckpointError: Its attention does not show, or the weights cannot be read.
+        CheckpointError: Its attention does not show, the weights cannot be read, or its numbers are not finite: the
+            layer and the number format are named.
         MemoryLimitError: Patterns larger than the memory.
 
     >>> from tokendynamics.pretrained import load
@@ -71,7 +74,8 @@ def attention_seen(
     >>> table.received.dims, float(table.to_sink.max()) < 1e-6
     (('prompt', 'layer', 'head', 'token'), True)
     """
-    prompts = named_prompts(texts)
+    ckpt = as_checkpoint(ckpt)
+    prompts = named_prompts(texts, ckpt)
     with reporting(progress) as report:
         rows = [
             _of_prompt(ckpt, item, patterns, truncate, name)
@@ -87,18 +91,25 @@ def _of_prompt(ckpt: Checkpoint, item: Any, patterns: bool, truncate: bool, name
         needed = 8 * facts.layers * facts.heads * len(given.tokens) ** 2
         check_fits(needed, f"the patterns of {name}", "leave patterns=False, or shorten the prompt")
     found: list[dict[str, np.ndarray]] = []
+    not_finite: list[int] = []
 
     def watch(call: AttentionCall) -> None:
         own = call.weights[0].double().cpu()
+        if not bool(own.isfinite().all()):
+            not_finite.append(len(found) + 1)
         measured = measures(own, _seen(own, call.mask))
         found.append(measured | ({"pattern": own.numpy()} if patterns else {}))
 
     ckpt.watch_attention(given.inputs, watch)
+    if not_finite:
+        for states in ckpt.states_in_packs([given.inputs]):  # names the first layer whose states are not finite
+            check_states(ckpt, states)
+        check_finite_state(ckpt, torch.tensor(torch.nan), f"layer {not_finite[0]}", "attention weights")
     attending = ckpt.layout.attending
     if len(found) != len(attending):
         came = f"{len(found)} attentions in {len(attending)} layers"
         raise CheckpointError(expected(ckpt.name, "a network whose attention shows, once a layer", came))
-    tokens = given.tokens or [str(place) for place in range(found[0]["received"].shape[-1])]
+    tokens = given.labels(found[0]["received"].shape[-1])
     return {name: _by_layer([each[name] for each in found], attending, facts.layers) for name in found[0]} | {
         "tokens": tokens
     }

@@ -37,6 +37,7 @@ from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.numerics._tolerances import NEAR_ZERO
 from tokendynamics.pretrained import AttentionWeights, Checkpoint
 from tokendynamics.pretrained._architecture import as_layers
+from tokendynamics.pretrained._load import Model, as_checkpoint
 from tokendynamics.pretrained.discovery._words import form_in_words
 from tokendynamics.provenance._progress import Progress, reporting, tracked
 from tokendynamics.spectra._inertia import (
@@ -235,7 +236,7 @@ OFFSETS = (0, 1, 4, 16, 64)
 
 @typed_arguments
 def audit(
-    ckpt: Checkpoint,
+    ckpt: Model,
     value: ValueMap = "VO",
     fold_norms: bool | None = None,
     singular: Singular = "undefined",
@@ -252,7 +253,7 @@ def audit(
     weights of one network is stored; the papers' tables, of ``value="V"`` and ``fold_norms=False``, do.
 
     Args:
-        ckpt: From `tokendynamics.load`.
+        ckpt: Anything `tokendynamics.load` takes, or a checkpoint already loaded.
         value: The value map V: "VO" (Σ_h W_V W_O) or "V" (W_V, with grouped queries repeated for heads that share it).
         fold_norms: Whether the gain of the norm before attention multiplies W_Q, W_K and W_V; None where there is one.
         singular: Where V is singular A does not exist: "undefined" says so, "pinv" puts the pseudo-inverse instead.
@@ -284,6 +285,7 @@ def audit(
     >>> int(table.V_rank[0]), bool(table.A_defined[0]), str(table.regime[0].item())
     (768, True, 'mixed')
     """
+    ckpt = as_checkpoint(ckpt)
     _check_choices(value, singular, spectra)
     chosen = list(dict.fromkeys(as_layers(layers, ckpt.architecture.layers, default=ckpt.layout.attending)))
     check_fits(_MATRICES * 8 * ckpt.architecture.dim**2, f"the audit of {ckpt.name}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -28,12 +27,11 @@ from tokendynamics.diagnosis.texts import default_texts
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected, shown
 from tokendynamics.numerics._resources import limited_threads
 from tokendynamics.numerics._signatures import typed_arguments
-from tokendynamics.pretrained import Checkpoint, load
+from tokendynamics.pretrained import Checkpoint
+from tokendynamics.pretrained._load import Model, as_checkpoint
 from tokendynamics.pretrained._untrained_twin import untrained_twin
 from tokendynamics.provenance._manifest import manifest
 from tokendynamics.provenance._progress import Progress, reporting
-
-Model = str | Path | nn.Module | Checkpoint
 
 
 @typed_arguments
@@ -91,7 +89,7 @@ def compare(
     with limited_threads(threads) as in_force, reporting(progress) as report:
         ckpts = _loaded(models, dtypes, device, allow_pickle, report)
         ckpts += [untrained_twin(ckpts[0], seed)] if baseline else []
-        called, prompts = _names(ckpts, names), named_prompts(default_texts() if texts is None else texts)
+        called, prompts = _names(ckpts, names), named_prompts(default_texts() if texts is None else texts, ckpts[0])
         found = run_together(ckpts, prompts, sinks, sink_ratio, truncate, report)
         measured = _measured(ckpts, found, weights, halved, report)
     parameters, drawn = _parameters(ckpts, found, truncate, baseline), seed if baseline else ckpts[0].random_seed
@@ -157,7 +155,8 @@ def _loaded(
         # A live network has no tokenizer of its own; beside a stored one it is most often a changed copy of that.
         lent = next((each.tokenizer for each in found if each.tokenizer is not None), None)
         tokenizer = lent if isinstance(model, nn.Module) else None
-        found.append(load(model, tokenizer, dtype=dtype, device=device, allow_pickle=allow_pickle, progress=report))
+        options: dict[str, Any] = {"dtype": dtype, "device": device, "allow_pickle": allow_pickle, "progress": report}
+        found.append(as_checkpoint(model, "models", tokenizer=tokenizer, **options))
     return found
 
 

@@ -18,8 +18,12 @@ from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.observables._repetition import repetition
 from tokendynamics.pretrained._checkpoint import Checkpoint
+from tokendynamics.pretrained._decoder import Decoder
 from tokendynamics.pretrained._encoding import pieces_of
+from tokendynamics.pretrained._forward_arguments import are_token_ids
 from tokendynamics.pretrained._inputs import prepared
+from tokendynamics.pretrained._load import Model, as_checkpoint
+from tokendynamics.pretrained._not_finite import check_finite_state, check_logits, check_states
 from tokendynamics.pretrained._packs import Pack
 from tokendynamics.pretrained._repeated_stack import PassOptions, RepeatedStack
 from tokendynamics.pretrained._variant import VariantLike
@@ -30,7 +34,7 @@ _MEASURES = ("distinct_1", "distinct_2", "entropy", "longest_run")
 
 @typed_arguments
 def decode(
-    ckpt: Checkpoint,
+    ckpt: Model,
     text: Any,
     passes: Sequence[int] = (0, 1, 5),
     *,
@@ -47,7 +51,7 @@ def decode(
     """Read what a network says after k passes through its blocks, and how repetitive that is (`asymptotic` Table 3).
 
     Args:
-        ckpt: From `tokendynamics.load`, with its language head.
+        ckpt: Anything `tokendynamics.load` takes, or a checkpoint already loaded, with its language head.
         text: One prompt: a text or token ids.
         passes: After which passes; 1 is the network as it is, 0 its embedding.
         how: "positions": the likeliest next token at every position, side by side; "generate": `new_tokens` likeliest
@@ -69,8 +73,10 @@ def decode(
 
     Raises:
         ArgumentTypeError, ArgumentValueError: A wrong argument, several prompts, or a text longer than the positions.
-        CheckpointError: No language head, or a network whose tokens see later ones.
+        CheckpointError: No language head, a network whose tokens see later ones, or a state or a logit that is not
+            finite: layer and number format are named.
     """
+    ckpt = as_checkpoint(ckpt)
     steps = _steps(passes)
     chosen = as_choice(how, "how", ("positions", "generate"))
     count = as_count(new_tokens, "new_tokens")
@@ -115,7 +121,7 @@ def one_prompt(ckpt: Checkpoint, text: Any, truncate: bool) -> Pack:
         ArgumentTypeError: Several prompts, or none of words.
         CheckpointError: No language head.
     """
-    if isinstance(text, dict) or (isinstance(text, list | tuple) and not all(isinstance(each, int) for each in text)):
+    if isinstance(text, dict) or (isinstance(text, list | tuple) and not are_token_ids(text)):
         raise ArgumentTypeError(expected("text", "one prompt: a text or token ids", type(text).__name__))
     pack = ckpt.one_pack([prepared(ckpt, text, truncate=truncate, argument="text").inputs])
     ckpt.decoder(pack)  # refuses before the work begins
@@ -134,10 +140,27 @@ def _at_positions(
                 stack.advance()
             if number in steps:
                 with ckpt.decoder(pack) as decoder:
-                    normed = decoder.normed(stack.states) if stack.normed is None else stack.normed
-                    found[number] = likeliest(decoder.logits(normed)[0])
+                    found[number] = likeliest(_logits(ckpt, pack, stack, decoder, number)[0])
         report(last + 1, last + 1, "decoding")
     return {step: found[step] for step in steps}
+
+
+def _logits(
+    ckpt: Checkpoint, pack: Pack, stack: RepeatedStack, decoder: Decoder, number: int
+) -> Float[Tensor, "prompt token vocabulary"]:
+    """Return the logits after so many passes.
+
+    Raises:
+        CheckpointError: A state or a logit is not finite.
+    """
+    normed = decoder.normed(stack.states) if stack.normed is None else stack.normed
+    if number and not bool(normed.isfinite().all()):
+        for states in ckpt.states_in_packs([pack.arguments]):  # names the layer, if a single pass overflows already
+            check_states(ckpt, states)
+    check_finite_state(ckpt, normed, f"pass {number}", "states")
+    logits = decoder.logits(normed)
+    check_logits(ckpt, logits, f"the language head after pass {number}")
+    return logits
 
 
 def _generated(
@@ -151,8 +174,7 @@ def _generated(
             for _ in range(step):
                 repeated.advance()
             decoder = stack.enter_context(ckpt.decoder(longer))
-            normed = decoder.normed(repeated.states) if repeated.normed is None else repeated.normed
-            best, entropy = likeliest(decoder.logits(normed)[0, -1:])
+            best, entropy = likeliest(_logits(ckpt, longer, repeated, decoder, step)[0, -1:])
         own.append((best, entropy))
         ids = torch.cat([ids, best[None].to(ids)], dim=1)
     return torch.cat([best for best, _ in own]), torch.cat([entropy for _, entropy in own])

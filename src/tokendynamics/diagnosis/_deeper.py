@@ -28,6 +28,7 @@ from tokendynamics.numerics._errors import (
 from tokendynamics.numerics._resources import check_fits
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.pretrained._checkpoint import Checkpoint
+from tokendynamics.pretrained._load import Model, as_checkpoint
 from tokendynamics.pretrained._variant import NAMED
 from tokendynamics.provenance._progress import Progress, reporting
 
@@ -38,7 +39,7 @@ _OWN_TO_A_VARIANT = ("variant", "scale", "drawn_whole")
 
 @typed_arguments
 def deeper(
-    ckpt: Checkpoint,
+    ckpt: Model,
     texts: Any,
     n: int,
     *,
@@ -58,7 +59,7 @@ def deeper(
     out and named with the reason.
 
     Args:
-        ckpt: From `tokendynamics.load`.
+        ckpt: Anything `tokendynamics.load` takes, or a checkpoint already loaded.
         texts: Prompts, see `tokendynamics.trace`; κ needs two.
         n: How many passes.
         variants: Of "full", "no-ffn", "no-norm" and "attention-only"; they take the place of the checkpoint's own.
@@ -82,7 +83,8 @@ def deeper(
     >>> found["consensus"].sizes["variant"], found.undecoded
     (2, 'weights are drawn, and the language head belongs to others')
     """
-    prompts = named_prompts(texts)
+    ckpt = as_checkpoint(ckpt)
+    prompts = named_prompts(texts, ckpt)
     names = checked_deeper(n, variants, weights, len(prompts))
     pass_options(weights, feed_back, positions, None, None, seed)
     shared: dict[str, Any] = {"feed_back": feed_back, "positions": positions, "seed": seed, "truncate": truncate}

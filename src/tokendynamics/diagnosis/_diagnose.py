@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import xarray as xr
-from torch import nn
 
 from tokendynamics.diagnosis._audit import Singular, ValueMap, audit
 from tokendynamics.diagnosis._convention import Convention
@@ -31,8 +29,9 @@ from tokendynamics.diagnosis.texts import default_texts
 from tokendynamics.numerics._errors import ArgumentValueError, AttentionFactorsError, CheckpointError
 from tokendynamics.numerics._resources import limited_threads
 from tokendynamics.numerics._signatures import typed_arguments
-from tokendynamics.pretrained import Checkpoint, load
+from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained._architecture import as_layers
+from tokendynamics.pretrained._load import Model, as_checkpoint
 from tokendynamics.provenance._manifest import manifest
 from tokendynamics.provenance._progress import Progress, reporting
 
@@ -108,7 +107,7 @@ def _choices_of_the_audit(attrs: dict[Any, Any]) -> dict[str, str]:
 
 @typed_arguments
 def diagnose(
-    model: str | Path | nn.Module | Checkpoint,
+    model: Model,
     texts: Any = None,
     *,
     value: ValueMap = "VO",
@@ -164,7 +163,7 @@ def diagnose(
     counting: dict[str, Any] = {"sinks": sinks, "sink_ratio": sink_ratio, "truncate": truncate}
     further = None if passes is None else _Further(passes, weights, variants)
     with limited_threads(threads) as in_force, reporting(progress) as report:
-        ckpt = _loaded(model, dtype=dtype, device=device, allow_pickle=allow_pickle, progress=report)
+        ckpt = as_checkpoint(model, "model", dtype=dtype, device=device, allow_pickle=allow_pickle, progress=report)
         found = _found(ckpt, texts, counting, _Auditing(value, fold_norms, singular, layers), further, levers, report)
     return _whole(ckpt, found, _record(ckpt, found, truncate, further, command, started, in_force))
 
@@ -210,22 +209,18 @@ def _found(
     auditing = replace(
         auditing, layers=as_layers(auditing.layers, ckpt.architecture.layers, default=ckpt.layout.attending)
     )
-    prompts = default_texts() if texts is None else texts
+    prompts = named_prompts(default_texts() if texts is None else texts, ckpt)
     if further is not None:
-        checked_deeper(further.passes, further.variants, further.weights, len(named_prompts(prompts)), "passes")
+        checked_deeper(further.passes, further.variants, further.weights, len(prompts), "passes")
     measured = trace(ckpt, prompts, **counting, progress=report)
     weights, refused = _audited(ckpt, auditing, report)
-    paths = token_paths(ckpt, next(iter(named_prompts(prompts).values())), **counting)
+    paths = token_paths(ckpt, next(iter(prompts.values())), **counting)
     tried, why_not = _tried(ckpt, prompts, counting, report) if levers else (None, "it was not asked for")
     made, why_no_deeper = (None, "") if further is None else _deeper(ckpt, prompts, further, counting, report)
     return {
         "audit": weights, "audit_refused": refused, "trace": measured, "paths": paths, "levers": tried,
         "levers_refused": why_not, "deeper": made, "deeper_refused": why_no_deeper,
     }  # fmt: skip
-
-
-def _loaded(model: str | Path | nn.Module | Checkpoint, **options: Any) -> Checkpoint:
-    return model if isinstance(model, Checkpoint) else load(model, **options)
 
 
 def _audited(ckpt: Checkpoint, how: _Auditing, report: Progress) -> tuple[xr.Dataset | None, str]:

@@ -18,6 +18,7 @@ from tokendynamics.numerics._intervals import jackknife_interval
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained._gates import GatedNetwork
 from tokendynamics.pretrained._inputs import Prepared
+from tokendynamics.pretrained._not_finite import check_gated_pass
 from tokendynamics.pretrained._packs import Pack
 from tokendynamics.pretrained._variant import PARTS
 from tokendynamics.provenance._progress import Progress, tracked
@@ -145,7 +146,10 @@ def _read(gated: GatedNetwork, packs: Sequence[Pack], gates: Tensor) -> Float64[
     """Return the loss of every prompt in the order of the prompts; None without logits."""
     found = torch.full((sum(len(pack.places) for pack in packs),), torch.nan, dtype=torch.float64)
     for pack in packs:
-        losses = losses_of(gated.run(pack, gates), pack)
+        passed = gated.run(pack, gates)
+        if bool((gates == 1).all()):
+            check_gated_pass(gated, passed)
+        losses = losses_of(passed, pack)
         if losses is None:
             return None
         found[list(pack.places)] = losses

@@ -15,6 +15,7 @@ from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.numerics._intervals import jackknife_interval
 from tokendynamics.observables._shares import relative_kappa
 from tokendynamics.pretrained._gates import GatedNetwork
+from tokendynamics.pretrained._not_finite import check_gated_pass
 from tokendynamics.pretrained._packs import Pack
 
 CONFIDENCE = 0.95
@@ -148,6 +149,7 @@ class Trials:
             with torch.inference_mode():
                 passed = self._gated.run(pack, gates)
                 if first:
+                    check_gated_pass(self._gated, passed)
                     lengths = lengths_of(passed, pack)
                     self._counts.append(tokens_that_count(passed.states, lengths, self._ratio, self._sinks))
                 sums = [sums_of(passed.states[depth], self._counts[number][depth]) for depth in depths]

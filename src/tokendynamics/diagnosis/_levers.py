@@ -25,13 +25,14 @@ from tokendynamics.diagnosis._levers_found import NOTHING, Answer, Levers
 from tokendynamics.diagnosis._noun import noun_of
 from tokendynamics.diagnosis._prompt_trace import SINK_RATIO
 from tokendynamics.diagnosis._sensitivities import HIGHEST, LOWEST, Sensitivities, sensitivities
-from tokendynamics.diagnosis._trace import named_prompts
+from tokendynamics.diagnosis._trace import NamedPrompts, named_prompts
 from tokendynamics.diagnosis._what_if import what_if
 from tokendynamics.numerics._arguments import as_count
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained._inputs import Prepared, prepared
+from tokendynamics.pretrained._load import Model, as_checkpoint
 from tokendynamics.pretrained._variant import PARTS
 from tokendynamics.provenance._progress import Progress, reporting, tracked
 
@@ -53,7 +54,7 @@ AT_LEAST = 5
 
 @typed_arguments
 def levers(
-    ckpt: Checkpoint,
+    ckpt: Model,
     texts: Any,
     *,
     candidates: int = 5,
@@ -71,7 +72,7 @@ def levers(
     only what is measured there, with its interval over texts, is reported.
 
     Args:
-        ckpt: From `tokendynamics.load`; a network in memory.
+        ckpt: Anything `tokendynamics.load` takes, or a checkpoint already loaded; a network in memory.
         texts: At least five different prompts of one kind, as `tokendynamics.trace` takes them.
         candidates: How many parts are tried, the most promising first.
         sinks: Which tokens do not count; see `tokendynamics.trace`. Those found by their norm are found without gates.
@@ -94,10 +95,11 @@ def levers(
     >>> found.where, found.table.consensus_sensitivity.shape, round(found.kappa, 1)
     (6, (6, 2), 0.4)
     """
+    ckpt = as_checkpoint(ckpt)
     as_count(candidates, "candidates")
     if not 1 < sink_ratio < float("inf"):
         raise ArgumentValueError(expected("sink_ratio", "a number above 1", sink_ratio))
-    prompts = named_prompts(texts)
+    prompts = named_prompts(texts, ckpt)
     given = _different(ckpt, prompts, truncate)
     halves = Halves(list(given)[1::2], list(given)[0::2], noun_of(prompts))
     with reporting(progress) as report, ckpt.gated() as gated:
@@ -109,7 +111,7 @@ def levers(
         tried = [trials.of(*each) for each in tracked(chosen, report, "trying candidates")]
     found = _answered(ckpt, first, trials, tried, halves)
     counting = {"sinks": sinks, "sink_ratio": sink_ratio, "truncate": truncate}
-    return _with_effect(found, ckpt, {name: prompts[name] for name in halves.measuring}, **counting)
+    return _with_effect(found, ckpt, NamedPrompts({name: prompts[name] for name in halves.measuring}), **counting)
 
 
 def _answered(ckpt: Checkpoint, first: Sensitivities, trials: Trials, tried: Sequence[Trial], halves: Halves) -> Levers:

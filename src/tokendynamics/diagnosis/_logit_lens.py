@@ -11,16 +11,19 @@ import xarray as xr
 from tokendynamics.diagnosis._decode import likeliest, one_prompt, words_of
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.pretrained._checkpoint import Checkpoint
+from tokendynamics.pretrained._load import Model, as_checkpoint
+from tokendynamics.pretrained._not_finite import check_logits, check_states
 from tokendynamics.pretrained._packs import Pack
 
 
 @typed_arguments
-def logit_lens(ckpt: Checkpoint, text: Any, *, truncate: bool = False) -> xr.Dataset:
+def logit_lens(ckpt: Model, text: Any, *, truncate: bool = False) -> xr.Dataset:
     """Read the states after each layer with the final norm and the language head (the logit lens).
 
     Args:
-        ckpt: From `tokendynamics.load`, with its language head. Only its states, final norm and head are used: its
-            attention need not be known, and a masked-language head predicts the token at each place.
+        ckpt: Anything `tokendynamics.load` takes, or a checkpoint already loaded, with its language head. Only
+            its states, final norm and head are used: its attention need not be known, and a masked-language head
+            predicts the token at each place.
         text: One prompt: a text or token ids.
         truncate: Whether a prompt longer than the context is cut; otherwise it is refused.
 
@@ -34,14 +37,17 @@ def logit_lens(ckpt: Checkpoint, text: Any, *, truncate: bool = False) -> xr.Dat
 
     Raises:
         ArgumentTypeError, ArgumentValueError: Several prompts, or one longer than the positions.
-        CheckpointError: No language head.
+        CheckpointError: No language head; a state or a logit that is not finite, layer and number format are named.
     """
+    ckpt = as_checkpoint(ckpt)
     pack = one_prompt(ckpt, text, truncate)
     (states,) = ckpt.states_in_packs([pack.arguments])
+    check_states(ckpt, states)
     ids, entropies, log_ps = [], [], []
     with ckpt.as_varied(), ckpt.decoder(pack) as decoder:
-        for layer in states.feed_forward:
+        for number, layer in enumerate(states.feed_forward):
             logits = decoder.logits(decoder.normed(layer))[0]
+            check_logits(ckpt, logits, f"the language head on layer {number}")
             best, entropy = likeliest(logits)
             ids.append(best)
             entropies.append(entropy)
@@ -53,7 +59,8 @@ def _as_dataset(
     ckpt: Checkpoint, pack: Pack, ids: torch.Tensor, entropies: torch.Tensor, log_ps: list[torch.Tensor]
 ) -> xr.Dataset:
     last = log_ps[-1]
-    divergence = torch.stack([(last.exp() * (last - each)).sum(dim=-1) for each in log_ps])
+    gaps = [torch.where(last.isneginf(), 0.0, last - each) for each in log_ps]  # a token that the head excludes
+    divergence = torch.stack([(last.exp() * gap).sum(dim=-1) for gap in gaps])
     agrees = (ids == ids[-1]).numpy()
     grid = ("layer", "token")
     variables = {

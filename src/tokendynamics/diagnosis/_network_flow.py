@@ -17,6 +17,7 @@ from tokendynamics.numerics._errors import ArgumentValueError, expected, shown
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.pretrained import AttentionWeights, Checkpoint
 from tokendynamics.pretrained._architecture import as_layers
+from tokendynamics.pretrained._load import Model, as_checkpoint
 from tokendynamics.spaces._ellipsoid import Sphere
 from tokendynamics.spaces._geometry import geometry_of
 from tokendynamics.spaces._space import Space
@@ -71,7 +72,7 @@ def _rotary(query: Tensor, key: Tensor, weights: AttentionWeights, dtype: torch.
 
 @typed_arguments
 def flow_of(
-    checkpoint: Checkpoint,
+    checkpoint: Model,
     layers: int | Iterable[int] | None = None,
     *,
     space: Space | None = None,
@@ -90,7 +91,7 @@ def flow_of(
     k + 1, of all layers, on x itself.
 
     Args:
-        checkpoint: From `tokendynamics.load`.
+        checkpoint: Anything `tokendynamics.load` takes, or a checkpoint already loaded.
         layers: Which layers, counted from 1, in this order; one, several, or None for all.
         space: `Sphere()` or `Free()`.
         dtype: Precision of the circuits.
@@ -110,6 +111,7 @@ def flow_of(
 
     The embeddings of a prompt are where its flow starts: ``ckpt.states(ckpt.encode(text).ids).feed_forward[0]``.
     """
+    checkpoint = as_checkpoint(checkpoint, "checkpoint")
     space = Sphere() if space is None else space
     geometry = geometry_of(space) if isinstance(space, Space) else None
     if geometry is None or not geometry.closed_form or geometry.metric is not None:

@@ -24,6 +24,7 @@ from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.observables._shares import resolution_of
 from tokendynamics.pretrained._checkpoint import Checkpoint
 from tokendynamics.pretrained._inputs import prepared
+from tokendynamics.pretrained._load import Model, as_checkpoint
 from tokendynamics.pretrained._packs import Pack
 from tokendynamics.pretrained._repeated_stack import PassOptions, RepeatedStack
 from tokendynamics.pretrained._variant import Variant, VariantLike
@@ -43,7 +44,7 @@ _SAVED_EVERY = 20.0
 
 @typed_arguments
 def passes(
-    ckpt: Checkpoint,
+    ckpt: Model,
     text: Any,
     n: int,
     *,
@@ -65,7 +66,7 @@ def passes(
     The paper leaves open where the output re-enters, and what becomes of positions: each choice stands in the result.
 
     Args:
-        ckpt: From `tokendynamics.load`.
+        ckpt: Anything `tokendynamics.load` takes, or a checkpoint already loaded.
         text: One prompt, several, or several by name, as `trace` takes them; κ and the shares need two.
         n: How many passes.
         weights: "fixed"; "resample": drawn anew for each pass as transformers initialises them; "law": what such
@@ -98,8 +99,9 @@ def passes(
     >>> found.sizes["pass"], str(found.status.values[0])
     (3, 'all passes done')
     """
+    ckpt = as_checkpoint(ckpt)
     how = pass_options(weights, feed_back, positions, ckpt.variant if variant is None else variant, pad_to, seed, std)
-    count, bound, prompts = as_count(n, "n"), 0.0 if until is None else _bound(until), named_prompts(text)
+    count, bound, prompts = as_count(n, "n"), 0.0 if until is None else _bound(until), named_prompts(text, ckpt)
     asked = _Asked(count, bound, reference, store)
     return _run(ckpt, prompts, _pack(ckpt, prompts, count, truncate), how, asked, progress)
 

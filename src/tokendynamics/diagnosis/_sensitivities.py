@@ -19,13 +19,13 @@ from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from tokendynamics.diagnosis._prompt_trace import find_sinks, tokens_left_out
-from tokendynamics.numerics._arguments import check_finite
 from tokendynamics.numerics._errors import ArgumentValueError, CheckpointError, expected
 from tokendynamics.numerics._resources import free_memory
 from tokendynamics.observables._directions import unit_rows
 from tokendynamics.observables._shares import gram_of_means, relative_kappa, resolution_of, shares_of_sums
 from tokendynamics.pretrained._gates import GatedNetwork, GatedPass
 from tokendynamics.pretrained._network import at_least_single
+from tokendynamics.pretrained._not_finite import check_gated_pass
 from tokendynamics.pretrained._other_libraries import refusing
 from tokendynamics.pretrained._packs import Pack
 from tokendynamics.provenance._progress import Progress, tracked
@@ -89,8 +89,8 @@ def sensitivities(
         sinks: See `tokendynamics.trace`.
 
     Raises:
-        ArgumentValueError: A state that is zero or not finite, or no consensus at any layer.
-        CheckpointError: The network does not run, or has no derivatives.
+        ArgumentValueError: A state that is zero, or no consensus at any layer.
+        CheckpointError: The network does not run, has no derivatives, or gives a state that is not finite.
     """
     gates = torch.ones(gated.exists.shape, dtype=torch.float64, requires_grad=True)
     prompts = sum(len(pack.places) for pack in packs)
@@ -151,10 +151,9 @@ def tokens_that_count(
     """Return the tokens that count at each depth: those of a prompt without what `trace` leaves out.
 
     Raises:
-        ArgumentTypeError, ArgumentValueError: Sinks that `trace` refuses; a state that is not finite.
+        ArgumentTypeError, ArgumentValueError: Sinks that `trace` refuses.
     """
     sizes = torch.stack([torch.linalg.vector_norm(state.detach().double(), dim=-1).cpu() for state in states])
-    check_finite(sizes, "norms of the states")
     counts = torch.zeros(sizes.shape, dtype=torch.bool)
     for number, length in enumerate(lengths):
         counts[:, number, :length] = ~tokens_left_out(find_sinks(sizes[:, number, :length], ratio), sinks)
@@ -215,6 +214,7 @@ def _sweep(
 ) -> _Sweep:
     """Run one pass, and differentiate its part of the loss, a mean over all prompts."""
     passed = gated.run(pack, gates)
+    check_gated_pass(gated, passed)
     keep = _bytes_of(passed.states) <= room
     losses, gradient = losses_of(passed, pack), None
     if losses is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,8 +21,10 @@ from tokendynamics.diagnosis._trace import _as_dataset, _conventions, _inputs_of
 from tokendynamics.numerics._resources import check_fits
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained._inputs import Prepared
+from tokendynamics.pretrained._length_dependence import length_class
 from tokendynamics.pretrained._lent_inputs import states_on_inputs_of
 from tokendynamics.pretrained._network import evaluating
+from tokendynamics.pretrained._not_finite import check_states
 from tokendynamics.pretrained._packs import Pack
 from tokendynamics.pretrained._states import PackStates, SiteStates
 from tokendynamics.provenance._progress import Progress
@@ -91,9 +93,11 @@ def run_together(
     gaps: list[dict[int, np.ndarray]] = [{} for _ in ckpts[1:]]
     report(0, len(prompts), _WORK)
     for group, pack in _passes(ckpts, given, found.tokens_shared):
+        for model, states in group.items():
+            check_states(ckpts[model], states)
         removed = _left_out_together(list(group.values()), sinks, ratio)
         for number, (model, states) in enumerate(group.items()):
-            tokens = [_tokens_of(given[model][place], length) for place, length in _placed(states)]
+            tokens = [given[model][place].labels(length) for place, length in _placed(states)]
             measured = measure_pack(states, tokens, sinks, ratio, {}, removed[number])
             rows[model] |= dict(zip(states.places, measured, strict=True))
         for other, states in group.items():
@@ -170,7 +174,7 @@ def _passes(
                 yield {number: states}, pack
         return
     # Company changes states by rounding: prompts share passes in all networks alike, or in none.
-    packed = len({(ckpt.packing, ckpt.device.type, ckpt.streamed) for ckpt in ckpts}) == 1
+    packed = len({_sharing(ckpt, own) for ckpt, own in zip(ckpts, inputs, strict=True)}) == 1
     with ExitStack() as stack:
         for ckpt in ckpts:
             if not ckpt.streamed:
@@ -180,12 +184,15 @@ def _passes(
             yield dict(enumerate(group)), pack
 
 
+def _sharing(ckpt: Checkpoint, inputs: Sequence[Mapping[str, Any]]) -> Hashable:
+    """Return all that decides which of these inputs share a pass."""
+    tokens = [each["input_ids"].shape[-1] if "input_ids" in each else 0 for each in inputs]
+    classes = tuple(length_class(ckpt.config, count) for count in tokens)
+    return ckpt.packing, ckpt.device.type, ckpt.streamed, classes
+
+
 def _placed(states: PackStates) -> Iterator[tuple[int, int]]:
     return zip(states.places, states.lengths, strict=True)
-
-
-def _tokens_of(given: Prepared, length: int) -> list[str]:
-    return given.tokens or [str(number) for number in range(length)]
 
 
 def _left_out_together(

@@ -15,9 +15,9 @@ from tokendynamics.diagnosis._prompt_trace import SINK_RATIO, find_sinks, tokens
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.observables._direction_clusters import CLEAR, direction_clusters
-from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained._architecture import as_layers
 from tokendynamics.pretrained._inputs import prepared
+from tokendynamics.pretrained._load import Model, as_checkpoint
 
 _LAST = 3
 _FEWEST = 3
@@ -25,7 +25,7 @@ _FEWEST = 3
 
 @typed_arguments
 def token_clusters(
-    ckpt: Checkpoint,
+    ckpt: Model,
     text: Any,
     layers: Iterable[int] | None = None,
     *,
@@ -37,7 +37,8 @@ def token_clusters(
     """Group a prompt's tokens by their directions after each of the last layers (`positional` Fig. 8).
 
     Args:
-        ckpt: From `tokendynamics.load`; under a variant with `ckpt.under("no-norm")` and so on.
+        ckpt: Anything `tokendynamics.load` takes, or a checkpoint already loaded; under a variant
+            with `ckpt.under("no-norm")` and so on.
         text: The prompt; see `tokendynamics.trace`.
         layers: Counted from 1; None for the last three.
         most: Groups at most.
@@ -58,13 +59,14 @@ def token_clusters(
     >>> token_clusters(load("random:distilgpt2"), "a short text")["count"].dims
     ('layer',)
     """
+    ckpt = as_checkpoint(ckpt)
     given = prepared(ckpt, text, truncate=truncate, argument="prompt")
     depth = ckpt.architecture.layers
     chosen = as_layers(range(max(1, depth - _LAST + 1), depth + 1) if layers is None else layers, depth)
     states = ckpt.states(given.inputs).feed_forward.cpu().double()
     left_out = tokens_left_out(find_sinks(torch.linalg.vector_norm(states, dim=-1), sink_ratio), sinks)
     variables = _grouped(states[chosen], ~left_out[chosen], most)
-    tokens = given.tokens or [str(place) for place in range(states.shape[1])]
+    tokens = given.labels(states.shape[1])
     attrs = {"model": ckpt.name, "prompt": given.text, "clear_from": CLEAR, "linkage": "average, on 1 - cos"}
     return xr.Dataset(variables, coords={"layer": chosen, "token_text": ("token", tokens)}, attrs=attrs)
 

@@ -12,12 +12,15 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from tokendynamics.diagnosis._prompt_trace import SINK_RATIO, find_sinks, tokens_left_out
-from tokendynamics.pretrained import Checkpoint
+from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.pretrained._inputs import prepared
+from tokendynamics.pretrained._load import Model, as_checkpoint
+from tokendynamics.pretrained._not_finite import check_states
 
 
+@typed_arguments
 def token_paths(
-    ckpt: Checkpoint,
+    ckpt: Model,
     text: Any,
     *,
     sinks: str | Sequence[int] = "detect",
@@ -30,7 +33,7 @@ def token_paths(
     the whole depth, so that what moves in the picture moves in the model. Sinks take no part and have no position.
 
     Args:
-        ckpt: From `tokendynamics.load`.
+        ckpt: Anything `tokendynamics.load` takes, or a checkpoint already loaded.
         text: The prompt; see `tokendynamics.trace`.
         sinks: "detect" for the sinks of each layer, or positions to treat as such everywhere.
         sink_ratio: See `tokendynamics.diagnosis._trace.trace`.
@@ -48,8 +51,11 @@ def token_paths(
     >>> token_paths(load("random:distilgpt2"), "abc").position.dims
     ('layer', 'token', 'axis')
     """
+    ckpt = as_checkpoint(ckpt)
     given = prepared(ckpt, text, truncate=truncate, argument="prompt")
-    states = ckpt.states(given.inputs).feed_forward.cpu().double()
+    (passed,) = ckpt.states_in_packs([given.inputs])
+    check_states(ckpt, passed)
+    states = passed.of(0).feed_forward.cpu().double()
     token_norms = torch.linalg.vector_norm(states, dim=-1)
     found = find_sinks(token_norms, sink_ratio)
     is_sink = found if sinks == "detect" else tokens_left_out(found, sinks)
@@ -61,7 +67,7 @@ def token_paths(
     }
     coords = {
         "layer": np.arange(len(states)),
-        "token_text": ("token", given.tokens or [str(place) for place in range(states.shape[1])]),
+        "token_text": ("token", given.labels(states.shape[1])),
     }
     attrs = {
         "prompt": given.text,

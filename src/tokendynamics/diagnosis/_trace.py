@@ -31,15 +31,18 @@ from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics._resources import check_fits
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.pretrained import Architecture, Checkpoint
+from tokendynamics.pretrained._forward_arguments import are_token_ids
 from tokendynamics.pretrained._image_files import images_in
 from tokendynamics.pretrained._inputs import Prepared, prepared
+from tokendynamics.pretrained._load import Model, as_checkpoint
+from tokendynamics.pretrained._not_finite import check_states
 from tokendynamics.pretrained.discovery._layout import Layout
 from tokendynamics.provenance._progress import Progress, reporting, tracked
 
 
 @typed_arguments
 def trace(
-    ckpt: Checkpoint,
+    ckpt: Model,
     texts: Any,
     *,
     sinks: str | Sequence[int] = "detect",
@@ -54,7 +57,7 @@ def trace(
     """Run real text through the real model and measure the tokens at every site of every layer (`asymptotic` 7).
 
     Args:
-        ckpt: From `tokendynamics.load`.
+        ckpt: Anything `tokendynamics.load` takes, or a checkpoint already loaded.
         texts: One prompt, several, or several by name. A prompt is a text; token ids; an image (path, PIL image, array;
             a folder is several); or arguments of the forward pass by name, for one input.
         sinks: What "removed" leaves out: "detect" (norm above `sink_ratio`, above 1, times the prompt's median after
@@ -86,8 +89,9 @@ def trace(
     >>> table.sizes["layer"], float(table.mean_pair_cosine.sel(site="feed_forward", sinks="kept")[0, 0].round(1))
     (7, 0.0)
     """
+    ckpt = as_checkpoint(ckpt)
     _check_above(sink_ratio=(sink_ratio, 1.0), cluster_angle=(cluster_angle, 0.0))
-    prompts, slower = named_prompts(texts), slower_observables(extra, cluster_angle, observables or {})
+    prompts, slower = named_prompts(texts, ckpt), slower_observables(extra, cluster_angle, observables or {})
     with reporting(progress) as report:
         given = _inputs_of(ckpt, prompts, truncate)
         found = _measured(ckpt, given, sinks, sink_ratio, slower, packed)
@@ -125,10 +129,8 @@ def _measured(
 ) -> Iterator[tuple[int, PromptTrace]]:
     """Yield the measures of each prompt with its number, in the order of the passes."""
     for states in ckpt.states_in_packs([each.inputs for each in given], packed=packed):
-        tokens = [
-            given[place].tokens or [str(number) for number in range(length)]
-            for place, length in zip(states.places, states.lengths, strict=True)
-        ]
+        check_states(ckpt, states)
+        tokens = [given[place].labels(length) for place, length in zip(states.places, states.lengths, strict=True)]
         yield from zip(states.places, measure_pack(states, tokens, sinks, ratio, slower), strict=True)
 
 
@@ -247,13 +249,28 @@ def _sites_in_words(facts: Architecture, layout: Layout) -> str:
     return words + ("; the final norm apart, behind the last of them" if facts.has_final_norm else "")
 
 
-def named_prompts(texts: Any) -> dict[str, Any]:
-    """Return several prompts by name; what one of them may be is said where it is prepared."""
-    if isinstance(texts, Mapping) and not any(isinstance(each, Tensor) and each.ndim > 1 for each in texts.values()):
+class NamedPrompts(dict[str, Any]):
+    """Prompts by name, as `named_prompts` returns them and takes them again."""
+
+
+def named_prompts(texts: Any, ckpt: Checkpoint | None = None) -> NamedPrompts:
+    """Return several prompts by name; what one of them may be is said where it is prepared.
+
+    Args:
+        texts: See `trace`.
+        ckpt: What reads them, which tells the arguments of one forward pass from prompts by name; None before there is
+            one: then a tensor with two axes in a mapping makes it arguments.
+
+    Raises:
+        ArgumentTypeError, ArgumentValueError: None, or names that are no texts.
+    """
+    if isinstance(texts, NamedPrompts):
+        return texts
+    if isinstance(texts, Mapping) and not _are_arguments(texts, ckpt):
         named = dict(texts)
     elif isinstance(texts, Path) and texts.is_dir():
         named = {path.name: path for path in images_in(texts)}
-    elif isinstance(texts, list | tuple) and not _are_ids(texts):
+    elif isinstance(texts, list | tuple) and not are_token_ids(texts):
         named = {f"prompt {number}": text for number, text in enumerate(texts, start=1)}
     elif texts is None or isinstance(texts, bytes | int | float):
         raise ArgumentTypeError(expected("texts", "a text, several, or several by name", type(texts).__name__))
@@ -264,8 +281,10 @@ def named_prompts(texts: Any) -> dict[str, Any]:
     for name in named:
         if not isinstance(name, str):
             raise ArgumentTypeError(expected("texts", "texts as the names of prompts", shown(name)))
-    return named
+    return NamedPrompts(named)
 
 
-def _are_ids(texts: Sequence[Any]) -> bool:
-    return len(texts) > 0 and all(isinstance(each, int) and not isinstance(each, bool) for each in texts)
+def _are_arguments(texts: Mapping[Any, Any], ckpt: Checkpoint | None) -> bool:
+    if not any(isinstance(each, Tensor | np.ndarray) and each.ndim > 1 for each in texts.values()):
+        return False
+    return ckpt is None or set(texts) <= ckpt.argument_names

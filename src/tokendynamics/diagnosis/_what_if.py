@@ -19,7 +19,7 @@ from tokendynamics.diagnosis._trace import named_prompts
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.numerics._intervals import jackknife_interval
 from tokendynamics.numerics._signatures import typed_arguments
-from tokendynamics.pretrained import Checkpoint
+from tokendynamics.pretrained._load import Model, as_checkpoint
 from tokendynamics.pretrained._variant import Variant, VariantLike
 from tokendynamics.provenance._progress import Progress, reporting
 
@@ -29,7 +29,7 @@ _REMOVED = "removed"
 
 @typed_arguments
 def what_if(
-    ckpt: Checkpoint,
+    ckpt: Model,
     texts: Any,
     changes: VariantLike,
     *,
@@ -44,7 +44,7 @@ def what_if(
     and sentences, ``td.compare(ckpt, ckpt.under(changes))``.
 
     Args:
-        ckpt: From `tokendynamics.load`.
+        ckpt: Anything `tokendynamics.load` takes, or a checkpoint already loaded.
         texts: See `tokendynamics.trace`; intervals need three that differ.
         changes: Such as ``{"layer 12 attention": 0.5, "feed_forward": 0}`` or "no-norm"; see `Checkpoint.varied`.
         sinks: See `tokendynamics.trace`, also for the others.
@@ -69,10 +69,11 @@ def what_if(
     >>> float(abs(found.consensus_relative.sel(model="changed", site="feed_forward")).max().round(3)) < 0.2
     True
     """
+    ckpt = as_checkpoint(ckpt)
     variant = Variant.of(changes, "changes")
     if variant == Variant():
         raise ArgumentValueError(expected("changes", "at least one", "none", "name a part and a number"))
-    prompts = named_prompts(texts)
+    prompts = named_prompts(texts, ckpt)
     ckpts = [ckpt, ckpt.under(variant)]
     with reporting(progress) as report:
         found = run_together(ckpts, prompts, sinks, sink_ratio, truncate, report)

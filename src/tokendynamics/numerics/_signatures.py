@@ -121,7 +121,7 @@ def _union_reader(parts: tuple[Any, ...]) -> Reader | None:
         reader = as_path
     elif len(others) == 1:
         reader = _reader(others[0])
-    elif all(inspect.isclass(part) and part not in _PLAIN and not issubclass(part, Tensor) for part in others):
+    elif all(inspect.isclass(part) and part not in _NUMBERS and not issubclass(part, Tensor) for part in others):
         reader = _instance(others)
     else:
         reader = None
@@ -215,6 +215,8 @@ def _tensor(value: Any, argument: str) -> Tensor:
     as_tensor(value, argument)
     return value
 
+
+_NUMBERS = (bool, int, float, SupportsIndex)
 
 _PLAIN: dict[Any, Reader] = {
     bool: as_flag,

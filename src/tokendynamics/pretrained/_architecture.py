@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from tokendynamics.numerics._arguments import as_integer, whole_numbers
 from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.pretrained._length_dependence import longest_input
 from tokendynamics.pretrained.discovery._layout import BlockLayout, Layout, Positions
 from tokendynamics.pretrained.discovery._norms import Norm
 
@@ -74,7 +75,7 @@ def architecture_of(config: Any, layout: Layout, dim: int, parameters: int) -> A
         kv_heads=0 if attention is None else attention.kv_heads,
         dim=dim,
         d_head=0 if attention is None else attention.d_head,
-        context=_context(config),
+        context=longest_input(config),
         vocabulary=config.vocab_size if reads_ids else None,
         parameters=parameters,
         positions=layout.positions,
@@ -104,11 +105,6 @@ def _placement(layer: BlockLayout) -> Literal["pre", "post", "branch", "pre and 
     if residual is not None and residual.attention_norm is not None:
         return "branch" if attention is None or attention.norm is None else "pre and branch"
     return "pre"
-
-
-def _context(config: Any) -> int | None:
-    value = getattr(config, "max_position_embeddings", None)
-    return value if isinstance(value, int) and value > 0 else None
 
 
 def _feed_forward_dim(config: Any) -> int | None:

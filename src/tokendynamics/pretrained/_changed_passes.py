@@ -57,6 +57,12 @@ class ChangedPasses:
         return self._network.model
 
     @property
+    def whole(self) -> nn.Module:
+        """The network with its language head where there is one; see `model`."""
+        self._check_in_memory()
+        return self.with_head or self.model
+
+    @property
     def streamed(self) -> bool:
         """Whether a forward pass reads each block just before it runs."""
         return self._network.streamed
@@ -138,7 +144,7 @@ class ChangedPasses:
         """
         self._check_in_memory()
         place, dim = as_path(folder, "folder"), self.architecture.dim
-        whole = self.with_head or self.model
+        whole = self.whole
         with gates_in_weights(self.model, self.layout, self.variant, dim, self.name):
             write_checkpoint(whole, self._origin.tokenizer, place, self.name)
         return place

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property, partial
 from typing import Any
@@ -29,7 +29,8 @@ from tokendynamics.pretrained._feed_forward import (
     feed_forward_weights,
     modules_needed,
 )
-from tokendynamics.pretrained._forward_arguments import forward_arguments
+from tokendynamics.pretrained._forward_arguments import argument_names, forward_arguments
+from tokendynamics.pretrained._length_dependence import depends_on_length, length_class
 from tokendynamics.pretrained._network import Network, evaluating
 from tokendynamics.pretrained._origin import Origin
 from tokendynamics.pretrained._other_libraries import refusing, silenced
@@ -236,7 +237,7 @@ class Checkpoint(ChangedPasses):
         if self.streamed:
             return packs_of(arguments, "none", 0, self.device)
         together = self.packing if packed and len(arguments) > 1 else "none"
-        return packs_of(arguments, together, filler_of(self), self.device)
+        return packs_of(arguments, together, filler_of(self), self.device, self._class_of)
 
     def one_pack(self, several: Sequence[Tensor | Mapping[str, Any]]) -> Pack:
         """Put several prompts into one forward pass, however large it is.
@@ -245,7 +246,7 @@ class Checkpoint(ChangedPasses):
             ArgumentTypeError, ArgumentValueError: See `states`; or prompts that cannot share a pass.
         """
         arguments = [self._arguments(each) for each in several]
-        pack = one_pack_of(arguments, self.packing, filler_of(self))
+        pack = one_pack_of(arguments, self.packing, filler_of(self), self._class_of)
         if pack is None:
             advice = "pass them one by one, or prompts of one length"
             wanted, came = "prompts that can share a forward pass", f"{self.name}, which takes {self.packing}"
@@ -265,18 +266,38 @@ class Checkpoint(ChangedPasses):
         with refusing(self._not_run), evaluating(self.model), silenced():
             return packing_of(self.model, self._network.inputs, causal=self.layout.causal)
 
+    def _class_of(self, tokens: int) -> Hashable:
+        return length_class(self.config, tokens)
+
     def _streamed_states(self, packs: list[Pack]) -> list[PackStates]:
         streaming = self._streaming
         with refusing(self._not_run), ExitStack() as stack:
             stack.enter_context(showing(streaming.network))
             watches = [stack.enter_context(StateWatch(streaming.network, self.layout)) for _ in packs]
             works = [partial(watch.run, pack=pack) for watch, pack in zip(watches, packs, strict=True)]
+            if depends_on_length(self.config):  # what one pass sets in the network the next would read
+                return [states for work in works for states in streaming.run([work])]
             return streaming.run(works)
 
     @cached_property
     def _streaming(self) -> StreamedNetwork:
         empty, weights = self._network.stored
         return StreamedNetwork(empty, self.layout.blocks, weights, self.dtype, self.device)
+
+    @cached_property
+    def ids_name(self) -> str | None:
+        """Name of the argument of the forward pass that takes token ids; None where none is known to."""
+        if self.architecture.vocabulary is not None:
+            return "input_ids"
+        if self._network.main_input is not None or self._network.inputs is None:
+            return None
+        (name, value), *others = self._network.inputs(1).items()
+        return name if not others and isinstance(value, Tensor) and not value.is_floating_point() else None
+
+    @property
+    def argument_names(self) -> frozenset[str]:
+        """Names of the arguments of the forward pass."""
+        return argument_names(self._network.empty, self._network.main_input)
 
     def watch_attention(
         self, ids: Int[Tensor, "*batch token"] | Mapping[str, Any], watch: Callable[[AttentionCall], None]
@@ -309,4 +330,4 @@ class Checkpoint(ChangedPasses):
         return CheckpointError(expected(self.name, "a network that runs", words))
 
     def _arguments(self, ids: Any) -> dict[str, Any]:
-        return forward_arguments(ids, self.architecture, self._network.main_input)
+        return forward_arguments(ids, self.architecture, self._network.main_input, self.ids_name)

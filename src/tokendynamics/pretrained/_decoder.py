@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from tokendynamics.numerics._errors import CheckpointError, expected
 from tokendynamics.pretrained._language_head import logits_of
+from tokendynamics.pretrained._length_dependence import as_before
 from tokendynamics.pretrained._network import evaluating, without_cache
 from tokendynamics.pretrained._other_libraries import refusing, silenced
 from tokendynamics.pretrained._packs import Pack
@@ -60,7 +61,7 @@ class Decoder(ExitStack):
         """
         self._states = normed
         try:
-            with refusing(self._refusal):
+            with refusing(self._refusal), as_before(self._whole):
                 output = self._whole(**self._arguments)
         finally:
             self._states = None

@@ -82,8 +82,23 @@ def encode(text: str, tokenizer: Any, context: int | None, *, truncate: bool, ar
 
 
 def pieces_of(ids: list[int], tokenizer: Any) -> list[str]:
-    """Return each token as readable text."""
-    return [_readable(piece, tokenizer) for piece in tokenizer.convert_ids_to_tokens(ids)]
+    """Return each token as readable text.
+
+    Tables of embeddings are often longer than the tokenizer: an id that it does not know stands as ``<id 50300>``.
+    """
+    pieces = [_piece(number, tokenizer) for number in ids]
+    return [
+        f"<id {number}>" if piece is None else _readable(piece, tokenizer)
+        for number, piece in zip(ids, pieces, strict=True)
+    ]
+
+
+def _piece(number: int, tokenizer: Any) -> str | None:
+    try:
+        (piece,) = tokenizer.convert_ids_to_tokens([number])
+    except (IndexError, KeyError, OverflowError):  # as tokenizers written in Python may refuse it
+        return None
+    return piece if isinstance(piece, str) else None
 
 
 def encoded(

@@ -15,10 +15,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from tokendynamics.numerics._errors import CheckpointError, expected
+from tokendynamics.numerics._errors import ArgumentValueError, CheckpointError, expected
+from tokendynamics.pretrained._forward_arguments import several_inputs
 from tokendynamics.pretrained._language_head import logits_of
+from tokendynamics.pretrained._length_dependence import as_before
 from tokendynamics.pretrained._network import evaluating, without_cache
 from tokendynamics.pretrained._other_libraries import refusing, silenced
+from tokendynamics.pretrained._own_tokens import OwnTokens
 from tokendynamics.pretrained._packs import Pack
 from tokendynamics.pretrained._states import moved
 from tokendynamics.pretrained._varied_network import existing_parts
@@ -71,6 +74,7 @@ class GatedNetwork(ExitStack):
         self.exists = existing_parts(layout, name)
         self.network, self.layout, self.name, self.vocabulary = network, layout, name, vocabulary
         self.running = network if whole is None else whole
+        self.config: Any = getattr(network, "config", None)
         self._layer = -1
         self._gates: Tensor | None = None
         self._states: list[Tensor] = []
@@ -123,12 +127,20 @@ class GatedNetwork(ExitStack):
         first = next(self.running.parameters())
         arguments = {name: moved(value, first) for name, value in pack.arguments.items()}
         try:
-            with refusing(lambda words: CheckpointError(expected(self.name, "a network that runs with gates", words))):
+            with (
+                refusing(lambda words: CheckpointError(expected(self.name, "a network that runs with gates", words))),
+                OwnTokens(self.network, self.layout) as tokens,
+                as_before(self.running),
+            ):
                 output = self.running(**arguments)
             ids = arguments.get("input_ids")
             known = self.vocabulary is not None and isinstance(ids, Tensor)
             logits = logits_of(output, ids, self.vocabulary) if known else None  # pyright: ignore[reportArgumentType]
-            return GatedPass(tuple(_by_prompt(each, len(pack.places)) for each in self._states), logits)
+            states = [_by_prompt(each, len(pack.places)) for each in self._states]
+            if len(states[0]) != len(pack.places):
+                raise ArgumentValueError(several_inputs(f"a batch of {len(states[0])}"))
+            own = tokens.places(arguments)
+            return GatedPass(tuple(state[:, own] for state in states), logits)
         finally:
             self._gates, self._states = None, []
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,10 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, CheckpointError, expected
+from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, CheckpointError, expected, shown
 from tokendynamics.pretrained._checkpoint import Checkpoint
 from tokendynamics.pretrained._encoding import encode_bytes, pieces_of
+from tokendynamics.pretrained._forward_arguments import as_token_ids, checked_ids
 from tokendynamics.pretrained._image_files import opened_image
 from tokendynamics.pretrained._other_libraries import refusing, silenced
 
@@ -35,6 +36,12 @@ class Prepared:
     text: str
     tokens: list[str] | None
 
+    def labels(self, places: int) -> list[str]:
+        """Return a label for each of so many states: the tokens themselves where there is one for each."""
+        if self.tokens is not None and len(self.tokens) == places:
+            return self.tokens
+        return [str(number) for number in range(places)]
+
 
 def prepared(ckpt: Checkpoint, item: Any, *, truncate: bool = False, argument: str = "input") -> Prepared:
     """Return one input as arguments of a checkpoint's forward pass.
@@ -43,7 +50,7 @@ def prepared(ckpt: Checkpoint, item: Any, *, truncate: bool = False, argument: s
         ckpt: From `load`.
         item: A text; token ids (whole numbers, one axis); an image (a path, a PIL image, or an array of rows, columns
             and three colours), for the checkpoint's own image processor; or arguments by name, for one input.
-        truncate: Whether a text longer than the context is cut.
+        truncate: Whether a text or token ids longer than the context are cut.
         argument: What an error calls the input.
 
     Raises:
@@ -55,12 +62,24 @@ def prepared(ckpt: Checkpoint, item: Any, *, truncate: bool = False, argument: s
         encoding = ckpt.encode(item, truncate=truncate, argument=argument)
         return Prepared({"input_ids": encoding.ids}, item, encoding.tokens)
     if isinstance(item, Mapping):
-        inputs = {str(name): torch.as_tensor(value) for name, value in item.items()}
+        inputs = {str(name): _tensor(value, f"{argument}[{shown(name)}]") for name, value in item.items()}
         ids = inputs.get("input_ids")
-        return Prepared(inputs, "arguments by name", None if ids is None else _pieces(ckpt, ids.flatten()))
-    ids = _token_ids(item)
+        if ids is None or ckpt.architecture.vocabulary is None:
+            return Prepared(inputs, "arguments by name", None)
+        ids = inputs["input_ids"] = checked_ids(ids, ckpt.architecture, argument)
+        return Prepared(inputs, "arguments by name", _pieces(ckpt, ids.flatten()))
+    ids = as_token_ids(item, argument)
     if ids is not None:
-        return Prepared({"input_ids": ids[None]}, "token ids", _pieces(ckpt, ids))
+        name = ckpt.ids_name
+        if name is None:
+            wanted, advice = (
+                "the arguments of its forward pass, by name in a mapping",
+                "this network reads no token ids",
+            )
+            raise ArgumentTypeError(expected(argument, wanted, "token ids", advice))
+        most = ckpt.architecture.context
+        ids = checked_ids(ids[:most] if truncate else ids, ckpt.architecture, argument)
+        return Prepared({name: ids}, "token ids", _pieces(ckpt, ids.flatten()))
     if _is_image(item):
         text = item.name if isinstance(item, Path) else "an image"
         return Prepared(_pixels(ckpt, item, argument), text, None)
@@ -88,16 +107,11 @@ def ids_of_any_length(ckpt: Checkpoint, text: str, argument: str = "text") -> In
     return torch.tensor(ids, dtype=torch.long)
 
 
-def _token_ids(item: Any) -> Tensor | None:
-    """Return whole numbers along one axis as a tensor; None for anything else."""
-    if isinstance(item, Sequence) and not all(isinstance(each, int) and not isinstance(each, bool) for each in item):
-        return None
-    if not isinstance(item, Tensor | np.ndarray | Sequence) or isinstance(item, bytes):
-        return None
-    ids = torch.as_tensor(np.array(item) if isinstance(item, np.ndarray) else item)  # one that is not writable, too
-    ids = ids[0] if ids.ndim == 2 and ids.shape[0] == 1 else ids
-    whole = not ids.is_floating_point() and not ids.is_complex() and ids.dtype != torch.bool
-    return ids.long() if whole and ids.ndim == 1 else None
+def _tensor(value: Any, argument: str) -> Tensor:
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise ArgumentTypeError(expected(argument, "a tensor, or an array of numbers", shown(value))) from error
 
 
 def _pieces(ckpt: Checkpoint, ids: Tensor) -> list[str]:

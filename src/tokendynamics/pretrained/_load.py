@@ -44,6 +44,29 @@ from tokendynamics.pretrained.sources._tensor_files import (
 from tokendynamics.pretrained.sources._untrained import DrawnTensors, family_config
 from tokendynamics.provenance._progress import Progress, reporting
 
+Model: TypeAlias = str | Path | nn.Module | Checkpoint
+"""What every function takes that reads a network: anything `load` takes, or a checkpoint already loaded."""
+
+
+def as_checkpoint(model: Model, argument: str = "ckpt", **options: Any) -> Checkpoint:
+    """Return a checkpoint as it is, and load anything else.
+
+    Args:
+        model: A checkpoint, or what `load` takes.
+        argument: What an error calls it.
+        **options: Of `load`.
+
+    Raises:
+        ArgumentTypeError: Nothing of these.
+        CheckpointError: See `load`.
+    """
+    if isinstance(model, Checkpoint):
+        return model
+    if not isinstance(model, str | PathLike | nn.Module):
+        wanted = "a checkpoint, a name, a path or a network"
+        raise ArgumentTypeError(expected(argument, wanted, type(model).__name__, FORMS))
+    return load(model, **options)
+
 
 @typed_arguments
 def load(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -36,18 +36,37 @@ class Pack:
     lengths: tuple[int, ...] | None = None
 
 
-def one_pack_of(several: Sequence[dict[str, Any]], packing: Packing, filler: int) -> Pack | None:
+Classes = Callable[[int], Hashable]
+"""Tells prompts apart that must not share a pass, by their tokens."""
+
+
+def _all_alike(tokens: int) -> Hashable:
+    del tokens
+    return 0
+
+
+def one_pack_of(
+    several: Sequence[dict[str, Any]], packing: Packing, filler: int, class_of: Classes = _all_alike
+) -> Pack | None:
     """Put all inputs into one pass, whatever it costs; None where they cannot share one. See `packs_of`."""
     if len(several) == 1:
         return Pack((0,), several[0])
     places = list(range(len(several)))
     if packing.startswith("any lengths") and all(set(each) == {"input_ids"} for each in several):
+        if len({class_of(each["input_ids"].shape[1]) for each in several}) > 1:
+            return None
         return _filled(places, {place: each["input_ids"][0] for place, each in enumerate(several)}, packing, filler)
     alike = len({_shape_of(each, place) for place, each in enumerate(several)}) == 1
     return _side_by_side(places, several) if alike and packing != "none" else None
 
 
-def packs_of(several: Sequence[dict[str, Any]], packing: Packing, filler: int, device: torch.device) -> list[Pack]:
+def packs_of(
+    several: Sequence[dict[str, Any]],
+    packing: Packing,
+    filler: int,
+    device: torch.device,
+    class_of: Classes = _all_alike,
+) -> list[Pack]:
     """Sort inputs into passes.
 
     Args:
@@ -55,6 +74,7 @@ def packs_of(several: Sequence[dict[str, Any]], packing: Packing, filler: int, d
         packing: Which may share one.
         filler: The token that fills up a shorter prompt.
         device: Where they run.
+        class_of: Tells apart, by their tokens, prompts of different lengths that may not share one.
     """
     most = _TOKENS.get(device.type, _TOKENS_ELSEWHERE)
     alone = [Pack((place,), arguments) for place, arguments in enumerate(several)]
@@ -63,9 +83,12 @@ def packs_of(several: Sequence[dict[str, Any]], packing: Packing, filler: int, d
     packs: list[Pack] = []
     prompts = {place: each["input_ids"][0] for place, each in enumerate(several) if set(each) == {"input_ids"}}
     if packing.startswith("any lengths"):
-        order = sorted(prompts, key=lambda place: len(prompts[place]))
-        for start, end in _cheapest([len(prompts[place]) for place in order], most):
-            packs.append(_filled(order[start:end], prompts, packing, filler))
+        classes: dict[Hashable, list[int]] = {}
+        for place in sorted(prompts, key=lambda place: len(prompts[place])):
+            classes.setdefault(class_of(len(prompts[place])), []).append(place)
+        for order in classes.values():
+            for start, end in _cheapest([len(prompts[place]) for place in order], most):
+                packs.append(_filled(order[start:end], prompts, packing, filler))
     left = [place for place in range(len(several)) if not any(place in pack.places for pack in packs)]
     groups: dict[Any, list[int]] = {}
     for place in left:

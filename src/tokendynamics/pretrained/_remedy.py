@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from pathlib import Path
 from typing import cast, get_args
@@ -12,15 +13,16 @@ from torch import Tensor, nn
 
 from tokendynamics.numerics._errors import ArgumentValueError, expected, shown
 from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.pretrained._checkpoint import Checkpoint
 from tokendynamics.pretrained._fitting_columns import new_columns, stored_columns
-from tokendynamics.pretrained._load import load
+from tokendynamics.pretrained._load import Model, as_checkpoint, load
 from tokendynamics.pretrained._remedied_attention import attach, check_implementation, detach
 from tokendynamics.pretrained._remedy_columns import Kind, LambdaColumns, remedies_in
 
 
 @typed_arguments
-def apply_remedy(model: nn.Module, kind: str | Path = "lambda-diagonal", *, start: float = 0.0) -> nn.Module:
-    """Add λI or λA to the query-key matrices of a pretrained network, ready for fine-tuning; the network is changed.
+def apply_remedy(model: Model, kind: str | Path = "lambda-diagonal", *, start: float = 0.0) -> nn.Module:
+    """Add λI or λA to the query-key matrices of a pretrained network, ready for fine-tuning; a live network is changed.
 
     The logits of all heads of a layer together get ``x_l^T λA x_i``, λ ≤ 0 and A diagonal and positive, where x is what
     queries and keys are projected from; head h of H has the h-th slice of ⌈dim/H⌉ features. At λ = 0, where training
@@ -32,12 +34,13 @@ def apply_remedy(model: nn.Module, kind: str | Path = "lambda-diagonal", *, star
     keeps x beside the keys.
 
     Args:
-        model: A causal network of transformers with rotary positions, with its language head or without.
+        model: A causal network of transformers with rotary positions, with its language head or without: a live one,
+            or anything else that `load` takes, or a checkpoint, whose network is then copied.
         kind: "lambda-identity", "lambda-diagonal", or the folder that a network with a remedy was saved in.
         start: λ at the start of a new one, 0 or below.
 
     Returns:
-        The network itself.
+        The network: the live one itself.
 
     Raises:
         ArgumentTypeError: No network.
@@ -58,15 +61,21 @@ def apply_remedy(model: nn.Module, kind: str | Path = "lambda-diagonal", *, star
         raise ArgumentValueError(expected("kind", wanted, shown(str(kind))))
     if not -math.inf < start <= 0:
         raise ArgumentValueError(expected("start", "a λ of 0 or below", start))
-    if remedies_in(model):
+    network = model if isinstance(model, nn.Module) else _trainable(as_checkpoint(model, "model"))
+    if remedies_in(network):
         raise ArgumentValueError(
             expected("model", "a network without a remedy", "one that has it", "remove_remedy first")
         )
-    check_implementation(model)
-    checkpoint = load(model)
+    check_implementation(network)
+    checkpoint = load(network)
     columns = new_columns(checkpoint, cast(Kind, str(kind)), start) if new else stored_columns(checkpoint, Path(kind))
-    attach(model, columns, checkpoint.name)
-    return model
+    attach(network, columns, checkpoint.name)
+    return network
+
+
+def _trainable(checkpoint: Checkpoint) -> nn.Module:
+    """Return a copy of a checkpoint's network whose weights can be trained."""
+    return copy.deepcopy(checkpoint.whole).requires_grad_(True)
 
 
 @typed_arguments

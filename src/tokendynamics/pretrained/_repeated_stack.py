@@ -81,6 +81,7 @@ class RepeatedStack(ExitStack):
         self._fresh: FreshBlocks | None = None
         self._scaled: ScaledBlocks | None = None
         self._number = 0
+        self._start = 0
         self.normed: Tensor | None = None
 
     def __enter__(self) -> RepeatedStack:
@@ -104,9 +105,12 @@ class RepeatedStack(ExitStack):
             self._states = self._stack.embedded()
             if not self.own_lengths[0]:
                 self.lengths = self.own_lengths = (self._states.shape[1],) * len(self._states)
+            elif self._states.shape[1] != int(self._pack.arguments["input_ids"].shape[1]):
+                # The network has tokens of its own beside those of the prompt.
+                self._start = self._stack.own_places().start or 0
             if how.pad_to is not None:
                 for states, own in zip(self._states, self.own_lengths, strict=True):
-                    states[own:] = 0.0
+                    states[self._start + own :] = 0.0
         except BaseException:
             self.close()
             raise
@@ -151,7 +155,7 @@ class RepeatedStack(ExitStack):
     def prompts(self) -> list[Float[Tensor, "token dim"]]:
         """Return the states of the tokens that count; before the first pass those of the prompts' own tokens."""
         lengths = self.lengths if self._number else self.own_lengths
-        return [states[:length] for states, length in zip(self._states, lengths, strict=True)]
+        return [states[self._start :][:length] for states, length in zip(self._states, lengths, strict=True)]
 
     def advance(self) -> None:
         """Run the blocks once more.

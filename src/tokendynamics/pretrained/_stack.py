@@ -12,8 +12,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from tokendynamics.numerics._errors import CheckpointError, expected
+from tokendynamics.pretrained._length_dependence import as_before
 from tokendynamics.pretrained._network import evaluating, without_cache
 from tokendynamics.pretrained._other_libraries import refusing, silenced
+from tokendynamics.pretrained._own_tokens import OwnTokens
 from tokendynamics.pretrained._packs import Pack
 from tokendynamics.pretrained._states import moved
 from tokendynamics.pretrained.discovery._calls import state_of, with_state
@@ -84,6 +86,16 @@ class Stack(ExitStack):
             self._embedding = False
         return self._by_prompt(self._seen[-1]).clone()
 
+    def own_places(self) -> slice:
+        """Return which places of the states are tokens of the inputs; the network runs once, as it is.
+
+        Raises:
+            CheckpointError: The network does not run.
+        """
+        with OwnTokens(self._network, self._layout) as tokens:
+            self._run(self._arguments)
+        return tokens.places(self._arguments)
+
     def embedded_again(self, states: Float[Tensor, "prompt token dim"]) -> Float[Tensor, "prompt token dim"]:
         """Return what the first block reads where these states stand for what the network looks up for its tokens.
 
@@ -121,7 +133,7 @@ class Stack(ExitStack):
         def refusal(words: str) -> CheckpointError:
             return CheckpointError(expected(self._name, "a network whose blocks run on their own output", words))
 
-        with refusing(refusal), suppress(_ReachedError):
+        with refusing(refusal), suppress(_ReachedError), as_before(self._network):
             self._network(**arguments)
 
     def _enter(self, module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> Any:

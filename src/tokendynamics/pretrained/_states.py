@@ -12,8 +12,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from tokendynamics.numerics._errors import ArgumentValueError
+from tokendynamics.pretrained._forward_arguments import several_inputs
+from tokendynamics.pretrained._length_dependence import as_before
 from tokendynamics.pretrained._network import without_cache
 from tokendynamics.pretrained._other_libraries import silenced
+from tokendynamics.pretrained._own_tokens import OwnTokens
 from tokendynamics.pretrained._packs import Pack
 from tokendynamics.pretrained._received import ReceivedAttention
 from tokendynamics.pretrained.discovery._calls import state_of
@@ -91,7 +95,7 @@ def run(network: nn.Module, inputs: Mapping[str, Tensor]) -> None:
 
 def _run(network: nn.Module, inputs: Mapping[str, Tensor]) -> None:
     first = next(each for each in network.parameters() if not each.is_meta)
-    with torch.inference_mode():
+    with torch.inference_mode(), as_before(network):
         network(**{name: moved(value, first) for name, value in inputs.items()})
 
 
@@ -117,6 +121,7 @@ class StateWatch(ExitStack):
 
     def __init__(self, network: nn.Module, layout: Layout) -> None:
         super().__init__()
+        self._network, self._layout = network, layout
         self.attention: list[Tensor] = []
         self.feed_forward: list[Tensor] = []
         self.final: list[Tensor] = []
@@ -140,17 +145,22 @@ class StateWatch(ExitStack):
         """Run the network once in the present thread, and return the states that this pass goes through."""
         self.watch_here()
         attention_seen = ReceivedAttention(pack.lengths)
-        with noticing(attention_seen):
+        with noticing(attention_seen), OwnTokens(self._network, self._layout) as tokens:
             _run(network, pack.arguments)
-        attention = _joined([torch.full_like(self.feed_forward[0], torch.nan), *self.attention])
-        feed_forward = _joined(self.feed_forward)
-        final = self.final[-1].clone() if self.final else None
-        longest = feed_forward.shape[2]
+        own = tokens.places(pack.arguments)
+        attention = _joined([torch.full_like(self.feed_forward[0], torch.nan), *self.attention])[:, :, own]
+        feed_forward = _joined(self.feed_forward)[:, :, own]
+        final = self.final[-1][:, own].clone() if self.final else None
+        prompts, longest = feed_forward.shape[1:3]
+        if prompts != len(pack.places):
+            raise ArgumentValueError(several_inputs(f"a batch of {prompts}"))
         for number, length in enumerate(pack.lengths or ()):
             for states in (attention, feed_forward, *(() if final is None else (final[None],))):
                 states[:, number, length:] = states[:, number, :1]
         lengths = pack.lengths or (longest,) * len(pack.places)
         received = attention_seen.by_layer(self._attends)
+        if own != slice(None) and pack.lengths is None:
+            received = None  # what the network put around the prompt attends too
         return PackStates(pack.places, lengths, attention, feed_forward, final, received)
 
     def _enter(self, x: Tensor) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tokendynamics.pretrained._length_dependence import as_before
 from tokendynamics.pretrained._network import without_cache
 from tokendynamics.pretrained._other_libraries import silenced
 from tokendynamics.pretrained.discovery._interface import AttentionCall, watching
@@ -82,7 +83,8 @@ class _Recorder:
                 stack.callback(module.register_forward_pre_hook(self._before, with_kwargs=True).remove)
                 stack.callback(module.register_forward_hook(self._after, with_kwargs=True).remove)
             stack.enter_context(watching(self.network, self._attention, of_w=True))
-            self.network(**inputs)
+            with as_before(self.network):
+                self.network(**inputs)
         return self.found
 
     def _tick(self) -> int:

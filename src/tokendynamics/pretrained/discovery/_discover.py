@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tokendynamics.numerics._errors import expected
+from tokendynamics.pretrained._length_dependence import as_before
 from tokendynamics.pretrained.discovery._attention_layout import (
     TRUSTED,
     attention_layout,
@@ -78,7 +79,7 @@ def discover(
     Raises:
         LayoutNotFoundError: It has no list of blocks.
     """
-    with torch.no_grad():
+    with torch.no_grad(), as_before(network):
         try:
             found = _discovered(network, inputs, _INPUTS, found_on)
         except TooFewInputsError:

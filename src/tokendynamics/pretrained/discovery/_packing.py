@@ -9,6 +9,8 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from tokendynamics.pretrained._length_dependence import as_before
+
 Packing: TypeAlias = Literal["any lengths", "any lengths with a mask", "equal shapes", "none"]
 """Which inputs may share a pass: prompts of any lengths, shorter ones filled up behind their end; the same where a mask
 says which tokens are there; only inputs of the same shape; or none."""
@@ -71,7 +73,7 @@ def _one_of(two: Mapping[str, Any], place: int) -> dict[str, Any]:
 
 def _run(network: nn.Module, arguments: Mapping[str, Any]) -> Tensor | None:
     """Return the first tensor that a network gives, None where it does not take these arguments."""
-    with suppress(TypeError, ValueError, RuntimeError, IndexError):
+    with suppress(TypeError, ValueError, RuntimeError, IndexError), as_before(network):
         output = network(**arguments)
         return output if isinstance(output, Tensor) else output[0]
     return None

@@ -82,12 +82,7 @@ def _within_context(ckpt: Checkpoint, item: Any, argument: str) -> tuple[dict[st
     try:
         arguments, cut = prepared(ckpt, item, argument=argument).inputs, False
     except ArgumentValueError:
-        if not isinstance(item, str):
-            raise
         arguments, cut = prepared(ckpt, item, truncate=True, argument=argument).inputs, True
-    most, ids = ckpt.architecture.context, arguments.get("input_ids")
-    if most is not None and isinstance(ids, Tensor) and ids.shape[-1] > most and set(arguments) == {"input_ids"}:
-        return {"input_ids": ids[..., :most]}, True
     return arguments, cut
 
 

@@ -1,0 +1,73 @@
+"""Which states of a pass are those of the tokens that went in: networks may add tokens of their own inside.
+
+Longformer and Reformer fill a prompt up to whole windows behind its end, CPM-Ant puts a learned prompt in front, and
+both cut off again what they give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from threading import get_ident
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tokendynamics.pretrained.discovery._layout import Layout
+
+
+class OwnTokens(ExitStack):
+    """Compares what a network gives with its last states, for a ``with`` block around one pass in this thread.
+
+    Args:
+        network: The one that the layout is of.
+        layout: Of it.
+    """
+
+    def __init__(self, network: nn.Module, layout: Layout) -> None:
+        super().__init__()
+        self._thread = get_ident()
+        self._kept: dict[str, Tensor | None] = {"output": None, "last": None}
+        # A model with a head gives logits, which cannot be compared with states; its base model gives states.
+        base = getattr(network, "base_model", network)
+        end = layout.blocks[-1] if layout.final_norm is None else layout.final_norm[0]
+        self._keep("output", base if isinstance(base, nn.Module) else network)
+        self._keep("last", network.get_submodule(end))
+
+    def _keep(self, name: str, module: nn.Module) -> None:
+        def hook(module: nn.Module, positional: Any, output: Any) -> None:
+            del module, positional
+            if get_ident() == self._thread:
+                self._kept[name] = _first_tensor(output)
+
+        self.callback(module.register_forward_hook(hook).remove)
+
+    def places(self, arguments: Mapping[str, Any]) -> slice:
+        """Return which places of the states are the tokens that went in, after the pass.
+
+        Args:
+            arguments: Of the pass.
+
+        Returns:
+            All places where the network gives as many as it has inside, or reads no token ids.
+        """
+        ids, given, last = arguments.get("input_ids"), self._kept["output"], self._kept["last"]
+        if not isinstance(ids, Tensor) or ids.ndim != 2 or given is None or given.ndim < 3:
+            return slice(None)
+        if last is None or last.ndim != 3 or given.shape[1] != ids.shape[1] or last.shape[1] <= ids.shape[1]:
+            return slice(None)
+        tokens, places = ids.shape[1], last.shape[1]
+        if given.shape == (len(last), tokens, last.shape[-1]):
+            for start in (0, places - tokens):
+                if torch.equal(given.to(last), last[:, start : start + tokens]):
+                    return slice(start, start + tokens)
+        return slice(0, tokens)
+
+
+def _first_tensor(output: Any) -> Tensor | None:
+    """Return the first tensor of what a module gave: itself, or the first of a tuple or of transformers' outputs."""
+    if isinstance(output, Tensor):
+        return output
+    several = output if isinstance(output, tuple) else tuple(getattr(output, "values", tuple)())
+    return several[0] if several and isinstance(several[0], Tensor) else None

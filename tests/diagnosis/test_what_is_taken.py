@@ -1,0 +1,74 @@
+"""Every function that reads a network takes a name, a path, a network or a checkpoint."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM
+
+import tokendynamics as td
+from tokendynamics.numerics._errors import ArgumentTypeError
+
+PROMPTS = [torch.arange(3 + place, 13 + 2 * place) for place in range(6)]
+READS: dict[str, Callable[[Any], Any]] = {
+    "audit": lambda model: td.audit(model).W_inertia.values,
+    "trace": lambda model: td.trace(model, PROMPTS).consensus_within.values,
+    "levers": lambda model: td.levers(model, PROMPTS, candidates=1).table.consensus_sensitivity.values,
+    "what_if": lambda model: td.what_if(model, PROMPTS, {"layer 1 attention": 0.5}).loss.values,
+    "passes": lambda model: td.passes(model, PROMPTS[0], 1).consensus.values,
+    "deeper": lambda model: td.deeper(model, PROMPTS, 1, variants=("full",)).table.consensus.values,
+    "decode": lambda model: td.decode(model, PROMPTS[0], (1,)).token_id.values,
+    "logit_lens": lambda model: td.logit_lens(model, PROMPTS[0]).token_id.values,
+    "attention_seen": lambda model: td.attention_seen(model, PROMPTS[0]).entropy.values,
+    "token_paths": lambda model: td.token_paths(model, PROMPTS[0]).norm.values,
+    "token_clusters": lambda model: td.token_clusters(model, PROMPTS[0])["count"].values,
+    "flow_of": lambda model: td.flow_of(model).velocity(torch.eye(3, 16, dtype=torch.float64)).numpy(),
+    "apply_remedy": lambda model: td.apply_remedy(model, start=-0.5)(input_ids=PROMPTS[0][None])[0].detach().numpy(),
+    "diagnose": lambda model: td.diagnose(model, PROMPTS, levers=False).trace.consensus_within.values,
+    "compare": lambda model: td.compare(model, model, texts=PROMPTS, weights=False).table.consensus_within.values,
+}
+
+
+def network() -> nn.Module:
+    sizes = {"vocab_size": 64, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2}
+    torch.manual_seed(0)
+    config = AutoConfig.for_model("llama", **sizes, num_attention_heads=2, num_key_value_heads=2)
+    return AutoModelForCausalLM.from_config(config).float().eval()
+
+
+@pytest.mark.parametrize("name", READS)
+def test_a_name_a_path_a_network_and_a_checkpoint_give_the_same(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    network().save_pretrained(folder)  # pyright: ignore[reportCallIssue]
+    wanted = READS[name](td.load(folder))
+    for model in (str(folder), folder, network(), td.load(network())):
+        torch.testing.assert_close(torch.from_numpy(READS[name](model)), torch.from_numpy(wanted), equal_nan=True)
+
+
+@pytest.mark.parametrize("name", [name for name in READS if name != "compare"])
+def test_anything_else_is_refused_by_name(name: str) -> None:
+    for wrong in (3.5, None, [1]):
+        with pytest.raises(ArgumentTypeError, match=r"^(ckpt|models?|checkpoint).*: expected a"):
+            READS[name](wrong)
+
+
+def test_every_public_function_of_a_checkpoint_is_tried_here() -> None:
+    readers = {"ckpt", "checkpoint", "model", "models"}
+    public = {name for name in td.__all__ if inspect.isfunction(getattr(td, name))}
+    reading = {name for name in public if readers & set(inspect.signature(getattr(td, name)).parameters)}
+    assert reading == set(READS)
+
+
+def test_a_checkpoint_that_gets_a_remedy_stays_as_it_is() -> None:
+    checkpoint = td.load(network())
+    before = td.trace(checkpoint, PROMPTS).consensus_within.values
+    remedied = td.apply_remedy(checkpoint, start=-0.5)
+    assert all(parameter.requires_grad for parameter in remedied.parameters())
+    np.testing.assert_array_equal(td.trace(checkpoint, PROMPTS).consensus_within.values, before)

@@ -1,0 +1,100 @@
+"""Networks that add tokens of their own inside: windows that are filled up, a learned prompt in front."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoConfig, AutoModel
+
+import tokendynamics as td
+from tokendynamics.pretrained import Checkpoint
+
+SIZES: dict[str, Any] = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+HALVES: dict[str, Any] = {
+    "vocab_size": 60,
+    "d_model": 32,
+    "pad_token_id": 1,
+    **{f"{half}_{name}": value for half in ("encoder", "decoder") for name, value in (
+        ("layers", 2), ("attention_heads", 4), ("ffn_dim", 48))},
+}  # fmt: skip
+FAMILIES: dict[str, dict[str, Any]] = {
+    "longformer": SIZES
+    | {"attention_window": 8, "pad_token_id": 1, "intermediate_size": 48, "max_position_embeddings": 128},
+    "led": HALVES | {"attention_window": 8, "max_encoder_position_embeddings": 128},
+    "pegasus_x": HALVES | {"block_size": 8, "num_global_tokens": 4},
+    "reformer": {
+        "vocab_size": 60, "hidden_size": 32, "num_attention_heads": 4, "attn_layers": ["local", "local"],
+        "axial_pos_embds": False, "is_decoder": False, "feed_forward_size": 48, "attention_head_size": 8,
+        "local_attn_chunk_length": 8, "pad_token_id": 0, "max_position_embeddings": 128,
+    },
+    "cpmant": SIZES | {"dim_head": 8, "dim_ff": 48, "prompt_length": 4, "prompt_types": 4, "segment_types": 4},
+}  # fmt: skip
+PROMPTS = [torch.arange(3 + place, 3 + place + length) for place, length in enumerate((13, 10, 21, 16, 7, 18))]
+
+
+def loaded(network_type: str) -> tuple[Any, Checkpoint]:
+    torch.manual_seed(0)
+    model = AutoModel.from_config(AutoConfig.for_model(network_type, **FAMILIES[network_type])).float().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(0.0, 0.2)
+    half = "encoder" if network_type in ("led", "pegasus_x") else None
+    return model.get_encoder() if half else model, td.load(model, half=half)
+
+
+def mean_cosine(states: Tensor) -> float:
+    unit = torch.nn.functional.normalize(states.double(), dim=-1)
+    cosines = unit @ unit.T
+    count = len(cosines)
+    return float((cosines.sum() - cosines.trace()) / (count * (count - 1)))
+
+
+@pytest.mark.parametrize("network_type", FAMILIES)
+def test_only_the_tokens_of_the_prompt_count(network_type: str) -> None:
+    model, checkpoint = loaded(network_type)
+    inside: list[Tensor] = []
+    block = model.get_submodule(checkpoint.layout.blocks[-1])
+    hook = block.register_forward_hook(
+        lambda _, __, output: inside.append(output[0] if isinstance(output, tuple) else output)
+    )
+    with torch.no_grad():
+        given = [model(input_ids=prompt[None]) for prompt in PROMPTS]
+    hook.remove()
+    own = [checkpoint.states(prompt) for prompt in PROMPTS]
+    expected_cosines = []
+    for prompt, states, last, output in zip(PROMPTS, own, inside, given, strict=True):
+        assert states.feed_forward.shape[1] == len(prompt)
+        start = last.shape[1] - len(prompt) if network_type == "cpmant" else 0
+        assert torch.equal(states.feed_forward[-1], last[0, start : start + len(prompt)])
+        if states.final_norm is not None:
+            assert torch.equal(states.final_norm, output[0][0])
+        expected_cosines.append(mean_cosine(last[0, start : start + len(prompt)]))
+    for packed in (True, False):
+        found = td.trace(checkpoint, PROMPTS, packed=packed)
+        cosines = found.mean_pair_cosine.sel(site="feed_forward", sinks="kept").isel(layer=-1)
+        np.testing.assert_allclose(cosines, expected_cosines, atol=1e-5)
+    alone = td.trace(checkpoint, PROMPTS[0]).mean_pair_cosine.sel(site="feed_forward", sinks="kept")[0, -1]
+    assert float(alone) == pytest.approx(expected_cosines[0], abs=1e-5)
+
+
+@pytest.mark.parametrize("network_type", ["longformer", "cpmant"])
+def test_passes_count_the_same_tokens(network_type: str) -> None:
+    _, checkpoint = loaded(network_type)
+    found = td.passes(checkpoint, PROMPTS[0], 1)
+    states = checkpoint.states(PROMPTS[0])
+    last = states.feed_forward[-1] if states.final_norm is None else states.final_norm
+    assert found.mean_pair_cosine.values[0] == pytest.approx(
+        [mean_cosine(states.feed_forward[0]), mean_cosine(last)], abs=1e-5
+    )
+
+
+def test_levers_count_the_same_tokens() -> None:
+    _, checkpoint = loaded("longformer")
+    levers, traced = td.levers(checkpoint, PROMPTS, packed=False), td.trace(checkpoint, PROMPTS[0::2])
+    where = levers.where
+    assert levers.kappa == pytest.approx(float(traced.consensus_within.sel(site="feed_forward", layer=where)), abs=1e-5)

@@ -1,0 +1,147 @@
+"""Token ids as prompts: what is accepted everywhere, what is refused by name, ids that the tokenizer does not know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+
+import tokendynamics as td
+from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, TokenDynamicsError
+from tokendynamics.pretrained import Checkpoint
+
+PROMPTS = [torch.arange(3 + place, 15 + 2 * place) for place in range(6)]
+WORDS = {"<unk>": 0, **{f"w{number}": number for number in range(1, 20)}}
+
+
+def tokenizer_of_twenty_words() -> Any:
+    tokenizer = Tokenizer(models.WordLevel(WORDS, unk_token="<unk>"))  # noqa: S106
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()  # pyright: ignore[reportAttributeAccessIssue]
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>")  # noqa: S106
+
+
+@pytest.fixture(scope="module")
+def checkpoint() -> Checkpoint:
+    """A network whose table of 64 tokens is longer than its tokenizer, which knows 20."""
+    sizes = {"vocab_size": 64, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2}
+    config = AutoConfig.for_model("llama", **sizes, num_attention_heads=2, num_key_value_heads=2)
+    torch.manual_seed(0)
+    return td.load(AutoModelForCausalLM.from_config(config).eval(), tokenizer_of_twenty_words())
+
+
+TAKES_IDS: dict[str, Callable[[Checkpoint, Any], Any]] = {
+    "trace": td.trace,
+    "levers": lambda ckpt, ids: td.levers(ckpt, [*PROMPTS[1:], ids], candidates=1),
+    "what_if": lambda ckpt, ids: td.what_if(ckpt, [ids], {"layer 1 attention": 0.5}),
+    "passes": lambda ckpt, ids: td.passes(ckpt, ids, 1),
+    "deeper": lambda ckpt, ids: td.deeper(ckpt, [ids], 1, variants=("full",)),
+    "decode": lambda ckpt, ids: td.decode(ckpt, ids, (0, 1)),
+    "generate": lambda ckpt, ids: td.decode(ckpt, ids, (1,), how="generate", new_tokens=2),
+    "logit_lens": td.logit_lens,
+    "attention_seen": td.attention_seen,
+    "token_paths": td.diagnosis.token_paths,
+    "diagnose": lambda ckpt, ids: td.diagnose(ckpt, [ids], levers=False, passes=1),
+    "compare": lambda ckpt, ids: td.compare(ckpt, ckpt.under({"layer 1 attention": 0.5}), texts=[ids]),
+}
+
+
+@pytest.mark.parametrize("name", TAKES_IDS)
+def test_ids_beyond_the_tokenizer_are_read(checkpoint: Checkpoint, name: str) -> None:
+    TAKES_IDS[name](checkpoint, [5, 63, 20, 19, 40])
+
+
+def test_ids_beyond_the_tokenizer_are_labelled_by_their_number(checkpoint: Checkpoint) -> None:
+    labels = td.trace(checkpoint, [5, 63, 20, 19]).token_text.values[0].tolist()
+    assert labels == ["w5", "<id 63>", "<id 20>", "w19"]
+    found = td.decode(checkpoint, [5, 63, 20, 19], (1,))
+    for number, label in zip(found.token_id.values.ravel(), found.token_text.values.ravel(), strict=True):
+        assert label == (f"w{number}" if number < 20 else f"<id {number}>")
+
+
+@pytest.mark.parametrize("name", TAKES_IDS)
+@pytest.mark.parametrize(
+    "ids",
+    [[5, -1], [5, 64], [5, 2**70], [5, 2**63], np.array([5, 6], dtype=np.uint64), torch.tensor([5, 6]).to(torch.uint64),
+     np.array([5, 2**64 - 1], dtype=np.uint64), torch.tensor([[5, -1]]), {"input_ids": torch.tensor([[5, 64]])}],
+    ids=str,
+)  # fmt: skip
+def test_impossible_ids_are_refused_by_name(checkpoint: Checkpoint, name: str, ids: Any) -> None:
+    with pytest.raises((ArgumentTypeError, ArgumentValueError)) as refused:
+        TAKES_IDS[name](checkpoint, ids)
+    words = str(refused.value)
+    assert words.startswith(("prompt", "text", "ids", "input", "arguments"))
+    assert any(part in words for part in ("ids from 0 to 63", "signed type", "token ids", "integer of 71 bits"))
+
+
+@pytest.mark.parametrize(
+    "convert",
+    [lambda ids: ids, lambda ids: ids[None], lambda ids: ids.int(), lambda ids: ids.numpy(), lambda ids: ids.tolist(),
+     lambda ids: ids.numpy().astype(np.uint16), lambda ids: [np.int64(each) for each in ids.tolist()],
+     lambda ids: tuple(ids.tolist()), lambda ids: [ids.tolist()], lambda ids: {"input_ids": ids[None]}],
+)  # fmt: skip
+def test_every_form_of_ids_gives_the_same_numbers(checkpoint: Checkpoint, convert: Callable[[Tensor], Any]) -> None:
+    given = [convert(prompt) for prompt in PROMPTS]
+    wanted = td.trace(checkpoint, PROMPTS)
+    np.testing.assert_array_equal(td.trace(checkpoint, given).consensus_within, wanted.consensus_within)
+    named = {f"text {number}": ids for number, ids in enumerate(given)}
+    np.testing.assert_array_equal(td.trace(checkpoint, named).consensus_within, wanted.consensus_within)
+
+
+@pytest.mark.parametrize("form", ["one axis", "two axes"])
+def test_diagnose_runs_the_levers_on_ids(checkpoint: Checkpoint, form: str) -> None:
+    prompts = [prompt if form == "one axis" else prompt[None] for prompt in PROMPTS]
+    found = td.diagnose(checkpoint, prompts)
+    assert found.levers is not None, found.levers_refused
+    named = td.diagnose(checkpoint, {f"text {place}": each for place, each in enumerate(prompts)})
+    assert named.levers is not None, named.levers_refused
+
+
+class Own(nn.Module):
+    """A network without a configuration, whose one input has a name of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(40, 16)
+        self.blocks = nn.ModuleList(
+            nn.TransformerEncoderLayer(16, 2, 24, dropout=0.0, batch_first=True, norm_first=True) for _ in range(2)
+        )
+
+    def forward(self, idx: Tensor) -> Tensor:
+        x = self.table(idx)
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def own_inputs(count: int) -> dict[str, Tensor]:
+    return {"idx": torch.arange(count * 7).reshape(count, 7) % 40}
+
+
+def test_a_network_of_ones_own_takes_ids_whatever_its_input_is_called() -> None:
+    torch.manual_seed(0)
+    network = Own().eval()
+    checkpoint = td.load(network, inputs=own_inputs)
+    found = td.trace(checkpoint, PROMPTS)
+    by_name = td.trace(checkpoint, [{"idx": prompt[None]} for prompt in PROMPTS])
+    np.testing.assert_array_equal(found.consensus_within, by_name.consensus_within)
+    assert torch.equal(checkpoint.states(PROMPTS[0]).feed_forward[0], network.table(PROMPTS[0]))
+    with pytest.raises(ArgumentValueError, match="ids from 0 on, got ids from -1"):
+        td.trace(checkpoint, [5, -1])
+    with pytest.raises(TokenDynamicsError):
+        td.trace(checkpoint, [5, 40])
+
+
+def test_a_batch_of_two_is_refused_with_what_to_do(checkpoint: Checkpoint) -> None:
+    two = torch.stack([PROMPTS[0], PROMPTS[0] + 1])
+    with pytest.raises(ArgumentValueError, match=r"one prompt, shape \(1, token\)"):
+        td.trace(checkpoint, {"input_ids": two})
+    own = td.load(Own().eval(), inputs=own_inputs)
+    for read in (lambda: td.trace(own, {"idx": two}), lambda: own.states({"idx": two})):
+        with pytest.raises(ArgumentValueError, match=r"one input.*a batch of 2; pass several inputs as a list"):
+            read()
