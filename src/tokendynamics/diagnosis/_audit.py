@@ -289,8 +289,7 @@ def audit(
     _check_choices(value, singular, spectra)
     chosen = list(dict.fromkeys(as_layers(layers, ckpt.architecture.layers, default=ckpt.layout.attending)))
     check_fits(_MATRICES * 8 * ckpt.architecture.dim**2, f"the audit of {ckpt.name}")
-    given = tuple(whole_numbers(offsets, "offsets"))
-    rotary = given if _turns_by_distance(ckpt) else ()
+    rotary = _offsets(ckpt, offsets)
     choices = (value, fold_norms, singular, rotary, spectra)
     with reporting(progress) as report:
         counted = tracked(chosen, report, "auditing the weights")
@@ -303,6 +302,11 @@ def _kind(ckpt: Checkpoint, layer: int) -> dict[str, bool]:
     if found is None:  # reading its factors says why
         return {"causal": False, "positions": False}
     return {"causal": found.causal, "positions": found.rotation is not None or found.relative_bias}
+
+
+def _offsets(ckpt: Checkpoint, offsets: Sequence[int]) -> tuple[int, ...]:
+    given = tuple(whole_numbers(offsets, "offsets"))
+    return given if _turns_by_distance(ckpt) else ()
 
 
 def _turns_by_distance(ckpt: Checkpoint) -> bool:

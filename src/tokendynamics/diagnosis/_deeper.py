@@ -83,8 +83,7 @@ def deeper(
     >>> found["consensus"].sizes["variant"], found.undecoded
     (2, 'weights are drawn, and the language head belongs to others')
     """
-    ckpt = as_checkpoint(ckpt)
-    prompts = named_prompts(texts, ckpt)
+    prompts = named_prompts(texts, ckpt := as_checkpoint(ckpt))
     names = checked_deeper(n, variants, weights, len(prompts))
     pass_options(weights, feed_back, positions, None, None, seed)
     shared: dict[str, Any] = {"feed_back": feed_back, "positions": positions, "seed": seed, "truncate": truncate}

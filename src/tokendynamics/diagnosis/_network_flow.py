@@ -118,8 +118,7 @@ def flow_of(
         raise ArgumentValueError(expected("space", "Sphere() or Free()", repr(space)))
     if dtype not in (torch.float32, torch.float64):
         raise ArgumentValueError(expected("dtype", "torch.float32 or torch.float64", shown(dtype)))
-    several = layers if layers is None or isinstance(layers, Iterable) else [layers]
-    chosen = _plain_layers(checkpoint, several)
+    chosen = _plain_layers(checkpoint, layers if layers is None or isinstance(layers, Iterable) else [layers])
     parts = [LayerCircuits(weights, space.constrained, dtype) for weights in checkpoint.iter_attention(chosen)]
     period = float(len(parts))
     ov = Periodic(_stacked([part.ov for part in parts]), period)

@@ -101,9 +101,10 @@ def passes(
     """
     ckpt = as_checkpoint(ckpt)
     how = pass_options(weights, feed_back, positions, ckpt.variant if variant is None else variant, pad_to, seed, std)
-    count, bound, prompts = as_count(n, "n"), 0.0 if until is None else _bound(until), named_prompts(text, ckpt)
-    asked = _Asked(count, bound, reference, store)
-    return _run(ckpt, prompts, _pack(ckpt, prompts, count, truncate), how, asked, progress)
+    asked = _Asked(as_count(n, "n"), 0.0 if until is None else _bound(until), reference, store)
+    return _run(
+        ckpt, prompts := named_prompts(text, ckpt), _pack(ckpt, prompts, asked.count, truncate), how, asked, progress
+    )
 
 
 @dataclass(frozen=True)

@@ -294,10 +294,11 @@ class Checkpoint(ChangedPasses):
         (name, value), *others = self._network.inputs(1).items()
         return name if not others and isinstance(value, Tensor) and not value.is_floating_point() else None
 
-    @property
+    @cached_property
     def argument_names(self) -> frozenset[str]:
         """Names of the arguments of the forward pass."""
-        return argument_names(self._network.empty, self._network.main_input)
+        network = self._network.block("", ())  # the whole of it, without the weights of a stored one
+        return argument_names(network, self._network.main_input)
 
     def watch_attention(
         self, ids: Int[Tensor, "*batch token"] | Mapping[str, Any], watch: Callable[[AttentionCall], None]

@@ -341,11 +341,6 @@ class Network:
         return self._placement.dispatch(fill(empty, self._weights, self.dtype, self._placement.of))
 
     @property
-    def empty(self) -> nn.Module:
-        """The network without the weights of a stored one."""
-        return self._network
-
-    @property
     def model(self) -> nn.Module:
         """The network, ready to run."""
         return self._filled
