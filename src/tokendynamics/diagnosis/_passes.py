@@ -99,12 +99,10 @@ def passes(
     >>> found.sizes["pass"], str(found.status.values[0])
     (3, 'all passes done')
     """
-    ckpt = as_checkpoint(ckpt)
+    prompts = named_prompts(text, ckpt := as_checkpoint(ckpt))
     how = pass_options(weights, feed_back, positions, ckpt.variant if variant is None else variant, pad_to, seed, std)
     asked = _Asked(as_count(n, "n"), 0.0 if until is None else _bound(until), reference, store)
-    return _run(
-        ckpt, prompts := named_prompts(text, ckpt), _pack(ckpt, prompts, asked.count, truncate), how, asked, progress
-    )
+    return _run(ckpt, prompts, _pack(ckpt, prompts, asked.count, truncate), how, asked, progress)
 
 
 @dataclass(frozen=True)
