@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 
 import tokendynamics as td
 from diagnosis.planted_damage import FAMILIES, LAYERS, blocks_of, network
 from tokendynamics.diagnosis import Comparison
-from tokendynamics.diagnosis._compared_words import parting_finding
+from tokendynamics.diagnosis._compared_words import parting_finding, updates_finding
 from tokendynamics.diagnosis._first_difference import Difference, Parting
 from tokendynamics.diagnosis._tensor_differences import standing_out
 
@@ -185,3 +186,28 @@ def test_one_more_part_is_one(others: int, words: str) -> None:
     rest = tuple(Difference(layer, "attention", 0.5, 2.0, 3.0, 1e-7) for layer in range(2, 2 + others))
     parting = Parting("located", first, None, first, (first, *rest), 0.1, 0.2)
     assert words in parting_finding(("a", "b"), parting, "", "float32").text
+
+
+@pytest.mark.parametrize(
+    ("ends", "words"),
+    [
+        ((1.1, 1.3), "differ most from those of a in the attention of layer 1: 1.2 times as large (1.10 to 1.30)."),
+        ((0.9, 1.3), "no part's updates of b differ significantly in size from those of a."),
+        ((np.nan, np.nan), "differ most from those of a in the attention of layer 1: 1.2 times as large."),
+    ],
+)
+def test_updates_of_another_size_are_named_where_that_is_significant(ends: tuple[float, float], words: str) -> None:
+    quotient = np.array([[np.nan, np.nan], [1.2, 1.0], [1.0, 1.01]])
+    interval = np.stack([quotient, quotient], axis=-1) + (0.0 if np.isfinite(ends[0]) else np.nan)
+    interval[1, 0] = ends
+    table = xr.Dataset(
+        {
+            "update_quotient": (("layer", "component"), quotient),
+            "update_quotient_interval": (("layer", "component", "bound"), interval),
+        },
+        coords={"component": ["attention", "feed_forward"], "bound": ["low", "high"]},
+    )
+    found = updates_finding(("a", "b"), table)
+    assert found is not None
+    assert found.text.endswith(words)
+    assert updates_finding(("a", "b"), table.assign(update_quotient=table.update_quotient * 0 + 1.0)) is None

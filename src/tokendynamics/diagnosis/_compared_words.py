@@ -194,17 +194,27 @@ def updates_finding(names: tuple[str, str], difference: xr.Dataset) -> Finding |
         names: Of the first network and the other one.
         difference: From `paired_differences`, of the other one.
     """
-    quotient = difference.update_quotient.sel(component=["attention", "feed_forward"])
-    logs = np.abs(np.log(quotient.values))
+    there = {"component": ["attention", "feed_forward"]}
+    quotient, interval = difference.update_quotient.sel(there), difference.update_quotient_interval.sel(there)
+    logs = np.abs(np.log(quotient.transpose("layer", "component").values))
     if np.isnan(logs).all() or np.nanmax(logs) < np.log(1.05):
         return None
-    layer, component = np.unravel_index(np.nanargmax(logs), logs.shape)
-    size = float(quotient.values[layer, component])
-    part = ("attention", "feed-forward part")[component]
-    interval = difference.update_quotient_interval.sel(component=quotient.component.values[component])[layer]
+    low, high = (interval.sel(bound=bound).transpose("layer", "component").values for bound in ("low", "high"))
+    # Of too few texts there is no interval, and the largest difference stands without one.
+    sure = (low > 1) | (high < 1) | np.isnan(low).all()
+    logs = np.where(sure & ~np.isnan(logs), logs, -1.0)
+    if logs.max() < np.log(1.05):
+        text = (
+            f"Beside the states that they are added to, no part's updates of {names[1]} differ significantly in size "
+            f"from those of {names[0]}."
+        )
+        return Finding(text, "updates", {})
+    layer, component = np.unravel_index(np.argmax(logs), logs.shape)
+    size, part = float(quotient.values[layer, component]), ("attention", "feed-forward part")[component]
+    ends = between([low[layer, component], high[layer, component]])
     text = (
         f"Beside the states that they are added to, the updates of {names[1]} differ most from those of {names[0]} in "
-        f"the {part} of layer {layer}: {size:.2g} times as large{between(interval)}."
+        f"the {part} of layer {layer}: {size:.2g} times as large{ends}."
     )
     return Finding(text, "updates", {"layer": int(layer), "part": part, "quotient": size})
 
