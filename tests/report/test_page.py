@@ -211,6 +211,15 @@ def test_an_undefined_a_is_written_with_its_rank_and_given_no_number(page: str) 
     assert "undefined (rank 192/576) in 30 of 30 layers" in page
 
 
+def test_a_criterion_that_never_says_the_opposite_is_not_printed(page: str, diagnosis: Diagnosis) -> None:
+    """Some Re λ(V) is positive in every network: the audit keeps what that says of a free flow, the page does not."""
+    assert diagnosis.audit is not None
+    assert "diverges for most starts" in str(diagnosis.audit.regime_by_spectrum.values[0])
+    assert "diverges for most starts" not in page
+    assert "Observed criterion" not in page
+    assert "By the signs of W and A" in page
+
+
 def test_a_defined_a_is_written_with_its_signs(defined_page: str) -> None:
     wide = _regimes(defined_page)
     assert wide.count("290/286/0") == 1

@@ -147,7 +147,7 @@ def _of_named(trace: xr.Dataset, named: NamedSink, received: np.ndarray) -> Find
     )
     text += f"; other tokens are attention sinks in {several(named.others, noun)}." if named.others else "."
     values = {
-        "position": named.position, "word": named.word, "layers": named.layers.tolist(), "texts": high,
+        "position": named.position, "word": named.word, "layers": named.layers.tolist(), "prompts_with_it": high,
         "largest": float(seen.max()), "massive": massive,
     }  # fmt: skip
     return Finding(text, "attention", values)

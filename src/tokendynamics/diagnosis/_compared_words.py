@@ -61,7 +61,7 @@ def _gap(gap: float, interval: np.ndarray) -> str:
     if np.isnan(interval).any():
         return f"{words}, of too few texts for an interval"
     if interval[0] <= 0 <= interval[1]:
-        return f"{words}, not told apart from nothing"
+        return f"{words}, which is not significant"
     return words
 
 
