@@ -13,14 +13,15 @@ import torch
 from scipy.integrate import solve_ivp
 from torch import Tensor
 
-from tokendynamics.attention import Attention, RotaryPositions
-from tokendynamics.dynamics import Flow, simulate
+from tokendynamics.attention import Attention, RotaryPositions, Sinusoidal
+from tokendynamics.dynamics import Flow, Trajectory, simulate
 from tokendynamics.dynamics.events import NormAbove
 from tokendynamics.spaces import Free
 from tokendynamics.theorems import certify
 from tokendynamics.theorems._contraction import contraction_form, largest_ratio, norm_bound
 from tokendynamics.theorems._expansion import expanding_directions
 from tokendynamics.theorems._outcomes import log_norms, outcomes_of, slope_condition
+from tokendynamics.theorems._rest_points import rests_only_at_zero
 
 QK = torch.tensor([[1.2, 0.3], [0.3, 0.9]], dtype=torch.float64)
 A = torch.tensor([[-1.0, 0.25], [0.25, -0.8]], dtype=torch.float64)
@@ -236,8 +237,58 @@ def test_a_fall_is_one_to_zero_where_attention_has_become_uniform() -> None:
     assert fallen([[0.0, 11.0], [0.0, -11.0]], [[1.0, 0.0], [0.0, 1e-4]], SINKS) == "undecided"
     assert fallen([[0.11, 0.0], [0.09, 0.0]], [[1.0, 0.0], [0.0, 1e-4]], SINKS) == "undecided"
     # Between different tokens, and negative: logits of the second with the first alone.
-    assert fallen([[1.0, 0.0], [0.0, 0.005]], [[0.0, 0.0], [-1.0, 0.0]], SINKS) == "zero"
-    assert fallen([[1.0, 0.0], [0.0, 0.02]], [[0.0, 0.0], [-1.0, 0.0]], SINKS) == "undecided"
+    causal = {"causal": True}
+    assert fallen([[1.0, 0.0], [0.0, 0.005]], [[0.0, 0.0], [-1.0, 0.0]], SINKS, **causal) == "zero"
+    assert fallen([[1.0, 0.0], [0.0, 0.02]], [[0.0, 0.0], [-1.0, 0.0]], SINKS, **causal) == "undecided"
+
+
+def test_a_fall_is_no_fall_to_zero_where_tokens_can_rest_elsewhere() -> None:
+    small, identity = [[0.05, 0.0], [-0.05, 0.0]], [[1.0, 0.0], [0.0, 1.0]]
+    indefinite, skew = [[1.0, 0.0], [0.0, -1.0]], [[0.0, 1.0], [-1.0, 0.0]]
+    for qk in (indefinite, skew, [[1.0, 0.0], [0.0, 0.0]], [[0.0, 0.0], [0.0, 0.0]]):
+        assert fallen(small, qk, SINKS) == "undecided"
+    assert fallen(small, [[-1.0, 3.0], [-3.0, -1.0]], SINKS) == "zero"
+    # A singular ov moves nothing along its left kernel.
+    assert fallen(small, identity, [[-1.0, 0.0], [0.0, 0.0]]) == "undecided"
+    # Heads that cancel each other leave everything at rest.
+    assert fallen(small, [identity, identity], [SINKS, identity]) == "undecided"
+    # Under a causal mask the first token averages itself alone, then the second, and so on.
+    assert fallen(small, indefinite, SINKS, causal=True) == "zero"
+    assert fallen(small, indefinite, SINKS, causal=True, weights="linear") == "undecided"
+
+
+NULL_CONE = {
+    "qk": [[0.36, 0.08], [0.95, -0.07]],
+    "ov": [[-0.39, -0.44], [-0.17, -0.83]],
+    "x0": [[-0.17, -0.51], [0.64, 0.05], [1.67, 0.43], [-1.7, -1.06]],
+}
+"""sym(qk) is indefinite: up to t = 3000 the largest norm falls from 2.0 to 0.14; then it rises and rests at 0.94."""
+
+
+def test_tokens_that_come_to_rest_on_the_null_cone_are_not_called_zero() -> None:
+    flow = Flow(Attention(NULL_CONE["qk"], NULL_CONE["ov"]), Free())
+
+    def run(end: float) -> Trajectory:
+        times = np.concatenate([[0.0], np.geomspace(1.0, end, 41)])
+        return simulate(flow, torch.tensor(NULL_CONE["x0"]).double(), times, rtol=1e-8, atol=1e-13, engine="stiff")
+
+    assert outcomes_of(run(3e3)) == "undecided"
+    long = run(1e8)
+    assert outcomes_of(long) == "nonzero equilibrium"
+    assert math.exp(float(log_norms(long.tensor)[-1])) == pytest.approx(0.943, abs=0.01)
+
+
+def test_zero_is_the_only_rest_where_it_is_proved() -> None:
+    identity = torch.eye(2, dtype=torch.float64)
+    weak, strong = (RotaryPositions(size * identity, identity) for size in (0.2, 1.2))
+    for positions, proved in ((None, True), (weak, True), (strong, False)):
+        flow = Flow(Attention(identity, -identity, positions=positions), Free())
+        assert bool(rests_only_at_zero(flow, 4)) is proved
+    # The bound grows with the number of tokens.
+    many = Flow(Attention(identity, -identity, positions=weak), Free())
+    assert not bool(rests_only_at_zero(many, 100))
+    moving = Flow(Attention(identity, Sinusoidal(-identity, 1.0, 1.0, 0.0)), Free())
+    assert not bool(rests_only_at_zero(moving, 4))
 
 
 def test_the_logits_of_a_rotary_term_count() -> None:
@@ -250,11 +301,9 @@ def test_the_logits_of_a_rotary_term_count() -> None:
 def test_no_fall_is_one_to_zero_where_zero_is_left_by_the_mean() -> None:
     small, qk = [[0.05, 0.0], [-0.05, 0.0]], [[1.0, 0.0], [0.0, 1.0]]
     assert fallen(small, qk, [[-1.0, 0.0], [0.0, 1e-3]]) == "undecided"
-    assert fallen(small, qk, [[-1.0, 0.0], [0.0, 0.0]]) == "zero"
     # Eigenvalues ±i: their real parts are zero but for rounding.
     assert fallen(small, qk, [[0.1, 1.01], [-1.0, -0.1]]) == "zero"
-    # The sum of two heads decides; logits that are not normalised vanish with the tokens, and the mean with them.
-    assert fallen(small, [qk, qk], [[[-1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, -1.0]]]) == "zero"
+    # Logits that are not normalised vanish with the tokens, and the mean with them.
     assert fallen(small, qk, [[-1.0, 0.0], [0.0, 1e-3]], weights="linear") == "zero"
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.theorems._conditions import flow_of_run
 from tokendynamics.theorems._free_flow import states_with_positions
+from tokendynamics.theorems._rest_points import rests_only_at_zero
 from tokendynamics.theorems._result import Condition
 
 EXPONENT = -0.5
@@ -73,7 +74,6 @@ _VANISHED = math.log(1e-6)
 _AT_REST = 1e-3
 _DECAYING = -0.25
 _LONG_ENOUGH = 100.0
-_SMALL = math.log(0.1)
 _HUGE = 1e100
 _UNIFORM = 0.01
 _LONG = 100.0
@@ -97,12 +97,15 @@ def outcomes_of(trajectory: Trajectory) -> np.ndarray:
     (of x + p with absolute positions) and s = ‖qk‖^(−1/2) the scale at which logits are of order 1:
 
     - "diverged": n is 50 times the larger of s and its start or more, and has doubled at least in the last third;
-    - "zero": n is below a millionth of s and of its start; or every logit is below 0.01 at the end (n is below a tenth
-      of its start for qk = 0, where all are zero), no eigenvalue of ov has a positive real part, and n fell like
-      t^(−1/4) or faster, t^(−1/2) being what theorem 3.4 has: in the last third, or from its largest value at T/300 …
-      T/100 to that in the last third, of a run to 10^4/‖ov‖ at least. Without symmetry n falls in steps, between which
-      it may rest for a decade. A fall may turn round that ends where attention is not yet uniform, or where zero is
-      not stable: near it the mean token obeys x' = ov x, which grows from almost every start;
+    - "zero": n is below a millionth of s and of its start; or, where zero is the only point of rest
+      (`rests_only_at_zero`: one head, ov invertible, and sym(qk) definite or a causal mask), every logit is below 0.01
+      at the end, no eigenvalue of ov has a positive real part, and n fell like t^(−1/4) or faster, t^(−1/2) being what
+      theorem 3.4 has: in the last third, or from its largest value at T/300 … T/100 to that in the last third, of a
+      run to 10^4/‖ov‖ at least. Without symmetry n falls in steps, between which it may rest for a decade. A fall may
+      turn round that ends where attention is not yet uniform, or where zero is not stable: near it the mean token
+      obeys x' = ov x, which grows from almost every start. With sym(qk) indefinite logits vanish on a cone at any
+      norm, and tokens come to rest there: a fall like t^(−1/2) may end at a thousandth of its start, so that only a
+      millionth counts;
     - "nonzero equilibrium": no token moved by more than a thousandth of n in the last third;
     - "undecided" otherwise, such as slower motion and rotation, or if nothing was saved in the last third. A run that
       ends before t = 100/‖ov‖ has "diverged" or is below a millionth, or is undecided: a longer one may tell.
@@ -136,8 +139,8 @@ def outcomes_of(trajectory: Trajectory) -> np.ndarray:
         unit = np.where(np.isneginf(scale), start, scale)
         vanished = end <= np.minimum(start, unit) + _VANISHED
         ratio = np.where(seen, length, 1.0) / np.where(seen, elapsed[third], 1.0)
-        small = np.where(np.isneginf(scale), end < start + _SMALL, _largest_logit(trajectory, last) < _UNIFORM)
-        small &= ~_leaves_zero(flow)
+        small = _largest_logit(trajectory, last) < _UNIFORM
+        small &= rests_only_at_zero(flow, states.shape[-2]) & ~_leaves_zero(flow)
         decaying = small & (rise < _DECAYING * np.log(ratio))
         late, early = (_largest(logs, elapsed, length, part) for part in (1.0, _LONG))
         in_steps = small & (late - early < _DECAYING * math.log(_LONG))
