@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
@@ -20,6 +20,7 @@ from tokendynamics.attention._mixing import (
 )
 from tokendynamics.attention._positions import Positions
 from tokendynamics.attention.schedules import Schedule, ScheduleLike, Time, as_schedule
+from tokendynamics.attention.schedules._as_schedule import beginning, is_sampled, shape_is_known, with_jumps
 from tokendynamics.numerics._arguments import ArrayLike, as_finite, as_states, like
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.numerics._signatures import typed_arguments
@@ -74,24 +75,53 @@ class Attention:
         self.weights: Weights = weights
         self.normalization: Normalization | None = normalization
         self.positions = positions
-        _check_circuits(self.qk, self.ov)
-        if positions is not None:
-            positions.check(self.qk, self.ov)
+        if self.shape_is_known:
+            _check_circuits(self.qk, self.ov)
+            if positions is not None:
+                positions.check(self.qk, self.ov)
 
     @property
     def dim(self) -> int:
         """Features of a token."""
-        return self.qk.shape[-1]
+        return self._known.shape[-1]
 
     @property
     def heads(self) -> int:
         """Number of heads."""
-        return self.qk.shape[-3]
+        return self._known.shape[-3]
 
     @property
     def system_shape(self) -> tuple[int, ...]:
         """Leading axes of the matrices: () where all systems share them."""
-        return max((schedule.shape[:-3] for schedule in self.schedules), key=len)
+        # A function of time is one for all systems.
+        known = (schedule.shape[:-3] for schedule in self.schedules if shape_is_known(schedule))
+        return max(known, key=len, default=())
+
+    @property
+    def shape_is_known(self) -> bool:
+        """Whether no function of time has to be asked first; shapes are checked against each other then."""
+        return all(map(shape_is_known, self.schedules))
+
+    @property
+    def _known(self) -> Schedule:
+        return self.ov if shape_is_known(self.ov) and not shape_is_known(self.qk) else self.qk
+
+    def beginning(self, t: float) -> Attention:
+        """Return the same with the shapes of functions of time known from time t.
+
+        Raises:
+            ArgumentValueError: Shapes that do not fit (both are printed), or numbers that are not finite.
+        """
+        return self if self.shape_is_known else self._each(lambda schedule: beginning(schedule, t))
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether some matrices are known only where they are asked: functions and schedules of the caller's own."""
+        return any(map(is_sampled, self.schedules))
+
+    def with_jumps(self, jumps: Sequence[float]) -> Attention:
+        """Return the same with jumps declared in all its functions of time."""
+        return self._each(lambda schedule: with_jumps(schedule, jumps))
 
     @property
     def schedules(self) -> tuple[Schedule, ...]:
@@ -117,9 +147,8 @@ class Attention:
         Raises:
             ArgumentValueError: A dim that differs from that of qk.
         """
-        states = self.fitting(x)
-        place = self.to(dtype=states.dtype, device=states.device)
-        query, key = place.queries_and_keys(states, as_finite(t, "t"))
+        states, place = self._placed(x, as_finite(t, "t"))
+        query, key = place.queries_and_keys(states, t)
         return like(logits(query, key), x)
 
     @typed_arguments
@@ -133,9 +162,8 @@ class Attention:
         Returns:
             Shape (…, head, token, token); without the 1/√dim of ``normalization="paper"``.
         """
-        states = self.fitting(x)
-        place = self.to(dtype=states.dtype, device=states.device)
-        query, key = place.queries_and_keys(states, as_finite(t, "t"))
+        states, place = self._placed(x, as_finite(t, "t"))
+        query, key = place.queries_and_keys(states, t)
         weigh = softmax_weights if self.weights == "softmax" else linear_weights
         return like(weigh(query, key, self.causal), x)
 
@@ -225,6 +253,12 @@ class Attention:
         kinds = f"qk {type(self.qk).__name__}, ov {type(self.ov).__name__}"
         heads = f"{self.heads} head{'s' * (self.heads > 1)}"
         return f"Attention({heads}, dim {self.dim}, {kinds}, {mask}, {self.weights}{positions})"
+
+    def _placed(self, x: ArrayLike, t: float) -> tuple[Tensor, Attention]:
+        """Return checked states, and the attention with its shapes known, in their precision and place."""
+        attention = self.beginning(t)
+        states = attention.fitting(x)
+        return states, attention.to(dtype=states.dtype, device=states.device)
 
     def _each(self, change: Callable[[Schedule], Schedule]) -> Attention:
         positions = self.positions and self.positions.each(change)

@@ -6,6 +6,7 @@ Rotary positions turn the coordinate pairs of queries and keys by angles that gr
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from tokendynamics.attention._circuit_at_time import per_head
 from tokendynamics.attention.schedules import Constant, Schedule, ScheduleLike, Time, as_schedule
+from tokendynamics.attention.schedules._as_schedule import shape_is_known
 from tokendynamics.numerics._arguments import ArrayLike, as_count, as_finite, as_positive, as_tensor
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.numerics._resources import check_fits
@@ -211,31 +213,38 @@ class RotaryPositions(Positions):
     ) -> None:
         self.query: Schedule = as_schedule(query, "query")
         self.key: Schedule = as_schedule(key, "key")
-        if self.query.shape != self.key.shape:
-            wanted = f"the shape of query, {tuple(self.query.shape)}"
-            raise ArgumentValueError(expected("key", wanted, f"shape {tuple(self.key.shape)}"))
-        if self.rank % 2:
-            advice = "rotary positions turn pairs of coordinates"
-            raise ArgumentValueError(expected("query", "an even number of columns", f"{self.rank}", advice))
+        if shape_is_known(self.query) and shape_is_known(self.key):
+            _check_pair(self.query, self.key)
         if not base > 0:
             raise ArgumentValueError(expected("base", "a positive number", base))
         self.base, self.scale = float(base), as_finite(scale, "scale")
-        pair = torch.arange(0, self.rank, 2, dtype=torch.float64)
-        given = self.base ** (-pair / self.rank) if frequencies is None else as_tensor(frequencies, "frequencies")
-        if given.shape != pair.shape:
-            wanted = f"one number for each of {len(pair)} pairs"
-            raise ArgumentValueError(expected("frequencies", wanted, f"shape {tuple(given.shape)}"))
-        self.frequencies = given.to(torch.float64)
+        self._given = None if frequencies is None else as_tensor(frequencies, "frequencies")
+        if shape_is_known(self.query) or shape_is_known(self.key):
+            _ = self.frequencies
 
     @property
     def dim(self) -> int:
         """Features of a token."""
-        return self.query.shape[-2]
+        return self._known.shape[-2]
 
     @property
     def rank(self) -> int:
         """Coordinates that are turned."""
-        return self.query.shape[-1]
+        return self._known.shape[-1]
+
+    @property
+    def _known(self) -> Schedule:
+        return self.key if shape_is_known(self.key) and not shape_is_known(self.query) else self.query
+
+    @cached_property
+    def frequencies(self) -> Tensor:
+        """Radians per position of each pair, (rank/2,), float64."""
+        pair = torch.arange(0, self.rank, 2, dtype=torch.float64)
+        given = self.base ** (-pair / self.rank) if self._given is None else self._given
+        if given.shape != pair.shape:
+            wanted = f"one number for each of {len(pair)} pairs"
+            raise ArgumentValueError(expected("frequencies", wanted, f"shape {tuple(given.shape)}"))
+        return given.to(torch.float64)
 
     @property
     def schedules(self) -> tuple[Schedule, ...]:
@@ -270,7 +279,7 @@ class RotaryPositions(Positions):
 
     def with_schedules(self, query: ScheduleLike, key: ScheduleLike) -> RotaryPositions:
         """Return the same base and scale over other matrices."""
-        return RotaryPositions(query, key, self.base, self.scale, frequencies=self.frequencies)
+        return RotaryPositions(query, key, self.base, self.scale, frequencies=self._given)
 
     def each(self, change: Callable[[Schedule], Schedule]) -> RotaryPositions:
         """See `Positions`."""
@@ -288,6 +297,15 @@ class RotaryPositions(Positions):
     def to(self, *, dtype: torch.dtype, device: torch.device) -> RotaryPositions:
         """See `Positions`."""
         return self.each(lambda schedule: schedule.to(dtype=dtype, device=device))
+
+
+def _check_pair(query: Schedule, key: Schedule) -> None:
+    if query.shape != key.shape:
+        wanted = f"the shape of query, {tuple(query.shape)}"
+        raise ArgumentValueError(expected("key", wanted, f"shape {tuple(key.shape)}"))
+    if query.shape[-1] % 2:
+        advice = "rotary positions turn pairs of coordinates"
+        raise ArgumentValueError(expected("query", "an even number of columns", f"{query.shape[-1]}", advice))
 
 
 def _side_by_side(first: Tensor, second: Tensor) -> Tensor:

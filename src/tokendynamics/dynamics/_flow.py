@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -58,9 +59,24 @@ class Flow:
         self.attention, self.space = attention, space
         self.projection: Projection = projection
         self.normalization = attention.normalization or ("paper" if self.geometry.quadratic else "plain")
-        _check_metric(self.geometry, attention)
-        if projection == "remark_5_1":
-            _check_remark_5_1(attention, self.geometry, repr(space))
+        # What a function of time returns is known from the first time of a run on: see `beginning`.
+        if attention.shape_is_known:
+            _check_metric(self.geometry, attention)
+            if projection == "remark_5_1":
+                _check_remark_5_1(attention, self.geometry, repr(space))
+
+    def beginning(self, t: float) -> Flow:
+        """Return the same with the shapes of functions of time known from time t, and checked.
+
+        Raises:
+            ArgumentValueError: As for `Attention` and `Flow`.
+        """
+        known = self.attention.beginning(t)
+        return self if known is self.attention else Flow(known, self.space, self.projection)
+
+    def with_jumps(self, jumps: Sequence[float]) -> Flow:
+        """Return the same with jumps declared in all functions of time."""
+        return Flow(self.attention.with_jumps(jumps), self.space, self.projection)
 
     @property
     def dim(self) -> int:
@@ -99,10 +115,11 @@ class Flow:
         Raises:
             ArgumentValueError: Shapes that do not fit (both are printed), NaN, or a zero token on a sphere.
         """
-        states = self.fitting(x)
-        self.geometry.check(states, "x")
-        states = self.geometry.rescaled(states)
-        return like(self.field(states).refined_velocity(states, as_finite(t, "t")), x)
+        flow = self.beginning(as_finite(t, "t"))
+        states = flow.fitting(x)
+        flow.geometry.check(states, "x")
+        states = flow.geometry.rescaled(states)
+        return like(flow.field(states).refined_velocity(states, t), x)
 
     @typed_arguments
     def step(self, x: ArrayLike, k: int = 0, tau: float = 1.0) -> Any:
@@ -121,8 +138,9 @@ class Flow:
         Raises:
             ArgumentValueError: As for `velocity`; or a token that overflows, or lands on zero and cannot be projected.
         """
-        states = self.fitting(x)
-        field = self.field(states)
+        flow = self.beginning(float(k))
+        states = flow.fitting(x)
+        field = flow.field(states)
         field.geometry.check(states, "x")
         moved = field.layer(field.exactly_projected(states), k, tau)
         _check_layer(moved)

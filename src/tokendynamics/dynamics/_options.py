@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tokendynamics.dynamics._flow import Flow
-from tokendynamics.dynamics.events import Consensus, Event, NormAbove
+from tokendynamics.dynamics.events import Consensus, Event, OverflowGuard
 from tokendynamics.numerics._arguments import ArrayLike, as_tensor, without_labels
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected
 
@@ -97,5 +97,5 @@ def with_overflow_guard(events: Sequence[Event], flow: Flow, dtype: torch.dtype)
     """Return the events, and where tokens can grow without end one that ends a system before its numbers overflow."""
     guard: list[Event] = []
     if not flow.geometry.bounded:
-        guard.append(NormAbove(1e100 if dtype == torch.float64 else 1e15))
+        guard.append(OverflowGuard(1e100 if dtype == torch.float64 else 1e15))
     return (*events, *guard)

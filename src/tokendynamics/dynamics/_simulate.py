@@ -14,6 +14,7 @@ from tokendynamics.dynamics._flow import Flow
 from tokendynamics.dynamics._options import budget, check_steps, checked_events, split_events, with_overflow_guard
 from tokendynamics.dynamics._span import SpanReduction
 from tokendynamics.dynamics._start import Start, read_start
+from tokendynamics.dynamics._time import begun, notes_on_time, steady_events, stops
 from tokendynamics.dynamics._trajectory import Trajectory, recorded
 from tokendynamics.dynamics.engines._problem import Outcome, Problem
 from tokendynamics.dynamics.engines._table import ENGINES, choose
@@ -89,6 +90,8 @@ def simulate(
     method: Literal["dopri5", "bosh3", "rk4", "euler"] | None = None,
     step: float | None = None,
     tau: float | None = None,
+    max_step: float | None = None,
+    jumps: ArrayLike = (),
 ) -> Trajectory:
     """Run a flow from `x0` and return the states at `times`.
 
@@ -110,6 +113,9 @@ def simulate(
         method: "dopri5" if None; "bosh3" for fields with kinks such as |sin| gates; with `step` also "rk4", "euler".
         step: A fixed step instead of step control: gradients then flow through the simulation.
         tau: Step of one layer of engine "layers", 1 if None.
+        max_step: The longest step where steps are controlled. A function of time is known only where a step asks for
+            it; what is shorter than a step may be missed, and the trajectory's notes say so unless this is given.
+        jumps: Times at which functions of time may jump: steps end there.
 
     Raises:
         ArgumentTypeError, ArgumentValueError: Arrays that are not real, shapes that do not fit, NaN, a zero token on
@@ -124,14 +130,15 @@ def simulate(
     >>> f"{run.states[-1][0][0]:.8f}", str(run.status)
     ('0.36787944', 'reached the horizon')
     """
+    flow = begun(flow, x0, times, jumps)
     start = read_start(flow, x0, device, dtype)
     moments, skipped = start.moments(times)
-    given = _given(rtol=rtol, atol=atol, method=method, step=step, tau=tau)
+    given = _given(rtol=rtol, atol=atol, method=method, step=step, tau=tau, max_step=max_step)
     with reporting(progress) as report:
         problem = _problem(flow, start, moments, given, checked_events(events, start.states), budget(max_steps), report)
         chosen = choose(engine, problem, given)
         check_steps(chosen, moments, problem.step, max_steps)
-        outcome = _outcome(chosen, problem, start)
+        outcome = _outcome(chosen, problem, start, split_events(events)[0])
     return _trajectory(flow, start, problem, outcome, chosen, skipped)
 
 
@@ -154,6 +161,7 @@ def _problem(
         raise ArgumentValueError(expected("method", f"one of {', '.join(TABLEAUS)}", repr(method)))
     dtype = start.states.dtype
     ending, noted = split_events(events)
+    ending = steady_events(ending, flow)
     return Problem(
         field=flow.field(start.states).flattened(),
         start=start.projected(flow),
@@ -167,20 +175,23 @@ def _problem(
         step=as_positive(given["step"], "step") if "step" in given else None,
         tau=as_positive(given.get("tau", 1.0), "tau"),
         progress=report,
+        max_step=as_positive(given["max_step"], "max_step") if "max_step" in given else None,
+        stops=stops(times, max_steps) if flow.attention.is_sampled else (),
     )
 
 
-def _outcome(engine: str, problem: Problem, start: Start) -> Outcome:
+def _outcome(engine: str, problem: Problem, start: Start, ending: Sequence[Event]) -> Outcome:
     outcome = _run_moving(engine, problem, start)
     if ENGINES[engine].controls_error and (warning := warning_of_small_states(problem, outcome)) is not None:
         outcome.notes.append(warning)
+    outcome.notes += notes_on_time(engine, problem, outcome, ending)
     problem.report(1.0)
     return outcome
 
 
 def _parameters(problem: Problem, start: Start) -> dict[str, Any]:
     """Return what a trajectory records of its run."""
-    names = ("rtol", "atol", "max_steps", "tau", "step")
+    names = ("rtol", "atol", "max_steps", "tau", "step", "max_step")
     used: dict[str, Any] = {name: getattr(problem, name) for name in names}
     return used | {
         "method": problem.tableau.name,

@@ -88,7 +88,7 @@ class Start:
         for name, count in part.counts.items():
             blank.counts.setdefault(name, torch.zeros(len(blank.status), dtype=torch.int64))[moving] = count
         blank.crossings = [(number, int(moving[i]), time, state) for number, i, time, state in part.crossings]
-        blank.notes, blank.interrupted = part.notes, part.interrupted
+        blank.notes, blank.interrupted, blank.longest_step = part.notes, part.interrupted, part.longest_step
         return blank
 
 

@@ -2,6 +2,11 @@
 
 With ``then="record"`` the run goes on: every time at which the value falls to zero, and the states there, are in
 `Trajectory.recorded`. An event that holds at the start is recorded when it holds anew.
+
+Engines look for events within each step, through the continuous extension of the states: at its ends, at ten places
+between, and at turning points of the value near zero. A value that falls to zero and returns several times within a
+tenth of a step can still be missed; `max_step` of `simulate` bounds the step. The engine "layers" looks after each
+layer. Whether tokens diverge (a norm above 1e100) is looked at only at the end of each step.
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ from tokendynamics.dynamics._status import Status
 from tokendynamics.numerics._errors import ArgumentValueError, expected, shown
 from tokendynamics.numerics._signatures import typed_fields
 
-__all__ = ["AtRest", "Consensus", "Event", "NormAbove", "check_then"]
+__all__ = ["AtRest", "Consensus", "Event", "NormAbove", "OverflowGuard", "check_then"]
 
 
 @runtime_checkable
@@ -79,10 +84,19 @@ class NormAbove:
         return -(norms.log() + largest.log() - torch.log(torch.as_tensor(self.bound, dtype=x.dtype, device=x.device)))
 
 
+@dataclass(frozen=True)
+class OverflowGuard(NormAbove):
+    """Ends a run before its numbers overflow; looked at once a step."""
+
+
 @typed_fields
 @dataclass(frozen=True)
 class AtRest:
-    """No token is faster than `speed`, in units of x per time."""
+    """No token is faster than `speed`, in units of x per time.
+
+    It ends no run of circuits that depend on time: what stands still at one moment moves again at another. Recorded,
+    it says when the speed fell below the bound.
+    """
 
     speed: float
     status: Status = Status.EQUILIBRIUM

@@ -15,6 +15,8 @@ from tokendynamics.theorems._free_flow import head_matrix
 from tokendynamics.theorems._result import Hypothesis
 
 _ROUNDINGS = 16
+LARGEST_DEVIATION = 1e-4
+"""Where ov is so ill-conditioned that rounding alone could deviate by more, a larger deviation is not excused."""
 PRINTED_RATIO_COUNTEREXAMPLE = {
     "qk": [[0.01, 0.0], [0.0, 0.01]],
     "ov": [[-0.01, 0.0], [0.0, -0.01]],
@@ -53,9 +55,14 @@ class ContractionForm:
         return torch.where(self.defined, rounding / measured.ROUNDING, 1.0).clamp_min(1.0)
 
     @property
-    def tolerance(self) -> Tensor:
+    def rounding(self) -> Tensor:
         """Relative error that rounding can make in A, (*system,)."""
         return measured.ROUNDING * self._looseness
+
+    @property
+    def tolerance(self) -> Tensor:
+        """Asymmetry up to which A counts as symmetric, (*system,): what rounding makes, but never a visible one."""
+        return self.rounding.clamp_max(LARGEST_DEVIATION)
 
     def scaled(self, excess: Tensor) -> Tensor:
         """Divide an excess (*system, time) by what rounding can make: `hypotheses.ROUNDING` is then allowed."""
@@ -90,7 +97,8 @@ def contraction_form(flow: Flow) -> ContractionForm:
     given_ov = torch.where(regular[..., None, None], ov, torch.eye(dim).to(ov))
     # Expanded, since torch takes a (dim, dim) right-hand side of dim systems for dim vectors.
     matrix = torch.linalg.solve(given_ov.mT, qk.expand_as(given_ov).mT if qk.ndim < ov.ndim else qk.mT).mT
-    return ContractionForm(qk, ov, matrix, rank, condition, torch.finfo(given.dtype).eps)
+    unit = max(torch.finfo(dtype).eps for dtype in (given.dtype, flow.attention.qk.matrix_at(0.0).dtype))
+    return ContractionForm(qk, ov, matrix, rank, condition, unit)
 
 
 def invertible(form: ContractionForm) -> Hypothesis:
@@ -114,7 +122,7 @@ def definite_forms(form: ContractionForm) -> tuple[Hypothesis, ...]:
     positive = measured.definite(form.qk, "qk")
     if not bool(form.defined.any()):
         return (positive,)
-    return (measured.definite(form.matrix, "A", sign=-1, tolerance=form.tolerance), positive)
+    return (measured.definite(form.matrix, "A", sign=-1, tolerance=form.rounding), positive)
 
 
 def contracting_systems(form: ContractionForm) -> Tensor:

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tokendynamics.attention import Schedule
+from tokendynamics.attention import Schedule, Sinusoidal
+from tokendynamics.attention.schedules import PerHead
 from tokendynamics.dynamics import Flow
 from tokendynamics.observables import hemisphere
 from tokendynamics.observables._half_space import RESOLUTION
@@ -21,6 +22,21 @@ ROUNDING = 1e-12
 """A relative deviation from an identity between matrices that counts as rounding."""
 _TIMES = (0.0, 0.137, 0.71, 1.93, 4.41, 9.7, 23.3, 58.1, 137.9)
 """Where schedules that cannot be known at all times are looked at, if the times of the run are not known."""
+
+
+def rounding(dim: int, *dtypes: torch.dtype) -> float:
+    """Return the relative deviation that counts as rounding of matrices that came in these precisions.
+
+    >>> rounding(2, torch.float64), rounding(2, torch.float64, torch.float32) > 4e-7
+    (1e-12, True)
+    """
+    return max(ROUNDING, 2 * dim * max((torch.finfo(dtype).eps for dtype in dtypes), default=0.0))
+
+
+def precision(schedule: Schedule) -> torch.dtype:
+    """Return the dtype in which the matrices of a schedule came."""
+    first = 0.0 if schedule.constant or hasattr(schedule, "pieces") else _moments(schedule)[0]
+    return schedule.matrix_at(first).dtype
 
 
 def observed(schedule: Schedule) -> tuple[list[Tensor], bool]:
@@ -124,7 +140,8 @@ def on_sphere(flow: Flow) -> Hypothesis:
     if not flow.geometry.quadratic or flow.geometry.metric is None:
         return fact("tokens on the sphere", flow.geometry.quadratic, _space(flow))
     deviation = (metric - torch.eye(flow.dim).double()).abs().amax(dim=(-2, -1))
-    return at_most("tokens on the sphere", deviation, ROUNDING, "the largest entry of M − I")
+    allowed = rounding(flow.dim, flow.geometry.metric.dtype)
+    return at_most("tokens on the sphere", deviation, allowed, "the largest entry of M − I")
 
 
 def in_free_space(flow: Flow) -> Hypothesis:
@@ -154,6 +171,53 @@ def constant(schedule: Schedule, name: str) -> Hypothesis:
     return at_most(claim, changes / scale, ROUNDING, f"the largest relative change of {name}")
 
 
+def multiples(flow: Flow) -> tuple[Tensor, Tensor, bool]:
+    """Return how far value matrices are from multiples of the identity, the least multiple, and if all were seen.
+
+    Returns:
+        The largest entry of ov_h − c_h I relative to c_h, (*system,); c_h of each head, the least over the times seen,
+        (*system, head), where c_h is the mean of the diagonal; and whether the matrices seen are all there are.
+    """
+    if flow.projection == "remark_5_1":
+        return torch.zeros(()), torch.ones(flow.heads, dtype=torch.float64), True
+    matrices, complete = observed(flow.attention.ov)
+    stacked = torch.stack(matrices).cpu()
+    found = stacked.diagonal(dim1=-2, dim2=-1).mean(dim=-1)
+    eye = torch.eye(flow.dim, dtype=torch.float64)
+    gaps = (stacked - found[..., None, None] * eye).abs().amax(dim=(-2, -1))
+    relative = gaps / found.abs().clamp_min(torch.finfo(torch.float64).tiny)
+    return relative.amax(dim=-1).amax(dim=0), found.amin(dim=0), complete
+
+
+def positive_multiples(flow: Flow) -> tuple[Hypothesis, ...]:
+    """Measure that every head's ov is c_h I with c_h > 0 at all times, at least a constant above 0.
+
+    A gate ``amplitude · sin(frequency · t + phase)`` comes to 0 or below, or as near as one likes, at some time.
+    """
+    deviation, least, complete = multiples(flow)
+    claims = "ov is a multiple of the identity", "the multiples are positive"
+    if flow.projection == "remark_5_1":
+        return tuple(fact(claim, True, "the projection of Remark 5.1 cancels ov") for claim in claims)
+    allowed = rounding(flow.dim, precision(flow.attention.ov))
+    identity = at_most(claims[0], deviation, allowed, "the largest entry of ov − c·I relative to c")
+    if not identity.anywhere:
+        return (identity,)
+    if _swings(flow.attention.ov):
+        return (identity, fact(claims[1], False, "the gates of ov are sines, which are not above 0 at all times"))
+    positive = above(claims[1], least.amin(dim=-1), 0.0, "the least multiple c of the identity in ov")
+    if complete or positive.holds is not True or identity.holds is not True:
+        return (identity, positive)
+    looked = _looked_at(flow.attention.ov)
+    return (assumed(claims[0], f"ov is a multiple of the identity {looked}, other times are unknown"), positive)
+
+
+def _swings(schedule: Schedule) -> bool:
+    """Tell whether some matrix has a gate that is a sine of time."""
+    inner = schedule.schedule if isinstance(schedule, OnHorizon) else schedule
+    heads = inner.heads if isinstance(inner, PerHead) else (inner,)
+    return any(isinstance(head, Sinusoidal) and bool((head.frequency != 0).any()) for head in heads)
+
+
 def identity_values(flow: Flow) -> Hypothesis:
     """Measure that every value matrix is the identity at all times, or is cancelled by the projection."""
     claim = "ov is the identity"
@@ -162,9 +226,10 @@ def identity_values(flow: Flow) -> Hypothesis:
     matrices, complete = observed(flow.attention.ov)
     eye = torch.eye(flow.dim, dtype=torch.float64, device=matrices[0].device)
     deviation = torch.stack([(matrix - eye).abs().amax(dim=(-3, -2, -1)) for matrix in matrices]).amax(dim=0)
-    if float(deviation.max()) <= ROUNDING and not complete:
+    allowed = rounding(flow.dim, precision(flow.attention.ov))
+    if float(deviation.max()) <= allowed and not complete:
         return assumed(claim, f"ov is the identity {_looked_at(flow.attention.ov)}, other times are unknown")
-    return at_most(claim, deviation, ROUNDING, "the largest entry of ov − I")
+    return at_most(claim, deviation, allowed, "the largest entry of ov − I")
 
 
 def symmetric(matrix: Tensor, name: str, tolerance: float | Tensor = ROUNDING) -> Hypothesis:
@@ -191,23 +256,20 @@ def equal(first: Tensor, second: Tensor, claim: str, what: str, tolerance: float
     return at_most(claim, deviation, tolerance, what)
 
 
+def proportional(first: Tensor, second: Tensor, claim: str, what: str, tolerance: float = ROUNDING) -> Hypothesis:
+    """Measure that the first of two positive definite matrices is a multiple of the second.
+
+    The multiple is the ratio of their traces, which is positive.
+    """
+    traces = [matrix.diagonal(dim1=-2, dim2=-1).sum(dim=-1)[..., None, None] for matrix in (first, second)]
+    return equal(first, traces[0] / traces[1] * second, claim, what, tolerance)
+
+
 def bounded(schedule: Schedule, name: str) -> Hypothesis:
     """Tell whether matrices stay bounded for all times."""
     if schedule.bounded is None:
         return assumed(f"{name} bounded", f"{name} is a function of time whose bound cannot be measured")
     return fact(f"{name} bounded", schedule.bounded, f"{name} is {type(schedule).__name__}")
-
-
-def uniformly_continuous(schedule: Schedule, name: str) -> Hypothesis:
-    """Tell whether matrices are uniformly continuous in time: not so where they jump."""
-    claim = f"{name} uniformly continuous"
-    if getattr(schedule, "pieces", None) is not None:
-        matrices, _ = observed(schedule)
-        jump = max(float((a - b).abs().max()) for a, b in zip(matrices, matrices[1:] + matrices[:1], strict=True))
-        return at_most(claim, jump, 0.0, f"the largest jump of {name}, piecewise constant in time,")
-    if schedule.uniformly_continuous is None:
-        return assumed(claim, f"{name} is a function of time whose continuity cannot be measured")
-    return fact(claim, schedule.uniformly_continuous, f"{name} is {type(schedule).__name__}")
 
 
 def open_half_space(start: Tensor) -> Hypothesis:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import torch
@@ -11,9 +12,10 @@ from torch import Tensor
 
 from tokendynamics.attention._circuit_at_time import CircuitAtTime, Dense
 from tokendynamics.attention._circuits import FactoredMatrix
-from tokendynamics.attention.schedules._schedule import Constant, Continuous, Schedule, Time, mapped, with_head_axis
+from tokendynamics.attention.schedules._periodic import Periodic
+from tokendynamics.attention.schedules._schedule import Constant, Schedule, Time, mapped, with_head_axis
 from tokendynamics.attention.schedules._sinusoidal import Sinusoidal
-from tokendynamics.numerics._arguments import ArrayLike, as_tensor
+from tokendynamics.numerics._arguments import ArrayLike, as_finite, as_tensor
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected
 
 
@@ -30,13 +32,32 @@ class PerHead:
 
     def __init__(self, heads: Sequence[Schedule], argument: str) -> None:
         self.heads, self.argument = tuple(heads), argument
-        systems = max((head.shape[:-3] for head in heads), key=len)
-        for number, head in enumerate(heads):
-            wanted = (1, *heads[0].shape[-2:])
+        known = [(number, head) for number, head in enumerate(heads) if shape_is_known(head)]
+        systems = max((head.shape[:-3] for _, head in known), key=len, default=())
+        for number, head in known:
+            wanted = (1, *known[0][1].shape[-2:])
             if head.shape[-3:] != wanted or head.shape[:-3] not in ((), systems):
                 came = f"shape {tuple(head.shape)}"
                 raise ArgumentValueError(expected(f"{argument}[{number}]", f"one head of shape {wanted}", came))
-        self.shape = (*systems, len(heads), *heads[0].shape[-2:])
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """See `Schedule`."""
+        systems = max((head.shape[:-3] for head in self.heads), key=len)
+        return (*systems, len(self.heads), *self.heads[0].shape[-2:])
+
+    @property
+    def shape_is_known(self) -> bool:
+        """Whether all heads have a shape already; see `FromCallable`."""
+        return all(map(shape_is_known, self.heads))
+
+    def beginning(self, t: float) -> Schedule:
+        """See `FromCallable.beginning`."""
+        return self._each(lambda head: beginning(head, t))
+
+    def with_jumps(self, jumps: Sequence[float]) -> Schedule:
+        """See `FromCallable.with_jumps`."""
+        return self._each(lambda head: with_jumps(head, jumps))
 
     def __repr__(self) -> str:
         return f"PerHead({', '.join(type(head).__name__ for head in self.heads)})"
@@ -128,13 +149,23 @@ def _all(known: Sequence[bool | None]) -> bool | None:
     return None if None in known else True
 
 
-class FromCallable(Continuous):
+class FromCallable:
     """Any function of time that returns a matrix; whether it stays bounded or is continuous cannot be known.
 
+    The function is called at times of a run only. Its shape is that at the first such time; before, it is not known,
+    and asking for it calls the function with 0.0.
+
     Args:
-        function: From a time (a float) to (dim, dim) or (head, dim, dim); always the same shape. It is called with 0.0
-            first, to learn that shape.
+        function: From a time (a float) to (dim, dim) or (head, dim, dim); always the same shape.
         argument: The argument's name in messages.
+        jumps: Times at which the function may jump. Steps end there, and the function is asked on the near side only.
+        dtype: Of the matrices; as the function gives them if None.
+        device: Likewise.
+
+    >>> import torch
+    >>> box = FromCallable(lambda t: torch.eye(2) * float(1 < t < 2), "ov", jumps=[1.0, 2.0])
+    >>> box.breaks(0.0, 10.0), box.within(1.0, 2.0).matrix_at(1.0)[0, 0].tolist()
+    ([1.0, 2.0], [1.0, 0.0])
     """
 
     constant = False
@@ -144,16 +175,55 @@ class FromCallable(Continuous):
     def __init__(
         self,
         function: Callable[[float], Any],
-        argument: str,
+        argument: str = "function",
         *,
+        jumps: Sequence[float] = (),
         dtype: torch.dtype | None = None,
         device: torch.device | None = None,
     ) -> None:
         self.function, self.argument, self._dtype, self._device = function, argument, dtype, device
-        self.shape = tuple(self._evaluate(0.0).shape)
+        self.jumps = tuple(sorted({as_finite(float(jump), "jumps") for jump in jumps}))
+        self._shape: tuple[int, ...] | None = None
+        self._within = (-math.inf, math.inf)
 
     def __repr__(self) -> str:
-        return f"FromCallable({self.argument}, {self.shape})"
+        return f"FromCallable({self.argument}, {self._shape or 'shape not known yet'})"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """See `Schedule`."""
+        return self.beginning(0.0).shape if self._shape is None else self._shape
+
+    @property
+    def shape_is_known(self) -> bool:
+        """Whether the function has been asked at some time."""
+        return self._shape is not None
+
+    def beginning(self, t: float) -> FromCallable:
+        """Return the same with its shape known from time t."""
+        if self._shape is not None:
+            return self
+        return self._with(shape=tuple(self._evaluate(t).shape))
+
+    def with_jumps(self, jumps: Sequence[float]) -> FromCallable:
+        """Return the same with further jumps."""
+        return self._with(jumps=tuple(sorted({*self.jumps, *jumps})))
+
+    def breaks(self, start: float, end: float) -> list[float]:
+        """See `Schedule`."""
+        return [jump for jump in self.jumps if start < jump < end]
+
+    def corners(self, start: float, end: float) -> list[float]:
+        """Return none: kinks are not known."""
+        return []
+
+    def within(self, start: float, end: float) -> FromCallable:
+        """Return the function between two times; at a jump its limit from within, which is asked one float inside."""
+        if not self.jumps:
+            return self
+        first = math.nextafter(start, math.inf) if start in self.jumps else start
+        last = math.nextafter(end, -math.inf) if end in self.jumps else end
+        return self._with(within=(first, max(first, last)))
 
     def at(self, t: Time) -> CircuitAtTime:
         """See `Schedule`."""
@@ -170,8 +240,8 @@ class FromCallable(Continuous):
     def matrix_at(self, t: float) -> Tensor:
         """See `Schedule`."""
         matrix = self._evaluate(t, finite=False)
-        if matrix.shape != self.shape:
-            wanted = f"a matrix of shape {self.shape} at every time"
+        if self._shape is not None and matrix.shape != self._shape:
+            wanted = f"a matrix of shape {self._shape} at every time"
             raise ArgumentValueError(expected(f"{self.argument}({t})", wanted, f"shape {tuple(matrix.shape)}"))
         return matrix
 
@@ -185,16 +255,53 @@ class FromCallable(Continuous):
 
     def to(self, *, dtype: torch.dtype, device: torch.device) -> FromCallable:
         """See `Schedule`."""
-        return FromCallable(self.function, self.argument, dtype=dtype, device=device)
+        return self._with(dtype=dtype, device=device)
+
+    def _with(
+        self,
+        *,
+        jumps: tuple[float, ...] | None = None,
+        shape: tuple[int, ...] | None = None,
+        within: tuple[float, float] | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | None = None,
+    ) -> FromCallable:
+        place = {"dtype": dtype or self._dtype, "device": device or self._device}
+        other = FromCallable(self.function, self.argument, jumps=self.jumps if jumps is None else jumps, **place)
+        other._shape, other._within = shape or self._shape, within or self._within
+        return other
 
     def _evaluate(self, t: float, *, finite: bool = True) -> Tensor:
         # Later on a NaN is left to the engine, which ends the run with a status and keeps what was reached.
-        name = f"{self.argument}({t})"
-        matrix = as_tensor(self.function(t), name, ndim_at_least=2, axes="(…, dim, dim)", finite=finite)
+        name, (first, last) = f"{self.argument}({t})", self._within
+        value = self.function(min(max(t, first), last))
+        matrix = as_tensor(value, name, ndim_at_least=2, axes="(…, dim, dim)", finite=finite)
         if matrix.ndim > 3:
             wanted = "(dim, dim) or (head, dim, dim)"
             raise ArgumentValueError(expected(f"{self.argument}({t})", wanted, f"shape {tuple(matrix.shape)}"))
         return with_head_axis(matrix).to(dtype=self._dtype, device=self._device)
+
+
+def shape_is_known(schedule: Schedule) -> bool:
+    """Tell whether a schedule's shape is known without asking a function of time."""
+    return getattr(schedule, "shape_is_known", True)
+
+
+def beginning(schedule: Schedule, t: float) -> Schedule:
+    """Return the schedule with its shape known, from time t where that takes asking."""
+    return schedule.beginning(t) if isinstance(schedule, FromCallable | PerHead) else schedule
+
+
+def with_jumps(schedule: Schedule, jumps: Sequence[float]) -> Schedule:
+    """Return the schedule with jumps declared in its functions of time; others know theirs."""
+    return schedule.with_jumps(jumps) if isinstance(schedule, FromCallable | PerHead) else schedule
+
+
+def is_sampled(schedule: Schedule) -> bool:
+    """Tell whether a schedule is known only where it is asked, so that what it does in between may be missed."""
+    if isinstance(schedule, PerHead):
+        return any(map(is_sampled, schedule.heads))
+    return not schedule.constant and not isinstance(schedule, Sinusoidal | Periodic)
 
 
 ScheduleLike: TypeAlias = ArrayLike | FactoredMatrix | Schedule | Callable[[float], Any] | Sequence[Any]

@@ -8,6 +8,7 @@ jumps or has a kink.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -16,9 +17,10 @@ from torch import Tensor
 
 from tokendynamics.dynamics._field import Field
 from tokendynamics.dynamics._status import Status
+from tokendynamics.dynamics.engines._crossings import crossings, is_sampled, may_cross
 from tokendynamics.dynamics.engines._endings import of_stuck
 from tokendynamics.dynamics.engines._problem import Outcome, Problem
-from tokendynamics.dynamics.engines._stages import Attempt, Coefficients, first_event, take_step
+from tokendynamics.dynamics.engines._stages import Attempt, Coefficients, take_step
 from tokendynamics.dynamics.events import Event
 from tokendynamics.spaces._retraction import inner
 
@@ -52,7 +54,10 @@ def run(problem: Problem) -> Outcome:
 
 @dataclass
 class _Moving:
-    """The systems of a block that are under way, compacted: everything has one row per system."""
+    """The systems of a block that are under way, compacted: everything has one row per system.
+
+    `values` are those of the events that end runs and of the recorded ones, (system, event), at the states y.
+    """
 
     ids: Tensor
     y: Tensor
@@ -61,11 +66,13 @@ class _Moving:
     slope: Tensor
     last_ratio: Tensor
     tried: Tensor
+    values: Tensor
     field: Field
 
     def kept(self, keep: Tensor) -> _Moving:
         index = keep.nonzero().squeeze(-1)
-        rows = {name: getattr(self, name)[index] for name in ("ids", "y", "t", "h", "slope", "last_ratio", "tried")}
+        names = ("ids", "y", "t", "h", "slope", "last_ratio", "tried", "values")
+        rows = {name: getattr(self, name)[index] for name in names}
         return _Moving(**rows, field=self.field.select(index))
 
 
@@ -85,6 +92,8 @@ class _Block:
         self.problem, self.coefficients, self.field, self.outcome, self.ids = problem, coefficients, field, outcome, ids
         self.done, self.blocks = done, blocks
         self.times = torch.tensor(problem.times, dtype=torch.float64, device=ids.device)
+        self.stops = torch.tensor(problem.stops, dtype=torch.float64, device=ids.device)
+        self.events = (*problem.events, *problem.recorded)
         self.y = problem.start[ids]
         self.h = torch.zeros(len(ids), dtype=torch.float64, device=ids.device)
         self.tried = torch.zeros(len(ids), dtype=torch.int64, device=ids.device)
@@ -132,7 +141,8 @@ class _Block:
         if bool((h == 0).any()):
             h = torch.where(h == 0, self._first_step(field, y, t, slope, right - left), h)
             self._count("right_hand_sides", local, 1)
-        return _Moving(local, y, t, h, slope, torch.ones_like(h), self.tried[local], field)
+        h = self._bounded(h).clamp_min(math.nextafter(left, math.inf) - left)
+        return _Moving(local, y, t, h, slope, torch.ones_like(h), self.tried[local], self._values(field, y, t), field)
 
     def _first_step(self, field: Field, y: Tensor, t: Tensor, slope: Tensor, length: float) -> Tensor:
         # Hairer, Nørsett and Wanner, Solving Ordinary Differential Equations I, II.4: from the sizes of y, y' and y''.
@@ -161,19 +171,43 @@ class _Block:
         size = sizes[0] if len(sizes) == 1 else torch.maximum(*sizes)
         return (change / (atol + rtol * size)).flatten(start_dim=1).square().mean(dim=-1).sqrt().to(torch.float64)
 
+    def _bounded(self, h: Tensor) -> Tensor:
+        return h if self.problem.max_step is None else h.clamp_max(self.problem.max_step)
+
+    def _values(self, field: Field, y: Tensor, t: Tensor) -> Tensor:
+        """Return the values of all events, (system, event)."""
+        if not self.events:
+            return torch.empty(len(y), 0, dtype=torch.float64, device=y.device)
+        return torch.stack([event.value(field, y, t).to(torch.float64) for event in self.events], dim=-1)
+
+    def _limit(self, t: Tensor, right: float) -> Tensor | float:
+        """Return the time that no step from t passes."""
+        if len(self.stops) == 0:
+            return right
+        following = torch.searchsorted(self.stops, t, right=True).clamp_max(len(self.stops) - 1)
+        return torch.where(self.stops[following] > t, self.stops[following], right).clamp_max(right)
+
     def _advance(self, moving: _Moving, right: float) -> _Moving:
-        last = moving.t + 1.0001 * moving.h >= right
-        h = torch.where(last, right - moving.t, moving.h)
-        attempt = take_step(moving.field, self.coefficients, moving.y, moving.t, h, moving.slope)
+        limit = self._limit(moving.t, right)
+        last = moving.t + 1.0001 * moving.h >= limit
+        # The step that is taken is the one by which the time, a float, advances.
+        until = torch.where(last, limit, moving.t + moving.h)
+        h = until - moving.t
+        attempt = take_step(moving.field, self.coefficients, moving.y, moving.t, h, moving.slope, until)
         ratio = self._in_tolerances(moving.field, attempt.error, moving.y, attempt.y)
         accepted = ratio <= 1.0
         self._count("right_hand_sides", moving.ids, self.coefficients.new_stages)
         self._count("accepted", moving.ids, accepted)
         self._count("rejected", moving.ids, ~accepted)
-        t = torch.where(accepted, torch.where(last, torch.full_like(moving.t, right), moving.t + h), moving.t)
-        ended = self._end_at_events(moving, attempt, t, accepted)
-        if self.problem.recorded:
-            self._record(moving, attempt, t, accepted)
+        t = torch.where(accepted, until, moving.t)
+        values, ended = moving.values, torch.zeros_like(accepted)
+        if self.events:
+            values = self._values(moving.field, moving.field.project(attempt.y), t)
+            ended = self._end_at_events(moving, attempt, values, accepted)
+            self._record(moving, attempt, values, accepted)
+            values = torch.where(accepted[:, None], values, moving.values)
+        if len(self.stops):
+            self.outcome.longest_step = max(self.outcome.longest_step, float((accepted * h).max()))
         self._emit(moving, attempt, t, h, accepted & ~ended)
         y = torch.where(accepted[:, None, None], moving.field.project(attempt.y), moving.y)
         slope = torch.where(accepted[:, None, None], attempt.last_slope, moving.slope)
@@ -181,7 +215,8 @@ class _Block:
         # A step cut short by the end of the interval says nothing against a longer one.
         proposal = torch.where(last & accepted, torch.maximum(proposal, moving.h), proposal)
         last_ratio = torch.where(accepted, ratio.clamp_min(1e-4), moving.last_ratio)
-        after = _Moving(moving.ids, y, t, proposal, slope, last_ratio, moving.tried + 1, moving.field)
+        proposal = self._bounded(proposal)
+        after = _Moving(moving.ids, y, t, proposal, slope, last_ratio, moving.tried + 1, values, moving.field)
         return self._retire(after, ended, torch.isfinite(ratio), right)
 
     def _proposed(self, h: Tensor, ratio: Tensor, last_ratio: Tensor, accepted: Tensor) -> Tensor:
@@ -207,13 +242,17 @@ class _Block:
         self.outcome.end_times[self.ids[rows].cpu()] = right
         return moving.kept(~leaving)
 
-    def _end_at_events(self, moving: _Moving, attempt: Attempt, t: Tensor, accepted: Tensor) -> Tensor:
+    def _end_at_events(self, moving: _Moving, attempt: Attempt, values: Tensor, accepted: Tensor) -> Tensor:
         """End the systems that met an event in this step, at the earliest one."""
         events = self.problem.events
         if not events:
             return torch.zeros_like(accepted)
-        after = moving.field.project(attempt.y)
-        shares = torch.stack([self._share_at(event, moving, attempt, after, t, accepted) for event in events])
+        shares = torch.full((len(events), len(accepted)), torch.inf, dtype=torch.float64, device=accepted.device)
+        for number in range(len(events)):
+            rows, found = self._crossings(number, moving, attempt, values, accepted)
+            shares[number].scatter_reduce_(0, rows, found, "amin")
+            # A value of the caller's own may have jumped with the circuits.
+            shares[number][accepted & (moving.values[:, number] <= 0)] = 0.0
         ended = shares.amin(dim=0) <= 1
         if bool(ended.any()):
             first = shares.argmin(dim=0)
@@ -222,27 +261,37 @@ class _Block:
                 self._end_at(event, rows, shares[number], moving, attempt)
         return ended
 
-    def _share_at(
-        self, event: Event, moving: _Moving, attempt: Attempt, after: Tensor, t: Tensor, accepted: Tensor
-    ) -> Tensor:
-        """Return the share of the step at which each system meets the event; infinite where it does not."""
-        shares = torch.full_like(t, torch.inf)
-        hit = (accepted & (event.value(moving.field, after, t) <= 0)).nonzero().squeeze(-1)
-        if len(hit):
-            shares[hit] = first_event(event, moving.field.select(hit), attempt.rows(hit), moving.t[hit], attempt.h[hit])
-        return shares
+    def _crossings(
+        self, number: int, moving: _Moving, attempt: Attempt, values: Tensor, accepted: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the systems in which an event's value falls to zero within the step, and at what share of it."""
+        event, before, after = self.events[number], moving.values[:, number], values[:, number]
+        if is_sampled(event):
+            which = accepted & may_cross(event, before, after, attempt.start, attempt.slopes, attempt.h)
+        else:
+            which = accepted & (before > 0) & (after <= 0)
+        rows = which.nonzero().squeeze(-1)
+        if len(rows) == 0:
+            return rows, attempt.h[:0]
+        t, h, field = moving.t[rows], attempt.h[rows], moving.field.select(rows)
+        part = attempt.taken(rows)
 
-    def _record(self, moving: _Moving, attempt: Attempt, t: Tensor, accepted: Tensor) -> None:
+        def value(index: Tensor, share: Tensor) -> Tensor:
+            chosen = field.select(index)
+            x = chosen.project(part.taken(index).at(share))
+            return event.value(chosen, x, t[index] + share * h[index]).to(torch.float64)
+
+        found, shares = crossings(value, before[rows], after[rows])
+        return rows[found], shares
+
+    def _record(self, moving: _Moving, attempt: Attempt, values: Tensor, accepted: Tensor) -> None:
         """Write down where the values of recorded events fell to zero in this step."""
-        after = moving.field.project(attempt.y)
-        for number, event in enumerate(self.problem.recorded):
-            above = accepted & (event.value(moving.field, moving.y, moving.t) > 0)
-            shares = self._share_at(event, moving, attempt, after, t, above)
-            rows = (shares <= 1).nonzero().squeeze(-1)
+        for number in range(len(self.problem.recorded)):
+            rows, shares = self._crossings(len(self.problem.events) + number, moving, attempt, values, accepted)
             if len(rows) == 0:
                 continue
-            states = moving.field.select(rows).exactly_projected(attempt.rows(rows).at(shares[rows]))
-            times = (moving.t[rows] + shares[rows] * attempt.h[rows]).tolist()
+            states = moving.field.select(rows).exactly_projected(attempt.taken(rows).at(shares))
+            times = (moving.t[rows] + shares * attempt.h[rows]).tolist()
             systems = self.ids[moving.ids[rows]].tolist()
             self.outcome.crossings += [
                 (number, system, time, state) for system, time, state in zip(systems, times, states, strict=True)

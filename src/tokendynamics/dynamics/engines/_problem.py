@@ -32,6 +32,8 @@ class Problem:
         progress: Told now and then how far the run is, see `report`.
         recorded: Events that are recorded while the run goes on.
         footprint: Numbers a system's right-hand side touches beyond its states and weights.
+        max_step: The longest step under step control; None for any.
+        stops: Times that no step passes, increasing; none where all that depends on time is known as a formula.
     """
 
     field: Field
@@ -47,6 +49,8 @@ class Problem:
     progress: Progress = silent
     recorded: tuple[Event, ...] = ()
     footprint: int = 0
+    max_step: float | None = None
+    stops: tuple[float, ...] = ()
 
     def report(self, share: float) -> None:
         """Tell the share of the work that is done, 0 to 1."""
@@ -80,6 +84,7 @@ class Outcome:
         interrupted: Whether Ctrl-C ended it.
         crossings: Of recorded events: number of the event, system, time, state (token, dim); also some after the end
             of a system's run, within its last step.
+        longest_step: Of all accepted steps, where `Problem.stops` asks for it; else 0.
     """
 
     states: Tensor
@@ -89,6 +94,7 @@ class Outcome:
     notes: list[str] = field(default_factory=list)
     interrupted: bool = False
     crossings: list[tuple[int, int, float, Tensor]] = field(default_factory=list)
+    longest_step: float = 0.0
 
     @classmethod
     def blank(cls, problem: Problem) -> Outcome:

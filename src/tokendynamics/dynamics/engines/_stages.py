@@ -1,4 +1,4 @@
-"""One attempted step of an explicit Runge–Kutta method for many systems, its dense output, and events within it."""
+"""One attempted step of an explicit Runge–Kutta method for many systems, and its dense output."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from torch import Tensor
 
 from tokendynamics.dynamics._field import Field
 from tokendynamics.dynamics.engines._tableau import Row, Tableau
-from tokendynamics.dynamics.events import Event
 
 
 @dataclass(frozen=True)
@@ -68,8 +67,10 @@ class Attempt:
 
     def rows(self, index: Tensor) -> Attempt:
         """Return the attempt of some systems, in increasing order."""
-        if len(index) == len(self.y):
-            return self
+        return self if len(index) == len(self.y) else self.taken(index)
+
+    def taken(self, index: Tensor) -> Attempt:
+        """Return the attempt of systems in any order, also several times."""
         start, y, error = (part[index] for part in (self.start, self.y, self.error))
         return Attempt(start, y, error, self.slopes[:, index], self.h[index], self.dense)
 
@@ -85,7 +86,9 @@ class Attempt:
         return self.slopes[-1]
 
 
-def take_step(field: Field, method: Coefficients, y: Tensor, t: Tensor, h: Tensor, slope: Tensor) -> Attempt:
+def take_step(
+    field: Field, method: Coefficients, y: Tensor, t: Tensor, h: Tensor, slope: Tensor, until: Tensor
+) -> Attempt:
     """Attempt a step of a first-same-as-last pair from the known first slope.
 
     Args:
@@ -95,6 +98,7 @@ def take_step(field: Field, method: Coefficients, y: Tensor, t: Tensor, h: Tenso
         t: Times (system,), float64.
         h: Step sizes (system,), float64.
         slope: The field at (y, t).
+        until: Times after the step (system,): t + h but for rounding, and never passed.
     """
     slopes = torch.empty(len(method.stages), *y.shape, dtype=y.dtype, device=y.device)
     slopes[0] = slope
@@ -103,22 +107,7 @@ def take_step(field: Field, method: Coefficients, y: Tensor, t: Tensor, h: Tenso
     for number in range(1, len(method.stages)):
         direction = (method.stages[number] @ flat[:number]).view_as(y)
         state = torch.addcmul(y, direction, wide)
-        slopes[number] = field.velocity(state, 0.0 if field.constant else t + method.nodes[number] * h)
+        now = 0.0 if field.constant else torch.minimum(t + method.nodes[number] * h, until)
+        slopes[number] = field.velocity(state, now)
     error = (method.error @ flat).view_as(y) * wide
     return Attempt(y, state, error, slopes, h, method.dense)
-
-
-_HALVINGS = 52
-
-
-def first_event(event: Event, field: Field, attempt: Attempt, t: Tensor, h: Tensor) -> Tensor:
-    """Return the share of the step, (system,), at which the event's value crosses zero, by bisection.
-
-    The value is above zero at the start of the step and at most zero at its end.
-    """
-    low, high = torch.zeros_like(h), torch.ones_like(h)
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        over = event.value(field, field.project(attempt.at(middle)), t + middle * h) <= 0
-        low, high = torch.where(over, low, middle), torch.where(over, middle, high)
-    return high

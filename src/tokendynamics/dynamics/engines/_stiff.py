@@ -12,11 +12,11 @@ import itertools
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
-from scipy.integrate import BDF, LSODA, DenseOutput, OdeSolver
+from scipy.integrate import BDF, LSODA, OdeSolver
 from scipy.sparse import csc_matrix
 from scipy.sparse.linalg import LinearOperator, gmres
 from torch import Tensor
@@ -25,6 +25,7 @@ from tokendynamics.dynamics._field import Field
 from tokendynamics.dynamics._jacobian import jacobian, jacobian_vector
 from tokendynamics.dynamics._status import Status
 from tokendynamics.dynamics.engines import _batched as batched
+from tokendynamics.dynamics.engines._crossings import crossings, is_sampled
 from tokendynamics.dynamics.engines._problem import Outcome, Problem
 from tokendynamics.dynamics.events import Event
 from tokendynamics.numerics._resources import limited_threads
@@ -34,6 +35,11 @@ LARGEST_DENSE = 1024
 """Up to this many numbers of state (token · dim) the Jacobian is formed and factorised."""
 
 _SMALLEST_RTOL = 1e-13
+_SHARE = 0.1
+"""Of the tolerances, for each step: errors of a multistep method's many short steps add up to more than one of them."""
+
+_RESOLVED = 1e-10
+"""A share of the step: where the solver's time is spaced more coarsely it begins anew at 0."""
 _GMRES_RTOL, _GMRES_RESTART, _GMRES_RESTARTS = 1e-3, 40, 5
 
 
@@ -48,11 +54,16 @@ class Equations:
     Attributes:
         field: Of one system, in float64 on the CPU.
         shape: (token, dim).
+        base: The time at which the solver's time is 0: steps are then not rounded to the spacing of floats at large
+            times.
+        end: Times are not asked beyond it.
         counts: Calls so far.
     """
 
     field: Field
     shape: tuple[int, int]
+    base: float = 0.0
+    end: float = np.inf
     counts: dict[str, int] = dataclasses.field(default_factory=lambda: {"right_hand_sides": 0, "jacobians": 0})
 
     def velocity(self, t: float, y: np.ndarray) -> np.ndarray:
@@ -62,7 +73,7 @@ class Equations:
             StuckError: A velocity that is not finite.
         """
         self.counts["right_hand_sides"] += 1
-        x, slow = self.states(y), self.field.has_differences
+        x, slow, t = self.states(y), self.field.has_differences, self.time(t)
         velocity = self.field.velocity_from_differences(x, t) if slow else self.field.velocity(x, t)
         flat = velocity.reshape(-1).numpy()
         if not np.isfinite(flat).all():
@@ -72,17 +83,21 @@ class Equations:
     def jacobian(self, t: float, y: np.ndarray) -> np.ndarray:
         """Return the dense derivative, (token · dim, token · dim)."""
         self.counts["jacobians"] += 1
-        return jacobian(self.field, self.states(y), t).reshape(y.size, y.size).numpy()
+        return jacobian(self.field, self.states(y), self.time(t)).reshape(y.size, y.size).numpy()
 
     def jacobian_operator(self, t: float, y: np.ndarray) -> LinearOperator:
         """Return the derivative as products with directions."""
         self.counts["jacobians"] += 1
-        x = self.states(y.copy())
+        x, t = self.states(y.copy()), self.time(t)
 
         def product(direction: np.ndarray) -> np.ndarray:
             return jacobian_vector(self.field, x, t, self.states(direction)).reshape(-1).numpy()
 
         return LinearOperator((y.size, y.size), matvec=product, dtype=np.float64)  # pyright: ignore[reportCallIssue]
+
+    def time(self, t: float) -> float:
+        """Return the time of the flow at a time of the solver."""
+        return min(self.base + t, self.end)
 
     def states(self, y: np.ndarray) -> Tensor:
         """Return (1, token, dim)."""
@@ -90,16 +105,17 @@ class Equations:
 
 
 def solver_for(
-    equations: Equations, y: np.ndarray, start: float, end: float, rtol: float, atol: np.ndarray
+    equations: Equations, y: np.ndarray, length: float, rtol: float, atol: np.ndarray, max_step: float = np.inf
 ) -> OdeSolver:
-    """Return a solver from `start` to `end`: LSODA for small systems, BDF with GMRES beyond `LARGEST_DENSE`.
+    """Return a solver over a time from 0 to `length`: LSODA for small systems, BDF with GMRES beyond `LARGEST_DENSE`.
 
-    LSODA takes Adams methods up to order 12 where nothing is stiff and backward differences where something is.
+    LSODA takes Adams methods up to order 12 where nothing is stiff and backward differences where something is. Times
+    of the solver begin at 0, see `Equations`.
     """
-    rtol = max(rtol, _SMALLEST_RTOL)
+    options: dict[str, Any] = {"rtol": max(_SHARE * rtol, _SMALLEST_RTOL), "atol": _SHARE * atol, "max_step": max_step}
     if y.size > LARGEST_DENSE:
-        return KrylovBDF(equations.velocity, start, y, end, equations.jacobian_operator, rtol=rtol, atol=atol)
-    return LSODA(equations.velocity, start, y, end, rtol=rtol, atol=cast(Any, atol), jac=equations.jacobian)
+        return KrylovBDF(equations.velocity, 0.0, y, length, equations.jacobian_operator, **options)
+    return LSODA(equations.velocity, 0.0, y, length, jac=equations.jacobian, **options)
 
 
 class KrylovBDF(BDF):
@@ -118,8 +134,10 @@ class KrylovBDF(BDF):
         *,
         rtol: float,
         atol: np.ndarray,
+        max_step: float,
     ) -> None:
-        super().__init__(fun, t0, y0, t_bound, rtol=rtol, atol=cast(Any, atol), jac=csc_matrix((y0.size, y0.size)))
+        options: dict[str, Any] = {"rtol": rtol, "atol": atol, "max_step": max_step}
+        super().__init__(fun, t0, y0, t_bound, jac=csc_matrix((y0.size, y0.size)), **options)
         # These four are all that BDF asks of its linear algebra: J = jac(t, y), solve_lu(lu(I − c J), b).
         self.jac, self.J = operator, operator(t0, y0)
         self.I = LinearOperator(self.J.shape, matvec=lambda vector: vector, dtype=np.float64)  # pyright: ignore[reportCallIssue]
@@ -175,16 +193,21 @@ class _System:
         self.cursor, self.steps = 1, 0
         self.extents = _extents(field, start.shape[0], start.shape[1])
         self.explicit_from: float | None = None
+        self.events = (*problem.events, *problem.recorded)
+        self.values: list[float] = []
 
     def run(self) -> None:
         """Run from jump to jump of the schedules, up to the horizon or to what ends the run before."""
         end = self.problem.times[-1]
         joints = [self.t, *self.field.attention.breaks(self.t, end), end]
-        status = next((event.status for event in self.problem.events if self._value(event, self.t, self.y) <= 0), None)
+        self.values = [self._value(event, self.t, self.y) for event in self.events]
+        met = zip(self.problem.events, self.values, strict=False)
+        status = next((event.status for event, value in met if value <= 0), None)
         for left, right in itertools.pairwise(joints):
             if status is not None:
                 break
             self.equations.field = self.field.within(left, right)
+            self.values = [self._value(event, left, self.y) for event in self.events]
             try:
                 status = self._segment(left, right)
             except StuckError:
@@ -204,23 +227,53 @@ class _System:
             self.outcome.counts[name][self.row] = count
 
     def _segment(self, left: float, right: float) -> Status | None:
-        problem = self.problem
-        atol = problem.atol * self.extents
-        solver = solver_for(self.equations, self._retracted(self.y), left, right, problem.rtol, atol)
+        """Run between two jumps, in parts within which the longest step is one number."""
+        for end, longest in self._parts(left, right):
+            while self.t < end:
+                if (status := self._solve(end, longest)) is not None:
+                    return status
+        return None
+
+    def _parts(self, left: float, right: float) -> list[tuple[float, float]]:
+        """Return ends of parts, each with its longest step: half the distance of the times no step may pass."""
+        bound = self.problem.max_step or np.inf
+        stops = np.array([left, *(time for time in self.problem.stops if left < time < right), right])
+        if len(self.problem.stops) == 0:
+            return [(right, bound)]
+        parts: list[tuple[float, float]] = []
+        for gap, end in zip(np.diff(stops).tolist(), stops[1:].tolist(), strict=True):
+            if parts and 0.5 <= gap / (2 * parts[-1][1]) <= 2:
+                parts[-1] = (end, parts[-1][1])
+            else:
+                parts.append((end, gap / 2))
+        return [(end, min(longest, bound)) for end, longest in parts]
+
+    def _solve(self, end: float, longest: float) -> Status | None:
+        """Run on to `end`, or to where steps have become so short that the solver's time has to begin anew."""
+        problem, equations = self.problem, self.equations
+        equations.base, equations.end = self.t, end
+        solver = solver_for(
+            equations, self._retracted(self.y), end - self.t, problem.rtol, problem.atol * self.extents, longest
+        )
         while solver.status == "running":
             if self.steps >= problem.max_steps:
                 return Status.BUDGET
+            before = solver.t
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")
                 solver.step()
             # LSODA does not fail where its step is lost in the rounding of the time: it stands there and steps on.
-            if solver.status == "failed" or solver.t <= self.t:
+            if solver.status == "failed" or solver.t <= before:
                 raise StuckError
             self.steps += 1
-            status = self._accept(solver)
+            if problem.stops:
+                self.outcome.longest_step = max(self.outcome.longest_step, solver.t - before)
+            status = self._accept(solver, end)
             if status is not None:
                 return status
             self._report()
+            if solver.status == "running" and np.spacing(solver.t) > _RESOLVED * (solver.t - before):
+                return None
         return None
 
     def _run_on_explicitly(self) -> None:
@@ -233,6 +286,7 @@ class _System:
                 field=self.field,
                 start=self.equations.states(self._retracted(self.y)),
                 times=(self.t, *problem.times[self.cursor :]),
+                stops=(self.t, *(stop for stop in problem.stops if stop > self.t)) if problem.stops else (),
                 max_steps=problem.max_steps - self.steps,
                 progress=silent,
             )
@@ -242,33 +296,51 @@ class _System:
         outcome.states[row, self.cursor :] = found.states[0, 1:].to(outcome.states)
         outcome.status[row], outcome.end_times[row] = found.status[0], found.end_times[0]
         outcome.crossings += [(number, row, time, state) for number, _, time, state in found.crossings]
+        outcome.longest_step = max(outcome.longest_step, found.longest_step)
         self.steps += int(found.counts["accepted"][0])
         self.equations.counts["right_hand_sides"] += int(found.counts["right_hand_sides"][0])
 
-    def _accept(self, solver: OdeSolver) -> Status | None:
+    def _accept(self, solver: OdeSolver, end: float) -> Status | None:
         """Hand out what the step passed, up to the first event in it; the status of that event, if any."""
-        path, before = solver.dense_output(), self.t
-        until, state, status = float(solver.t), solver.y, None
-        for number, event in enumerate(self.problem.recorded):
-            if self._value(event, before, self.y) > 0 >= self._value(event, until, state):
-                moment = self._crossing(event, path, before, until)
-                self.outcome.crossings.append((number, self.row, moment, self._states(path(moment))))
-        for event in self.problem.events:
-            if self._value(event, until, state) <= 0:
-                until, status = self._crossing(event, path, before, until), event.status
-                state = path(until)
+        dense, base, before = solver.dense_output(), self.equations.base, self.t
+        until = end if solver.status == "finished" else min(base + float(solver.t), end)
+        length, state, status = until - before, solver.y, None
+
+        def path(share: float) -> np.ndarray:
+            return dense(min(before - base + share * length, float(solver.t)))
+
+        values = [self._value(event, until, state) for event in self.events]
+        shares = [self._shares(number, value, path, length) for number, value in enumerate(values)]
+        ending = len(self.problem.events)
+        for number, found in enumerate(shares[ending:]):
+            for share in found:
+                self.outcome.crossings.append((number, self.row, before + share * length, self._states(path(share))))
+        share = min((min(found) for found in shares[:ending] if found), default=np.inf)
+        if share <= 1:
+            first = next(number for number, found in enumerate(shares[:ending]) if share in found)
+            until, state, status = before + share * length, path(share), self.problem.events[first].status
         while self.cursor < len(self.problem.times) and self.problem.times[self.cursor] <= until:
             time = self.problem.times[self.cursor]
-            self.outcome.states[self.row, self.cursor] = self._states(state if time == until else path(time))
+            at = state if time == until else path((time - before) / length)
+            self.outcome.states[self.row, self.cursor] = self._states(at)
             self.cursor += 1
-        self.t, self.y = until, state.copy()
+        self.t, self.y, self.values = until, state.copy(), values
         return status
 
-    def _crossing(self, event: Event, path: DenseOutput, low: float, high: float) -> float:
-        """Return the time at which the event's value, above zero at `low`, is no longer so, to the last digit."""
-        while low < (middle := low + (high - low) / 2) < high:
-            low, high = (low, middle) if self._value(event, middle, path(middle)) <= 0 else (middle, high)
-        return high
+    def _shares(self, number: int, after: float, path: Callable[[float], np.ndarray], length: float) -> list[float]:
+        """Return the shares of the step at which an event's value falls to zero."""
+        event, before, start = self.events[number], self.values[number], self.t
+        if number < len(self.problem.events) and before <= 0:
+            return [0.0]  # A value of the caller's own may have jumped with the circuits.
+        if not is_sampled(event) and not before > 0 >= after:
+            return []
+
+        def value(rows: Tensor, shares: Tensor) -> Tensor:
+            found = [self._value(event, start + share * length, path(share)) for share in shares.tolist()]
+            return torch.tensor(found, dtype=torch.float64)
+
+        ends = (torch.tensor([end], dtype=torch.float64) for end in (before, after))
+        return crossings(value, *ends)[1].tolist()
 
     def _value(self, event: Event, t: float, y: np.ndarray) -> float:
         field, states = self.equations.field, self.equations.states(y)

@@ -49,23 +49,27 @@ def _run_compiled(problem: Problem) -> Outcome:
 
 
 ENGINES: dict[str, Engine] = {
-    "batched": Engine(batched.run, frozenset({"rtol", "atol", "method"}), controls_error=True),
+    "batched": Engine(batched.run, frozenset({"rtol", "atol", "method", "max_step"}), controls_error=True),
     "compiled": Engine(
         _run_compiled,
-        frozenset({"rtol", "atol", "method"}),
+        frozenset({"rtol", "atol", "method", "max_step"}),
         controls_error=True,
         differentiable=False,
         refusal=refusal,
         libraries=("torch", "numpy", "numba", "llvmlite"),
     ),
     "stiff": Engine(
-        stiff.run, frozenset({"rtol", "atol"}), controls_error=True, differentiable=False, needs_jacobian=True
+        stiff.run,
+        frozenset({"rtol", "atol", "max_step"}),
+        controls_error=True,
+        differentiable=False,
+        needs_jacobian=True,
     ),
     "layers": Engine(layers.run, frozenset({"tau"})),
     "fixed": Engine(fixed.run, frozenset({"step", "method"})),
 }
 
-OPTIONS = ("rtol", "atol", "step", "tau", "method")
+OPTIONS = ("rtol", "atol", "step", "tau", "method", "max_step")
 
 
 def users(option: str) -> tuple[str, ...]:

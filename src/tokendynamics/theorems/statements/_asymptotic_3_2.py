@@ -55,7 +55,8 @@ STATEMENT = Statement(
     equations="(8), (10)",
     erratum=(
         "The axis printed in Fig. 1 shows 2V, without the ½ of (10). The remark that qk ≠ I is out of reach of the "
-        "linearisation does not apply to M = qk: z = qk^{1/2} y turns the system into that with qk = M = I."
+        "linearisation does not apply to M = qk: z = qk^{1/2} y turns the system into that with qk = M = I. M = qk is "
+        "asked for where M = c · qk with any c > 0 suffices."
     ),
     structure=gradient_structure,
     hypotheses=gradient_hypotheses,

@@ -1,4 +1,15 @@
-"""Theorem 4.1 of `asymptotic`: tokens in an open half space stay there and reach consensus."""
+"""Theorem 4.1 of `asymptotic`: tokens in an open half space stay there and reach consensus, at an explicit rate.
+
+Let v·x_i ≥ r > 0 at the start, ``v^T M v = 1``, and s the largest v·x on the ellipsoid. In the chart
+``y_i = x_i / (v·x_i)`` of the half space the flow is an averaging,
+
+    y_i' = ω Σ_h c_h Σ_j a^h_ij (v·x_j / v·x_i) (y_j − y_i),
+
+for ov_h = c_h I, and ``a^h_ij ≥ e^{−2‖qk_h‖K}/ℓ`` with K = ‖M^{−1}‖, the largest |x|². Since min v·x_i does not fall, all
+its weights are at least b/ℓ with ``b = ω Σ_h c_h e^{−2‖qk_h‖K} r/s``. The width max_i u·y_i − min_i u·y_i of every
+linear functional u therefore falls at least like e^{−bt}. Only that qk stays bounded is used: it may jump, as the layers
+of a network do.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tokendynamics.attention import Sinusoidal
+from tokendynamics.attention.schedules import PerHead
 from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.observables import diameter, hemisphere, hemisphere_function
 from tokendynamics.theorems import _hypotheses as measured
@@ -13,12 +26,15 @@ from tokendynamics.theorems._conditions import (
     LIMIT,
     flow_of_run,
     integration_tolerance,
+    never_above,
     never_rises,
     tends_to_zero,
     undecided,
 )
+from tokendynamics.theorems._horizon import OnHorizon
 from tokendynamics.theorems._result import Condition, Hypothesis, Prediction
 from tokendynamics.theorems._statement import Statement
+from tokendynamics.theorems.statements._asymptotic_5_1 import smallest_pull
 
 NOT_TO_ZERO = {
     "qk": [[1.0, 0.0], [0.0, 1.0]],
@@ -42,21 +58,62 @@ def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
 
 def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
     return (
-        measured.identity_values(flow),
+        *measured.positive_multiples(flow),
         measured.bounded(flow.attention.qk, "qk"),
-        measured.uniformly_continuous(flow.attention.qk, "qk"),
         measured.open_half_space(start),
     )
 
 
 def _predict(flow: Flow, start: Tensor) -> Prediction:
-    # At consensus every weight is 1/ℓ: the linear part is heads · weight_factor · (mean − token).
-    rate = flow.weight_factor * flow.heads
+    # At consensus every weight is 1/ℓ: the linear part is Σ_h c_h · weight_factor · (mean − token).
+    rate = flow.weight_factor * smallest_pull(flow)
+    bound = float(width_rate(flow, start.double()).min())
+    from_start = f", and from the start on at least like exp(−{bound:.3g} t) in the chart y/(v·y)" if bound > 0 else ""
     text = (
         "the half space stays invariant, (13) does not increase, and the tokens reach consensus inside it, distances "
-        f"shrinking like exp(−{rate:.6g} t) in the end"
+        f"shrinking like exp(−{rate:.6g} t) in the end{from_start}"
     )
     return Prediction(text, limit="consensus in the half space of the start", rate=rate)
+
+
+def width_rate(flow: Flow, start: Tensor) -> Tensor:
+    """Return the rate b at which widths in the chart y/(v·y) fall at least, (*system,).
+
+    It is 0 where qk or ov is only known at some times, so that no bound of them is, and where there is no half space.
+    """
+    direction = deepest_direction(flow, start)
+    metric = measured.metric_of(flow).to(direction)
+    systems = start.shape[:-2]
+    bound, (_, multiples, complete) = largest_norm(flow), measured.multiples(flow)
+    if bound is None or not complete or not bool((multiples > 0).all()):
+        return torch.zeros(systems, dtype=torch.float64)
+    reach = torch.linalg.inv(metric)
+    longest = torch.linalg.matrix_norm(reach, 2)
+    farthest = ((direction.unsqueeze(-2) @ reach).squeeze(-2) * direction).sum(dim=-1).sqrt()
+    y = flow.geometry.to(dtype=torch.float64, device=start.device).project(start)
+    depth = (y * direction.unsqueeze(-2)).sum(dim=-1).amin(dim=-1)
+    share = torch.where(farthest > 0, depth / torch.where(farthest > 0, farthest, 1.0), 0.0).clamp_min(0.0)
+    weights = (multiples * torch.exp(-2 * bound * longest.unsqueeze(-1))).sum(dim=-1)
+    return (flow.weight_factor * weights * share).expand(systems)
+
+
+def largest_norm(flow: Flow) -> Tensor | None:
+    """Return a bound of ‖qk_h‖ over all times, (*system, head), or None where none is known."""
+    schedule = flow.attention.qk
+    inner = schedule.schedule if isinstance(schedule, OnHorizon) else schedule
+    heads = inner.heads if isinstance(inner, PerHead) else (inner,)
+    found: list[Tensor] = []
+    for head in heads:
+        if isinstance(head, Sinusoidal):
+            norm = torch.linalg.matrix_norm(head.matrix.double(), 2)
+            found.append(head.amplitude.double().abs().amax(dim=-1) * norm)
+            continue
+        matrices, complete = measured.observed(head)
+        if not complete:
+            return None
+        found.append(torch.stack([torch.linalg.matrix_norm(matrix, 2) for matrix in matrices]).amax(dim=0))
+    systems = torch.broadcast_shapes(*(norms.shape[:-1] for norms in found))
+    return torch.cat([norms.expand(*systems, norms.shape[-1]) for norms in found], dim=-1).detach().cpu()
 
 
 def deepest_direction(flow: Flow, start: Tensor) -> Tensor:
@@ -78,13 +135,46 @@ def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
     rise = never_rises(
         values, trajectory, integration_tolerance(trajectory), "relative rise of (13), max_i (1 − v·y_i)"
     )
+    narrow = never_above(
+        _excess_width(trajectory, v, scale),
+        trajectory,
+        integration_tolerance(trajectory),
+        "width in the chart y/(v·y) beyond that of an exponential fall at the proved rate",
+    )
     lower = torch.linalg.cholesky(metric)
     # In coordinates where the ellipsoid is the unit sphere, half the diameter is at most 1.
     spread = diameter(states @ lower.unsqueeze(-3)) / 2
-    found = (rise, tends_to_zero(spread, LIMIT, "the diameter (half of it, in the metric M) tends to 0"))
+    found = (rise, narrow, tends_to_zero(spread, LIMIT, "the diameter (half of it, in the metric M) tends to 0"))
     if not np.any(lone):
         return found
     return (*found, undecided(lone.shape, "(13) needs an open half space that holds the start; there is none", lone))
+
+
+def _excess_width(trajectory: Trajectory, v: Tensor, scale: Tensor) -> Tensor:
+    """Return by how much widths exceed what is left of any earlier one, (*system, time), in units of an error in y.
+
+    An error of the states, of size 1, is an error of at most 2/ρ² in ``s y/(v·y)``, ρ = min v·x_i/s.
+    """
+    flow, states = flow_of_run(trajectory), trajectory.tensor.detach().double()
+    metric = measured.metric_of(flow).to(states)
+    times = torch.as_tensor(np.asarray(trajectory.times, dtype=float))
+    steps = times.diff() * (float(trajectory.parameters.get("tau", 1.0)) if trajectory.engine == "layers" else 1.0)
+    rate = width_rate(flow, states[..., 0, :, :])
+    length = torch.where(scale > 0, scale, 1.0)
+    share = (states * v.unsqueeze(-2).unsqueeze(-2)).sum(dim=-1) / length[..., None, None]
+    # Beyond the half space there is no chart: that (13) rose there is another condition.
+    inside = share.amin(dim=-1) > 0
+    # Columns that are orthonormal in the metric: the ellipsoid is then the unit sphere.
+    round_states = states @ torch.linalg.cholesky(metric).unsqueeze(-3)
+    chart = round_states / torch.where(share > 0, share, 1.0).unsqueeze(-1)
+    widths = chart.amax(dim=-2) - chart.amin(dim=-2)
+    bound, excess = widths[..., 0, :], [torch.zeros_like(rate)]
+    for index in range(1, len(times)):
+        bound = bound * torch.exp(-rate * steps[index - 1]).unsqueeze(-1)
+        excess.append((widths[..., index, :] - bound).amax(dim=-1))
+        bound = torch.minimum(bound, widths[..., index, :])
+    error = share[..., 0, :].amin(dim=-1).clamp_min(0).square() / 2
+    return torch.where(inside, torch.stack(excess, dim=-1) * error.unsqueeze(-1), 0.0)
 
 
 STATEMENT = Statement(
@@ -93,7 +183,8 @@ STATEMENT = Statement(
     equations="(11), (13)",
     erratum=(
         "(13) does not tend to 0: its limit is 1 − v·y* at the consensus y*, positive in general on the sphere and "
-        "below 0 where v·y* > 1, which an ellipsoid allows. What vanishes is the diameter."
+        "below 0 where v·y* > 1, which an ellipsoid allows. What vanishes is the diameter. Uniform continuity of qk is "
+        "not needed, and ov_h = c_h I with c_h > 0 suffices where ov = I is asked for."
     ),
     structure=_structure,
     hypotheses=_hypotheses,

@@ -30,7 +30,7 @@ def causal_attention(flow: Flow) -> tuple[Hypothesis, ...]:
 def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
     return (
         measured.bounded(flow.attention.qk, "qk"),
-        measured.identity_values(flow),
+        *measured.positive_multiples(flow),
         *generic_start(unit_start(flow, start)),
     )
 
@@ -53,13 +53,24 @@ def generic_start(y: Tensor) -> tuple[Hypothesis, ...]:
     return tuple(found)
 
 
-def causal_consensus(flow: Flow, heads: int, tokens: int) -> Prediction:
-    """Predict that all tokens go to the first; the second is the slowest, held back by half of its own weight."""
-    # At consensus token i gives weight 1/i to each token it sees: its distance decays at heads · factor · (1 − 1/i).
-    rate = flow.weight_factor * heads / 2 if tokens > 1 else None
+def causal_consensus(flow: Flow, pull: float, tokens: int) -> Prediction:
+    """Predict that all tokens go to the first; the second is the slowest, held back by half of its own weight.
+
+    Args:
+        flow: The flow.
+        pull: The sum over heads of the multiples c_h of the identity in ov.
+        tokens: The number of tokens.
+    """
+    # At consensus token i gives weight 1/i to each token it sees: its distance decays at pull · factor · (1 − 1/i).
+    rate = flow.weight_factor * pull / 2 if tokens > 1 else None
     decay = "" if rate is None else f", distances shrinking like exp(−{rate:.6g} t) in the end"
     text = f"from almost every start all tokens go to token 1, which does not move{decay}"
     return Prediction(text, limit="consensus at token 1", rate=rate)
+
+
+def smallest_pull(flow: Flow) -> float:
+    """Return the sum over heads of the least multiples of the identity in ov, at the slowest system."""
+    return float(measured.multiples(flow)[1].sum(dim=-1).min())
 
 
 def causal_consensus_conditions(states: Tensor, trajectory: Trajectory) -> tuple[Condition, ...]:
@@ -92,10 +103,11 @@ STATEMENT = Statement(
     erratum=(
         "The printed domain of attraction, all starts with y_j ≠ −y_1, is false for three tokens or more: angles 0, "
         "2.0, 3.7852751016621813 on the circle with qk = I send token 3 to the antipode. What is claimed here is "
-        "almost every start. The printed sum of (25) starts at 0: read 1."
+        "almost every start. The printed sum of (25) starts at 0: read 1. ov = I is asked for where ov_h = c_h I with "
+        "c_h > 0 suffices: a change of time for one head, other weights between several."
     ),
     structure=lambda flow: (measured.on_sphere(flow), measured.dim_at_least_two(flow), *causal_attention(flow)),
     hypotheses=_hypotheses,
-    predict=lambda flow, start: causal_consensus(flow, flow.heads, start.shape[-2]),
+    predict=lambda flow, start: causal_consensus(flow, smallest_pull(flow), start.shape[-2]),
     conditions=_conditions,
 )

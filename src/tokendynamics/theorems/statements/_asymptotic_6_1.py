@@ -42,7 +42,7 @@ def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
     found = [
         measured.bounded(flow.attention.qk, "qk"),
         measured.constant(flow.attention.ov, "ov"),
-        measured.symmetric(ov, "ov"),
+        measured.symmetric(ov, "ov", measured.rounding(flow.dim, measured.precision(flow.attention.ov))),
         measured.above(
             "top eigenvalue of ov positive", top, measured.ROUNDING, "that eigenvalue, relative to the largest"
         ),

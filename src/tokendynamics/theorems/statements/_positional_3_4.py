@@ -41,7 +41,11 @@ def contraction_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
 
 def _symmetric_definite(flow: Flow) -> tuple[Hypothesis, ...]:
     form = contraction_form(flow)
-    return (measured.symmetric(form.qk, "qk"), *symmetric_contraction(form), *definite_forms(form))
+    return (
+        measured.symmetric(form.qk, "qk", measured.rounding(flow.dim, measured.precision(flow.attention.qk))),
+        *symmetric_contraction(form),
+        *definite_forms(form),
+    )
 
 
 def contraction_prediction(flow: Flow, start: Tensor, name: str) -> Prediction:

@@ -41,8 +41,8 @@ def _form(flow: Flow) -> tuple[Hypothesis, ...]:
     )
     return (
         invertible(form),
-        measured.above("A not symmetric", asymmetry, form.tolerance, "the relative asymmetry of A (else: theorem 3.1)"),
-        measured.above("A_sym definite", lowest, form.tolerance, "its least |eigenvalue|, relative"),
+        measured.above("A not symmetric", asymmetry, form.rounding, "the relative asymmetry of A (else: theorem 3.1)"),
+        measured.above("A_sym definite", lowest, form.rounding, "its least |eigenvalue|, relative"),
         false,
     )
 

@@ -89,7 +89,7 @@ def _forms(flow: Flow) -> tuple[Hypothesis, ...]:
         return (invertible(form), *definite_forms(form), false)
     skew = torch.maximum(_asymmetry(form.matrix), _asymmetry(form.qk))
     what = "the larger relative asymmetry of the two (else: theorem 3.4)"
-    uneven = measured.above("A or qk not symmetric", skew, form.tolerance, what)
+    uneven = measured.above("A or qk not symmetric", skew, form.rounding, what)
     return (invertible(form), uneven, *definite_forms(form), false)
 
 

@@ -1,4 +1,4 @@
-"""Events of eight systems: the values of `dynamics.events`, and where within a step they fall to zero."""
+"""Events of eight systems: the values of `dynamics.events` at the end of a step and within it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tokendynamics.dynamics.engines._crossings import is_sampled
 from tokendynamics.dynamics.engines._problem import Problem
 from tokendynamics.dynamics.engines.compiled._field import project, refine
 from tokendynamics.dynamics.engines.compiled._lanes import (
@@ -16,7 +17,6 @@ from tokendynamics.dynamics.engines.compiled._lanes import (
     function,
     inlined,
     load,
-    select,
     sqrt,
     store,
 )
@@ -26,7 +26,6 @@ from tokendynamics.dynamics.engines.compiled._steps import dense_state, velocity
 from tokendynamics.dynamics.events import AtRest, Consensus, Event, NormAbove
 
 CONSENSUS, NORM_ABOVE, AT_REST = range(3)
-HALVINGS = 52
 
 
 class Ends(NamedTuple):
@@ -37,12 +36,14 @@ class Ends(NamedTuple):
         bounds: Chord, norm or speed.
         references: The token that consensus is measured from.
         ending: How many of them end a run; the others are recorded.
+        sampled: Which of them are looked for within steps.
     """
 
     kinds: Any
     bounds: Any
     references: Any
     ending: int
+    sampled: Any
 
 
 def ends_of(problem: Problem) -> Ends:
@@ -59,6 +60,7 @@ def ends_of(problem: Problem) -> Ends:
         np.array(bounds, dtype=np.float64),
         np.array(references, dtype=np.int64),
         len(problem.events),
+        np.array([is_sampled(event) for event in events], dtype=np.bool_),
     )
 
 
@@ -114,7 +116,7 @@ def at_end(features, options, lanes, method, steps, ends, event, t):
     return value(features, options, lanes, kind, bound, reference, steps.after, slope)
 
 
-@inlined
+@function
 def value_within(features, options, lanes, method, steps, ends, event, share, t, h):
     """Return the value of an event at the shares of the step."""
     dense_state(features, options, method, steps, share, h)
@@ -125,14 +127,3 @@ def value_within(features, options, lanes, method, steps, ends, event, share, t,
             refine(features, options, lanes, steps.between, steps.velocity)
     project(features, options, lanes, steps.between, steps.between)
     return value(features, options, lanes, kind, bound, reference, steps.between, steps.velocity)
-
-
-@function
-def share_at(features, options, lanes, method, steps, ends, event, t, h):
-    """Return the share of the step at which the value, above zero at the start and not at the end, becomes zero."""
-    low, high = broadcast(0.0), broadcast(1.0)
-    for _ in range(HALVINGS):
-        middle = 0.5 * (low + high)
-        over = value_within(features, options, lanes, method, steps, ends, event, middle, t, h) <= 0.0
-        low, high = select(over, low, middle), select(over, middle, high)
-    return high

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from tokendynamics.dynamics.engines.compiled._ends import at_end, share_at
+from tokendynamics.dynamics.engines.compiled._crossings import bisected, may_cross, next_crossing
+from tokendynamics.dynamics.engines.compiled._ends import at_end
 from tokendynamics.dynamics.engines.compiled._field import project
 from tokendynamics.dynamics.engines.compiled._lane_traffic import (
     ACCEPTED,
@@ -41,6 +42,7 @@ from tokendynamics.dynamics.engines.compiled._lane_traffic import (
 from tokendynamics.dynamics.engines.compiled._lanes import (
     WIDTH,
     any_of,
+    at_least,
     behind,
     broadcast,
     fma,
@@ -72,18 +74,22 @@ def _attempt(features, options, lanes, method, steps, control, interval, known):
     fresh = load(control, FRESH) > 0.0
     moving = (load(control, LIVE) > 0.0) & ~fresh
     last = moving & (fma(h, 1.0001, t) >= interval.right)
-    used = select(last, interval.right - t, h)
+    # The step that is taken is the one by which the time, a float, advances.
+    until = select(moving, select(last, interval.right, t + h), t)
+    used = until - t
     take_step(features, options, lanes, method, steps, t, used)
     project(features, options, lanes, steps.state, steps.after)
     ratio = error_size(features, options, lanes, method, steps, used)
     accepted = moving & (ratio <= 1.0)
-    now = select(accepted, select(last, interval.right, t + used), t)
+    now = select(accepted, until, t)
     following = proposed(method, used, ratio, ratio_before, accepted)
     # A step cut short by the end of the interval says nothing against a longer one.
     following = select(last & accepted & (following < h), h, following)
     if any_of(fresh):
         guess = first_step(features, options, lanes, method, steps, interval.right - interval.left)
+        guess = at_least(guess, interval.spacing)
         following = select(fresh, select(known > 0.0, known, guess), following)
+    following = select(following > interval.longest, interval.longest, following)
     store(control, TIME, now)
     store(control, STEP, following)
     store(control, RATIO, select(accepted, select(ratio < 1e-4, 1e-4, ratio), ratio_before))
@@ -94,15 +100,33 @@ def _attempt(features, options, lanes, method, steps, control, interval, known):
 
 
 @inlined
+def _values(features, options, lanes, method, steps, control, ends, event, attempt):
+    """Return an event's value at the start and at the end of the step, and keep the latter."""
+    _, _, now, accepted, fresh, _ = attempt
+    after = at_end(features, options, lanes, method, steps, ends, event, now)
+    before = load(control, VALUES + event)
+    store(control, VALUES + event, select(accepted | fresh, after, before))
+    return before, after
+
+
+@inlined
 def _end(features, options, lanes, method, steps, control, ends, attempt):
     """Return the share of the step at which a system's run ended, infinite where it did not, and by which event."""
-    t, used, now, accepted, _, _ = attempt
-    share, first = broadcast(math.inf), broadcast(0.0)
+    t, used, _, accepted, _, _ = attempt
+    share, first, zero = broadcast(math.inf), broadcast(0.0), broadcast(0.0)
     for event in range(ends.ending):
-        value = at_end(features, options, lanes, method, steps, ends, event, now)
-        hit = accepted & (value <= 0.0)
-        if any_of(hit):
-            at = share_at(features, options, lanes, method, steps, ends, event, t, used)
+        before, after = _values(features, options, lanes, method, steps, control, ends, event, attempt)
+        hit = accepted & (after <= 0.0)
+        if ends.sampled[event]:
+            hit = accepted & may_cross(features, options, method, steps, ends, event, before, after, used)
+            if any_of(hit):
+                at = next_crossing(features, options, lanes, method, steps, ends, event, t, used, zero, before, after)
+                # A value that rounding brought to zero at a joint of two intervals ends the run there.
+                at = select(before > 0.0, at, 0.0)
+                earlier = hit & (at < share)
+                share, first = select(earlier, at, share), select(earlier, event, first)
+        elif any_of(hit):
+            at = bisected(features, options, lanes, method, steps, ends, event, t, used, zero, broadcast(1.0))
             earlier = hit & (at < share)
             share, first = select(earlier, at, share), select(earlier, event, first)
     return share, first
@@ -111,21 +135,23 @@ def _end(features, options, lanes, method, steps, control, ends, attempt):
 @inlined
 def _record(features, options, lanes, method, steps, control, ends, attempt, inside, crossings, signals):
     """Write down where the values of recorded events fell to zero in this step."""
-    t, used, now, accepted, fresh, _ = attempt
+    t, used, _, accepted, _, _ = attempt
     entries = options.tokens * len(features)
     for event in range(ends.ending, len(ends.kinds)):
-        value = at_end(features, options, lanes, method, steps, ends, event, now)
-        before = load(control, VALUES + event)
-        hit = accepted & (before > 0.0) & (value <= 0.0)
-        store(control, VALUES + event, select(accepted | fresh, value, before))
-        if any_of(hit):
-            at = share_at(features, options, lanes, method, steps, ends, event, t, used)
-            dense_state(features, options, method, steps, at, used)
-            store(steps.clock, 0, fma(at, used, t))
-            for lane in range(WIDTH):
-                if holds(hit, lane):
-                    crossings = noted(crossings, signals[2], steps, entries, lane, event, inside[lane])
-                    signals[2] += 1
+        before, after = _values(features, options, lanes, method, steps, control, ends, event, attempt)
+        since = broadcast(0.0)
+        hit = accepted & may_cross(features, options, method, steps, ends, event, before, after, used)
+        while any_of(hit):
+            at = next_crossing(features, options, lanes, method, steps, ends, event, t, used, since, before, after)
+            hit = hit & (at <= 1.0)
+            if any_of(hit):
+                dense_state(features, options, method, steps, at, used)
+                store(steps.clock, 0, fma(at, used, t))
+                for lane in range(WIDTH):
+                    if holds(hit, lane):
+                        crossings = noted(crossings, signals[2], steps, entries, lane, event, inside[lane])
+                        signals[2] += 1
+            since, before = select(hit, at, since), select(hit, 0.0, before)
     return crossings
 
 

@@ -64,12 +64,16 @@ class Interval(NamedTuple):
         right: The end, which the last step lands on.
         times: All output times.
         max_steps: Budget of attempted steps, those of earlier intervals counted.
+        longest: The longest step.
+        spacing: That of floats at the left end: no first step is shorter.
     """
 
     left: float
     right: float
     times: Any
     max_steps: int
+    longest: float
+    spacing: float
 
 
 @inlined

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tokendynamics.attention import AbsolutePositions, RotaryPositions
 from tokendynamics.attention.schedules import Constant, PerHead, Schedule, Sinusoidal
 from tokendynamics.dynamics.engines._problem import Problem
-from tokendynamics.dynamics.events import AtRest, Consensus, NormAbove
+from tokendynamics.dynamics.events import AtRest, Consensus, NormAbove, OverflowGuard
 
 LARGEST_DIM = 16
 """Rows of more features do not fit the registers of any processor."""
@@ -23,7 +23,10 @@ def refusal(problem: Problem) -> str | None:
     if positions is not None and type(positions) not in (AbsolutePositions, RotaryPositions):
         return "positions of your own"
     # Of a subclass it is not known what it means.
-    if any(type(event) not in (AtRest, Consensus, NormAbove) for event in (*problem.events, *problem.recorded)):
+    if any(
+        type(event) not in (AtRest, Consensus, NormAbove, OverflowGuard)
+        for event in (*problem.events, *problem.recorded)
+    ):
         return "events of your own"
     first, *_, last = problem.times
     joints = field.attention.joints(first, last)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from itertools import pairwise
@@ -78,7 +79,8 @@ class _Loop:
     def _interval(self, queue: np.ndarray, left: float, right: float, number: int, count: int) -> None:
         problem = self.problem
         field, (_, tokens, dim) = problem.field.within(left, right), problem.start.shape
-        interval = Interval(left, right, np.array(problem.times), problem.max_steps)
+        spacing, longest = math.nextafter(left, math.inf) - left, problem.max_step or math.inf
+        interval = Interval(left, right, np.array(problem.times), problem.max_steps, longest, spacing)
         # Every thread takes every so manieth system: long runs are spread over all.
         threads = min(torch.get_num_threads(), len(queue))
         signals = np.zeros((threads, 3), dtype=np.int64)
