@@ -8,13 +8,16 @@ stay bounded, and yet no step that the time can resolve is accurate enough.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from tokendynamics.dynamics._field import Field
 from tokendynamics.dynamics._status import Status
+from tokendynamics.dynamics.engines._crossings import crossings, is_sampled
 from tokendynamics.dynamics.engines._problem import Outcome, Problem
+from tokendynamics.dynamics.events import Event
 
 _RESOLVED = 1e4
 """A state that grows by e within so many units in the last place of the time is at its pole: steps there are a
@@ -85,32 +88,39 @@ class Lockstep:
         self.problem, self.outcome = problem, outcome
         self.y = problem.start
         self.alive = torch.ones(len(problem.start), dtype=torch.bool)
+        self._events = (*problem.events, *problem.recorded)
+        self._sampled = any(map(is_sampled, self._events))
         self._values: list[Tensor] = []
         self.states: dict[float, Tensor] = {problem.times[0]: problem.start}
 
     def begin(self) -> None:
         """End the systems that meet an event at the start."""
-        self._values = self._recorded_values(self.problem.field, self.problem.times[0])
-        self._end_at_events(self.problem.field, self.problem.times[0])
+        self._values = self._values_at(self.problem.field, self.problem.times[0])
+        for event, value in zip(self.problem.events, self._values, strict=False):
+            self._end(self.alive & (value <= 0), event.status)
 
-    def moved(self, y: Tensor, t: float, field: Field, tried: Sequence[tuple[Tensor, Tensor]]) -> None:
+    def moved(
+        self, y: Tensor, t: float, field: Field, tried: Sequence[tuple[Tensor, Tensor]], since: float | None = None
+    ) -> None:
         """Take new states at time t where systems are alive and the states finite; then look at the events.
 
         Args:
             y: The new states.
             t: Their time.
             field: The vector field.
-            tried: The states at which the step evaluated the field, in order, each with its slope.
+            tried: The states at which the step evaluated the field, in order, each with its slope; the first at the
+                start of the step.
+            since: The time at the start of a step of the flow, within which events are looked for; None for a map.
         """
         broken = self.alive & ~torch.isfinite(y.detach()).flatten(start_dim=1).all(dim=-1).cpu()
         if bool(broken.any()):
             for status, which in of_broken(field, tried).items():
                 self._end(broken & which.cpu(), status)
+        path = None if since is None or not self._sampled else _Cubic.of(field, self.y, y, tried[0][1], since, t)
         self.y = torch.where(self.alive.to(y.device)[:, None, None], y, self.y)
         self.outcome.end_times[self.alive] = t
         self.outcome.counts["accepted"] += self.alive
-        self._record(field, t)
-        self._end_at_events(field, t)
+        self._look(field, t, path)
         self._end(self.alive & (self.outcome.counts["accepted"] >= self.problem.max_steps), Status.BUDGET)
 
     def keep(self, t: float) -> None:
@@ -138,24 +148,81 @@ class Lockstep:
         ]
         return outcome
 
-    def _recorded_values(self, field: Field, t: float) -> list[Tensor]:
+    def _values_at(self, field: Field, t: float) -> list[Tensor]:
         now = torch.full((len(self.y),), t, dtype=torch.float64, device=self.y.device)
-        return [event.value(field, self.y.detach(), now).cpu() for event in self.problem.recorded]
+        return [event.value(field, self.y.detach(), now).double().cpu() for event in self._events]
 
-    def _record(self, field: Field, t: float) -> None:
-        """Write down the systems in which a recorded event's value fell to zero in this step, at its end."""
-        before, self._values = self._values, self._recorded_values(field, t)
-        for number, (former, value) in enumerate(zip(before, self._values, strict=True)):
-            for row in (self.alive & (former > 0) & (value <= 0)).nonzero().squeeze(-1).tolist():
-                self.outcome.crossings.append((number, row, t, self.y[row].detach().clone()))
+    def _look(self, field: Field, t: float, path: _Cubic | None) -> None:
+        """Record what fell to zero in this step, and end the systems that met an event in it, at its end."""
+        if not self._events or not bool(self.alive.any()):
+            return
+        before, self._values = self._values, self._values_at(field, t)
+        ending, alive = len(self.problem.events), self.alive
+        for number, (event, former, value) in enumerate(zip(self._events, before, self._values, strict=True)):
+            rows, times, states = self._falls(event, former, value, t, path)
+            if number >= ending:
+                self.outcome.crossings += [
+                    (number - ending, row, time, state)
+                    for row, time, state in zip(rows.tolist(), times, states, strict=True)
+                    if bool(alive[row])
+                ]
+                continue
+            met = value <= 0
+            met[rows] = True
+            self._end(self.alive & met, event.status)
 
-    def _end_at_events(self, field: Field, t: float) -> None:
-        now = torch.full((len(self.y),), t, dtype=torch.float64, device=self.y.device)
-        for event in self.problem.events:
-            if bool(self.alive.any()):
-                self._end(self.alive & (event.value(field, self.y.detach(), now) <= 0).cpu(), event.status)
+    def _falls(
+        self, event: Event, before: Tensor, after: Tensor, t: float, path: _Cubic | None
+    ) -> tuple[Tensor, list[float], list[Tensor]]:
+        """Return the systems in which a value falls to zero, with times and states there; of a map, at its end."""
+        if path is None or not is_sampled(event):
+            rows = ((before > 0) & (after <= 0)).nonzero().squeeze(-1)
+            return rows, [t] * len(rows), list(self.y[rows].detach().clone())
+        rows, shares = crossings(lambda index, share: path.value(event, index, share), before, after)
+        return rows, (path.since + shares * (t - path.since)).tolist(), list(path.at(rows, shares))
 
     def _end(self, which: Tensor, status: Status) -> None:
         for row in which.nonzero().squeeze(-1).tolist():
             self.outcome.status[row] = status
         self.alive = self.alive & ~which
+
+
+@dataclass(frozen=True)
+class _Cubic:
+    """States within a step, by the cubic through states and slopes at both ends (Hermite).
+
+    Attributes:
+        field: The vector field.
+        ends: States at both ends, (system, token, dim), not followed by gradients.
+        slopes: The field there, times the length of the step.
+        since: The time at the start.
+        until: The time at the end.
+    """
+
+    field: Field
+    ends: tuple[Tensor, Tensor]
+    slopes: tuple[Tensor, Tensor]
+    since: float
+    until: float
+
+    @classmethod
+    def of(cls, field: Field, before: Tensor, after: Tensor, slope: Tensor, since: float, until: float) -> _Cubic:
+        before, after, slope = before.detach(), after.detach(), slope.detach()
+        with torch.no_grad():
+            last = field.velocity(after, until)
+        return cls(field, (before, after), ((until - since) * slope, (until - since) * last), since, until)
+
+    def at(self, rows: Tensor, shares: Tensor) -> Tensor:
+        """Return states of some systems at shares of the step."""
+        place = rows.to(self.ends[0].device)
+        s = shares.to(self.ends[0])[:, None, None]
+        (left, right), (first, last) = (tuple(part[place] for part in pair) for pair in (self.ends, self.slopes))
+        x = (1 + 2 * s) * (1 - s) ** 2 * left + s**2 * (3 - 2 * s) * right
+        x = x + s * (1 - s) ** 2 * first - s**2 * (1 - s) * last
+        return self.field.select(place).exactly_projected(x)
+
+    def value(self, event: Event, rows: Tensor, shares: Tensor) -> Tensor:
+        """Return an event's values of some systems at shares of the step."""
+        x = self.at(rows, shares)
+        times = (self.since + shares * (self.until - self.since)).to(x.device)
+        return event.value(self.field.select(rows.to(x.device)), x, times).double().cpu()

@@ -17,8 +17,8 @@ from tokendynamics.numerics._errors import ArgumentValueError, expected
 def run(problem: Problem, retraction: bool = True) -> Outcome:
     """Step from output time to output time in equal steps no longer than `problem.step`.
 
-    Nothing is written in place, so gradients flow to the start and to the matrices. Events are looked at after each
-    step: a system ends at the end of the step in which it meets one.
+    Nothing is written in place, so gradients flow to the start and to the matrices. Events are looked for within each
+    step, along the cubic through its ends: a system ends at the end of the step in which it meets one.
 
     Args:
         problem: With `step` set.
@@ -51,21 +51,22 @@ def _interval(
     count = math.ceil((right - left) / (systems.problem.step or right - left) * (1 - 1e-12))
     h = (right - left) / count
     for number in range(count):
-        y, tried = _step(field, method, systems.y, left + number * h, h)
-        t = right if number == count - 1 else left + (number + 1) * h
-        systems.moved(field.project(y) if retraction else y, t, field, tried)
+        since = min(left + number * h, right)
+        t = right if number == count - 1 else min(left + (number + 1) * h, right)
+        y, tried = _step(field, method, systems.y, since, h, t)
+        systems.moved(field.project(y) if retraction else y, t, field, tried, since)
         if not bool(systems.alive.any()):
             return
 
 
 def _step(
-    field: Field, method: Coefficients, y: Tensor, t: float, h: float
+    field: Field, method: Coefficients, y: Tensor, t: float, h: float, until: float
 ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
     """Return the new states, and the states at which the field was evaluated with their slopes."""
     tried: list[tuple[Tensor, Tensor]] = []
     for row, node in zip(method.stages, method.nodes, strict=True):
         state = y + h * _combined(row, tried)
-        tried.append((state, field.velocity(state, t + node * h)))
+        tried.append((state, field.velocity(state, min(t + node * h, until))))
     return y + h * _combined(method.weights, tried), tried
 
 

@@ -5,10 +5,10 @@ Let v·x_i ≥ r > 0 at the start, ``v^T M v = 1``, and s the largest v·x on th
 
     y_i' = ω Σ_h c_h Σ_j a^h_ij (v·x_j / v·x_i) (y_j − y_i),
 
-for ov_h = c_h I, and ``a^h_ij ≥ e^{−2‖qk_h‖K}/ℓ`` with K = ‖M^{−1}‖, the largest |x|². Since min v·x_i does not fall, all
-its weights are at least b/ℓ with ``b = ω Σ_h c_h e^{−2‖qk_h‖K} r/s``. The width max_i u·y_i − min_i u·y_i of every
-linear functional u therefore falls at least like e^{−bt}. Only that qk stays bounded is used: it may jump, as the layers
-of a network do.
+for ov_h = c_h I, and ``a^h_ij ≥ e^{−2‖qk_h‖K}/ℓ`` with K = ‖M^{−1}‖, the largest |x|². Since min v·x_i does not fall,
+all its weights are at least b/ℓ with ``b = ω Σ_h c_h e^{−2‖qk_h‖K} r/s``. The width max_i u·y_i − min_i u·y_i of every
+linear functional u therefore falls at least like e^{−bt}. Only that qk stays bounded is used: it may jump, as the
+layers of a network do.
 """
 
 from __future__ import annotations

@@ -71,10 +71,7 @@ def _largest_change(features, options, method, steps):
 def next_crossing(features, options, lanes, method, steps, ends, event, t, h, since, before, after):
     """Return the first share of the step beyond `since` at which the value falls to zero; infinite without one.
 
-    Args:
-        since: Share from which on is looked.
-        before: The value there.
-        after: The value at the end of the step.
+    The value is `before` at the share `since`, and `after` at the end of the step.
     """
     found = broadcast(math.inf)
     place, value = since, before
