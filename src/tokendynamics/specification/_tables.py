@@ -192,6 +192,7 @@ class SolverTable(TomlTable):
     method: Literal["dopri5", "bosh3", "rk4", "euler"] | None = None
     step: PositiveFloat | None = None
     tau: PositiveFloat | None = None
+    max_step: PositiveFloat | None = None
     dtype: Literal["float64", "float32"] | None = None
     device: str | None = None
     threads: PositiveInt | None = None
