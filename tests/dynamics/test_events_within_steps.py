@@ -21,7 +21,7 @@ ZERO, EYE = np.zeros((2, 2)), np.eye(2)
 # |x| = e^{sin t}.
 SWING = Flow(Attention(ZERO, Sinusoidal(EYE, 1.0, 1.0, math.pi / 2)), Free())
 PERIODS = 3
-OPTIONS = {"fixed": {"step": 0.5, "method": "dopri5"}}
+OPTIONS = {"fixed": {"step": 0.25, "method": "dopri5"}}
 
 
 @dataclass(frozen=True)

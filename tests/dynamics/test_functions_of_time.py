@@ -41,7 +41,7 @@ def test_a_box_between_two_output_times_may_be_missed_and_the_run_says_so(engine
     run = gated(box, engine=engine)
     assert any(MISSED in note for note in run.notes)
     dense = gated(box, engine=engine, times=np.linspace(0, 100, 201))
-    assert grown(dense) == pytest.approx(1.0, abs=1e-6)
+    assert grown(dense) == pytest.approx(1.0, abs=1e-5)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -50,7 +50,7 @@ def test_a_box_between_two_output_times_may_be_missed_and_the_run_says_so(engine
 )
 def test_a_longest_step_or_declared_jumps_find_the_box(engine, options):
     run = gated(box, engine=engine, **options)
-    assert grown(run) == pytest.approx(1.0, abs=1e-7)
+    assert grown(run) == pytest.approx(1.0, abs=1e-8 if "jumps" in options else 1e-5)
     assert any(MISSED in note for note in run.notes) is ("max_step" not in options)
 
 
@@ -62,7 +62,7 @@ def test_fixed_steps_end_at_declared_jumps(method):
 
 def test_jumps_make_steps_of_full_order_on_both_sides():
     few, many = (gated(box, engine="batched", jumps=jumps, max_step=1.0) for jumps in ([50.0, 50.5], ()))
-    assert int(few.counts["rejected"]) <= 2 < int(many.counts["rejected"])
+    assert 2 * int(few.counts["rejected"]) < int(many.counts["rejected"])
 
 
 @pytest.mark.parametrize("engine", ENGINES)

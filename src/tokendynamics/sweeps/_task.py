@@ -93,7 +93,9 @@ _EXPLICIT = ("batched", "compiled")
 def _further(plan: Plan, setup: Setup, engine: str) -> Iterator[dict[str, Any]]:
     """Return the options of further tries: implicit steps, then, where the file says so, many explicit ones."""
     table = plan.table
-    kept = {name: value for name, value in setup.options.items() if name in ("rtol", "atol", "device", "dtype")}
+    kept = {
+        name: value for name, value in setup.options.items() if name in ("rtol", "atol", "max_step", "device", "dtype")
+    }
     yield {**kept, "engine": "stiff", "max_steps": table.retry_steps}
     if table.last_steps is not None:
         yield {**setup.options, "engine": engine, "max_steps": table.last_steps}

@@ -13,10 +13,10 @@ from tokendynamics.papers.studies._statistics import bootstrap_groups, share
 
 TITLE = "How long do clusters last at large β?"
 QUESTION = (
-    "With qk = β · 1 and ov = 1 on the circle tokens end in consensus from almost every start (`asymptotic` theorems "
-    "3.2 and 4.1), but at large β they first gather in clusters that hardly move. 24 tokens, uniform starts, clusters "
-    "by single linkage at an angle of 0.05, followed to t = 10^9 by implicit steps. How many clusters are there at "
-    "each time?"
+    "With qk = β · 1 and ov = 1 on the circle tokens end in consensus from almost every start (`asymptotic` theorem "
+    "3.2; tokens around the whole circle lie in no half space, so that theorem 4.1 does not speak of them), but at "
+    "large β they first gather in clusters that hardly move. 24 tokens, uniform starts, clusters by single linkage at "
+    "an angle of 0.05, followed to t = 10^9 by implicit steps. How many clusters are there at each time?"
 )
 SPEC = "metastability"
 SPECS = (SPEC,)
