@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ ZERO, EYE = np.zeros((2, 2)), np.eye(2)
 # |x| = e^{sin t}.
 SWING = Flow(Attention(ZERO, Sinusoidal(EYE, 1.0, 1.0, math.pi / 2)), Free())
 PERIODS = 3
-OPTIONS = {"fixed": {"step": 0.25, "method": "dopri5"}}
+OPTIONS: dict[str, dict[str, Any]] = {"fixed": {"step": 0.25, "method": "dopri5"}}
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -77,14 +78,14 @@ def test_many_output_times_do_not_spend_the_budget():
     assert grown(run) == pytest.approx(0.01, rel=1e-8)
 
 
-def asked_times(engine: str, place: str, options: dict) -> list[float]:
+def asked_times(engine: Any, place: str, options: dict) -> list[float]:
     asked: list[float] = []
 
     def inverse(t: float) -> np.ndarray:
         asked.append(t)
         return EYE / t  # not defined at 0
 
-    circuits = {"qk": 0.1 * EYE, "ov": EYE, "positions": None}
+    circuits: dict[str, Any] = {"qk": 0.1 * EYE, "ov": EYE, "positions": None}
     if place == "positions":
         circuits["positions"] = RotaryPositions(inverse, EYE)
     else:
@@ -142,7 +143,7 @@ def test_the_longest_step_bounds_the_steps_of_every_engine(engine):
 @pytest.mark.parametrize("engine", ["batched", "stiff", "fixed", "layers"])
 def test_rest_at_one_moment_of_a_moving_schedule_ends_no_run(engine):
     # The gate is zero at t = 0, and tokens then move.
-    options = {"step": 0.1} if engine == "fixed" else {}
+    options: dict[str, Any] = {"step": 0.1} if engine == "fixed" else {}
     for ov in (Sinusoidal(EYE, 1.0, 0.5, 0.0), Periodic(np.stack([ZERO, EYE]), 2.0)):
         run = simulate(
             Flow(Attention(ZERO, ov), Free()), [[1.0, 0.0]], [0.0, 3.0], engine=engine, events=[AtRest(1e-3)], **options

@@ -99,7 +99,7 @@ def _coarse_times(problem: Problem, outcome: Outcome) -> str | None:
     largest, where = 0.0, 0
     for index in looks.tolist():
         x = outcome.states[systems.to(outcome.states.device), index].detach()
-        change = spacing[index] * field.within(*_around(times, index)).velocity(x, float(times[index])).detach()
+        change = float(spacing[index]) * field.within(*_around(times, index)).velocity(x, float(times[index])).detach()
         if field.geometry.quadratic:
             size = inner(change, change, field.geometry.metric).sqrt() / (problem.atol + problem.rtol)
         else:

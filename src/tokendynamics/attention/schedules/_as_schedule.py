@@ -40,9 +40,13 @@ class PerHead:
                 came = f"shape {tuple(head.shape)}"
                 raise ArgumentValueError(expected(f"{argument}[{number}]", f"one head of shape {wanted}", came))
 
-    @cached_property
+    @property
     def shape(self) -> tuple[int, ...]:
         """See `Schedule`."""
+        return self._shape
+
+    @cached_property
+    def _shape(self) -> tuple[int, ...]:
         systems = max((head.shape[:-3] for head in self.heads), key=len)
         return (*systems, len(self.heads), *self.heads[0].shape[-2:])
 
