@@ -104,7 +104,7 @@ def _coarse_times(problem: Problem, outcome: Outcome) -> str | None:
             size = inner(change, change, field.geometry.metric).sqrt() / (problem.atol + problem.rtol)
         else:
             size = (change / (problem.atol + problem.rtol * x.abs())).abs()
-        moving = outcome.end_times[systems] >= times[index]
+        moving = outcome.end_times[systems] >= float(times[index])
         size = size.flatten(start_dim=1).amax(dim=-1).cpu()[moving].nan_to_num(0.0, 0.0)
         if len(size) and float(size.max()) > largest:
             largest, where = float(size.max()), index
