@@ -11,6 +11,9 @@ which. The compiler takes some seconds the first time that it meets a number of 
 A run goes on from a trajectory: systems that reached its end start there, and schedules go on at its time; systems
 that ended before keep their status, end time and last state and are not run. The new trajectory has its own times only.
 
+A function of time is asked within the run only, at the times at which steps ask; no step passes an output time.
+`max_step` bounds every step, `jumps` declares where functions jump, and notes say what may have been missed.
+
 A system whose run cannot be completed does not raise: its status says why, and its states are held from there. In free
 space a system whose norm exceeds 1e100 (1e15 in float32) ends as "diverged", and the trajectory's notes warn where
 tokens come near `atol`, which is then all that controls them.

@@ -93,14 +93,12 @@ def simulate(
     max_step: float | None = None,
     jumps: ArrayLike = (),
 ) -> Trajectory:
-    """Run a flow from `x0` and return the states at `times`.
-
-    Engines, runs that go on from a trajectory, and the ways in which a run ends: `help(tokendynamics.dynamics)`.
+    """Run a flow from `x0` and return the states at `times`; engines and endings: `help(tokendynamics.dynamics)`.
 
     Args:
         flow: The flow.
-        x0: Start (…, token, dim) at `times[0]`, projected onto a constrained space; leading axes are systems, and one
-            start holds for all systems of matrices. Or a trajectory, which goes on from its last time.
+        x0: Start (…, token, dim) at `times[0]`, projected onto a constrained space; leading axes are systems. Or a
+            trajectory, which goes on from its last time.
         times: Increasing output times, at least two; after a trajectory one or more, none before its end.
         rtol: Relative tolerance per step where steps are controlled, 1e-8 if None, at least ten rounding units.
         atol: Absolute tolerance per step, 1e-10 if None: of each number in free space, of each token elsewhere.
@@ -113,20 +111,16 @@ def simulate(
         method: "dopri5" if None; "bosh3" for fields with kinks such as |sin| gates; with `step` also "rk4", "euler".
         step: A fixed step instead of step control: gradients then flow through the simulation.
         tau: Step of one layer of engine "layers", 1 if None.
-        max_step: The longest step where steps are controlled. A function of time is known only where a step asks for
-            it; what is shorter than a step may be missed, and the trajectory's notes say so unless this is given.
+        max_step: The longest step under step control. What a function of time does within a step may be missed.
         jumps: Times at which functions of time may jump: steps end there.
 
     Raises:
-        ArgumentTypeError, ArgumentValueError: Arrays that are not real, shapes that do not fit, NaN, a zero token on
-            a sphere, times that do not increase, an option that the engine does not use.
+        ArgumentTypeError, ArgumentValueError: Shapes or options that do not fit, numbers that are not finite or real.
         Interrupted: Ctrl-C; it holds the trajectory so far.
 
-    >>> import torch
     >>> from tokendynamics.attention import Attention
     >>> from tokendynamics.spaces import Free
-    >>> identity = torch.eye(1, dtype=torch.float64)
-    >>> run = simulate(Flow(Attention(identity, -identity), Free()), [[1.0]], [0.0, 1.0])  # e^(−t)
+    >>> run = simulate(Flow(Attention([[1.0]], [[-1.0]]), Free()), [[1.0]], [0.0, 1.0])  # e^(−t)
     >>> f"{run.states[-1][0][0]:.8f}", str(run.status)
     ('0.36787944', 'reached the horizon')
     """
