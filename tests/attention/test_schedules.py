@@ -189,7 +189,7 @@ def test_pieces_need_a_piece_axis():
 
 
 def test_a_function_must_return_a_matrix_of_one_shape(unchecked):
-    with pytest.raises(ArgumentValueError, match=r"qk\(0\.0\): expected \(dim, dim\) or \(head, dim, dim\)"):
-        as_schedule(lambda t: np.ones((2, 1, 2, 2)), "qk")
-    with pytest.raises(ArgumentTypeError, match=r"qk\(0\.0\): expected a tensor, an array or nested lists"):
-        as_schedule(lambda t: "matrix", "qk")
+    with pytest.raises(ArgumentValueError, match=r"qk\(1\.5\): expected \(dim, dim\) or \(head, dim, dim\)"):
+        as_schedule(lambda t: np.ones((2, 1, 2, 2)), "qk").matrix_at(1.5)
+    with pytest.raises(ArgumentTypeError, match=r"qk\(1\.5\): expected a tensor, an array or nested lists"):
+        as_schedule(lambda t: "matrix", "qk").matrix_at(1.5)
