@@ -53,6 +53,22 @@ def test_a_setting_that_makes_states_nan_is_refused_by_its_name(
             td.load(spec)
 
 
+def test_what_transformers_writes_for_a_number_that_json_has_not_is_refused(tiny: Any, tmp_path: Path) -> None:
+    config = tiny.config("llama", rms_norm_eps=NAN)
+    folder = tiny.folder("llama")
+    config.save_pretrained(folder)
+    assert "__float__" in (folder / "config.json").read_text()
+    with pytest.raises(CheckpointError, match="rms_norm_eps as a finite number, got nan"):
+        td.load(folder)
+
+
+def test_a_live_adapter_with_such_a_setting_is_refused(tiny: Any) -> None:
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(target_modules=["q_proj"], lora_alpha=NAN)
+    with pytest.raises(CheckpointError, match="peft_config 'default': expected lora_alpha as a finite number"):
+        td.load(peft.get_peft_model(tiny.network("llama"), config))
+
+
 def test_a_live_network_with_such_a_setting_is_refused(tiny: Any) -> None:
     network = tiny.network("llama")
     network.config.rms_norm_eps = NAN

@@ -19,13 +19,14 @@ from tokendynamics.pretrained._checkpoint import Checkpoint
 from tokendynamics.pretrained._dispatch import as_device_map, placement_of, without_hooks
 from tokendynamics.pretrained._fitting_columns import stored_columns
 from tokendynamics.pretrained._initialization import initial_laws
+from tokendynamics.pretrained._language_head import empty_with_head
 from tokendynamics.pretrained._network import Network, dtype_of, empty_network, evaluating, half_of, shapes_of
 from tokendynamics.pretrained._origin import Origin
 from tokendynamics.pretrained._other_libraries import refusing, silenced
 from tokendynamics.pretrained._peft import check_no_virtual_tokens, with_adapter
 from tokendynamics.pretrained._remedied_attention import IN_CONFIGURATION, attach
 from tokendynamics.pretrained._remedy_columns import remedies_in
-from tokendynamics.pretrained._stored_names import Source, ignored, separate, stored_names, unplaced
+from tokendynamics.pretrained._stored_names import Source, ignored, names_in, separate, stored_names, unplaced
 from tokendynamics.pretrained._weights import TensorStore, Weights, check_finite_weights
 from tokendynamics.pretrained.discovery._blocks import block_list
 from tokendynamics.pretrained.discovery._given_inputs import checked_inputs
@@ -212,6 +213,8 @@ def _live(
     settings: Any = getattr(part, "config", None)
     if hasattr(settings, "to_dict"):
         check_settings(settings.to_dict(), f"{name}: config")
+    for label, adapted in dict(getattr(part, "peft_config", None) or {}).items():
+        check_settings(vars(adapted), f"{name}: peft_config {label!r}")
     for key, tensor in part.named_parameters():
         if not tensor.is_meta:  # what is not in memory is refused where it is read
             check_finite_weights(tensor.detach(), f"{name}: {key}")
@@ -269,15 +272,22 @@ def _weights(whole: Any, prefix: str, network: nn.Module, store: TensorStore, na
 
 def _check_places(whole: Any, store: TensorStore, sources: Mapping[str, Source], name: str) -> None:
     """Refuse tensors that the configuration has no place for: without them it would be another network."""
-    if not unplaced(whole, store.shapes, sources):
-        return
-    # Some parts, such as a pooler, are left out of what is read, and are still part of the configuration's network.
-    with silenced(), torch.device("meta"):
-        complete = type(whole)(copy.deepcopy(whole.config))
-    if left := unplaced(complete, store.shapes, stored_names(complete, store.shapes, {})):
+    left = unplaced(whole, store.shapes, sources)
+    # Some parts, such as a pooler, are left out of what is read, and are still part of the configuration's network. A
+    # head may be stored under a name inside the base model.
+    for complete in (_complete(type(whole), whole.config), empty_with_head(whole.config)) if left else ():
+        if complete is not None:
+            placed, patterns = names_in(complete, stored_names(complete, store.shapes, {})), ignored(complete)
+            left = [each for each in left if each not in placed and not any(it.search(each) for it in patterns)]
+    if left:
         came = f"{left[0]}, the first of {len(left)} without one"
         advice = "config.json belongs to another model"
         raise CheckpointError(expected(name, "tensors that config.json has a place for", came, advice))
+
+
+def _complete(kind: Any, config: Any) -> Any:
+    with silenced(), torch.device("meta"):
+        return kind(copy.deepcopy(config))
 
 
 def _config(found: Stored | Untrained) -> Any:

@@ -130,7 +130,7 @@ def unplaced(whole: Any, stored: Mapping[str, tuple[int, ...]], placed: Mapping[
         placed: From `stored_names`.
     """
     known = {*whole.state_dict(), *(name for name, _ in whole.named_buffers())}
-    used = {name for target, source in placed.items() if target in known for name in source.names}
+    used = names_in(whole, placed)
     inside, prefix = {name.split(".")[0] for name in known}, f"{whole.base_model_prefix}."
     patterns = ignored(whole)
     found = []
@@ -142,6 +142,17 @@ def unplaced(whole: Any, stored: Mapping[str, tuple[int, ...]], placed: Mapping[
             continue
         found.append(name)
     return sorted(found, key=natural)
+
+
+def names_in(whole: Any, placed: Mapping[str, Source]) -> set[str]:
+    """Return the names in the file of all tensors that an empty network has a place for.
+
+    Args:
+        whole: The network.
+        placed: From `stored_names` of it.
+    """
+    known = {*whole.state_dict(), *(name for name, _ in whole.named_buffers())}
+    return {name for target, source in placed.items() if target in known for name in source.names}
 
 
 def separate(whole: Any, stored: Mapping[str, Any], read: Callable[[str], Tensor]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from math import isfinite, isnan
+from math import inf, isfinite, isnan, nan
 from typing import Any
 
 from tokendynamics.numerics._errors import CheckpointError, expected
@@ -89,7 +89,10 @@ def _rotations_in(value: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def _numbers_in(settings: Any, name: str = "") -> Iterator[tuple[str, float]]:
     """Yield every number inside mappings and lists, with the name of the entry that it is in."""
-    if isinstance(settings, Mapping):
+    if isinstance(settings, Mapping) and set(settings) == {"__float__"}:
+        # transformers writes so what JSON has no number for.
+        yield name, {"NaN": nan, "Infinity": inf, "-Infinity": -inf}.get(str(settings["__float__"]), nan)
+    elif isinstance(settings, Mapping):
         for key, value in settings.items():
             yield from _numbers_in(value, f"{name}.{key}" if name else str(key))
     elif isinstance(settings, list | tuple):
