@@ -13,6 +13,12 @@ from torch import Tensor
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.numerics._seeding import generator
 
+T_COVERAGE = (
+    "The t-intervals assume normally distributed values: for skewed differences (such as exponential ones) and 5 to 15 "
+    "seeds a 95 % interval covers the mean in only 88 to 91 % of studies"
+)
+"""What is said wherever t-intervals over few seeds are printed: their simulated coverage, see its test."""
+
 _NORMAL_95 = 1.959963984540054
 
 

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 import xarray as xr
 
 from tokendynamics.numerics._errors import ArgumentTypeError
+from tokendynamics.numerics._intervals import T_COVERAGE, student_quantile
+from tokendynamics.report.training._study_tables import arms_table, claims_table, comparisons_table
+from tokendynamics.report.training._study_words import tuned_on_one_seed
 from tokendynamics.sweeps.study import StudyResult
+from tokendynamics.sweeps.study._files import _runs
+from tokendynamics.sweeps.study._paired import interval
 
 SPREAD = np.array([-0.02, -0.01, 0.0, 0.01, 0.02])
 
@@ -119,6 +125,78 @@ def test_what_several_intervals_mean_is_told_where_there_are_several() -> None:
     told = "Each interval is one by itself: of arms that do not differ from the reference, 5 % are separated."
     assert told in found(b=0.1, c=0.1).sentences
     assert told not in found(b=0.1).sentences
+
+
+def tuned(rate: float, seeds: int) -> StudyResult:
+    """Two arms with the learning rates 0.002 and `rate` of a grid of 0.001 to 0.004, tuned on so many seeds."""
+    dataset = found([{"better": "b", "worse": "baseline", "difference": None}], b=0.1).dataset
+    grid, tried = [0.001, 0.002, 0.004], list(range(101, 101 + seeds))
+    ends = {0.001: "smallest", 0.004: "largest"}
+    tables = {
+        "tuning": (("arm", "rate", "tuning_seed"), np.ones((2, 3, seeds))),
+        "tuning_status": (("arm", "rate", "tuning_seed"), np.full((2, 3, seeds), "finished")),
+        "learning_rate_at_end": (("arm",), ["", ends.get(rate, "")]),
+    }
+    return StudyResult(
+        dataset.merge(xr.Dataset(tables, {"rate": grid, "tuning_seed": tried}))
+        .assign(learning_rate=("arm", [0.002, rate]))
+        .assign_attrs(dataset.attrs)
+    )
+
+
+@pytest.mark.parametrize(("rate", "end"), [(0.004, "largest"), (0.001, "smallest"), (0.002, None)])
+def test_a_learning_rate_at_an_end_of_its_grid_is_in_every_record_and_table(
+    rate: float, end: str | None, tmp_path: Path
+) -> None:
+    result = tuned(rate, 2)
+    assert [arm.learning_rate_at_end for arm in result.arms] == [None, end]
+    assert [row[1] for row in result.table[1:]] == ["0.002", f"{rate:g} ({end} tried)" if end else "0.002"]
+    told = [each for each in result.sentences if "a better may lie beyond" in each]
+    assert len(told) == (end is not None)
+    assert all(f"of arm b is the {end} tried ({rate:g})" in each for each in told)
+    summary = result.summary
+    assert [arm["learning_rate_at_end"] for arm in summary["arms"]] == [None, end]
+    for row in (*summary["comparisons"], *summary["claims"]):
+        assert (row["arm_learning_rate_at_end"], row["reference_learning_rate_at_end"]) == (end, None)
+    rows = _runs(result.dataset.assign(final_validation=result.dataset["measure"], seconds=result.dataset["measure"]))
+    assert {row["learning_rate_at_end"] for row in rows if row["arm"] == "b"} == {end or ""}
+    for caption in (comparisons_table(result).caption, claims_table(result).caption):
+        assert ("At an end of the grid is the learning rate of b" in caption) == (end is not None)
+    cells = {row[0].text: row[2].text for row in arms_table(result).rows}
+    assert (f"({end} tried)" in cells["b"]) == (end is not None)
+    assert "tried" not in cells["baseline"]
+
+
+def test_tuning_on_one_seed_is_said_and_on_two_is_not() -> None:
+    told = (
+        "Each learning rate was tried with one seed: rates whose measures differ by less than seeds do cannot be "
+        "ranked."
+    )
+    assert told in tuned(0.002, 1).sentences
+    assert tuned_on_one_seed(tuned(0.002, 1)) == [told]
+    for result in (tuned(0.002, 2), found(b=0.1)):
+        assert told not in result.sentences
+        assert tuned_on_one_seed(result) == []
+
+
+def test_what_t_intervals_assume_is_said_where_there_is_one() -> None:
+    told = f"{T_COVERAGE}."
+    assert told in found(b=0.1).sentences
+    assert told not in found(seeds=1, b=0.1).sentences
+    result = tuned(0.002, 2)
+    for caption in (comparisons_table(result).caption, claims_table(result).caption):
+        assert T_COVERAGE in caption
+
+
+@pytest.mark.parametrize("pairs", [5, 15])
+def test_the_coverage_that_is_said_is_that_of_the_intervals(pairs: int) -> None:
+    values = np.random.default_rng(0).exponential(size=(20_000, pairs))
+    half = student_quantile(0.95, pairs - 1) * values.std(axis=1, ddof=1) / np.sqrt(pairs)
+    low, high = interval(values[0], 0.95)[1:]
+    assert (low, high) == pytest.approx((values[0].mean() - half[0], values[0].mean() + half[0]))
+    covered = float((np.abs(values.mean(axis=1) - 1.0) <= half).mean())
+    assert "88 to 91 %" in T_COVERAGE
+    assert 0.875 < covered < 0.915  # the standard error of this share is 0.0022
 
 
 def test_the_table_has_an_interval_beside_every_mean() -> None:

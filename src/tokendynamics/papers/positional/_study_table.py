@@ -20,7 +20,7 @@ from tokendynamics.papers.positional._printed import Column, as_printed, less
 from tokendynamics.papers.positional._studied import in_this_process, plan_of, short, size_of, studied
 from tokendynamics.papers.positional._trained import working_folder
 from tokendynamics.provenance._progress import Progress, reporting
-from tokendynamics.sweeps.study import Comparison, StudyResult, TestedClaim
+from tokendynamics.sweeps.study import Comparison, StudyPlan, StudyResult, TestedClaim
 from tokendynamics.sweeps.study._paired import compared
 from tokendynamics.sweeps.study._words import signed
 from tokendynamics.training._record import FINISHED
@@ -74,11 +74,17 @@ def reproduced(
         figure=table.figure,
         statement=f"Reduced: {size_of(plan)}, in the place of {table.paper}. {said(table, result)}",
         quantities=quantities(table, result),
-        invented="size and data, learning rates tuned for every arm on seeds of their own, claims tested on a split "
+        invented=f"size and data, learning rates tuned for every arm on {_tuned_on(plan)}, claims tested on a split "
         f"that nothing was chosen on: what `tokendynamics study --example {table.example}` prints",
         seed=result.seeds[0],
         results={"found": result, "called": table.called},
     )
+
+
+def _tuned_on(plan: StudyPlan) -> str:
+    """Return on which seeds learning rates were chosen."""
+    seeds = [] if plan.tables.tuning is None else plan.tables.tuning.seeds
+    return f"the one seed {seeds[0]}, with which nothing else is run" if len(seeds) == 1 else "seeds of their own"
 
 
 def quantities(table: Table, result: StudyResult) -> tuple[Quantity, ...]:
@@ -175,7 +181,8 @@ def by_itself(table: Table, arm: str, result: StudyResult) -> list[Quantity]:
     """Return an arm's mean and standard deviation beside the printed ones, with which they are not compared."""
     values, column = np.array(list(result.values[arm].values())), table.columns[0]
     rate = float(result.dataset["learning_rate"].sel(arm=arm))
-    rows = [measured(f"{table.called[arm]}: learning rate", rate)]
+    end = next(found.learning_rate_at_end for found in result.arms if found.name == arm)
+    rows = [measured(f"{table.called[arm]}: learning rate" + (f", the {end} tried" if end else ""), rate)]
     if not len(values):
         return rows
     spread = float(values.std(ddof=1)) if len(values) > 1 else math.nan

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import altair as alt
 
+from tokendynamics.numerics._intervals import T_COVERAGE
 from tokendynamics.numerics._printable import printable
 from tokendynamics.report.kit._figure import Figure, Table, cells, nothing
 from tokendynamics.report.kit._palette import AXIS, BLUE, INK, PAPER
@@ -47,7 +48,8 @@ def differences(result: Study) -> Figure:
             ],
         ),
         caption=f"Each ring is one seed: the arm minus {result.reference}, on the test split. The bar is the {percent} "
-        "t-interval of their mean, by itself: separated where it leaves out nought. One seed has no interval.",
+        f"t-interval of their mean, by itself: separated where it leaves out nought. One seed has no interval. "
+        f"{T_COVERAGE}.",
         table=_table(result, shown),
     )
 

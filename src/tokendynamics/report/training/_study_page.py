@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tokendynamics.diagnosis._convention import Convention
+from tokendynamics.numerics._intervals import T_COVERAGE
 from tokendynamics.report.kit._drawing import drawing
 from tokendynamics.report.kit._figure import NO_MARKUP, Section
 from tokendynamics.report.kit._page import piece, render, write_page
@@ -16,7 +17,7 @@ from tokendynamics.report.training._manifest import made, shortened
 from tokendynamics.report.training._study_figures import layers, validation
 from tokendynamics.report.training._study_result import Study, unit_of
 from tokendynamics.report.training._study_tables import arms_table, claims_table, comparisons_table, unfinished_table
-from tokendynamics.report.training._study_words import answer, at_an_end, findings, how_many_finished
+from tokendynamics.report.training._study_words import answer, at_an_end, findings, how_many_finished, tuned_on_one_seed
 from tokendynamics.report.training._through_layers import ATTENTION_ALONE
 from tokendynamics.report.training._tuning import tuning
 
@@ -95,7 +96,14 @@ def _sections(result: Study) -> list[Section]:
     lost, tuned = unfinished_table(result), "tuning" in result.dataset
     claims = [Section("claims", "What becomes of the claims?", tables=(claims_table(result),))] if result.claims else []
     rates = (
-        [Section("tuning", "Was every arm tuned well enough?", tuple(at_an_end(result)), figures=(tuning(result),))]
+        [
+            Section(
+                "tuning",
+                "Was every arm tuned well enough?",
+                (*at_an_end(result), *tuned_on_one_seed(result)),
+                figures=(tuning(result),),
+            )
+        ]
         if tuned
         else []
     )
@@ -122,8 +130,7 @@ _CONVENTIONS = (
     ),
     Convention(
         "Intervals",
-        "are t-intervals, those of a difference over the paired seeds; they suppose a normal spread, and "
-        "with few seeds nobody can tell whether it is",
+        f"are t-intervals, those of a difference over the paired seeds. {T_COVERAGE}",
         "a mean would look as sure over two seeds as over ten",
     ),
     Convention(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from tokendynamics.numerics._intervals import T_COVERAGE
 from tokendynamics.report.kit._figure import Cell, Table, cells
 from tokendynamics.report.kit._text import UNDEFINED, count
 from tokendynamics.report.training._study_result import Comparison, Study, percent_of, unit_of
-from tokendynamics.report.training._study_words import SEPARATED, claimed
+from tokendynamics.report.training._study_words import SEPARATED, caution, claimed
 from tokendynamics.training._record import FINISHED
 
 _MOST_SEEDS = 100_000
@@ -23,6 +26,8 @@ def arms_table(result: Study) -> Table:
         rate = "none" if arm.learning_rate is None else arm.learning_rate
         finished = Cell(f"{arm.finished} of {arm.runs}", sort=str(arm.finished), value=arm.finished)
         name, rate, *numbers = cells([arm.name, rate, arm.mean, arm.low, arm.high])
+        if arm.learning_rate_at_end:
+            rate = replace(rate, text=f"{rate.text} ({arm.learning_rate_at_end} tried)")
         rows.append((name, finished, rate, *numbers))
     better = "lower" if result.lower_is_better else "higher"
     caption = (
@@ -48,7 +53,7 @@ def comparisons_table(result: Study) -> Table:
     caption = (
         f"Paired differences in {unit_of(result)} and the {percent_of(result)} t-interval of their mean; the smallest "
         "true difference that so many seeds separate with a probability of 80 %, and the seeds that one as large as "
-        "the mean needs for that"
+        f"the mean needs for that. {T_COVERAGE}{caution(result)}"
     )
     return Table(caption, columns, tuple(rows))
 
@@ -69,7 +74,7 @@ def claims_table(result: Study) -> Table:
     columns = ("Claim", "Verdict", "Mean", "Low", "High", "p of no difference", "p of the claimed one", "Seeds needed")
     caption = (
         f"Differences of the two arms of each claim in {unit_of(result)}, the {percent_of(result)} t-interval by "
-        f"itself, and p-values{corrected}"
+        f"itself, and p-values{corrected}. {T_COVERAGE}{caution(result)}"
     )
     return Table(caption, columns, tuple(rows))
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-import numpy as np
-
 from tokendynamics.report.kit._text import count, number, plural, signed
 from tokendynamics.report.training._study_result import Comparison, Study, TestedClaim, percent_of, unit_of
 from tokendynamics.training._record import FINISHED
@@ -66,16 +64,42 @@ def at_an_end(result: Study) -> list[str]:
     """Say of which arms the learning rate that was chosen is the largest or the smallest that was tried."""
     if "tuning" not in result.dataset:
         return []
-    rates = result.dataset["rate"].values
-    ends = {float(np.max(rates)): "largest", float(np.min(rates)): "smallest"}
+    return [_edges(result) or "No learning rate that was chosen is at an end of the grid."]
+
+
+def caution(result: Study) -> str:
+    """Return what a table of differences has to say of its tuning: rates at an end of the grid; else nothing.
+
+    Args:
+        result: What the study found.
+    """
+    found = _edges(result)
+    return f". {found.removesuffix('.')}" if found else ""
+
+
+def _edges(result: Study) -> str:
     found = [
-        f"{arm.name} ({number(arm.learning_rate)}, the {ends[arm.learning_rate]})"
+        f"{arm.name} ({number(arm.learning_rate)}, the {arm.learning_rate_at_end})"
         for arm in result.arms
-        if arm.learning_rate in ends
+        if arm.learning_rate_at_end
     ]
-    if not found:
-        return ["No learning rate that was chosen is at an end of the grid."]
-    return [f"At an end of the grid is the learning rate of {listed(found)}: a better one may lie beyond."]
+    return (
+        f"At an end of the grid is the learning rate of {listed(found)}: a better one may lie beyond." if found else ""
+    )
+
+
+def tuned_on_one_seed(result: Study) -> list[str]:
+    """Say where each learning rate was tried with one seed.
+
+    Args:
+        result: What the study found.
+    """
+    if "tuning" not in result.dataset or result.dataset.sizes["tuning_seed"] > 1:
+        return []
+    return [
+        "Each learning rate was tried with one seed: rates whose measures differ by less than seeds do cannot be "
+        "ranked."
+    ]
 
 
 def listed(names: Sequence[str]) -> str:

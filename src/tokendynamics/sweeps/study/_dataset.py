@@ -11,6 +11,7 @@ import numpy as np
 import xarray as xr
 
 from tokendynamics.provenance._owned import MANIFEST
+from tokendynamics.sweeps.study._paired import at_end
 from tokendynamics.sweeps.study._plan import StudyPlan
 from tokendynamics.sweeps.study._store import NOT_RUN, Ended, chosen_rates, how_ended
 from tokendynamics.sweeps.study._tuning import measured
@@ -104,7 +105,10 @@ def _tuning(plan: StudyPlan, place: Path) -> xr.Dataset:
     dims = ("arm", "rate", "tuning_seed")
     coordinates = {"rate": plan.tables.tuning.learning_rate, "tuning_seed": plan.tables.tuning.seeds}
     status = np.array([_words(arm, "status") for arm in ended])
-    return xr.Dataset({"tuning": (dims, values), "tuning_status": (dims, status)}, coordinates)
+    chosen, tried = chosen_rates(place), plan.tables.tuning.learning_rate
+    ends = [at_end(chosen.get(arm, np.nan), tried) or "" for arm in plan.arms]
+    variables = {"tuning": (dims, values), "tuning_status": (dims, status), "learning_rate_at_end": (("arm",), ends)}
+    return xr.Dataset(variables, coordinates)
 
 
 def _attributes(plan: StudyPlan, place: Path) -> dict[str, Any]:

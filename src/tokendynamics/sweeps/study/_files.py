@@ -75,6 +75,9 @@ def _runs(dataset: xr.Dataset) -> list[Row]:
             "arm": str(arm),
             "seed": int(seed),
             "learning_rate": plain(dataset["learning_rate"].sel(arm=arm).item()),
+            "learning_rate_at_end": str(dataset["learning_rate_at_end"].sel(arm=arm).item())
+            if "learning_rate_at_end" in dataset
+            else "",
             **{name: plain(dataset[name].sel(arm=arm, seed=seed).item()) for name in names},
         }
         for arm in dataset["arm"].values

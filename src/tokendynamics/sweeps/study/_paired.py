@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,6 +16,8 @@ Verdict = Literal["separated", "not separated", "undecided"]
 
 POWER = 0.8
 """Probability with which a difference is to be separated where a smallest one is told."""
+
+End = Literal["largest", "smallest"]
 
 _MOST_SEEDS = 100_000
 
@@ -32,6 +34,8 @@ class Arm:
         mean: Of the measure over the finished seeds; None without one.
         low: Lower end of the t-interval of the mean; None with fewer than two.
         high: Upper end; likewise.
+        learning_rate_at_end: Whether the learning rate is the largest or the smallest that tuning tried, so that a
+            better one may lie beyond; None where it is neither, or was not tuned.
     """
 
     name: str
@@ -41,6 +45,7 @@ class Arm:
     mean: float | None
     low: float | None
     high: float | None
+    learning_rate_at_end: End | None = None
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,25 @@ class Comparison:
     needed: int | None
 
 
-def arm_of(name: str, values: Mapping[int, float], runs: int, learning_rate: float, confidence: float) -> Arm:
+def at_end(learning_rate: float, tried: Sequence[float]) -> End | None:
+    """Return at which end of the learning rates that were tried one is; None for none of the two.
+
+    >>> at_end(0.4, [0.1, 0.2, 0.4]), at_end(0.2, [0.1, 0.2, 0.4]), at_end(0.2, [])
+    ('largest', None, None)
+    """
+    if len(tried) and learning_rate == max(tried):
+        return "largest"
+    return "smallest" if len(tried) and learning_rate == min(tried) else None
+
+
+def arm_of(
+    name: str,
+    values: Mapping[int, float],
+    runs: int,
+    learning_rate: float,
+    confidence: float,
+    tried: Sequence[float] = (),
+) -> Arm:
     """Return an arm by itself.
 
     Args:
@@ -89,13 +112,14 @@ def arm_of(name: str, values: Mapping[int, float], runs: int, learning_rate: flo
         runs: How many it was to have.
         learning_rate: NaN where tuning found none.
         confidence: Of the interval.
+        tried: Learning rates of the tuning; none without it.
     """
     rate = learning_rate if math.isfinite(learning_rate) else None
     numbers = np.array(list(values.values()), dtype=np.float64)
     ends = (
         interval(numbers, confidence) if len(numbers) > 1 else (float(numbers[0]) if len(numbers) else None, None, None)
     )
-    return Arm(name, runs, len(numbers), rate, *ends)
+    return Arm(name, runs, len(numbers), rate, *ends, learning_rate_at_end=at_end(learning_rate, tried))
 
 
 def compared(

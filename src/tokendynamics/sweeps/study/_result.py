@@ -41,7 +41,9 @@ class StudyResult:
               and why, in one line; numbers of others than "finished" are NaN;
             - ``seconds (arm, seed)``;
             - ``learning_rate (arm)``; NaN where tuning found none;
-            - ``tuning``, ``tuning_status (arm, rate, tuning_seed)``: the measure on the validation split at the end.
+            - ``tuning``, ``tuning_status (arm, rate, tuning_seed)``: the measure on the validation split at the end;
+            - ``learning_rate_at_end (arm)``, with tuning: "largest" or "smallest" where the chosen learning rate is
+              that of those tried, else empty.
 
             Attributes: ``name``, ``preset``, ``measure`` (its name), ``better`` ("lower" or "higher"), ``reference``,
             ``confidence``, ``claims`` (JSON: a list of better, worse, difference), ``specification`` (the file's
@@ -108,7 +110,7 @@ class StudyResult:
         """Every arm by itself, in the order of the file."""
         rates = self.dataset["learning_rate"]
         return [
-            arm_of(name, values, len(self.seeds), float(rates.sel(arm=name)), self.confidence)
+            arm_of(name, values, len(self.seeds), float(rates.sel(arm=name)), self.confidence, self._tried)
             for name, values in self.values.items()
         ]
 
@@ -151,6 +153,19 @@ class StudyResult:
         return self.measure.replace("_", " ")
 
     @property
+    def _tried(self) -> list[float]:
+        """Learning rates of the tuning; none without it."""
+        return self.dataset["rate"].values.tolist() if "rate" in self.dataset else []
+
+    def _at_ends(self, pair: Comparison) -> dict[str, str | None]:
+        """Return at which end of its grid the learning rate of each of two arms is."""
+        ends = {arm.name: arm.learning_rate_at_end for arm in self.arms}
+        return {
+            "arm_learning_rate_at_end": ends[pair.arm],
+            "reference_learning_rate_at_end": ends[pair.reference],
+        }
+
+    @property
     def summary(self) -> dict[str, Any]:
         """The result as plain JSON values; the numbers of single runs are in `dataset`."""
         return {
@@ -162,8 +177,8 @@ class StudyResult:
             "seeds": list(self.seeds),
             "sentences": self.sentences,
             "arms": plain(self.arms),
-            "comparisons": plain(self.comparisons),
-            "claims": [_claim_row(found) for found in self.claims],
+            "comparisons": [plain(pair) | self._at_ends(pair) for pair in self.comparisons],
+            "claims": [_claim_row(found) | self._at_ends(found.comparison) for found in self.claims],
         }
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> tuple[Path, ...]:

@@ -7,11 +7,17 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import xarray as xr
 
+from tokendynamics.numerics._intervals import T_COVERAGE
 from tokendynamics.sweeps.study._claims import TestedClaim
-from tokendynamics.sweeps.study._paired import POWER, Arm, Comparison
+from tokendynamics.sweeps.study._paired import POWER, Arm, Comparison, at_end
 from tokendynamics.sweeps.study._plan import StudyPlan
 from tokendynamics.sweeps.study._store import NOT_RUN
 from tokendynamics.training._record import FINISHED
+
+ONE_SEED = (
+    "Each learning rate was tried with one seed: rates whose measures differ by less than seeds do cannot be ranked."
+)
+"""What is said where the tuning has one seed."""
 
 _NAMED = 5
 """Runs that a sentence names."""
@@ -39,6 +45,7 @@ def table(
     for arm in arms:
         found = beside.get(arm.name)
         rate = "none" if arm.learning_rate is None else f"{arm.learning_rate:g}"
+        rate += f" ({arm.learning_rate_at_end} tried)" if arm.learning_rate_at_end else ""
         level = _ends(arm.mean, arm.low, arm.high, plain_number)
         difference = "" if found is None else _ends(found.mean, found.low, found.high, signed)
         rows.append((arm.name, rate, f"{arm.finished}/{arm.runs}", level, difference, _verdict(found)))
@@ -81,10 +88,11 @@ def about_tuning(dataset: xr.Dataset) -> list[str]:
         f"The learning rate of each arm is the best of {len(rates)} on the validation split, over seeds that nothing "
         f"else is run with ({seeds}): {found}."
     ]
-    ends = {float(rates.max()): "largest", float(rates.min()): "smallest"}
+    if dataset.sizes["tuning_seed"] == 1:
+        sentences.append(ONE_SEED)
     for arm, rate in chosen.items():
-        if rate in ends:
-            told = f"The best learning rate of arm {arm} is the {ends[rate]} tried ({rate:g}): a better may lie beyond."
+        if end := at_end(rate, rates.tolist()):
+            told = f"The best learning rate of arm {arm} is the {end} tried ({rate:g}): a better may lie beyond."
             sentences.append(told)
         elif not np.isfinite(rate):
             waits = (dataset["tuning_status"].sel(arm=arm) == NOT_RUN).any()
@@ -142,8 +150,10 @@ def about_claim(found: TestedClaim, unit: str) -> str:
 
 
 def about_tests(comparisons: Sequence[Comparison], claims: Sequence[TestedClaim], confidence: float) -> list[str]:
-    """Say what several intervals and several tests mean together."""
+    """Say what the intervals assume, and what several intervals and several tests mean together."""
     error, sentences = f"{100 * (1 - confidence):.3g} %", []
+    if any(pair.low is not None for pair in (*comparisons, *(each.comparison for each in claims))):
+        sentences.append(f"{T_COVERAGE}.")
     if len(comparisons) > 1:
         sentences.append(
             f"Each interval is one by itself: of arms that do not differ from the reference, {error} are separated."
