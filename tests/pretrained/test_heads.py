@@ -158,6 +158,18 @@ def test_tables_and_heads_of_other_tasks_are_left_out(
         assert torch.equal(parameter, base.get_parameter(name)), name
 
 
+def test_a_pooler_that_the_base_model_is_built_without_is_left_out(tmp_path: Path) -> None:
+    from transformers import AutoConfig, AutoModelForSequenceClassification
+
+    sizes = {"vocab_size": 101, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2}
+    with silenced():
+        config = AutoConfig.for_model("nomic_bert", num_attention_heads=4, pad_token_id=0, **sizes)
+        network: Any = AutoModelForSequenceClassification.from_config(config)
+        network.save_pretrained(tmp_path)
+    assert any("pooler" in name for name in load_file(tmp_path / "model.safetensors"))
+    assert td.load(tmp_path).architecture.layers == 2
+
+
 def test_the_head_of_a_masked_language_model_is_read(tiny: Any, tmp_path: Path) -> None:
     network = tiny.network("bert", headless=False)
     network.save_pretrained(tmp_path)

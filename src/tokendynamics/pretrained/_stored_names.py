@@ -121,8 +121,8 @@ _TABLES = ("inv_freq", "original_inv_freq", "position_ids", "masked_bias", "rela
 def unplaced(whole: Any, stored: Mapping[str, tuple[int, ...]], placed: Mapping[str, Source]) -> list[str]:
     """Return the file's tensors inside the base model for which its configuration has no place, in order.
 
-    A head of another task stands outside it and changes no state. What transformers itself leaves out (the patterns
-    `_keys_to_ignore_on_load_unexpected`, masks and tables of positions) is not listed either.
+    A head of another task stands outside it and changes no state; a pooler does not either. What transformers itself
+    leaves out (the patterns `_keys_to_ignore_on_load_unexpected`, masks and tables of positions) is not listed.
 
     Args:
         whole: The empty base model, with every part that its class builds by default.
@@ -137,7 +137,8 @@ def unplaced(whole: Any, stored: Mapping[str, tuple[int, ...]], placed: Mapping[
     for name, shape in stored.items():
         bare = name.removeprefix(prefix)
         table = bare.rsplit(".", 1)[-1] in _TABLES or not shape or (shape[:2] == (1, 1) and shape[2:3] == shape[3:])
-        outside = bare.split(".")[0] not in inside and not (prefix != "." and name.startswith(prefix))
+        first = bare.split(".")[0]
+        outside = first == "pooler" or (first not in inside and not (prefix != "." and name.startswith(prefix)))
         if name in used or bare in known or table or outside or any(each.search(name) for each in patterns):
             continue
         found.append(name)
