@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bench.measure import Comparison, alternate, overhead
+from bench.measure import Comparison, overhead, rounds_of
 from tokendynamics.modules._pairs import Pair
 from tokendynamics.modules._terms_attention import terms_attention
 
@@ -45,7 +46,8 @@ def run() -> Iterator[Comparison]:
         exact = ours_of(case, torch.float64)()
         far = max(float((one - other).abs().max()) for one, other in zip(ours(), exact, strict=True))
         error = f"{far:.0e} of float64"
-        times = alternate(ours, theirs, ROUNDS)
+        taken = rounds_of({"ours": ours, "other": theirs}, ROUNDS, clock=time.process_time)
+        times = [(seconds["ours"], seconds["other"]) for seconds in taken]
         yield overhead(f"attention and gradients, {case.name}", times, at_most=MOST, error=error)
 
 

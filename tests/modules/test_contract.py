@@ -9,6 +9,7 @@ import copy
 import itertools
 import math
 import pickle
+import pydoc
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -29,6 +30,8 @@ from tokendynamics.modules import REGIMES, ConstrainedAttention, SignedMatrix, _
 from tokendynamics.modules.language_model import LanguageModel, LanguageModelConfig
 from tokendynamics.modules.vision import VisionConfig, VisionModel
 from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.training._groups import parameter_groups
+from tokendynamics.training._presets import preset
 
 FORMS = ("congruence", "solve")
 DERIVED = [name for name in REGIMES if name != "baseline"]
@@ -582,3 +585,34 @@ def test_matrices_near_the_floor_are_taken_and_those_below_it_refused() -> None:
     matrix = SignedMatrix(2, dtype=torch.float64)
     matrix.take(almost.double())
     torch.testing.assert_close(matrix().detach(), almost.double(), rtol=1e-9, atol=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("regime", SIGNED)
+@pytest.mark.parametrize("form", FORMS)
+def test_signs_of_the_built_weights_hold_over_300_steps_at_the_highest_rate(regime: str, form: str) -> None:
+    """As the preset trains, but with its highest rate kept to the end, in float32."""
+    experiment = preset("bytes-small")
+    torch.manual_seed(0)
+    model = LanguageModel(
+        LanguageModelConfig(regime=regime, form=form, max_position_embeddings=128, **experiment.model)
+    )
+    groups, betas = parameter_groups(model, experiment.recipe), experiment.recipe.betas
+    optimizer = torch.optim.AdamW(groups, lr=experiment.recipe.learning_rate, betas=betas)
+    warm = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / experiment.recipe.warmup))
+    text = torch.frombuffer(bytearray(Path(pydoc.__file__).read_bytes()), dtype=torch.uint8).long()
+    generator, losses = torch.Generator().manual_seed(0), []
+    for step in range(300):
+        starts = torch.randint(len(text) - 128, (16,), generator=generator)
+        ids = torch.stack([text[start : start + 128] for start in starts])
+        loss = model(ids, labels=ids).loss
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), experiment.recipe.clip)
+        optimizer.step()
+        warm.step()
+        losses.append(loss.item())
+        if step % 50 == 49:
+            layers = [layer.attention for layer in model.model.layers]
+            assert [inertia_of(layer) for layer in layers] == [expected_inertia(regime, 64)] * len(layers)
+    assert np.mean(losses[-20:]) < 0.6 * losses[0]
