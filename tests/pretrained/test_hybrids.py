@@ -171,3 +171,27 @@ def test_a_hybrid_is_diagnosed_and_inspected_in_words() -> None:
     assert found.audit.layer.values.tolist() == [3, 6]
     notes = {each.name: each.choice for each in found.conventions}
     assert notes["Layers and parts"].startswith("layers 1, 2, 4, 5 have no attention")
+
+
+def test_layers_without_attention_in_both_networks_are_no_reason_not_to_compare() -> None:
+    network, other = hybrid_network("jamba"), hybrid_network("jamba")
+    blocks_of(other)[2].self_attn.o_proj.weight.data *= 2
+    found = td.compare(network, other, texts=_texts())
+    words = " ".join(each.text for each in found.sentences)
+    assert "the first difference is in the attention of layer 3" in words
+    assert "differ from those of JambaModel [1] in layer 3 alone" in words
+    assert "has no attention" not in words
+    blocks_of(other)[0].mamba.out_proj.weight.data *= 2
+    words = " ".join(each.text for each in td.compare(network, other, texts=_texts()).sentences)
+    assert "the first difference is in the block of layer 1" in words
+
+
+def test_inspect_verifies_the_layers_that_have_an_attention(tmp_path: Path) -> None:
+    from click.testing import CliRunner
+
+    from tokendynamics.cli._inspect import inspect_command
+
+    found = CliRunner().invoke(inspect_command, [str(_saved("nemotron_h", tmp_path)), "--verify"])
+    assert found.exit_code == 0, found.output
+    assert "none; earlier tokens act on a token in another way" in " ".join(found.output.split())
+    assert "none; no token acts on another" in " ".join(found.output.split())

@@ -37,8 +37,8 @@ def inspect_command(model: str, half: str | None, verify: bool, allow_pickle: bo
 
     checkpoint = load(model, half=half, allow_pickle=allow_pickle)
     if verify:
-        for layer in range(1, checkpoint.architecture.layers + 1):
-            checkpoint.attention(layer)
+        for _ in checkpoint.iter_attention():
+            pass  # reading is what verifies
     if as_json:
         facts = {"model": checkpoint.name, "architecture": vars(checkpoint.architecture)}
         echo_json(plain(facts | {"layout": checkpoint.layout.plain(), "verified": verify}))

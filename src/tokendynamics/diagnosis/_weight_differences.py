@@ -64,6 +64,8 @@ def weight_differences(ckpts: Sequence[Checkpoint], report: Progress) -> tuple[x
         for number, ckpt in enumerate(ckpts):
             if layer > depths[number]:
                 continue
+            if not any(each.layout.layers[layer - 1].attends for each in ckpts if layer <= each.architecture.layers):
+                continue  # a layer without attention in all of them: there is nothing to compare
             try:
                 own = _circuits(ckpt.attention(layer))
             except AttentionFactorsError as error:
@@ -75,7 +77,9 @@ def weight_differences(ckpts: Sequence[Checkpoint], report: Progress) -> tuple[x
             if number > 0 and first is not None and not unlike[number]:
                 for name, values in _differences(first, own).items():
                     found[name][number, layer - 1] = values
-    reasons = tuple(why or "; ".join(unread[0] + own) for why, own in zip(unlike[1:], unread[1:], strict=True))
+    reasons = tuple(
+        why or "; ".join(dict.fromkeys(unread[0] + own)) for why, own in zip(unlike[1:], unread[1:], strict=True)
+    )
     variables = {f"{name}_norm": (("model", "layer"), values) for name, values in norms.items()}
     variables |= {name: (("other", "layer"), values[1:]) for name, values in found.items()}
     return xr.Dataset(variables, coords={"layer": np.arange(1, max(depths) + 1)}), reasons
