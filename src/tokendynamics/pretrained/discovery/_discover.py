@@ -139,7 +139,8 @@ def _layer(
     inside = None if attention is None or projected is None else (attention.module, projected)
     norms = block_norms(quiet.call, first.calls, inside, shape)
     problems = "; ".join(filter(None, (problem, other)))
-    mixing: Mixing = mixing_of(quiet.call) if attention is None else "all tokens"
+    # Of a network whose attention does not show, tokens may also act on each other between the blocks.
+    mixing: Mixing = mixing_of(quiet.call) if attention is None and quiet.attentions else "all tokens"
     return BlockLayout(attention=attention, residual=residual, norms=norms, problem=problems, mixing=mixing), seen
 
 

@@ -88,7 +88,8 @@ class BlockLayout:
         problem: Why something is None; empty otherwise.
         attends: Whether it has an attention, read or not. False for a block without one between blocks that have one;
             in a network in which no attention was seen, True: it may have one that does not show.
-        mixing: Where the attention was not read or there is none, which other tokens act on a token.
+        mixing: Where the attention shows and was not read, or there is none among blocks that have one, which other
+            tokens act on a token; otherwise as if all did.
     """
 
     attention: AttentionLayout | None

@@ -31,7 +31,8 @@ def discover_in_network(
 
     A part whose weights are zero (a block that was added and not trained yet, a pruned head) shows nothing, and weights
     that happen to be equal show too much. So every parameter is random while the network runs. A network that cannot
-    run so, such as one that takes roots of parameters, runs with its own weights, and random ones where they are zero.
+    run so, such as one that takes roots of parameters, runs with its own weights, and random ones where they are zero;
+    one whose blocks cannot be found so, with its own weights alone.
 
     Args:
         network: In evaluation mode. Its parameters are the same memory as before, with the same values, when this ends.
@@ -49,7 +50,9 @@ def discover_in_network(
 
     best: Discovery | None = None
     problem: LayoutNotFoundError | None = None
-    for values in (_random, _random_where_zero):
+    for values in (_random, _random_where_zero, _own):
+        if values is _own and best is not None:
+            break
         try:
             with _changed(network, values), refusing(refusal):
                 found = discover(network, inputs, found_on="the network itself", decoder=decoder)
@@ -102,6 +105,11 @@ def _drawn(parameter: Tensor, generator: torch.Generator) -> Tensor:
 def _random(own: Tensor, drawn: Tensor) -> Tensor:
     del own
     return drawn
+
+
+def _own(own: Tensor, drawn: Tensor) -> Tensor:
+    del drawn
+    return own
 
 
 def _random_where_zero(own: Tensor, drawn: Tensor) -> Tensor:
