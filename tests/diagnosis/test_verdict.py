@@ -380,6 +380,10 @@ def test_sinks_are_counted_layer_by_layer(measured: xr.Dataset) -> None:
     assert text.startswith("Token 0 (“a” in text one) is an attention sink in 3 of 4 texts, in layer 1: ")
     together["repeats"] = ("prompt", [-1, 0, 0, -1])  # a text and its copies are one
     assert detail(together, "attention").startswith("No one token or word")
+    both = with_sinks(measured, ("one", 1, 0), ("two", 1, 0))
+    assert detail(both, "attention").startswith("No one token or word")
+    both["repeats"] = ("prompt", [-1, -1, 0, 1])  # two different texts, both with the sink
+    assert "is an attention sink in 2 of 2 texts, in layer 1: " in detail(both, "attention")
 
 
 def test_a_word_that_is_a_sink_at_other_places_is_one_sink(measured: xr.Dataset) -> None:
