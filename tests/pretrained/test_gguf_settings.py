@@ -155,16 +155,16 @@ CASES: dict[str, tuple[str, dict[str, Any], str, dict[str, Any], dict[str, Any]]
         "qwen2",
         _GROUPED
         | _EPS
-        | _rope(rope_type="yarn", factor=4.0, original_max_position_embeddings=16, beta_fast=8.0, beta_slow=2.0),
+        | _rope(rope_type="yarn", factor=4.0, original_max_position_embeddings=64, beta_fast=2.0, beta_slow=0.2),
         "qwen2",
         _RMS
         | _BASE
         | {
             "rope.scaling.type": "yarn",
             "rope.scaling.factor": 4.0,
-            "rope.scaling.original_context_length": 16,
-            "rope.scaling.yarn_beta_fast": 8.0,
-            "rope.scaling.yarn_beta_slow": 2.0,
+            "rope.scaling.original_context_length": 64,
+            "rope.scaling.yarn_beta_fast": 2.0,
+            "rope.scaling.yarn_beta_slow": 0.2,
         },
         {},
     ),

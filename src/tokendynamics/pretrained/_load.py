@@ -26,7 +26,7 @@ from tokendynamics.pretrained._other_libraries import refusing, silenced
 from tokendynamics.pretrained._peft import check_no_virtual_tokens, with_adapter
 from tokendynamics.pretrained._remedied_attention import IN_CONFIGURATION, attach
 from tokendynamics.pretrained._remedy_columns import remedies_in
-from tokendynamics.pretrained._stored_names import Source, ignored, names_in, separate, stored_names, unplaced
+from tokendynamics.pretrained._stored_names import Source, ignored, names_in, stored_names, unplaced
 from tokendynamics.pretrained._weights import TensorStore, Weights, check_finite_weights
 from tokendynamics.pretrained.discovery._blocks import block_list
 from tokendynamics.pretrained.discovery._given_inputs import checked_inputs
@@ -172,8 +172,6 @@ def _of_files(
     whole = empty_network(config)
     seed = found.seed if isinstance(found, Untrained) else None
     store = _stored(found.folder, allow_pickle) if isinstance(found, Stored) else None
-    if store is not None:
-        separate(whole, store.shapes, store.read)
     prefix, network = half_of(whole, half, found.name)
     if store is None:
         weights = DrawnTensors(shapes_of(network), initial_laws(whole, prefix), int(seed or 0))

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 
@@ -154,33 +153,6 @@ def names_in(whole: Any, placed: Mapping[str, Source]) -> set[str]:
     """
     known = {*whole.state_dict(), *(name for name, _ in whole.named_buffers())}
     return {name for target, source in placed.items() if target in known for name in source.names}
-
-
-def separate(whole: Any, stored: Mapping[str, Any], read: Callable[[str], Tensor]) -> None:
-    """Part the tied parameters of an empty network of which a file holds two different tensors.
-
-    `from_pretrained` does the same: a configuration that says "tied" does not overrule the file.
-
-    Args:
-        whole: The empty base model, which is changed.
-        stored: The file's tensors by name.
-        read: Reads one of them.
-    """
-    ties = dict(getattr(whole, "all_tied_weights_keys", None) or {})
-    if not ties:
-        return
-    found = stored_names(whole, stored, {})
-    for target, source in ties.items():
-        pair = [found.get(name) for name in (target, source)]
-        if not all(each is not None and each.target == name for each, name in zip(pair, (target, source), strict=True)):
-            continue
-        first, second = (each.read(read) for each in pair if each is not None)
-        if first.shape == second.shape and torch.equal(first, second):
-            continue
-        owner, _, leaf = target.rpartition(".")
-        apart = nn.Parameter(torch.empty(first.shape, device="meta"), requires_grad=False)
-        whole.get_submodule(owner).register_parameter(leaf, apart)
-        whole.all_tied_weights_keys.pop(target)
 
 
 def natural(name: str) -> list[tuple[int, int, str]]:
