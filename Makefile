@@ -35,7 +35,7 @@ PORTABLE ?= $(NUMERICAL)
 
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help demo docs papers test test-all test-portable lint format bench clean $(PROCESSORS:%=portable-%)
+.PHONY: help demo docs papers test test-all test-lowest test-portable lint format bench clean $(PROCESSORS:%=portable-%)
 
 help:
 	@echo "make demo      diagnose SmolLM2-135M and write $(DEMO_OUT)/report.html"
@@ -43,6 +43,7 @@ help:
 	@echo "make papers    the papers' figures with published value, ours and tolerance, in $(PAPERS_OUT) (four hours; resumes)"
 	@echo "make test      all tests but the slowest"
 	@echo "make test-all  every test"
+	@echo "make test-lowest  saving, loading and the command line with the lowest versions of the dependencies"
 	@echo "make test-portable  the numerical tests as other processors round them (hours)"
 	@echo "make lint      ruff, pyright, import-linter, rings of imports, names and lengths"
 	@echo "make bench     speed and memory, as ratios measured in one run, in $(BENCH_OUT); BENCH=--quick for less (docs/bench.md)"
@@ -84,6 +85,23 @@ test: $(VENV)/.dev
 test-all: $(VENV)/.dev
 	@$(PYTEST)
 
+# Saving, loading and the command line with the lowest versions of the direct dependencies that pyproject.toml allows.
+LOWEST := .venv-lowest
+LOWEST_TESTS := tests/dynamics/test_damaged_trajectories.py tests/sweeps/test_hostile_stores.py tests/cli/test_simulate.py \
+	tests/cli/test_check.py tests/cli/test_inspect.py tests/report/test_drawing.py
+
+$(LOWEST)/.created: pyproject.toml constraints.txt .ci/lowest.py
+	@echo "[setup] installing the lowest versions of the dependencies"
+	@rm -rf $(LOWEST)
+	@$(PYTHON) -m venv $(LOWEST)
+	@$(PYTHON) .ci/lowest.py > $(LOWEST)/constraints.txt
+	@$(LOWEST)/bin/pip install --quiet --disable-pip-version-check --constraint $(LOWEST)/constraints.txt \
+		--editable '.[netcdf,sweeps]' pytest beartype hypothesis
+	@touch $@
+
+test-lowest: $(LOWEST)/.created
+	@OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest -q -m "not slow and not pretrained and not browser" $(LOWEST_TESTS)
+
 test-portable: $(PROCESSORS:%=portable-%)
 
 $(PROCESSORS:%=portable-%): portable-%: $(VENV)/.dev
@@ -110,4 +128,4 @@ bench: $(VENV)/.bench
 	@$(BIN)/python -m bench --threads $(THREADS) --out $(BENCH_OUT) $(BENCH)
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(LOWEST)

@@ -165,6 +165,8 @@ RANGES: dict[str, Any] = {
     "infinity": float("inf"),
     "minus infinity": float("-inf"),
     "tiny": 5e-324,
+    "a large integer": 2**70,
+    "a large negative integer": -(2**70),
     "numpy": np.float32(1.5),
     "0-d": np.array(1.0),
 }
@@ -175,6 +177,8 @@ COUNTS: dict[str, Any] = {
     "negative": -1,
     "very negative": -(10**30),
     "huge": HUGE,
+    "a large integer": 2**70,
+    "unsigned": np.uint64(2**64 - 1),
     "numpy": np.int16(1),
 }
 """Integers out of some range."""

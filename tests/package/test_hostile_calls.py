@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import warnings
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import pytest
 
 from package import hostile_values as values
-from package.public_calls import CIRCUITS, FLOWS, MODULES, OBSERVABLES, PLOTS, SPECTRA, SWEEPS, Kind
+from package.public_calls import CIRCUITS, FLOWS, MODULES, OBSERVABLES, PLOTS, SPECTRA, SWEEPS, Call, Kind
+from package.public_model_calls import MODELS
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, TokenDynamicsError
 
 _CALLS = {**OBSERVABLES, **SPECTRA, **FLOWS, **CIRCUITS, **PLOTS, **SWEEPS, **MODULES}
@@ -35,7 +37,7 @@ _ANYTHING: dict[Kind, dict[str, Any]] = {
     "choice": {"None": None},
     "text": {name: value for name, value in values.CHOICES.items() if name not in values.TEXTS},
     "ours": {},
-    "any": {**values.OTHER, **values.CHOICES, **values.NUMBERS},
+    "any": {**values.OTHER, **values.CHOICES, **values.NUMBERS, **values.INTEGERS, **values.RANGES},
 }
 """What an argument of a kind may be or not."""
 
@@ -47,6 +49,15 @@ _NOT_READ = {("summarize", "x", "no systems"), ("value_spectrum_of_factors", "le
 
 _WRITING = ("save", "animate", "report")
 """Whose answer is a file."""
+
+_FEW = frozenset(
+    {
+        *("an object", "an unprintable object", "a dict", "a class", "bytes", "None", "a number", "a list", "array"),
+        *("an unhashable", "escapes", "NaN", "a huge integer", "meta", "0-d", "negative", "a tensor", "masked"),
+        *("a fraction", "another word", "True", "a large integer", "a long text", "ragged", "objects"),
+    }
+)
+"""Of the values for calls that run networks."""
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -69,11 +80,50 @@ def test_wrong_arguments_are_refused_by_name(name: str, tmp_path: Path, monkeypa
     assert not found, "\n".join(found)
 
 
+_LONG = {
+    *("load", "load, live", "audit", "trace", "what_if", "diagnose", "compare", "decode", "deeper", "run"),
+    *("token_paths", "token_clusters", "Diagnosis.save", "Comparison.save", "Trajectory.save"),
+    *("write_report", "write_comparison", "write_simulation", "judge"),
+}
+"""Together more than 20 seconds."""
+
+
+@pytest.mark.usefixtures("unchecked", "undrawn")
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in _LONG)) for name in MODELS])
+def test_wrong_arguments_about_models_are_typed_errors(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TOKENDYNAMICS_CACHE", str(tmp_path / "cache"))
+    call, found = MODELS[name](), []
+    for argument, (_, kind) in call.arguments.items():
+        values_of_kind = {**_REFUSED[kind], **_ANYTHING[kind]}
+        for what, value in values_of_kind.items():
+            if what not in _FEW:
+                continue
+            said = _outcome_of(call, argument, value)
+            if said != "refused" and not (said == "answered" and what not in _REFUSED[kind]):
+                found.append(f"{argument} is {what}: {said}")
+            names = [path.name for path in tmp_path.iterdir() if path.name != "cache"]
+            if names and (said != "answered" or (not isinstance(value, str | Path) and argument in _PLACES)):
+                found.append(f"{argument} is {what}: {said}, and wrote {names}")
+            for path in tmp_path.iterdir():
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert not found, "\n".join(found)
+
+
+_PLACES = ("folder", "path", "store")
+
+
 def _outcome(name: str, argument: str, value: Any) -> str:
+    return _outcome_of(_CALLS[name], argument, value)
+
+
+def _outcome_of(call: Call, argument: str, value: Any) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            _CALLS[name](**{argument: value})
+            call(**{argument: value})
         except (ArgumentTypeError, ArgumentValueError) as error:
             message = str(error)
             return "refused" if len(message) <= 500 and message.isprintable() else f"said {message[:100]!r}"

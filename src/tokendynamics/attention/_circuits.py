@@ -23,6 +23,7 @@ from torch import Tensor
 
 from tokendynamics.numerics._arguments import ArrayLike, as_square, as_tensor
 from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.numerics._signatures import typed_arguments
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ class FactoredMatrix:
         return FactoredMatrix(left, right)
 
 
+@typed_arguments
 def qk_circuit(W_Q: ArrayLike, W_K: ArrayLike, *, scale: float = 1.0) -> FactoredMatrix:
     """Return ``qk = scale · W_Q W_K^T`` of row-vector projections ``q = x W_Q``, ``k = x W_K``.
 
@@ -170,6 +172,7 @@ def from_logical(q: ArrayLike, k: ArrayLike, v: ArrayLike) -> tuple[FactoredMatr
     return qk_circuit(query, key), FactoredMatrix(value, torch.eye(value.shape[-1], dtype=value.dtype).expand_as(value))
 
 
+@typed_arguments
 def from_positional(
     Q: ArrayLike, K: ArrayLike, V: ArrayLike, *, scale: float = 1.0
 ) -> tuple[FactoredMatrix, FactoredMatrix]:

@@ -13,7 +13,9 @@ import xarray as xr
 from jaxtyping import Float64
 from scipy.stats import rankdata
 
+from tokendynamics.numerics._arguments import as_tensor
 from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.numerics._signatures import typed_arguments
 
 FEWEST = 5
 """Layers from which an order is compared: four have 24 orders, and none of them is beyond chance."""
@@ -48,6 +50,7 @@ class PredictionAgainstTrace:
     words: str
 
 
+@typed_arguments
 def prediction_against_trace(
     audit: xr.Dataset, kappa_change: xr.DataArray | Sequence[float] | np.ndarray
 ) -> PredictionAgainstTrace:
@@ -113,7 +116,7 @@ def _seen(layers: np.ndarray, kappa_change: Any) -> np.ndarray:
         if missing:
             raise ArgumentValueError(expected("kappa_change", "every layer of the audit", f"none for {missing[0]}"))
         return kappa_change.sel(layer=layers).values.astype(float)
-    seen = np.asarray(kappa_change, dtype=float)
+    seen = as_tensor(kappa_change, "kappa_change", finite=False).double().numpy()
     if seen.shape != layers.shape:
         wanted = f"one number for each of the {len(layers)} audited layers"
         raise ArgumentValueError(expected("kappa_change", wanted, f"shape {seen.shape}"))

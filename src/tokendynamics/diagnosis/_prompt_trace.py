@@ -235,6 +235,8 @@ def slower_observables(
     unknown = [name for name in extra if name not in known]
     if unknown:
         raise ArgumentValueError(expected("extra", f"among {', '.join(known)}", ", ".join(map(repr, unknown))))
+    if own is not None and not isinstance(own, Mapping):
+        raise ArgumentTypeError(expected("observables", "functions of states by name", shown(own)))
     for name, function in (own or {}).items():
         if not callable(function):
             raise ArgumentTypeError(expected(f"observables[{name!r}]", "a function of states", shown(function)))

@@ -45,6 +45,7 @@ def token_paths(
         ``token_text``; attribute ``explained``, the share of the variance that the plane shows.
 
     Raises:
+        ArgumentTypeError: An argument of another kind.
         ArgumentValueError: An empty prompt, or one longer than the context.
 
     >>> from tokendynamics.pretrained import load
@@ -58,7 +59,7 @@ def token_paths(
     states = passed.of(0).feed_forward.cpu().double()
     token_norms = torch.linalg.vector_norm(states, dim=-1)
     found = find_sinks(token_norms, sink_ratio)
-    is_sink = found if sinks == "detect" else tokens_left_out(found, sinks)
+    is_sink = found if isinstance(sinks, str) and sinks == "detect" else tokens_left_out(found, sinks)
     position, explained = _principal_plane(torch.nn.functional.normalize(states, dim=-1), is_sink)
     variables = {
         "position": (("layer", "token", "axis"), position.numpy()),

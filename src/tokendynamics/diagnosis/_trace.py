@@ -91,7 +91,7 @@ def trace(
     """
     ckpt = as_checkpoint(ckpt)
     _check_above(sink_ratio=(sink_ratio, 1.0), cluster_angle=(cluster_angle, 0.0))
-    prompts, slower = named_prompts(texts, ckpt), slower_observables(extra, cluster_angle, observables or {})
+    prompts, slower = named_prompts(texts, ckpt), slower_observables(extra, cluster_angle, observables)
     with reporting(progress) as report:
         given = _inputs_of(ckpt, prompts, truncate)
         found = _measured(ckpt, given, sinks, sink_ratio, slower, packed)

@@ -15,6 +15,7 @@ from tokendynamics.diagnosis._noun import noun_in
 from tokendynamics.diagnosis._parts_there import parts_there
 from tokendynamics.diagnosis._weights_in_words import weights_findings
 from tokendynamics.diagnosis._worst_layers import deciding_measure, worst_layers
+from tokendynamics.numerics._signatures import typed_arguments
 
 MOST_PARTS_NAMED = 3
 """So many parts at most, and a quarter of all, are named as those that make the better half of a movement: what more of
@@ -68,6 +69,7 @@ class Verdict:
         return " ".join(finding.text for finding in self.sentences)
 
 
+@typed_arguments
 def judge(audit: xr.Dataset | None, trace: xr.Dataset, refused: str = "") -> Verdict:
     """Judge in states and sentences from the two datasets.
 

@@ -329,7 +329,11 @@ def whole_numbers(values: Iterable[Any], argument: str) -> list[int]:
     """
     if isinstance(values, str | bytes | np.ma.MaskedArray) or not isinstance(values, Iterable):
         raise ArgumentTypeError(expected(argument, "a sequence of whole numbers", shown(values)))
-    return [as_integer(value, f"{argument}[{place}]") for place, value in enumerate(values)]
+    try:
+        entries = list(values)
+    except TypeError as error:  # of an array without axes
+        raise ArgumentTypeError(expected(argument, "a sequence of whole numbers", shown(values))) from error
+    return [as_integer(value, f"{argument}[{place}]") for place, value in enumerate(entries)]
 
 
 def shown_dtype(array: np.ndarray) -> str:

@@ -206,7 +206,8 @@ def _integer(value: Any, argument: str) -> int:
 
 def _number(value: Any, argument: str) -> float:
     number = as_number(value, argument)
-    return value if type(value) is int else number
+    # PyTorch takes no integer beyond 64 bits for a number.
+    return value if type(value) is int and abs(value) <= _LARGEST else number
 
 
 def _tensor(value: Any, argument: str) -> Tensor:

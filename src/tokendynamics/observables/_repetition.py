@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence, Sized
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
 import numpy as np
+from torch import Tensor
 
-from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected, shown
 
 
 @dataclass(frozen=True)
@@ -36,11 +37,19 @@ def repetition(tokens: Sequence[Hashable]) -> Repetition:
         tokens: Token ids or words, at least one.
 
     Raises:
+        ArgumentTypeError: No sequence, or an entry that cannot be counted, such as a list.
         ArgumentValueError: None.
 
     >>> repetition("the the the end".split())
     Repetition(distinct_1=0.5, distinct_2=0.666..., entropy=0.562..., longest_run=3)
     """
+    if isinstance(tokens, bytes | set | dict) or not (isinstance(tokens, Iterable) and isinstance(tokens, Sized)):
+        raise ArgumentTypeError(expected("tokens", "a sequence of token ids or words", shown(tokens)))
+    try:
+        tokens = [entry.item() if isinstance(entry, np.generic | Tensor) else entry for entry in tokens]
+        hash(tuple(tokens))
+    except (TypeError, RuntimeError, ValueError) as error:
+        raise ArgumentTypeError(expected("tokens", "a sequence of token ids or words", shown(tokens))) from error
     if len(tokens) == 0:
         raise ArgumentValueError(expected("tokens", "at least one", "none"))
     counts = np.array(list(Counter(tokens).values())) / len(tokens)

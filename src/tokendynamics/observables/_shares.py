@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
 from tokendynamics.numerics._arguments import ArrayLike, as_states, as_tensor
-from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected, shown
 from tokendynamics.observables._directions import unit_rows
 
 ROUNDINGS = 10.0
@@ -68,6 +69,8 @@ def shares(prompts: Sequence[ArrayLike]) -> Shares:
     >>> round(float(found.common), 4), round(float(found.prompt), 4), round(float(found.kappa), 4)
     (0.4714, 0.5286, 1.0)
     """
+    if not isinstance(prompts, Tensor | Sequence | np.ndarray) or isinstance(prompts, str | bytes):
+        raise ArgumentTypeError(expected("prompts", "a list of states, one entry a prompt", shown(prompts)))
     if isinstance(prompts, Tensor) or len(prompts) < 2:
         came = "one tensor" if isinstance(prompts, Tensor) else len(prompts)
         raise ArgumentValueError(expected("prompts", "the states of at least two prompts", came))

@@ -11,12 +11,14 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
+from tokendynamics.numerics._arguments import as_flag
 from tokendynamics.numerics._errors import (
     ArgumentTypeError,
     ArgumentValueError,
     AttentionFactorsError,
     CheckpointError,
     expected,
+    shown,
 )
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.pretrained._architecture import architecture_of, as_layer, as_layers, norm_of_block
@@ -233,7 +235,7 @@ class Checkpoint(ChangedPasses):
 
     def packs(self, several: Sequence[Tensor | Mapping[str, Any]], *, packed: bool = True) -> list[Pack]:
         """Sort several prompts into forward passes; see `states_in_packs`."""
-        arguments = [self._arguments(each) for each in several]
+        packed, arguments = as_flag(packed, "packed"), self._all_arguments(several)
         if self.streamed:
             return packs_of(arguments, "none", 0, self.device)
         together = self.packing if packed and len(arguments) > 1 else "none"
@@ -245,7 +247,7 @@ class Checkpoint(ChangedPasses):
         Raises:
             ArgumentTypeError, ArgumentValueError: See `states`; or prompts that cannot share a pass.
         """
-        arguments = [self._arguments(each) for each in several]
+        arguments = self._all_arguments(several)
         pack = one_pack_of(arguments, self.packing, filler_of(self), self._class_of)
         if pack is None:
             advice = "pass them one by one, or prompts of one length"
@@ -329,6 +331,11 @@ class Checkpoint(ChangedPasses):
 
     def _not_run(self, words: str) -> CheckpointError:
         return CheckpointError(expected(self.name, "a network that runs", words))
+
+    def _all_arguments(self, several: Any) -> list[dict[str, Any]]:
+        if not isinstance(several, Sequence) or isinstance(several, str | bytes):
+            raise ArgumentTypeError(expected("several", "a list of prompts", shown(several)))
+        return [self._arguments(each) for each in several]
 
     def _arguments(self, ids: Any) -> dict[str, Any]:
         return forward_arguments(ids, self.architecture, self._network.main_input, self.ids_name)

@@ -199,7 +199,7 @@ def _live(
     _, part = half_of(network, half, name)
     check_no_virtual_tokens(part, name)
     if adapter is not None:
-        part = with_adapter(part, as_path(str(adapter), "adapter"))
+        part = with_adapter(part, as_path(adapter, "adapter"))
         origin.name = f"{name} with {Path(adapter).name}"
     if remedies := remedies_in(part):
         origin.name += f" with {remedies[0][1].words}"

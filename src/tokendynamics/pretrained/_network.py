@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from tokendynamics.numerics._errors import ArgumentValueError, CheckpointError, expected, shown
+from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, CheckpointError, expected, shown
 from tokendynamics.numerics._resources import check_fits, free_memory, give_back
 from tokendynamics.pretrained._dispatch import Placement
 from tokendynamics.pretrained._other_libraries import refusing, silenced
@@ -67,14 +67,15 @@ def dtype_of(name: str | torch.dtype) -> torch.dtype:
     torch.bfloat16
 
     Raises:
+        ArgumentTypeError: Neither a text nor a dtype.
         ArgumentValueError: Any other name.
     """
-    if name in _BY_NAME.values():
-        return name  # pyright: ignore[reportReturnType]
-    try:
-        return _BY_NAME[str(name)]
-    except KeyError:
-        raise ArgumentValueError(expected("dtype", " or ".join(_BY_NAME), repr(str(name)))) from None
+    if not isinstance(name, str | torch.dtype):
+        raise ArgumentTypeError(expected("dtype", " or ".join(_BY_NAME), shown(name)))
+    dtype = name if isinstance(name, torch.dtype) else _BY_NAME.get(name)
+    if dtype is None or dtype not in _BY_NAME.values():
+        raise ArgumentValueError(expected("dtype", " or ".join(_BY_NAME), shown(str(name))))
+    return dtype
 
 
 def at_least_single(tensor: torch.Tensor) -> torch.Tensor:

@@ -47,7 +47,7 @@ class LambdaColumns(nn.Module):
         super().__init__()
         self.kind, self.dim, self.heads, self.kv_heads = kind, dim, heads, kv_heads
         self.width = -(-dim // heads)
-        self.size = nn.Parameter(torch.tensor([abs(start)]))  # of one axis: FSDP shards no scalars
+        self.size = nn.Parameter(torch.tensor([abs(float(start))]))  # of one axis: FSDP shards no scalars
         self.log_diagonal = nn.Parameter(torch.zeros(dim)) if kind == "lambda-diagonal" else None
         self._states: dict[int, Tensor] = {}  # by thread
 

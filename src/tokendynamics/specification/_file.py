@@ -15,6 +15,7 @@ from pydantic_core import ErrorDetails
 
 from tokendynamics.numerics._arguments import as_path
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.specification._matrices import OF_SYSTEMS
 from tokendynamics.specification._section import SpecificationError, TomlTable, did_you_mean
 from tokendynamics.specification._tables import Specification
@@ -77,6 +78,7 @@ def read(path: str | Path) -> SpecificationFile:
     return parse(read_text(place), place.name)
 
 
+@typed_arguments
 def parse(text: str, name: str) -> SpecificationFile:
     r"""Check the text of a file; see `read`.
 

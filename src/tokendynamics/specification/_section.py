@@ -29,6 +29,10 @@ class SpecificationError(ArgumentValueError):
     """A specification file cannot be used; the message names the file, the line and the key."""
 
 
+class SpecificationFileError(SpecificationError, FileNotFoundError):
+    """A specification file is not there or cannot be read."""
+
+
 def did_you_mean(name: str, valid: Iterable[str]) -> str:
     """Return the nearest of the `valid` names, and all of them where there are few.
 

@@ -12,7 +12,8 @@ from bisect import bisect_right
 from pathlib import Path
 from typing import Any
 
-from tokendynamics.specification._section import SpecificationError
+from tokendynamics.numerics._printable import printable
+from tokendynamics.specification._section import SpecificationError, SpecificationFileError
 
 KeyPath = tuple[str | int, ...]
 """Keys and array indices from the root of the file, such as ``("attention", "qk", 0, "frequency")``."""
@@ -44,11 +45,14 @@ def read_text(path: Path) -> str:
 
     Raises:
         SpecificationError: No regular file (a device or pipe may never end), too large, or not UTF-8.
-        OSError: The file cannot be read.
+        SpecificationFileError: The file is not there or cannot be read.
     """
     if path.exists() and not path.is_file():
         raise SpecificationError(f"{path.name}: expected a regular file, got a folder, pipe or device")
-    size = path.stat().st_size
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise _unreadable(path, error) from error
     if size > _LONGEST_FILE:
         raise SpecificationError(
             f"{path.name}: expected a file of at most {_LONGEST_FILE // 2**20} MiB, got {size / 2**20:.0f} MiB; "
@@ -56,8 +60,15 @@ def read_text(path: Path) -> str:
         )
     try:
         return path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise _unreadable(path, error) from error
     except UnicodeDecodeError as error:
         raise SpecificationError(f"{path.name}: not UTF-8 text ({error.reason} at byte {error.start})") from error
+
+
+def _unreadable(path: Path, error: OSError) -> SpecificationFileError:
+    came = printable(error.strerror or type(error).__name__).lower()
+    return SpecificationFileError(f"{printable(path.name)}: expected a file that can be read, got {came}")
 
 
 def parse_toml(text: str, name: str) -> dict[str, Any]:

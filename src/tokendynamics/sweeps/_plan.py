@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, shown
+from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.specification._build import Setup, build
 from tokendynamics.specification._draws import OfSystems
 from tokendynamics.specification._file import SpecificationFile, checked, checked_table, located
@@ -201,6 +202,7 @@ def _put(values: dict[str, Any], path: KeyPath, value: Any) -> None:
     place[last] = value
 
 
+@typed_arguments
 def read_plan(path: str | Path) -> Plan:
     """Read and check a sweep's file.
 
@@ -212,6 +214,7 @@ def read_plan(path: str | Path) -> Plan:
     return parse_plan(read_text(place), place.name)
 
 
+@typed_arguments
 def parse_plan(text: str, name: str) -> Plan:
     """Check the text of a sweep's file; see `read_plan`."""
     values, lines = parse_toml(text, name), key_lines(text)

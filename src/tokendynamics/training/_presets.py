@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.training._experiment import Experiment, Recipe
 
 _SMALL_DECODER: dict[str, Any] = {
@@ -148,6 +149,7 @@ PROCESSES = {"wikitext103": 2, "imagenet": 4}
 """How many train together where steps are counted in a preset, each with the recipe's batch; one in those not named."""
 
 
+@typed_arguments
 def preset(name: str) -> Experiment:
     """Return the experiment of that name.
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tokendynamics.diagnosis._convention import Convention
+from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.report.kit._figure import Section
 from tokendynamics.report.kit._page import render, write_page
 from tokendynamics.report.kit._text import duration, moment, written
@@ -40,6 +41,7 @@ class CircuitsReport:
     files: tuple[str, ...] = ()
 
 
+@typed_arguments
 def render_circuits(report: CircuitsReport) -> str:
     """Return the page as HTML that needs nothing else: no request, no script to be read, all foreign text escaped.
 
@@ -64,6 +66,7 @@ def render_circuits(report: CircuitsReport) -> str:
     )
 
 
+@typed_arguments
 def write_circuits(report: CircuitsReport, path: str | Path) -> Path:
     """Write the page as one file, whole or not at all; see `write_report`."""
     return write_page(render_circuits(report), path)

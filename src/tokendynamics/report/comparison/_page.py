@@ -10,6 +10,7 @@ import xarray as xr
 from tokendynamics.diagnosis._compared_words import part_named
 from tokendynamics.diagnosis._comparison import Comparison
 from tokendynamics.diagnosis._finding import PART_NAMES
+from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.report.comparison._curves import ModelCurve, curves_figure
 from tokendynamics.report.comparison._halved import halved_section
 from tokendynamics.report.kit._drawing import drawing
@@ -20,6 +21,7 @@ from tokendynamics.report.kit._text import duration, moment, number, written
 _LAYER, _DEPTH = "Layer (0 = embedding)", "Relative depth (0: embedding, 1: last layer)"
 
 
+@typed_arguments
 @drawing()
 def render_comparison(comparison: Comparison) -> str:
     """Return the whole page as HTML that needs nothing else.
@@ -51,6 +53,7 @@ def render_comparison(comparison: Comparison) -> str:
     )
 
 
+@typed_arguments
 def write_comparison(comparison: Comparison, path: str | Path, *, max_bytes: int | None = None) -> Path:
     """Write the page as one file, whole or not at all; see `tokendynamics.report.write_report`.
 

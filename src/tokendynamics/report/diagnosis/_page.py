@@ -14,6 +14,7 @@ from tokendynamics.diagnosis._finding import FigureName, ranges
 from tokendynamics.diagnosis._layer_states import State
 from tokendynamics.diagnosis._parts_there import norms_there
 from tokendynamics.diagnosis._result import Diagnosis
+from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.report.diagnosis._agreement import agreement_figures
 from tokendynamics.report.diagnosis._attention import attention_figure
 from tokendynamics.report.diagnosis._components import components_figures
@@ -59,6 +60,7 @@ _UNAUDITED = (
 )
 
 
+@typed_arguments
 @drawing()
 def render_report(diagnosis: Diagnosis) -> str:
     """Return the whole report as one HTML page that needs nothing else.
@@ -112,6 +114,7 @@ def _sections(diagnosis: Diagnosis, moving: Player) -> list[Section]:
     return [Section(name, title, **parts[name]) for name, title in _TITLES.items() if name in parts]
 
 
+@typed_arguments
 def write_report(diagnosis: Diagnosis, path: str | Path, *, max_bytes: int | None = None) -> Path:
     """Write the report of `diagnosis` as one HTML file.
 

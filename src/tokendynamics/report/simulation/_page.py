@@ -12,6 +12,7 @@ import numpy as np
 from tokendynamics.diagnosis._convention import Convention
 from tokendynamics.dynamics import Trajectory
 from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.report.kit._drawing import drawing
 from tokendynamics.report.kit._figure import Section, Table, cells
 from tokendynamics.report.kit._page import render, write_page
@@ -49,6 +50,7 @@ class Account:
     system: int = 0
 
 
+@typed_arguments
 @drawing()
 def render_simulation(trajectory: Trajectory, account: Account | None = None) -> str:
     """Return the whole page as HTML that needs nothing else.
@@ -90,6 +92,7 @@ _PER_SYSTEM = ("counts", "end_times", "status", "horizon")
 """What the page says itself, or what has a number for each system."""
 
 
+@typed_arguments
 def write_simulation(
     trajectory: Trajectory, path: str | Path, account: Account | None = None, *, max_bytes: int | None = None
 ) -> Path:

@@ -10,6 +10,7 @@ from typing import Any
 import xarray as xr
 
 from tokendynamics.diagnosis._convention import Convention
+from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.report.kit._drawing import drawing
 from tokendynamics.report.kit._figure import Section, Table, cells
 from tokendynamics.report.kit._page import render, write_page
@@ -50,6 +51,7 @@ class Findings:
     notes: tuple[str, ...] = ()
 
 
+@typed_arguments
 @drawing()
 def render_sweep(found: Findings) -> str:
     """Return the whole page as HTML that needs nothing else; all text that came from a user is escaped.
@@ -77,6 +79,7 @@ def render_sweep(found: Findings) -> str:
     )
 
 
+@typed_arguments
 def write_sweep(found: Findings, path: str | Path, *, max_bytes: int | None = None) -> Path:
     """Write the page as one file, whole or not at all; see `tokendynamics.report.write_report`.
 

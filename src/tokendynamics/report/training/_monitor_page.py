@@ -11,6 +11,7 @@ from tokendynamics.diagnosis._attention_sinks import ATTENTION_SINK
 from tokendynamics.diagnosis._convention import Convention
 from tokendynamics.diagnosis._finding import PART_NAMES
 from tokendynamics.diagnosis._layer_states import ANISOTROPIC, CONSENSUS, SPREAD
+from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.provenance._manifest import versions
 from tokendynamics.report.kit._curves import Rule
 from tokendynamics.report.kit._drawing import drawing
@@ -28,6 +29,7 @@ from tokendynamics.training.monitor._series import Series
 _QUESTION = "where do its tokens go while it is trained?"
 
 
+@typed_arguments
 @drawing()
 def render_monitor(series: Series) -> str:
     """Return the whole page as HTML that needs nothing else; all text that came from a user is escaped.
@@ -59,6 +61,7 @@ def render_monitor(series: Series) -> str:
     )
 
 
+@typed_arguments
 def write_monitor(series: Series, path: str | Path, *, max_bytes: int | None = None) -> Path:
     """Write the page as one file, whole or not at all; see `tokendynamics.report.write_report`.
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tokendynamics.diagnosis._convention import Convention
+from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.report.kit._drawing import drawing
 from tokendynamics.report.kit._figure import Section, Table, cells
 from tokendynamics.report.kit._page import render, write_page
@@ -20,6 +21,7 @@ from tokendynamics.training import Record
 _QUESTION = "how did the training go?"
 
 
+@typed_arguments
 @drawing()
 def render_run(record: Record) -> str:
     """Return the whole page as HTML that needs nothing else; all text that came from a user is escaped.
@@ -49,6 +51,7 @@ def render_run(record: Record) -> str:
     )
 
 
+@typed_arguments
 def write_run(record: Record, path: str | Path, *, max_bytes: int | None = None) -> Path:
     """Write the page as one file, whole or not at all; see `tokendynamics.report.write_report`.
 

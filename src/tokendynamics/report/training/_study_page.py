@@ -8,6 +8,7 @@ from typing import Any
 
 from tokendynamics.diagnosis._convention import Convention
 from tokendynamics.numerics._intervals import T_COVERAGE
+from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.report.kit._drawing import drawing
 from tokendynamics.report.kit._figure import NO_MARKUP, Section
 from tokendynamics.report.kit._page import piece, render, write_page
@@ -24,6 +25,7 @@ from tokendynamics.report.training._tuning import tuning
 _QUESTION = "which differences are more than chance?"
 
 
+@typed_arguments
 @drawing()
 def render_study(result: Study, *, files: Sequence[str] = (), manifest: Mapping[str, Any] | None = None) -> str:
     """Return the whole page as HTML that needs nothing else; all text that came from a user is escaped.
@@ -58,6 +60,7 @@ def render_study(result: Study, *, files: Sequence[str] = (), manifest: Mapping[
     )
 
 
+@typed_arguments
 def write_study(
     result: Study,
     path: str | Path,

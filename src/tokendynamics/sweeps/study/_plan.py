@@ -11,6 +11,7 @@ from typing import Any
 
 from tokendynamics.modules._regimes import REGIMES
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, MemoryLimitError
+from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.specification._file import checked_table, located
 from tokendynamics.specification._section import SpecificationError, did_you_mean
 from tokendynamics.specification._toml import KeyPath, key_lines, parse_toml, read_text
@@ -141,6 +142,7 @@ class StudyPlan:
                 network_of(experiment, task_of(experiment, recipe.steps * recipe.batch * recipe.accumulation))
 
 
+@typed_arguments
 def read_plan(path: str | Path) -> StudyPlan:
     """Read and check a study's file.
 
@@ -152,6 +154,7 @@ def read_plan(path: str | Path) -> StudyPlan:
     return parse_plan(read_text(place), place.name)
 
 
+@typed_arguments
 def parse_plan(text: str, name: str) -> StudyPlan:
     """Check the text of a study's file; see `read_plan`."""
     values, lines = parse_toml(text, name), key_lines(text)

@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -318,6 +319,12 @@ def _several(texts: Any) -> dict[str, Any]:
     return named
 
 
+def _plain(value: Any) -> Any:
+    with suppress(Exception):  # of a tensor without numbers, or of a class of somebody else
+        return value.tolist() if hasattr(value, "tolist") else repr(value)
+    return shown(value)
+
+
 def _written(texts: Any) -> str:
     """Return texts, in any form, as one text that tells them from others."""
-    return json.dumps(texts, default=lambda value: value.tolist() if hasattr(value, "tolist") else repr(value))
+    return json.dumps(texts, default=_plain)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from importlib.resources import files
 
-from tokendynamics.numerics._errors import ArgumentValueError
+from tokendynamics.numerics._errors import ArgumentValueError, shown
+from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.specification._section import did_you_mean
 
 __all__ = ["example_names", "example_text"]
@@ -21,6 +22,7 @@ def example_names() -> list[str]:
     )
 
 
+@typed_arguments
 def example_text(name: str) -> str:
     """Return the text of an example.
 
@@ -31,5 +33,5 @@ def example_text(name: str) -> str:
     '# Regimes'
     """
     if name not in example_names():
-        raise ArgumentValueError(f"example: unknown name {name!r}; {did_you_mean(name, example_names())}")
+        raise ArgumentValueError(f"example: unknown name {shown(name)}; {did_you_mean(name[:100], example_names())}")
     return (files(__name__) / f"{name}.toml").read_text(encoding="utf-8")

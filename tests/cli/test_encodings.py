@@ -1,0 +1,139 @@
+"""Every command prints on a stream of any encoding, and without one."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from command_line import FREE_FLOW, LEARN_LITTLE, TINY_GPT2, call
+
+_CIRCUIT = ["--out", "o"]
+COMMANDS = {
+    "diagnose": ["diagnose", "random:./tiny", "--prompt", "κ → é", "--prompt", "b", "--out", "o"],
+    "diagnose json": ["diagnose", "random:./tiny", "--prompt", "κ → é", "--out", "o", "--json"],
+    "compare": ["compare", "random:./tiny", "random:./tiny:1", "--prompt", "é", "--out", "o"],
+    "inspect": ["inspect", "random:./tiny"],
+    "simulate": ["simulate", "spec.toml", "--out", "o"],
+    "simulate example": ["simulate", "--example", "fig3"],
+    "simulate list": ["simulate", "--example", "list"],
+    "check": ["check", "spec.toml"],
+    "check json": ["check", "spec.toml", "--json"],
+    "sweep list": ["sweep", "--example", "list"],
+    "study list": ["study", "--example", "list"],
+    "train list": ["train", "list"],
+    "build": ["circuits", "build", "linear", *_CIRCUIT],
+    "landscape": ["circuits", "landscape", "3.1", "--starts", "2", *_CIRCUIT],
+    "evidence": ["circuits", "evidence", "solution-1", "--samples", "50", "--resamples", "20", *_CIRCUIT],
+    "learn": ["circuits", "learn", "solution-1", *LEARN_LITTLE, "--steps", "2", "--seeds", "1", *_CIRCUIT],
+}
+
+
+@pytest.fixture
+def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("spec.toml").write_text('title = "κ → é"\n' + FREE_FLOW + '[output]\nfigures = ["tokens"]\n', encoding="utf-8")
+    Path("tiny").mkdir()
+    Path("tiny/config.json").write_text(json.dumps(TINY_GPT2))
+
+
+@pytest.mark.usefixtures("inputs", "undrawn")
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_prints_what_the_encoding_has_and_escapes_for_the_rest(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick = command in {"check", "check json", "train list", "study list", "sweep list", "simulate list"}
+    for number, encoding in enumerate(("ascii", "cp1252", *(("latin-1", "utf-8") if quick else ()))):
+        out, err = (io.TextIOWrapper(io.BytesIO(), encoding=encoding) for _ in range(2))
+        with monkeypatch.context() as replaced:
+            replaced.setattr(sys, "stdout", out)
+            replaced.setattr(sys, "stderr", err)
+            arguments = [f"o{number}" if each == "o" else each for each in COMMANDS[command]]
+            code = call(arguments)
+        printed, said = (stream.buffer.getvalue().decode(encoding) for stream in (out, err))  # type: ignore[attr-defined]
+        assert code == 0, said
+        assert printed.strip()
+        if "--json" in arguments:
+            json.loads(printed)
+
+
+@pytest.mark.usefixtures("inputs")
+def test_json_says_the_same_in_every_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tokendynamics.cli._terminal import echo_json
+
+    found = []
+    for encoding in ("ascii", "cp1252", "utf-8"):
+        out = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="backslashreplace")
+        with monkeypatch.context() as replaced:
+            replaced.setattr(sys, "stdout", out)
+            echo_json({"name": "κ → é\x9b"})
+        found.append(json.loads(out.buffer.getvalue().decode(encoding)))  # type: ignore[attr-defined]
+    assert found == [{"name": "κ → é\x9b"}] * 3
+
+
+@pytest.mark.usefixtures("inputs", "undrawn")
+@pytest.mark.parametrize("stream", ["stdin", "stdout", "stderr"])
+def test_a_stream_may_be_closed(stream: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as replaced:
+        replaced.setattr(sys, stream, None)
+        assert call(["simulate", "spec.toml", "--out", "o"]) == 0
+        assert call(["check", "spec.toml", "--json"]) == 0
+    assert Path("o/report.html").is_file()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs a shell of POSIX")
+@pytest.mark.usefixtures("inputs")
+def test_a_run_without_any_stream_writes_everything() -> None:
+    """What V8 did with a closed standard input was to end the process: it now has a pipe of its own."""
+    command = f"exec {sys.executable} -m tokendynamics.cli._main simulate spec.toml --out o <&- >&- 2>&-"
+    done = subprocess.run(["/bin/sh", "-c", command], check=False, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0
+    assert Path("o/report.html").is_file()
+
+
+class Panic(BaseException):
+    """As PyO3 raises where code in Rust panics."""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('Os { code: 24, kind: Uncategorized, message: "Too many open files" }', "raise it (ulimit -n"),
+        ("index out of bounds", "unexpected Panic: index out of bounds; this is a defect"),
+    ],
+)
+def test_a_panic_of_a_library_is_one_line(
+    text: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import click
+
+    from tokendynamics.cli import _main as entry
+
+    @click.command("panics")
+    def panics() -> None:
+        raise Panic(text)
+
+    monkeypatch.setitem(entry.commands.commands, "panics", panics)
+    assert call(["panics"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="names of files are bytes on Linux")
+@pytest.mark.usefixtures("undrawn")
+def test_a_folder_whose_name_is_not_utf_8_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    out, spec = os.fsdecode(b"o\xff"), os.fsdecode(b"s\xfe.toml")
+    Path(spec).write_text(FREE_FLOW)
+    for number, encoding in enumerate(("ascii", "utf-8")):
+        stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+        with monkeypatch.context() as replaced:
+            replaced.setattr(sys, "stdout", stream)
+            code = call(["simulate", spec, "--out", f"{out}{number}", *["--json"][:number]])
+        assert code in (0, 1, 2)
+        assert "defect" not in stream.buffer.getvalue().decode(encoding)  # type: ignore[attr-defined]
