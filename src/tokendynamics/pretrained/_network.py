@@ -67,8 +67,7 @@ def dtype_of(name: str | torch.dtype) -> torch.dtype:
     torch.bfloat16
 
     Raises:
-        ArgumentTypeError: Neither a text nor a dtype.
-        ArgumentValueError: Any other name.
+        ArgumentTypeError, ArgumentValueError: Neither a text nor a dtype; any other name.
     """
     if not isinstance(name, str | torch.dtype):
         raise ArgumentTypeError(expected("dtype", " or ".join(_BY_NAME), shown(name)))
