@@ -278,6 +278,20 @@ def test_tokens_that_come_to_rest_on_the_null_cone_are_not_called_zero() -> None
     assert math.exp(float(log_norms(long.tensor)[-1])) == pytest.approx(0.943, abs=0.01)
 
 
+def test_what_stands_still_while_a_schedule_moves_is_no_equilibrium() -> None:
+    identity, times = torch.eye(2, dtype=torch.float64), np.linspace(0.0, 300.0, 31)
+    still = Sinusoidal(0 * identity, 1.0, 1.0, 0.0)
+    for ov, outcome in ((0 * identity, "undecided"), (still, "undecided")):
+        run = simulate(Flow(Attention(identity, ov), Free()), identity, times)
+        assert outcomes_of(run) == outcome
+    # Two opposite tokens without logits average to zero.
+    opposite = torch.stack([identity[0], -identity[0]])
+    run = simulate(Flow(Attention(0 * identity, -identity), Free()), opposite, times)
+    assert outcomes_of(run) == "nonzero equilibrium"
+    gated = simulate(Flow(Attention(0 * identity, Sinusoidal(-identity, 1.0, 1.0, 1.0)), Free()), opposite, times)
+    assert outcomes_of(gated) == "undecided"
+
+
 def test_zero_is_the_only_rest_where_it_is_proved() -> None:
     identity = torch.eye(2, dtype=torch.float64)
     weak, strong = (RotaryPositions(size * identity, identity) for size in (0.2, 1.2))

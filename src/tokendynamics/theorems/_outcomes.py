@@ -106,7 +106,7 @@ def outcomes_of(trajectory: Trajectory) -> np.ndarray:
       obeys x' = ov x, which grows from almost every start. With sym(qk) indefinite logits vanish on a cone at any
       norm, and tokens come to rest there: a fall like t^(−1/2) may end at a thousandth of its start, so that only a
       millionth counts;
-    - "nonzero equilibrium": no token moved by more than a thousandth of n in the last third;
+    - "nonzero equilibrium": circuits are constant and no token moved by more than a thousandth of n in the last third;
     - "undecided" otherwise, such as slower motion and rotation, or if nothing was saved in the last third. A run that
       ends before t = 100/‖ov‖ has "diverged" or is below a millionth, or is undecided: a longer one may tell.
 
@@ -146,7 +146,8 @@ def outcomes_of(trajectory: Trajectory) -> np.ndarray:
         in_steps = small & (late - early < _DECAYING * math.log(_LONG))
     told = seen & (length * rate >= _LONG_ENOUGH)
     in_steps &= length * rate >= _LONG_ENOUGH * _LONG
-    resting = _largest_motion(states, third, last) < _AT_REST
+    # What stands still while circuits change may move again.
+    resting = (_largest_motion(states, third, last) < _AT_REST) & flow.attention.constant
     choices = [diverged, vanished, told & resting, told & decaying, told & in_steps]
     return np.select(choices, ["diverged", "zero", "nonzero equilibrium", "zero", "zero"], "undecided")
 
