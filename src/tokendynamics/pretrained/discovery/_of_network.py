@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -76,7 +77,6 @@ def _parts_found(found: Discovery) -> int:
 @contextmanager
 def _changed(network: nn.Module, values: Callable[[Tensor, Tensor], Tensor]) -> Iterator[None]:
     """Let parameters have other values inside the block; blocks of one kind share theirs, which saves memory."""
-    generator = torch.Generator().manual_seed(_SEED)
     drawn: dict[tuple[Any, ...], Tensor] = {}
     former: list[tuple[nn.Parameter, Tensor]] = []
     try:
@@ -85,6 +85,8 @@ def _changed(network: nn.Module, values: Callable[[Tensor, Tensor], Tensor]) -> 
                 continue
             kind = (re.sub(r"\d+", "*", name), parameter.shape, parameter.dtype)
             if kind not in drawn:
+                # By its name, not by its turn: further parameters of a network change nothing for the others.
+                generator = torch.Generator().manual_seed(_SEED + zlib.crc32(kind[0].encode()))
                 drawn[kind] = _drawn(parameter, generator)
             former.append((parameter, parameter.data))
             parameter.data = values(parameter.data, drawn[kind])
