@@ -140,24 +140,27 @@ def measure_pack(
     mask = keep.flatten(1, 2)
     values = summarize_gram(gram, mask) | {name: _one_by_one(gram, mask, each) for name, each in slower.items()}
     values = {name: numbers.unflatten(-1, (-1, prompts)) for name, numbers in values.items()}
-    sums, cosines = (each.unflatten(0, (-1, prompts)) for each in (gram.sums_of_directions(mask[1]), gram.cosines))
+    sums = gram.sums_of_directions(mask[1]).unflatten(0, (-1, prompts))
+    cosines = None if gram.cosines is None else gram.cosines.unflatten(0, (-1, prompts))
     traces = []
     for number, (length, (sinks_found, removed)) in enumerate(zip(states.lengths, found, strict=True)):
-        own, own_sizes = cosines[:, number, :length, :length], sizes[:, number, :length]
+        own_sizes, never_left_out = sizes[:, number, :length], ~removed.any(dim=0)
+        own = None if cosines is None else cosines[:, number, :length, :length]
+        alone = Gram(tuple(part[:, number, :length] for part in parts), own_sizes, own)
         attention, after = (part[:, number, :length].cpu() for part in (states.attention[1:], states.feed_forward))
         counts = np.full(len(removed), length), (~removed).sum(dim=-1).numpy()
         traces.append(
             PromptTrace(
                 observables={name: places.grid(numbers[..., number].mT) for name, numbers in values.items()},
                 per_layer=_sink_numbers(sinks_found, own_sizes[places.of("feed_forward")]),
-                component_change=_component_change(own, ~removed.any(dim=0), places),
+                component_change=_component_change(_mean_pair_cosine(alone, never_left_out), places),
                 token_count=np.stack(counts, axis=-1),
                 tokens=tokens[number],
                 unit_sums=places.grid(sums[:, number]),
                 update_ratio=_update_ratio(attention, after, own_sizes, ~removed, places),
-                states=tuple(part[:, number, :length] for part in parts),
+                states=alone.parts,
                 sizes=own_sizes,
-                cosines=own if _worth_keeping(own, parts[0]) else None,
+                cosines=own if own is not None and _worth_keeping(own, parts[0]) else None,
                 counted=keep[1, :, number, :length],
                 places=places,
                 received=None if states.received is None else states.received[:, :, number, :length],
@@ -348,14 +351,11 @@ def _sink_numbers(
     }
 
 
-def _component_change(
-    cosines: Float[Tensor, "state token token"], counted: Bool[Tensor, " token"], places: Sites
-) -> np.ndarray:
+def _component_change(means: Float[Tensor, " state"], places: Sites) -> np.ndarray:
     """Measure the change of the mean pair cosine by each part, (layer, component); rows of layer 0 are zero."""
     change = np.zeros((max(places.layers) + 1, len(COMPONENTS)))
-    if int(counted.sum()) < 2:
+    if bool(means.isnan().all()):
         return np.full_like(change, np.nan)
-    means = _mean_pair_cosine(cosines[:, counted][:, :, counted])
     attention = places.after_attention(means).numpy()
     feed_forward, final = (means.numpy()[places.of(site)] for site in SITES[1:])
     change[1:, 0] = attention - feed_forward[:-1]
@@ -392,7 +392,10 @@ def _sizes(states: Float[Tensor, "layer token dim"]) -> Float[Tensor, "layer tok
     return own if safe else torch.linalg.vector_norm(states, dim=-1, dtype=torch.float64)
 
 
-def _mean_pair_cosine(cosines: Float[Tensor, "state token token"]) -> Float[Tensor, " state"]:
-    count = cosines.shape[-1]
-    diagonal = cosines.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
-    return (cosines.sum(dim=(-2, -1)) - diagonal) / (count * (count - 1))
+def _mean_pair_cosine(gram: Gram, counted: Bool[Tensor, " token"]) -> Float[Tensor, " state"]:
+    """Return the mean cosine over pairs of the tokens that count; NaN of fewer than two."""
+    count = int(counted.sum())
+    if count < 2:
+        return torch.full_like(gram.size[:, 0], torch.nan)
+    sums = gram.sums_of_directions(counted.expand_as(gram.size))
+    return (sums.square().sum(dim=-1) - count) / (count * (count - 1))

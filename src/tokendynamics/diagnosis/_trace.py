@@ -30,6 +30,7 @@ from tokendynamics.diagnosis._trace_variables import described
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected, shown
 from tokendynamics.numerics._resources import check_fits
 from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.observables._many_tokens import are_many
 from tokendynamics.pretrained import Architecture, Checkpoint
 from tokendynamics.pretrained._forward_arguments import are_token_ids
 from tokendynamics.pretrained._image_files import images_in
@@ -142,10 +143,10 @@ def in_words(item: Any) -> str:
 
 
 def _bytes_needed(ckpt: Checkpoint, tokens: int) -> int:
-    """Count the bytes of one prompt, at least: its states as passed on, and their cosines in float64."""
+    """Count the bytes of one prompt, at least: its states as passed on, and the cosines that are kept, in float64."""
     facts = ckpt.architecture
-    states = 2 * facts.layers + 1
-    return states * tokens * (facts.dim * ckpt.dtype.itemsize + 8 * tokens)
+    states, cosines = 2 * facts.layers + 1, 0 if are_many(tokens, facts.dim) else 8 * tokens
+    return states * tokens * (facts.dim * ckpt.dtype.itemsize + cosines)
 
 
 def _check_above(**bounds: tuple[float, float]) -> None:

@@ -21,6 +21,7 @@ from torch import Tensor
 from tokendynamics.numerics._arguments import ArrayLike, as_states, as_tensor
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected, shown
 from tokendynamics.observables._directions import unit_rows
+from tokendynamics.observables._many_tokens import are_many
 
 ROUNDINGS = 10.0
 """Directions closer than so many roundings of the states' own dtype are not told apart."""
@@ -192,6 +193,8 @@ def centred_cosines(
     [-0.3333, 1.0]
     """
     offset = directions - center.unsqueeze(-2)
+    if are_many(*offset.shape[-2:]):
+        return _of_many_offsets(offset, resolution, keep)
     # The rows are not made unit rows first: what has a token's width is what takes time.
     return _of_centred_gram(offset @ offset.mT, resolution, keep)
 
@@ -222,6 +225,21 @@ def centred_cosines_of_gram(
     of_center = torch.linalg.vecdot(center, center)[..., None, None]
     gram = cosines - along.unsqueeze(-1) - along.unsqueeze(-2) + of_center
     return _of_centred_gram(gram, resolution, keep)
+
+
+def _of_many_offsets(
+    offset: Float[Tensor, "*site token dim"], resolution: float, keep: Bool[Tensor, "*site token"] | None
+) -> tuple[Float[Tensor, "*site"], Float[Tensor, "*site"]]:
+    """Return what `_of_centred_gram` does: Σ_ij cos = |Σ û|², and Σ_ij cos² is that of the entries of Σ û û^T."""
+    squared = offset.square().sum(dim=-1)
+    counts = squared > 2 * resolution if keep is None else keep & (squared > 2 * resolution)
+    scale = torch.where(counts, squared.clamp(min=torch.finfo(offset.dtype).tiny).rsqrt(), 0.0)
+    unit = offset.double() * scale.double().unsqueeze(-1)
+    count = counts.sum(dim=-1)
+    pairs = torch.where(count > 1, count * (count - 1), torch.nan)
+    mean = (unit.sum(dim=-2).square().sum(dim=-1) - count) / pairs
+    square = ((unit.mT @ unit).square().sum(dim=(-2, -1)) - count) / pairs
+    return mean.to(offset), square.to(offset)
 
 
 def _of_centred_gram(

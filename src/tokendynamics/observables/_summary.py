@@ -14,6 +14,7 @@ from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics._places import first_system
 from tokendynamics.observables._directions import LARGEST_SAFE, SMALLEST_SAFE, lengths, refuse_zero_tokens
 from tokendynamics.observables._distances import euclidean
+from tokendynamics.observables._many_tokens import are_many, distance_sums, mean_over_pairs, with_reference
 from tokendynamics.observables._rank import exp_entropy
 
 _PIECE_BYTES = 2**21
@@ -28,11 +29,12 @@ class Gram:
         parts: The states, each of shape (some sites, token, dim), in the dtype that came.
         size: Norms, shape (site, token), float64, the parts one after the other.
         cosines: Gram matrices of the unit rows, shape (site, token, token), float64; rows of zero tokens are zero.
+            None where there are too many tokens to keep them; see `are_many`.
     """
 
     parts: tuple[Float[Tensor, "_ token dim"], ...]
     size: Float64[Tensor, "site token"]
-    cosines: Float64[Tensor, "site token token"]
+    cosines: Float64[Tensor, "site token token"] | None
 
     @property
     def dim(self) -> int:
@@ -51,7 +53,8 @@ class Gram:
         states = [state for part in self.parts for state in part]
         for start in range(0, len(states), sites):
             piece = slice(start, start + sites)
-            yield Gram(tuple(state[None] for state in states[piece]), self.size[piece], self.cosines[piece])
+            cosines = None if self.cosines is None else self.cosines[piece]
+            yield Gram(tuple(state[None] for state in states[piece]), self.size[piece], cosines)
 
     def directions(self) -> Float64[Tensor, "site token dim"]:
         """Return the unit rows themselves; zero tokens stay zero."""
@@ -77,6 +80,8 @@ def gram_of(*parts: Float[Tensor, "_ token dim"]) -> Gram:
     """
     for part in parts:
         check_finite(part, "states")
+    if are_many(*parts[0].shape[-2:]):
+        return Gram(parts, torch.cat([lengths(piece.double()) for piece in _pieces(parts)]), None)
     sizes, cosines = zip(*(_norms_and_cosines(piece.double()) for piece in _pieces(parts)), strict=True)
     return Gram(parts, torch.cat(sizes), torch.cat(cosines))
 
@@ -174,14 +179,20 @@ def summarize_gram(gram: Gram, keep: Bool[Tensor, "mask site token"]) -> dict[st
 
 def _summarize_piece(gram: Gram, keep: Bool[Tensor, "mask site token"]) -> dict[str, Float64[Tensor, "mask site"]]:
     # Tokens left out become zero rows: they add zeros to sums and zero eigenvalues to spectra.
-    counted = keep.unsqueeze(-1) & keep.unsqueeze(-2)
-    cosines = gram.cosines * counted
     size = gram.size * keep
     relative = size / size.amax(dim=-1, keepdim=True)
+    if gram.cosines is None:
+        return {
+            **_agreement_of_many(gram.directions(), keep),
+            **_ranks(gram, None, relative, keep),
+            **_spread_of_many(gram, keep),
+            **_norm_quantiles(gram.size, keep),
+        }
+    cosines = gram.cosines * (keep.unsqueeze(-1) & keep.unsqueeze(-2))
     return {
         **_agreement(cosines, keep),
         **_ranks(gram, cosines, relative, keep),
-        **_spread(gram, keep),
+        **_spread(gram, gram.cosines, keep),
         **_norm_quantiles(gram.size, keep),
     }
 
@@ -200,10 +211,7 @@ def _check_mask(keep: Tensor, shape: tuple[int, ...]) -> None:
 def _agreement(
     cosines: Float64[Tensor, "mask site token token"], keep: Bool[Tensor, "mask site token"]
 ) -> dict[str, Float64[Tensor, "mask site"]]:
-    count = keep.sum(dim=-1)
-    position = torch.arange(keep.shape[-1], device=keep.device)
-    first = torch.where(keep, position, keep.shape[-1]).amin(dim=-1)
-    last = torch.where(keep, position, -1).amax(dim=-1)
+    count, (first, last) = keep.sum(dim=-1), _ends(keep)
     diagonal = cosines.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
     pairs = (cosines.sum(dim=(-2, -1)) - diagonal) / (count * (count - 1))
     return {
@@ -214,6 +222,25 @@ def _agreement(
     }
 
 
+def _ends(keep: Bool[Tensor, "mask site token"]) -> tuple[Int64[Tensor, "mask site"], Int64[Tensor, "mask site"]]:
+    """Return the first and the last token that counts."""
+    position = torch.arange(keep.shape[-1], device=keep.device)
+    first = torch.where(keep, position, keep.shape[-1]).amin(dim=-1)
+    return first, torch.where(keep, position, -1).amax(dim=-1)
+
+
+def _agreement_of_many(
+    directions: Float64[Tensor, "site token dim"], keep: Bool[Tensor, "mask site token"]
+) -> dict[str, Float64[Tensor, "mask site"]]:
+    first, last = (with_reference(directions, reference) for reference in _ends(keep))
+    return {
+        "consensus_first": _disagreement(first.abs(), keep),
+        "consensus_first_signed": _disagreement(first, keep),
+        "consensus_last": _disagreement(last.abs(), keep),
+        "mean_pair_cosine": mean_over_pairs(directions, keep),
+    }
+
+
 def _consensus(
     cosines: Float64[Tensor, "mask site token token"],
     keep: Bool[Tensor, "mask site token"],
@@ -221,17 +248,22 @@ def _consensus(
     signed: bool = False,
 ) -> Float64[Tensor, "mask site"]:
     row = torch.take_along_dim(cosines, reference[..., None, None], dim=-2).squeeze(-2)
-    disagreement = torch.where(keep, (1 - (row if signed else row.abs())).clamp(min=0), 0.0)
-    return disagreement.sum(dim=-1) / keep.sum(dim=-1)
+    return _disagreement(row if signed else row.abs(), keep)
+
+
+def _disagreement(
+    cosines: Float64[Tensor, "mask site token"], keep: Bool[Tensor, "mask site token"]
+) -> Float64[Tensor, "mask site"]:
+    return torch.where(keep, (1 - cosines).clamp(min=0), 0.0).sum(dim=-1) / keep.sum(dim=-1)
 
 
 def _ranks(
     gram: Gram,
-    cosines: Float64[Tensor, "mask site token token"],
+    cosines: Float64[Tensor, "mask site token token"] | None,
     relative: Float64[Tensor, "mask site token"],
     keep: Bool[Tensor, "mask site token"],
 ) -> dict[str, Float64[Tensor, "mask site"]]:
-    if keep.shape[-1] <= gram.dim:
+    if keep.shape[-1] <= gram.dim and cosines is not None:
         raw = cosines * relative.unsqueeze(-1) * relative.unsqueeze(-2)
         grams = torch.stack([raw, cosines])
     else:
@@ -248,12 +280,14 @@ def _ranks(
     }
 
 
-def _spread(gram: Gram, keep: Bool[Tensor, "mask site token"]) -> dict[str, Float64[Tensor, "mask site"]]:
+def _spread(
+    gram: Gram, cosines: Float64[Tensor, "site token token"], keep: Bool[Tensor, "mask site token"]
+) -> dict[str, Float64[Tensor, "mask site"]]:
     """Return what pairwise distances come to: measured once, and summed under each mask."""
     largest = torch.where(keep.any(dim=0), gram.size, 0.0).amax(dim=-1, keepdim=True)
     relative = gram.size / largest
     product = relative.unsqueeze(-1) * relative.unsqueeze(-2)
-    squared = (relative.unsqueeze(-1) - relative.unsqueeze(-2)).square() + 2 * product * (1 - gram.cosines)
+    squared = (relative.unsqueeze(-1) - relative.unsqueeze(-2)).square() + 2 * product * (1 - cosines)
     squared.diagonal(dim1=-2, dim2=-1).fill_(0.0)
     counted = keep.any(dim=0)
     pairs = counted.unsqueeze(-1) & counted.unsqueeze(-2)
@@ -271,6 +305,24 @@ def _spread(gram: Gram, keep: Bool[Tensor, "mask site token"]) -> dict[str, Floa
     scatter = _sum_of_pairs(squared, weights) / (2 * count)
     return {
         "rank_one_distance": (scatter / (relative.square() * weights).sum(dim=-1)).sqrt(),
+        "distance_mean": torch.where(count > 1, mean, torch.nan),
+    }
+
+
+def _spread_of_many(gram: Gram, keep: Bool[Tensor, "mask site token"]) -> dict[str, Float64[Tensor, "mask site"]]:
+    """Return what `_spread` does, site by site and in blocks of rows."""
+    largest = torch.where(keep.any(dim=0), gram.size, 0.0).amax(dim=-1)
+    states = [state for part in gram.parts for state in part]
+    sums = [
+        distance_sums(state.double() / scale, size / scale, mask, _CLOSE)
+        for state, size, scale, mask in zip(states, gram.size, largest, keep.unbind(dim=1), strict=True)
+    ]
+    distances, squares = (torch.stack(each, dim=-1) for each in zip(*sums, strict=True))
+    count = keep.sum(dim=-1)
+    mean = distances / (count * (count - 1)) * largest
+    relative = gram.size / largest.unsqueeze(-1)
+    return {
+        "rank_one_distance": (squares / (2 * count) / (relative.square() * keep).sum(dim=-1)).sqrt(),
         "distance_mean": torch.where(count > 1, mean, torch.nan),
     }
 
