@@ -140,26 +140,25 @@ def measure_pack(
     mask = keep.flatten(1, 2)
     values = summarize_gram(gram, mask) | {name: _one_by_one(gram, mask, each) for name, each in slower.items()}
     values = {name: numbers.unflatten(-1, (-1, prompts)) for name, numbers in values.items()}
-    sums = gram.sums_of_directions(mask[1]).unflatten(0, (-1, prompts))
-    cosines = None if gram.cosines is None else gram.cosines.unflatten(0, (-1, prompts))
+    sums, cosines = gram.sums_of_directions(mask[1]).unflatten(0, (-1, prompts)), gram.cosines
+    cosines = None if cosines is None else cosines.unflatten(0, (-1, prompts))
     traces = []
     for number, (length, (sinks_found, removed)) in enumerate(zip(states.lengths, found, strict=True)):
-        own_sizes, never_left_out = sizes[:, number, :length], ~removed.any(dim=0)
         own = None if cosines is None else cosines[:, number, :length, :length]
-        alone = Gram(tuple(part[:, number, :length] for part in parts), own_sizes, own)
+        alone = Gram(tuple(part[:, number, :length] for part in parts), sizes[:, number, :length], own)
         attention, after = (part[:, number, :length].cpu() for part in (states.attention[1:], states.feed_forward))
         counts = np.full(len(removed), length), (~removed).sum(dim=-1).numpy()
         traces.append(
             PromptTrace(
                 observables={name: places.grid(numbers[..., number].mT) for name, numbers in values.items()},
-                per_layer=_sink_numbers(sinks_found, own_sizes[places.of("feed_forward")]),
-                component_change=_component_change(_mean_pair_cosine(alone, never_left_out), places),
+                per_layer=_sink_numbers(sinks_found, alone.size[places.of("feed_forward")]),
+                component_change=_component_change(_mean_pair_cosine(alone, ~removed.any(dim=0)), places),
                 token_count=np.stack(counts, axis=-1),
                 tokens=tokens[number],
                 unit_sums=places.grid(sums[:, number]),
-                update_ratio=_update_ratio(attention, after, own_sizes, ~removed, places),
+                update_ratio=_update_ratio(attention, after, alone.size, ~removed, places),
                 states=alone.parts,
-                sizes=own_sizes,
+                sizes=alone.size,
                 cosines=own if own is not None and _worth_keeping(own, parts[0]) else None,
                 counted=keep[1, :, number, :length],
                 places=places,
