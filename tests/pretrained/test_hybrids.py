@@ -195,3 +195,11 @@ def test_inspect_verifies_the_layers_that_have_an_attention(tmp_path: Path) -> N
     assert found.exit_code == 0, found.output
     assert "none; earlier tokens act on a token in another way" in " ".join(found.output.split())
     assert "none; no token acts on another" in " ".join(found.output.split())
+
+
+def test_a_recurrence_behind_an_attention_is_not_taken_for_the_attention() -> None:
+    # Zamba hands what its shared attention gives to a Mamba part, which alone is added to the state.
+    for name in ("zamba", "zamba2"):
+        layers = td.load(hybrid_network(name)).layout.layers
+        assert [layer.residual is None for layer in layers] == [False, True, False, True]
+        assert [layer.parts for layer in layers] == [(None, None)] * 4
