@@ -72,6 +72,15 @@ def evaluated(folder: Path, experiment: Experiment) -> list[float]:
     return [trainer.evaluate(eval_dataset=split)["eval_loss"] for split in splits]
 
 
+def unequal(folder: Path) -> None:
+    """Write the weights that transformers' own Trainer gives where texts have 1 to 11 labels each."""
+    from training.test_accumulation import decoder, texts, trained
+
+    found = trained(decoder(), texts(), 4 // int(os.environ["WORLD_SIZE"]), folder / "unequal", accumulation=1)
+    if RANK == 0:
+        torch.save(found, folder / "unequal.pt")
+
+
 def plant(model: torch.nn.Module) -> None:
     """Make the head of the second process no number; that of the first one is as it was."""
     _planted(list(model.parameters())[-1])
@@ -104,6 +113,7 @@ def main(folder: Path) -> None:
 
     run("together", experiment)
     stopped("stopped", experiment)
+    unequal(folder)
     found["lengths"] = evaluated(folder / "lengths", experiment)
     record = run("planted", experiment, At(3, plant), Samples(2, 3))
     found["planted"] = [record.status, *record.notes]

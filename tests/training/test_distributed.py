@@ -21,6 +21,7 @@ from tokendynamics.training import Experiment, Record
 from tokendynamics.training._checkpoints import checkpoints
 from tokendynamics.training.tasks import task_of
 from training.runs import assert_same, files, run, small, weights
+from training.test_accumulation import decoder, largest_difference, texts, trained
 from training.test_evaluation import nats
 
 pytestmark = pytest.mark.slow
@@ -38,7 +39,8 @@ def together(*command: str, processes: int = 2) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS)}
+    path = os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH"))))
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +89,11 @@ def test_two_processes_give_what_one_gives_with_twice_the_batch(folder: Path, na
     moved = weights(folder / name / "model")
     started = weights(folder / name / "model-averaged")
     assert max(float((moved[part] - started[part]).abs().max()) for part in moved) > 1e-3
+
+
+def test_two_processes_with_unequal_numbers_of_labels_give_what_one_gives(folder: Path, tmp_path: Path) -> None:
+    alone = trained(decoder(), texts(), 4, tmp_path)
+    assert largest_difference(alone, torch.load(folder / "unequal.pt", weights_only=True)) < 2e-6
 
 
 def test_the_weights_were_sharded_where_that_was_asked_for(folder: Path) -> None:

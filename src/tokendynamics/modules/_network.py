@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import ClassVar
 
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from tokendynamics.modules._signed_matrix import SignedMatrix
 from tokendynamics.numerics._errors import ArgumentValueError, expected
+
+IGNORED = -100
+"""The label of what is in no loss."""
 
 
 class Network(PreTrainedModel):
     """A network that starts as its constructors draw it, and whose modules know how to start anew."""
 
     base_model_prefix = "model"
-    accepts_loss_kwargs = False
-    """The loss is the mean over a batch: a Trainer divides it by the batches of an accumulation."""
+    accepts_loss_kwargs = True
+    """A Trainer passes `num_items_in_batch`, the labels of all batches of one step, and does not divide the loss."""
     _no_split_modules: ClassVar = ["Block"]  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def _init_weights(self, module: nn.Module) -> None:
@@ -33,6 +36,19 @@ class Network(PreTrainedModel):
             for module in self.modules():
                 vars(module)["_is_hf_initialized"] = True
         self.post_init()
+
+
+def mean_over_items(total: Tensor, num_items: Tensor | int | None, here: Tensor | int) -> Tensor:
+    """Return the sum of the losses of a batch as its part of the mean over all batches of one step.
+
+    Args:
+        total: Sum of the losses.
+        num_items: Labels of all batches of the step; None where this batch is all of it.
+        here: Labels of this batch.
+    """
+    if num_items is None:
+        num_items = here
+    return total / (num_items.to(total.device) if isinstance(num_items, Tensor) else num_items)
 
 
 def check_choices(**chosen: tuple[str, Collection[str]]) -> None:

@@ -97,14 +97,21 @@ class RunTrainer(Trainer):
         return loss
 
     def prediction_step(self, model: nn.Module, inputs: dict[str, Any], *arguments: Any, **given: Any) -> Any:
-        """Leave out of the loss what only fills the last batches of several processes: items of the beginning."""
+        """Leave out of the loss what only fills the last batches of several processes: items of the beginning.
+
+        The loss is the mean over the items of this process alone: means, not sums, are gathered.
+        """
         state = self.accelerator.gradient_state
         if self.args.world_size > 1 and state.end_of_dataloader and state.remainder > 0:
             own = max(state.remainder - self.args.process_index * self.args.eval_batch_size, 0)
             labels = inputs["labels"].clone()
             labels[own:] = _IGNORED
             inputs = {**inputs, "labels": labels}
-        return super().prediction_step(model, inputs, *arguments, **given)
+        accepts, self.model_accepts_loss_kwargs = self.model_accepts_loss_kwargs, False
+        try:
+            return super().prediction_step(model, inputs, *arguments, **given)
+        finally:
+            self.model_accepts_loss_kwargs = accepts
 
     def _get_dataloader(self, dataset: Any, description: str, *arguments: Any, **given: Any) -> Any:
         training = description == "Training"

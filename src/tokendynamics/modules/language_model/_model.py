@@ -11,7 +11,7 @@ from transformers.modeling_outputs import BaseModelOutput, CausalLMOutput
 
 from tokendynamics.modules._block import Block, drawn_apart
 from tokendynamics.modules._constrained_attention import ConstrainedAttention, Form, Output, Scope, Start
-from tokendynamics.modules._network import Network
+from tokendynamics.modules._network import IGNORED, Network, mean_over_items
 from tokendynamics.modules._positions import (
     DecoupledRotary,
     Kind,
@@ -27,7 +27,6 @@ from tokendynamics.modules.language_model._heads import AdaptiveSoftmax, SharedE
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 
 _DECOUPLED_WIDTH = 16
-_IGNORED = -100
 
 
 def _block(config: LanguageModelConfig) -> Block:
@@ -133,6 +132,7 @@ class LanguageModel(_Pretrained, GenerationMixin):
 
     def __init__(self, config: LanguageModelConfig) -> None:
         super().__init__(config)
+        self.loss_type = "ForCausalLM"  # a Trainer then counts labels[:, 1:], those that are in the loss
         self.model = Decoder(config)
         if config.cutoffs is None:
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
@@ -149,6 +149,7 @@ class LanguageModel(_Pretrained, GenerationMixin):
         inputs_embeds: Tensor | None = None,
         output_hidden_states: bool | None = None,
         logits_to_keep: int = 0,
+        num_items_in_batch: Tensor | int | None = None,
         **_: Any,
     ) -> CausalLMOutput:
         """Return logits (batch, token, word), and the mean loss of labels[:, 1:] (−100 is left out).
@@ -160,24 +161,27 @@ class LanguageModel(_Pretrained, GenerationMixin):
             inputs_embeds: Likewise.
             output_hidden_states: Likewise.
             logits_to_keep: How many tokens at the end have logits; 0 for all. Without labels only.
+            num_items_in_batch: Divides the sum of the losses in place of the number of labels here; the labels of all
+                batches of an accumulation, so that their losses add up to the mean over all.
         """
         found = self.model(input_ids, attention_mask, inputs_embeds, output_hidden_states)
         states = found.last_hidden_state
         if labels is None:
             logits, loss = self.lm_head(states[:, -logits_to_keep:]), None
         else:
-            logits, loss = self._fitted(states, labels[:, 1:].flatten())
+            logits, loss = self._fitted(states, labels[:, 1:].flatten(), num_items_in_batch)
         return CausalLMOutput(loss=loss, logits=logits, hidden_states=found.hidden_states)
 
-    def _fitted(self, states: Tensor, wanted: Tensor) -> tuple[Tensor | None, Tensor]:
+    def _fitted(self, states: Tensor, wanted: Tensor, num_items: Tensor | int | None) -> tuple[Tensor | None, Tensor]:
         """Return logits, where they are made, and the loss of the words after each but the last token."""
         if isinstance(self.lm_head, AdaptiveSoftmax):
-            kept = wanted != _IGNORED
-            return None, self.lm_head.nats(states[:, :-1].flatten(0, 1)[kept], wanted[kept]).mean()
+            kept = wanted != IGNORED
+            nats = self.lm_head.nats(states[:, :-1].flatten(0, 1)[kept], wanted[kept])
+            return None, mean_over_items(nats.sum(), num_items, len(nats))
         logits = self.lm_head(states)
         before = at_least_float32(logits[:, :-1].flatten(0, 1))
-        loss = functional.cross_entropy(before, wanted, ignore_index=_IGNORED)
-        return logits, loss
+        total = functional.cross_entropy(before, wanted, ignore_index=IGNORED, reduction="sum")
+        return logits, mean_over_items(total, num_items, (wanted != IGNORED).sum())
 
     def prepare_inputs_for_generation(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, input_ids: Tensor, attention_mask: Tensor | None = None, logits_to_keep: int = 1, **_: Any

@@ -12,7 +12,7 @@ from transformers.modeling_outputs import BaseModelOutput, ImageClassifierOutput
 
 from tokendynamics.modules._block import Block, drawn_apart
 from tokendynamics.modules._constrained_attention import ConstrainedAttention, Form, Output, Scope, Start
-from tokendynamics.modules._network import Network
+from tokendynamics.modules._network import IGNORED, Network, mean_over_items
 from tokendynamics.modules._positions import LearnedPositions
 from tokendynamics.modules._regimes import REGIMES
 from tokendynamics.modules.vision._config import VisionConfig
@@ -143,6 +143,7 @@ class VisionModel(_Pretrained):
         pixel_values: Tensor,
         labels: Tensor | None = None,
         output_hidden_states: bool | None = None,
+        num_items_in_batch: Tensor | int | None = None,
         **_: Any,
     ) -> ImageClassifierOutput:
         """Return logits (batch, class) that the class token gives, and the mean loss.
@@ -151,10 +152,17 @@ class VisionModel(_Pretrained):
             pixel_values: See `Encoder.forward`.
             labels: (batch,), classes; or (batch, class), the weight of every class.
             output_hidden_states: See `Encoder.forward`.
+            num_items_in_batch: Divides the sum of the losses in place of the number of labels here (−100 is left out);
+                entries of the labels of all batches of an accumulation, as a Trainer counts them.
         """
         found = self.model(pixel_values, output_hidden_states)
         logits = self.head(found.last_hidden_state[:, 0])
-        loss = None if labels is None else functional.cross_entropy(logits.float(), labels)
+        loss = None
+        if labels is not None:
+            total = functional.cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction="sum")
+            classes = labels.shape[1:].numel()  # 1, or the weights of one image
+            items = num_items_in_batch if num_items_in_batch is None else num_items_in_batch / classes
+            loss = mean_over_items(total, items, (labels != IGNORED).sum() / classes)
         return ImageClassifierOutput(loss=loss, logits=logits, hidden_states=found.hidden_states)
 
 
