@@ -36,6 +36,15 @@ def test_a_worker_that_is_killed_has_its_tasks_rerun(small: Plan, whole: Path, t
     assert files(tmp_path / "killed.zarr") == files(whole)
 
 
+
+def test_workers_on_this_machine_take_no_task_without_the_key_of_the_run() -> None:
+    with cluster.connected(None, 1) as client:
+        address = client.scheduler_info()["address"]
+        assert address.startswith("tls://127.0.0.1:")
+        with pytest.raises(OSError):  # noqa: PT011  # what the connection ends with is the library's
+            Client(address.replace("tls://", "tcp://"), timeout=3, set_as_default=False)
+
+
 @pytest.mark.slow
 def test_arrays_that_are_lost_with_their_worker_are_made_again(
     small: Plan, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

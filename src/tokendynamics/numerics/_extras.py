@@ -14,7 +14,7 @@ EXTRAS = {
     "gguf": ("gguf", "accelerate"),
     "peft": ("peft",),
     "netcdf": ("h5netcdf", "h5py"),
-    "sweeps": ("distributed",),
+    "sweeps": ("distributed", "cryptography"),
     "training": ("accelerate", "datasets", "kornia", "sklearn", "tensorboard"),
 }
 """The modules of each optional dependency of the project."""

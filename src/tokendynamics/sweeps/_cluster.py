@@ -68,6 +68,8 @@ def _local(workers: int | None) -> LocalCluster:
             dashboard_address="127.0.0.1:0",
             scheduler_kwargs={"dashboard": False},
             silence_logs=logging.CRITICAL,
+            # Keys of this run alone: nobody else on the machine can hand tasks, which are code, to the workers.
+            security=True,
         )
 
 
