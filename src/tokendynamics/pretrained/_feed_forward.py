@@ -116,7 +116,8 @@ def _of_the_attention(block: nn.Module, layout: BlockLayout) -> tuple[str, ...]:
     residual, attention = layout.residual, layout.attention
     if residual is None or residual.feed_forward is None:
         return ("",)
-    names = [residual.attention] + ([] if attention is None else [attention.module, *attention.modules])
+    names = [] if residual.attention is None else [residual.attention]
+    names += [] if attention is None else [attention.module, *attention.modules]
     if attention is not None:
         kind = type(block.get_submodule(attention.module))
         names += [name for name, module in block.named_modules() if type(module) is kind]
