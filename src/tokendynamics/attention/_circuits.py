@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tokendynamics.numerics._arguments import ArrayLike, as_square, as_tensor
+from tokendynamics.numerics._arguments import ArrayLike, as_finite, as_square, as_tensor
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.numerics._signatures import typed_arguments
 
@@ -96,7 +96,7 @@ def qk_circuit(W_Q: ArrayLike, W_K: ArrayLike, *, scale: float = 1.0) -> Factore
     >>> qk_circuit([[1.0], [0.0]], [[0.0], [3.0]], scale=0.5).dense().tolist()
     [[0.0, 1.5], [0.0, 0.0]]
     """
-    query, key = _factor(W_Q, "W_Q"), _factor(W_K, "W_K")
+    query, key, scale = _factor(W_Q, "W_Q"), _factor(W_K, "W_K"), as_finite(scale, "scale")
     _check_same_shape("W_K", key, "W_Q", query)
     return FactoredMatrix(query if scale == 1.0 else scale * query, key)
 

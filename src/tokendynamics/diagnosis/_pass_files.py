@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tokendynamics.diagnosis._pass_measures import BY_PROMPT, OVER_PROMPTS
 from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.provenance._reading import read_npz
+from tokendynamics.provenance._array_files import read_npz
 from tokendynamics.provenance._whole import whole_file
 
 _ARRAYS = {"identity", "by_prompt", "over_prompts", "states", "log_scale"}

@@ -70,7 +70,8 @@ def shares(prompts: Sequence[ArrayLike]) -> Shares:
     >>> round(float(found.common), 4), round(float(found.prompt), 4), round(float(found.kappa), 4)
     (0.4714, 0.5286, 1.0)
     """
-    if not isinstance(prompts, Tensor | Sequence | np.ndarray) or isinstance(prompts, str | bytes):
+    listed = isinstance(prompts, Tensor | Sequence | np.ndarray) and not isinstance(prompts, str | bytes)
+    if not listed or (isinstance(prompts, np.ndarray) and prompts.ndim == 0):
         raise ArgumentTypeError(expected("prompts", "a list of states, one entry a prompt", shown(prompts)))
     if isinstance(prompts, Tensor) or len(prompts) < 2:
         came = "one tensor" if isinstance(prompts, Tensor) else len(prompts)

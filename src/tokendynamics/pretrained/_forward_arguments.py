@@ -99,7 +99,11 @@ def as_token_ids(item: Any, argument: str) -> Tensor | None:
         if wide is not None:
             raise ArgumentValueError(expected(argument, "token ids", shown(wide)))
         return torch.tensor(whole, dtype=torch.long)
-    if not isinstance(item, Tensor | np.ndarray | Sequence) or isinstance(item, bytes | str) or len(item) == 0:
+    if isinstance(item, np.ma.MaskedArray) or (isinstance(item, Tensor) and item.is_meta):
+        return None  # masked entries and tensors without values are no ids
+    if not isinstance(item, Tensor | np.ndarray | Sequence) or isinstance(item, bytes | str):
+        return None
+    if (isinstance(item, Tensor | np.ndarray) and item.ndim == 0) or len(item) == 0:
         return None
     if isinstance(item, Sequence):
         return as_token_ids(item[0], argument) if len(item) == 1 and are_token_ids(item[0]) else None

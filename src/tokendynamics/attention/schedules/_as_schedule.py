@@ -324,9 +324,9 @@ def as_schedule(value: ScheduleLike, argument: str) -> Schedule:
         return side_by_side([as_schedule(entry, f"{argument}[{i}]") for i, entry in enumerate(value)], argument)
     if isinstance(value, FactoredMatrix):
         return Constant(value if value.left.ndim > 2 else mapped(value, lambda tensor: tensor.unsqueeze(0)))
-    if not isinstance(value, Tensor) and callable(value):
+    if not isinstance(value, Tensor | type) and callable(value):
         return FromCallable(value, argument)
-    if isinstance(value, int | float | str) or value is None:
+    if isinstance(value, int | float | str | type) or value is None:
         wanted = "a matrix, a schedule or a function of time"
         raise ArgumentTypeError(expected(argument, wanted, repr(value), "a multiple of the identity needs its matrix"))
     return Constant(with_head_axis(as_tensor(value, argument, ndim_at_least=2, axes="(…, dim, dim)")))
@@ -334,4 +334,4 @@ def as_schedule(value: ScheduleLike, argument: str) -> Schedule:
 
 def _stands_for_itself(entry: Any) -> bool:
     """Tell whether an entry of a list is a head's circuits, not numbers."""
-    return isinstance(entry, Schedule | FactoredMatrix) or (not isinstance(entry, Tensor) and callable(entry))
+    return isinstance(entry, Schedule | FactoredMatrix) or (not isinstance(entry, Tensor | type) and callable(entry))

@@ -22,7 +22,8 @@ from tokendynamics.numerics._arguments import as_count, as_finite, as_tensor, as
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected, shown
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.provenance._owned import digest
-from tokendynamics.provenance._reading import read_json, read_npz
+from tokendynamics.provenance._array_files import read_npz
+from tokendynamics.provenance._reading import read_json
 from tokendynamics.provenance._swap import NEW, locked, put_in_place, recover, staging
 from tokendynamics.provenance._whole import full_disk_as_storage_error
 

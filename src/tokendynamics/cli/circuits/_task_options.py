@@ -188,6 +188,6 @@ def _read_csv(path: Path) -> Any:
 
 
 def _read_npy(path: Path) -> Any:
-    from tokendynamics.provenance._reading import read_npy
+    from tokendynamics.provenance._array_files import read_npy
 
     return read_npy(path, "--q-true")
