@@ -355,7 +355,7 @@ def test_what_is_saved_is_plain(several: Comparison, tmp_path: Path) -> None:
         ({"dtypes": ["float32"] * 3}, ArgumentValueError, "dtypes: expected one for all, or one for each of 2 models"),
         ({"models": 1, "dtypes": ["float32", "float64"]}, ArgumentTypeError, "models: expected a name or a path"),
         ({"texts": {}}, ArgumentValueError, "texts: expected at least one prompt"),
-        ({"texts": {"a": [9999]}}, ArgumentValueError, "ids: expected ids from 0 to"),
+        ({"texts": {"a": [9999]}}, ArgumentValueError, "a: expected ids from 0 to"),
         ({"sinks": (99,)}, ArgumentValueError, "sinks: expected positions"),
         ({"sink_ratio": 1.0}, ArgumentValueError, "sink_ratio: expected a number above 1"),
         ({"models": ["no/such/folder"] * 2}, CheckpointError, "no/such/folder"),

@@ -344,7 +344,7 @@ def test_texts_for_a_network_of_images_and_images_for_one_of_texts() -> None:
     vision, text = load(network_of("vit")[0]), load(network_of("gpt2")[0])
     with pytest.raises(ArgumentTypeError, match="expected pixel_values, no text"):
         td.trace(vision, "a text")
-    with pytest.raises(ArgumentTypeError, match="this network reads no text"):
+    with pytest.raises(ArgumentValueError, match="expected pixel_values by name, got input_ids"):
         vision.states(IDS)
     with pytest.raises(ArgumentValueError, match="expected input_ids by name, got pixel_values"):
         text.states(inputs_of(network_of("vit")[0]))

@@ -24,7 +24,7 @@ CPU = torch.device("cpu")
 CAUSAL = {
     "gpt2", "gpt_neox", "opt", "opt-post-norm", "phi", "phi3", "llama", "mistral", "mixtral", "qwen2", "qwen3", "gemma",
     "gemma2", "gemma3", "olmo2", "gpt_oss", "deepseek_v3", "clip-text", "cohere", "granite", "glm4", "smollm3",
-    "gpt_bigcode", "bloom", "falcon", "gptj", "mamba",
+    "gpt_bigcode",
 }  # fmt: skip
 IMAGES_AND_SOUNDS = {
     "whisper", "vit", "deit", "dinov2", "clip-vision", "siglip-vision", "dinov3", "beit"

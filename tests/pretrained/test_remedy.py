@@ -335,7 +335,7 @@ def test_an_encoder_is_refused() -> None:
 def test_wrong_arguments_are_refused_and_change_nothing() -> None:
     model = language_model("llama", torch.float32)
     with pytest.raises(ArgumentTypeError, match="model"):
-        apply_remedy("smollm2")  # pyright: ignore[reportArgumentType]
+        apply_remedy(3)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ArgumentValueError, match="kind: expected 'lambda-identity', 'lambda-diagonal' or the folder"):
         apply_remedy(model, "lambda")
     for start in (0.1, float("nan"), -float("inf")):

@@ -141,7 +141,7 @@ def test_what_is_wrong_is_said_with_its_line_before_anything_runs(function, tmp_
     with pytest.raises(ArgumentValueError, match="threads"):
         function(spec(), threads=0)
     for wrong in (5, None, {"attention": {}}):
-        with pytest.raises(ArgumentTypeError, match=r"spec: expected the path of a file"):
+        with pytest.raises(ArgumentTypeError, match=r"spec: expected a str or Path or SpecificationFile, got "):
             function(wrong)
 
 

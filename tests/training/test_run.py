@@ -27,13 +27,15 @@ SIZES: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 1, "num_attenti
 
 
 class Watched(TrainerCallback):
-    """Keeps every trainable weight after every step."""
+    """Keeps every weight, and every sign that stays as it is, after every step."""
 
     def __init__(self) -> None:
         self.weights: list[dict[str, Tensor]] = []
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        named = given["model"].named_parameters()
+        model = given["model"]
+        signs = [(name, each) for name, each in model.named_buffers() if name.endswith("signs")]
+        named = [*model.named_parameters(), *signs]
         self.weights.append({name: each.detach().double().clone() for name, each in named})
 
 

@@ -199,7 +199,7 @@ def test_files_are_read_and_other_things_refused(tmp_path: Path, unchecked: None
     assert read_plan(tmp_path / "mine.toml").name == "mine"
     with pytest.raises(FileNotFoundError):
         read_plan(tmp_path / "none.toml")
-    with pytest.raises(ArgumentTypeError, match="spec: expected the path of a study's file"):
+    with pytest.raises(ArgumentTypeError, match="spec: expected a str or Path or StudyPlan, got 3"):
         study(3, tmp_path / "store")  # pyright: ignore[reportArgumentType]
 
 
