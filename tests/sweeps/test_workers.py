@@ -36,7 +36,6 @@ def test_a_worker_that_is_killed_has_its_tasks_rerun(small: Plan, whole: Path, t
     assert files(tmp_path / "killed.zarr") == files(whole)
 
 
-
 def test_workers_on_this_machine_take_no_task_without_the_key_of_the_run() -> None:
     with cluster.connected(None, 1) as client:
         address = client.scheduler_info()["address"]

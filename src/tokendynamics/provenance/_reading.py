@@ -1,4 +1,4 @@
-"""Reads back JSON that anyone may have written: bounded and with typed errors. Heavy libraries are not imported here."""
+"""Reads back JSON that anyone may have written: bounded, with typed errors, without importing heavy libraries."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ from tokendynamics.circuits.learning._settings import Settings
 from tokendynamics.numerics._arguments import as_count, as_finite, as_tensor, as_text
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected, shown
 from tokendynamics.numerics._signatures import typed_arguments
-from tokendynamics.provenance._owned import digest
 from tokendynamics.provenance._array_files import read_npz
+from tokendynamics.provenance._owned import digest
 from tokendynamics.provenance._reading import read_json
 from tokendynamics.provenance._swap import NEW, locked, put_in_place, recover, staging
 from tokendynamics.provenance._whole import full_disk_as_storage_error
