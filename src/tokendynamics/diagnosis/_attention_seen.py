@@ -132,7 +132,7 @@ def _seen(weights: Tensor, mask: Tensor | None) -> Tensor:
 
 def measures(
     weights: Float[Tensor, "head receiver sender"], seen: Tensor | None = None
-) -> dict[str, Float[np.ndarray, "..."]]:
+) -> dict[str, Float[np.ndarray, "*shape"]]:
     """Return the measures of one layer's weights; see `attention_seen`.
 
     Args:

@@ -112,7 +112,7 @@ _DIMS = {
 }
 
 
-def _numbers(found: Shares) -> dict[str, Float64[Tensor, "..."]]:
+def _numbers(found: Shares) -> dict[str, Float64[Tensor, "*shape"]]:
     """Return everything that follows from the shares, each with the axes of its variable last."""
     kappa = found.kappa
     change = _change_by_part(kappa)

@@ -36,7 +36,7 @@ class FeedForwardWeights:
         folded: Whether a norm is folded in.
     """
 
-    matrices: dict[str, Float[Tensor, "..."]]
+    matrices: dict[str, Float[Tensor, "*shape"]]
     roles: dict[str, Role]
     folded: bool
 
@@ -82,7 +82,7 @@ def feed_forward_weights(block: nn.Module, layout: BlockLayout, dim: int) -> Fee
     return FeedForwardWeights(matrices, roles, norm is not None)
 
 
-def _single(module: nn.Module, leaf: str, storage: Storage | None) -> Float[Tensor, "..."]:
+def _single(module: nn.Module, leaf: str, storage: Storage | None) -> Float[Tensor, "*shape"]:
     values = module.get_parameter(leaf).detach() if storage is None else affine_of(module, storage).weight
     return values.double().cpu()
 

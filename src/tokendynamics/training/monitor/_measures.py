@@ -125,6 +125,6 @@ def _sinks(rows: Sequence[PromptTrace]) -> dict[str, np.ndarray]:
     return {"attention_sink_mass": mean[0].numpy(), "attention_sink_uniform": mean[1].numpy()}
 
 
-def _median(values: Float[Tensor, "prompt ..."]) -> Float[Tensor, "..."]:
+def _median(values: Float[Tensor, "prompt ..."]) -> Float[Tensor, "*shape"]:
     """Return the median over prompts, between the middle two of an even number of them."""
     return torch.nanquantile(values, 0.5, dim=0)
