@@ -143,10 +143,12 @@ def in_words(item: Any) -> str:
 
 
 def _bytes_needed(ckpt: Checkpoint, tokens: int) -> int:
-    """Count the bytes of one prompt, at least: its states as passed on, and the cosines that are kept, in float64."""
+    """Count the bytes of one prompt, at least: its states as passed on, the cosines that are kept, in float64, and the
+    logits and the attention of one layer, in float32.
+    """
     facts = ckpt.architecture
     states, cosines = 2 * facts.layers + 1, 0 if are_many(tokens, facts.dim) else 8 * tokens
-    return states * tokens * (facts.dim * ckpt.dtype.itemsize + cosines)
+    return states * tokens * (facts.dim * ckpt.dtype.itemsize + cosines) + 8 * facts.heads * tokens**2
 
 
 def _check_above(**bounds: tuple[float, float]) -> None:

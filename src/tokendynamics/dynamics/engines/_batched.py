@@ -215,7 +215,8 @@ class _Block:
         # A step cut short by the end of the interval says nothing against a longer one.
         proposal = torch.where(last & accepted, torch.maximum(proposal, moving.h), proposal)
         last_ratio = torch.where(accepted, ratio.clamp_min(1e-4), moving.last_ratio)
-        proposal = self._bounded(proposal)
+        # A step that is rejected and would round to the same times again cannot be shortened.
+        proposal = torch.where(~accepted & (moving.t + proposal >= until), 0.0, self._bounded(proposal))
         after = _Moving(moving.ids, y, t, proposal, slope, last_ratio, moving.tried + 1, values, moving.field)
         return self._retire(after, ended, torch.isfinite(ratio), right)
 

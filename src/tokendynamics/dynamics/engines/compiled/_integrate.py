@@ -83,6 +83,8 @@ def _attempt(features, options, lanes, method, steps, control, interval, known):
     accepted = moving & (ratio <= 1.0)
     now = select(accepted, until, t)
     following = proposed(method, used, ratio, ratio_before, accepted)
+    # A step that is rejected and would round to the same times again cannot be shortened.
+    following = select(accepted | (t + following < until), following, 0.0)
     # A step cut short by the end of the interval says nothing against a longer one.
     following = select(last & accepted & (following < h), h, following)
     if any_of(fresh):
