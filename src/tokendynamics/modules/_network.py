@@ -38,7 +38,7 @@ class Network(PreTrainedModel):
         self.post_init()
 
 
-def mean_over_items(total: Tensor, num_items: Tensor | int | None, here: Tensor | int) -> Tensor:
+def mean_over_items(total: Tensor, num_items: Tensor | float | None, here: Tensor | int) -> Tensor:
     """Return the sum of the losses of a batch as its part of the mean over all batches of one step.
 
     Args:
