@@ -143,8 +143,10 @@ def in_words(item: Any) -> str:
 
 
 def _bytes_needed(ckpt: Checkpoint, tokens: int) -> int:
-    """Count the bytes of one prompt, at least: its states as passed on, the cosines that are kept, in float64, and the
-    logits and the attention of one layer, in float32.
+    """Count the bytes of one prompt, at least.
+
+    They are its states as passed on, the cosines that are kept, in float64, and the logits and the attention of one
+    layer, in float32.
     """
     facts = ckpt.architecture
     states, cosines = 2 * facts.layers + 1, 0 if are_many(tokens, facts.dim) else 8 * tokens
