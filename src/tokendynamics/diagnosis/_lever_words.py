@@ -19,7 +19,7 @@ LITTLE = 0.06
 tokens stay apart lie below 0.024 and the next above 0.144."""
 
 CHEAP = 0.02
-"""Nats of loss for each token below which a lever costs next to nothing: about what a per cent more or less of training
+"""Nats of loss for each token below which a lever is cheap: about what a per cent more or less of training
 is worth, and below what texts of one kind differ by."""
 
 EVEN_SHARE = 0.1

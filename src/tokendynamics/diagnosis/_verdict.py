@@ -134,7 +134,7 @@ def _what(trace: xr.Dataset, state: State) -> Finding:
 def _left_to_a_token(own: float, noun: str) -> str:
     """Say whether tokens can be told apart where all share one direction."""
     if not own >= ONE_POINT:  # undefined where directions are all one
-        share = "next to nothing" if np.isnan(own) or own <= 0 else f"only {own:.1g}"
+        share = "nothing that can be measured" if np.isnan(own) or own <= 0 else f"only {own:.1g}"
         return f"Of a direction {share} is a token's own, so {noun}s can hardly be told apart by direction"
     return f"A share of {plain(min(own, 1.0))} is still a token's own, so tokens can be told apart"
 
