@@ -30,7 +30,7 @@ other-rounding := $(oldest) OTHER_ROUNDING=1
 # OpenBLAS ends with an illegal instruction where it is told to use what the processor lacks; PyTorch and MKL do not.
 AVX512_CORE := $(shell grep -qw avx512f /proc/cpuinfo 2>/dev/null && echo SkylakeX || echo Haswell)
 NUMERICAL := tests/attention tests/circuits tests/dynamics tests/modules tests/numerics tests/observables tests/spaces tests/spectra \
-	tests/specification tests/theorems tests/diagnosis tests/pretrained tests/papers tests/training
+	tests/specification tests/theorems tests/diagnosis tests/pretrained tests/reproductions tests/training
 PORTABLE ?= $(NUMERICAL)
 
 export HF_HUB_OFFLINE := 1
@@ -77,7 +77,7 @@ docs: $(VENV)/.demo
 	@$(BIN)/python docs/picture.py --threads $(THREADS)
 
 papers: $(VENV)/.demo
-	@$(BIN)/python -m tokendynamics.papers --threads 1 --out $(PAPERS_OUT)
+	@$(BIN)/python -m reproductions --threads 1 --out $(PAPERS_OUT)
 
 test: $(VENV)/.dev
 	@$(PYTEST) -m "not slow"

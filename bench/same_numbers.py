@@ -2,7 +2,7 @@
 
 Make one folder with each version, on one machine and with one thread, then compare them:
 
-    python -m tokendynamics.papers --quick --threads 1 --out before/papers
+    python -m reproductions --quick --threads 1 --out before/papers
     tokendynamics diagnose smollm2 --threads 1 --out before/demo
     python -m bench.same_numbers before after
 

@@ -17,7 +17,7 @@ from typing import Any
 from beartype import BeartypeConf, beartype
 from jaxtyping import jaxtyped
 
-PACKAGE = "tokendynamics"
+PACKAGES = ("tokendynamics", "reproductions")
 COMPILED = ("tokendynamics.dynamics.engines.compiled.",)
 """numba compiles the functions of these as they stand in their files."""
 CALLS = 200
@@ -77,7 +77,7 @@ class _Loader(SourceFileLoader):
 class _Finder(PathFinder):
     @classmethod
     def find_spec(cls, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if fullname.partition(".")[0] != PACKAGE or fullname.startswith(COMPILED):
+        if fullname.partition(".")[0] not in PACKAGES or fullname.startswith(COMPILED):
             return None
         spec = super().find_spec(fullname, path, target)
         if spec and isinstance(spec.loader, SourceFileLoader):
@@ -86,5 +86,5 @@ class _Finder(PathFinder):
 
 
 def install() -> None:
-    """Check what is imported from the package from now on."""
+    """Check what is imported from the packages from now on."""
     sys.meta_path.insert(0, _Finder)

@@ -19,7 +19,9 @@ def test_a_typed_package_says_so_to_type_checkers() -> None:
     assert files("tokendynamics").joinpath("py.typed").is_file()
 
 
-@pytest.mark.parametrize("name", ["Makefile", "bench", ".ci", "src", "tests", "docs", "constraints.txt"])
+@pytest.mark.parametrize(
+    "name", ["Makefile", "bench", "reproductions", ".ci", "src", "tests", "docs", "constraints.txt"]
+)
 def test_the_source_distribution_has_what_its_own_commands_need(name: str) -> None:
     assert name in PROJECT["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
     assert (ROOT / name).exists()

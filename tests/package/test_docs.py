@@ -14,7 +14,7 @@ from tokendynamics.theorems import PAPERS, STATEMENTS
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = ["README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
-SOURCES = [path for folder in ("src", "tests") for path in sorted((ROOT / folder).rglob("*.py"))]
+SOURCES = [path for folder in ("src", "reproductions", "tests") for path in sorted((ROOT / folder).rglob("*.py"))]
 
 
 def test_every_statement_stands_in_a_paper() -> None:
@@ -71,7 +71,7 @@ def test_every_test_and_file_in_the_documents_exists(name: str) -> None:
     tests = "\n".join(path.read_text(encoding="utf-8") for path in SOURCES)
     for test in set(re.findall(r"`(test_\w+)`", text)):
         assert f"def {test}(" in tests, test
-    for path in set(re.findall(r"`((?:src|tests|docs|bench)/[\w./-]+)`", text)):
+    for path in set(re.findall(r"`((?:src|tests|docs|bench|reproductions)/[\w./-]+)`", text)):
         assert (ROOT / path).exists(), path
     for path in set(re.findall(r"\]\((?!http|#)([^)#]+)", text)):
         assert ((ROOT / name).parent / path).exists(), path

@@ -9,19 +9,23 @@ from pathlib import Path
 
 import pytest
 
+import reproductions
 import tokendynamics
 
 SOURCE = Path(tokendynamics.__file__).parent
+REPRODUCTIONS = Path(reproductions.__file__).parent
 LINES = 400
 FUNCTION_LINES = 60
 
 
-def module_name(path: Path) -> str:
-    parts = path.relative_to(SOURCE.parent).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+def modules_of(folder: Path) -> dict[str, Path]:
+    """Return the files of a package by the names of their modules."""
+    paths = {path.relative_to(folder.parent).with_suffix("").parts: path for path in sorted(folder.rglob("*.py"))}
+    return {".".join(parts[:-1] if parts[-1] == "__init__" else parts): path for parts, path in paths.items()}
 
 
-MODULES = {module_name(path): path for path in sorted(SOURCE.rglob("*.py"))}
+MODULES = modules_of(SOURCE)
+EVERYTHING = MODULES | modules_of(REPRODUCTIONS)
 PACKAGES = [name for name, path in MODULES.items() if path.name == "__init__.py"]
 
 
@@ -29,18 +33,18 @@ def imports(tree: ast.AST) -> set[str]:
     """Modules of ours that are imported anywhere in a file: in functions and under TYPE_CHECKING too."""
     found = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module in MODULES:
-            submodules = {f"{node.module}.{alias.name}" for alias in node.names} & MODULES.keys()
+        if isinstance(node, ast.ImportFrom) and node.module in EVERYTHING:
+            submodules = {f"{node.module}.{alias.name}" for alias in node.names} & EVERYTHING.keys()
             found |= submodules
             if len(submodules) < len(node.names):
                 found.add(node.module)
         elif isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names} & MODULES.keys()
+            found |= {alias.name for alias in node.names} & EVERYTHING.keys()
     return found
 
 
 def test_no_module_imports_itself_by_any_way_round():
-    graph = {name: imports(ast.parse(path.read_text())) - {name} for name, path in MODULES.items()}
+    graph = {name: imports(ast.parse(path.read_text())) - {name} for name, path in EVERYTHING.items()}
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as ring:
@@ -54,9 +58,9 @@ def test_a_ring_would_be_seen_wherever_it_is_imported():
     assert imports(ast.parse(typed)) == {"tokendynamics.dynamics", "tokendynamics.dynamics.events"}
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", EVERYTHING)
 def test_modules_and_functions_are_short_enough_to_read(name):
-    text = MODULES[name].read_text()
+    text = EVERYTHING[name].read_text()
     assert text.count("\n") <= LINES
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from command_line import FREE_FLOW, LEARN_LITTLE, TINY_GPT2, call
+from reproductions.__main__ import main as papers
 from tokendynamics import plots
 from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits.functionals import random_functional
 from tokendynamics.circuits.learning import LearningRecord, learn
 from tokendynamics.numerics._errors import ArgumentValueError
-from tokendynamics.papers.__main__ import main as papers
 from tokendynamics.report.diagnosis._page import write_page
 
 

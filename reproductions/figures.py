@@ -1,0 +1,187 @@
+"""Every figure by its name, with what makes it quick."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from reproductions.asymptotic import fig1, fig2, fig3, fig4, fig5, fig6, fig7, fig8, table3, wendel
+from reproductions.given import in_record
+from reproductions.logical import attention_2_18, equivalence, landscape, weights, worked_examples
+from reproductions.logical import fig1 as logical_fig1
+from reproductions.logical import fig2 as logical_fig2
+from reproductions.logical.learned import Size
+from reproductions.positional import fig1 as positional_fig1
+from reproductions.positional import (
+    fig2a,
+    fig2b,
+    fig9a,
+    fig9b,
+    fig10,
+    fig11,
+    remark_3_2,
+    remark_3_5,
+    remark_4_2,
+    table7,
+)
+from reproductions.positional import fig3 as positional_fig3
+from reproductions.positional import fig4 as positional_fig4
+from reproductions.positional import fig5 as positional_fig5
+from reproductions.positional import fig6 as positional_fig6
+from reproductions.positional import fig7 as positional_fig7
+from reproductions.positional import fig8 as positional_fig8
+from reproductions.positional import table1 as positional_table1
+from reproductions.positional import table2 as positional_table2
+from reproductions.positional import table3 as positional_table3
+from reproductions.record import Record
+
+_HOW = ("folder", "progress", "threads")
+"""Arguments that no number hangs on."""
+
+
+GIVEN = ("model", "text")
+"""Arguments that a user may hand to every figure which has them."""
+
+
+def _told(done: float, total: float, what: str) -> None:
+    """Say on the standard error how far a long figure is."""
+    print(f"  {done} of {total} parts done ({what})", file=sys.stderr, flush=True)
+
+
+@dataclass(frozen=True)
+class PaperFigure:
+    """One module with `reproduce` and `draw`.
+
+    Attributes:
+        module: The module.
+        full: Arguments of `reproduce` for the size of the paper, beyond its defaults.
+        quick: Arguments for a size that runs in seconds.
+        resumable: Whether `reproduce` keeps parts of the work in a ``folder`` and takes them from there.
+    """
+
+    module: ModuleType
+    full: Mapping[str, Any] = field(default_factory=dict)
+    quick: Mapping[str, Any] = field(default_factory=dict)
+    resumable: bool = False
+
+    def reproduce(
+        self, *, quick: bool = False, folder: str | Path | None = None, given: Mapping[str, str] | None = None
+    ) -> Record:
+        """Compute and compare, at the size of the paper or quickly.
+
+        Args:
+            quick: Whether at the reduced size.
+            folder: Where a resumable figure keeps parts of the work; the others do not need it.
+            given: A "model" and a "text" of the user's; those that the figure does not take are left aside.
+        """
+        kept = {"folder": folder} if self.resumable else {}
+        chosen = self._chosen(quick, given or {})
+        record = replace(self.module.reproduce(**chosen, **kept), arguments=self.arguments(quick=quick, given=given))
+        if not quick:
+            return record
+        return replace(record, quick={name: value for name, value in self.quick.items() if chosen[name] == value})
+
+    def takes(self, argument: str) -> bool:
+        """Say whether `reproduce` has a keyword of that name."""
+        return argument in inspect.signature(self.module.reproduce).parameters
+
+    def _chosen(self, quick: bool, given: Mapping[str, str]) -> dict[str, Any]:
+        """Return what `reproduce` is called with: a user's model and text take the place of the figure's own."""
+        own = self.quick if quick else self.full
+        return {**own, **{name: value for name, value in given.items() if self.takes(name)}}
+
+    def arguments(self, *, quick: bool = False, given: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """Return sizes, seeds and tolerances that `reproduce` computes with, those left at their defaults too.
+
+        Of a model or a text that is a path there is the name and a digest: a record says nothing of the machine.
+        """
+        parameters = inspect.signature(self.module.reproduce).parameters.values()
+        named = {one.name: one.default for one in parameters if one.kind is one.KEYWORD_ONLY}
+        # A figure that learns takes the size of its task as further keywords.
+        sized = asdict(Size()) if any(one.kind is one.VAR_KEYWORD for one in parameters) else {}
+        found = {**named, **sized, **self._chosen(quick, given or {})}
+        return {
+            name: in_record(name, value) if name in GIVEN else value
+            for name, value in found.items()
+            if name not in _HOW
+        }
+
+    def draw(self, record: Record) -> Figure:
+        """Draw what `reproduce` returned."""
+        return self.module.draw(record)
+
+    @property
+    def title(self) -> str:
+        """The first line of the module."""
+        return (self.module.__doc__ or "").split("\n")[0].replace("`", "")
+
+
+_TOLD = {"progress": _told}
+_UNTRAINED = {"model": "random:distilgpt2:1"}
+_LEARNED = {"categories": 4, "positions": 8, "batch": 200, "steps": 10, "inner": 10, "seeds": 2}
+_SHORT = {"steps": 2, "seeds": 2}
+_TRAINED = {"seeds": (1, 2), "layers": 2, "steps": 4}
+_DEEP = {"seeds": (1,), "layers": 3, "steps": 4, "texts": 2, "tokens": 12, "draws": 2}
+
+FIGURES: Mapping[str, PaperFigure] = {
+    "asymptotic-fig1": PaperFigure(fig1),
+    "asymptotic-fig2": PaperFigure(fig2),
+    "asymptotic-fig3": PaperFigure(fig3),
+    "asymptotic-fig4": PaperFigure(fig4),
+    "asymptotic-fig5": PaperFigure(fig5, full=_TOLD, quick={"systems": 2, "rtol": 1e-5}),
+    "asymptotic-fig6": PaperFigure(
+        fig6,
+        full=_TOLD,
+        quick={"others": (), "passes": 12, "network": "random:distilgpt2", "fixed_passes": 12, "fresh_passes": 12},
+        resumable=True,
+    ),
+    "asymptotic-fig7": PaperFigure(
+        fig7, full=_TOLD, quick={"network": "random:distilgpt2", "passes": 20}, resumable=True
+    ),
+    "asymptotic-fig8": PaperFigure(
+        fig8, full=_TOLD, quick={"network": "random:distilgpt2", "passes": 20}, resumable=True
+    ),
+    "asymptotic-table3": PaperFigure(
+        table3, full=_TOLD, quick={"passes": (1, 2, 5, 10), "between": (), "generated": (1,), "new_tokens": 3}
+    ),
+    "asymptotic-wendel": PaperFigure(wendel, quick={"draws": 100}),
+    "logical-worked-examples": PaperFigure(worked_examples),
+    "logical-2-18": PaperFigure(attention_2_18),
+    "logical-equivalence": PaperFigure(equivalence),
+    "logical-landscape": PaperFigure(landscape, full=_TOLD, quick={"starts": 8, "depths": (2.0, 4.0, 6.0)}),
+    "logical-fig1": PaperFigure(logical_fig1, full=_TOLD, quick=_LEARNED, resumable=True),
+    "logical-fig2": PaperFigure(logical_fig2, full=_TOLD, quick=_LEARNED, resumable=True),
+    "logical-weights": PaperFigure(weights, full=_TOLD, quick={**_LEARNED, "samples": 300}, resumable=True),
+    "positional-fig1": PaperFigure(positional_fig1),
+    "positional-fig2a": PaperFigure(fig2a, quick={"systems": 8}),
+    "positional-fig2b": PaperFigure(fig2b),
+    "positional-fig3": PaperFigure(positional_fig3, full=_TOLD, quick=_DEEP, resumable=True),
+    "positional-fig4": PaperFigure(positional_fig4, full=_TOLD, quick=_DEEP, resumable=True),
+    "positional-fig5": PaperFigure(positional_fig5),
+    "positional-table1": PaperFigure(positional_table1, full=_TOLD, quick=_SHORT, resumable=True),
+    "positional-table2": PaperFigure(positional_table2, full=_TOLD, quick=_SHORT, resumable=True),
+    "positional-table3": PaperFigure(positional_table3, full=_TOLD, quick=_SHORT, resumable=True),
+    "positional-fig6": PaperFigure(positional_fig6, full=_TOLD, quick=_TRAINED, resumable=True),
+    "positional-fig7": PaperFigure(positional_fig7, full=_TOLD, quick=_TRAINED, resumable=True),
+    "positional-fig8": PaperFigure(
+        positional_fig8, full=_TOLD, quick={**_UNTRAINED, "texts": 2, "tokens": 20, "draws": 5}
+    ),
+    "positional-fig9a": PaperFigure(fig9a),
+    "positional-fig9b": PaperFigure(fig9b),
+    "positional-table7": PaperFigure(
+        table7, full=_TOLD, quick={**_UNTRAINED, "reinitialised": ("distilgpt2",), "seeds": (0,), "layers": 2}
+    ),
+    "positional-fig10": PaperFigure(fig10, quick={**_UNTRAINED, "sequences": 2, "reinitialised": None}),
+    "positional-fig11": PaperFigure(fig11, full=_TOLD, quick={**_UNTRAINED, "lengths": (16, 64), "sequences": 3}),
+    "positional-remark-3-2": PaperFigure(remark_3_2),
+    "positional-remark-3-5": PaperFigure(remark_3_5, quick={"draws": 40}),
+    "positional-remark-4-2": PaperFigure(remark_4_2, quick={"draws": 30}),
+}
+"""In the order of the papers."""

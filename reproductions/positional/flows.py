@@ -1,0 +1,78 @@
+"""The free flows of `positional` from the matrices its appendix D.1 prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reproductions.record import Quantity
+from tokendynamics.attention import Attention, RotaryPositions
+from tokendynamics.dynamics import Flow, Trajectory, simulate
+from tokendynamics.spaces import Free
+
+Rows = Sequence[Sequence[float]]
+Reading = Literal["V = (A⁻¹W)ᵀ", "V = A⁻¹W"]
+"""How A = W V^(−T) is solved for V: as the paper defines it, and with the transpose forgotten."""
+
+AS_DEFINED: Reading = "V = (A⁻¹W)ᵀ"
+UNTRANSPOSED: Reading = "V = A⁻¹W"
+
+FOUR_TOKENS = ((1.0, 0.5), (-0.8, 1.2), (0.6, -1.1), (-1.3, -0.4))
+"""A start where the paper prints none: four tokens in the plane."""
+
+
+def matrix(rows: Rows) -> Tensor:
+    """Return printed rows as a float64 tensor."""
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def contraction_flow(contraction: Tensor, qk: Tensor, reading: Reading = AS_DEFINED) -> Flow:
+    """Return the flow (2) with W = qk and the V for which A = W V^(−T), so that ov = V^T = A^(−1) W.
+
+    Args:
+        contraction: A, (…, dim, dim).
+        qk: W, (…, dim, dim).
+        reading: `UNTRANSPOSED` takes V, and not V^T, for A^(−1) W.
+    """
+    ov = torch.linalg.solve(contraction, qk)
+    return Flow(Attention(qk, ov if reading == AS_DEFINED else ov.mT), Free())
+
+
+def query_key_flow(query: Tensor, key: Tensor, value: float, rotary: tuple[Tensor, Tensor] | None = None) -> Flow:
+    """Return the flow with V = value · I and W = Q K^T, or (8) with W_li of (7).
+
+    Without rotary positions Q K^T is not divided by √D_k: so the printed eigenvalues are meant. With them all of (7)
+    is, as it stands.
+
+    Args:
+        query: Q, (dim, D_k).
+        key: K, (dim, D_k).
+        value: The multiple of the identity.
+        rotary: Q̄ and K̄, (dim, dim), or None.
+    """
+    positions = None if rotary is None else RotaryPositions(*rotary, scale=query.shape[-1] ** -0.5)
+    ov = value * torch.eye(query.shape[-2], dtype=query.dtype)
+    return Flow(Attention(query @ key.mT, ov, positions=positions), Free())
+
+
+def run_free(flow: Flow, start: Any, times: Any, engine: Literal["batched", "stiff"] = "batched") -> Trajectory:
+    """Return a run tight enough to compare ten digits."""
+    return simulate(flow, start, times, rtol=1e-10, atol=1e-12, engine=engine)
+
+
+def largest_norms(run: Trajectory) -> np.ndarray:
+    """Return the norm of the largest token at each time, (…, time)."""
+    return torch.linalg.vector_norm(run.tensor, dim=-1).amax(dim=-1).numpy()
+
+
+def printed_eigenvalues(name: str, found: Tensor, printed: Sequence[float], digits: float) -> tuple[Quantity, ...]:
+    """Return the eigenvalues of the symmetric part of a matrix, ascending, beside the printed ones."""
+    values = torch.linalg.eigvalsh((found + found.mT) / 2)
+    return tuple(
+        Quantity(f"eigenvalue {k + 1} of {name}", number, float(value), digits)
+        for k, (number, value) in enumerate(zip(sorted(printed), values, strict=True))
+    )

@@ -1,0 +1,261 @@
+"""A table of trained arms: claims tested by a study, printed numbers beside ours, and what its controls say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from reproductions.drawing import dot_rows, footnote
+from reproductions.positional.printed import Column, as_printed, less
+from reproductions.positional.studied import in_this_process, plan_of, short, size_of, studied
+from reproductions.positional.trained import working_folder
+from reproductions.record import Quantity, Record, measured
+from tokendynamics import plots
+from tokendynamics.numerics._errors import CheckpointError
+from tokendynamics.numerics._extras import require
+from tokendynamics.provenance._progress import Progress, reporting
+from tokendynamics.sweeps.study import Comparison, StudyPlan, StudyResult, TestedClaim
+from tokendynamics.sweeps.study._paired import compared
+from tokendynamics.sweeps.study._words import signed
+from tokendynamics.training._record import FINISHED
+
+TIED, W_ONLY = "tied", "w_only"
+"""Controls: V tied to W without any sign, and the sign of W alone."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A printed table, and the small study in its place.
+
+    Attributes:
+        figure: Its number, and that of the table with its standard deviations.
+        example: The study's name.
+        columns: The printed ones; the study has the measure of the first.
+        orders: Every pair of arms, better and worse, that the paper's text and numbers put in that order.
+        called: Names of the study's arms, in words.
+        paper: What the paper trains, and the presets of that.
+        arithmetic: What the paper says of its own numbers, beside what they give.
+    """
+
+    figure: str
+    example: str
+    columns: tuple[Column, ...]
+    orders: tuple[tuple[str, str], ...]
+    called: Mapping[str, str]
+    paper: str
+    arithmetic: tuple[Quantity, ...] = ()
+
+
+def reproduced(
+    table: Table, folder: str | Path | None, steps: int | None, seeds: int | None, progress: bool | Progress
+) -> Record:
+    """Run the study of a table and compare.
+
+    Args:
+        table: Which.
+        folder: Where runs are kept and taken from.
+        steps: None for the study as it is; of a short one.
+        seeds: Of the short one; None for all.
+        progress: Of the runs.
+    """
+    require("sweeps", "folder", "studies of many trainings", error=CheckpointError)
+    whole = plan_of(table.example)
+    plan, run = (whole, studied) if steps is None else (short(whole, steps, seeds), in_this_process)
+    with working_folder(folder) as place, reporting(progress) as report:
+        result = run(plan, place, report)
+    return Record(
+        paper="positional",
+        figure=table.figure,
+        statement=f"Reduced: {size_of(plan)}, in the place of {table.paper}. {said(table, result)}",
+        quantities=quantities(table, result),
+        invented=f"size and data, learning rates tuned for every arm on {_tuned_on(plan)}, claims tested on a split "
+        f"that nothing was chosen on: what `tokendynamics study --example {table.example}` prints",
+        seed=result.seeds[0],
+        results={"found": result, "called": table.called},
+    )
+
+
+def _tuned_on(plan: StudyPlan) -> str:
+    """Return on which seeds learning rates were chosen."""
+    seeds = [] if plan.tables.tuning is None else plan.tables.tuning.seeds
+    return f"the one seed {seeds[0]}, with which nothing else is run" if len(seeds) == 1 else "seeds of their own"
+
+
+def quantities(table: Table, result: StudyResult) -> tuple[Quantity, ...]:
+    """Return every row: claims, controls, means beside printed ones, and what the printed numbers say themselves."""
+    status = result.dataset["status"].values
+    rows = [row for found in result.claims for row in claimed(table, found, result)]
+    rows += [row for found in (*untested(table, result), *controls(result)) for row in beside(table, found, result)]
+    rows += [row for arm in result.values for row in by_itself(table, arm, result)]
+    rows.append(measured("runs that did not finish", float((status != FINISHED).sum())))
+    rows.append(measured("seconds of a run, median", float(result.dataset["seconds"].median())))
+    rows += [as_printed(column, *pair, table.called) for column in table.columns for pair in table.orders]
+    return (*rows, *table.arithmetic)
+
+
+def claimed(table: Table, found: TestedClaim, result: StudyResult) -> list[Quantity]:
+    """Return the verdict of a claim, and beside it its interval and what so many seeds could have told.
+
+    Args:
+        table: With the printed difference.
+        found: The claim as the study tested it.
+        result: Of the study.
+    """
+    pair, column = found.comparison, table.columns[0]
+    words = _difference(table, pair, result)
+    printed = f" (printed for {column.name}: {signed(column.difference(pair.arm, pair.reference))})"
+    relation = "≤" if column.lower_is_better else "≥"
+    ours = math.nan if pair.mean is None else pair.mean
+    row = Quantity(f"{words}{printed}", 0.0, ours, 0.0, relation, "reading")
+    if found.decision == "cannot be decided at this size":
+        row = replace(row, unsettled=_undecided(found))
+    elif found.decision == "does not hold":
+        row = replace(row, reason=f"it is the other way round, p = {found.p:.2g} corrected for {found.tests} tests")
+    rows = [row, *_ends(words, pair, result)]
+    if pair.detectable is not None:
+        needed = math.inf if pair.needed is None else float(pair.needed)
+        rows.append(measured(f"{words}: smallest difference that so many seeds separate at 80 %", pair.detectable))
+        rows.append(measured(f"{words}: seeds that separate one as large as ours at 80 %", needed))
+    return rows
+
+
+def _undecided(found: TestedClaim) -> str:
+    pair = found.comparison
+    if pair.detectable is None or found.p is None:
+        return f"{len(pair.seeds)} paired seeds finished"
+    needed = "more than 100,000 seeds" if pair.needed is None else f"{pair.needed:,} seeds"
+    return (
+        f"cannot be decided at this size: p = {found.p:.2g} corrected for {found.tests} tests; {len(pair.seeds)} seeds "
+        f"separate {pair.detectable:.2g} with a probability of 80 %, one as large as this takes {needed}"
+    )
+
+
+def _difference(table: Table, pair: Comparison, result: StudyResult) -> str:
+    return f"{_unit(result)}: {less(table.called[pair.arm], table.called[pair.reference])}"
+
+
+def _unit(result: StudyResult) -> str:
+    return result.measure.replace("_", " ")
+
+
+def _ends(words: str, pair: Comparison, result: StudyResult) -> list[Quantity]:
+    ends, percent = (("lower", pair.low), ("upper", pair.high)), f"{100 * result.confidence:.4g} %"
+    return [
+        measured(f"{words}: {end} end of its {percent} interval", value) for end, value in ends if value is not None
+    ]
+
+
+def untested(table: Table, result: StudyResult) -> list[Comparison]:
+    """Return the pairs that the paper orders and the study has no claim of."""
+    claims = {(found.claim.better, found.claim.worse) for found in result.claims}
+    return [_compared(result, *pair) for pair in table.orders if pair not in claims and set(pair) <= set(result.values)]
+
+
+def controls(result: StudyResult) -> list[Comparison]:
+    """Return the control arms beside the reference, and what signs add to the tie; none without such arms."""
+    arms = list(result.values)
+    pairs = [(arm, result.reference) for arm in (TIED, W_ONLY) if arm in arms]
+    if TIED in arms:
+        pairs += [(arm, TIED) for arm in arms if arm not in (TIED, W_ONLY, result.reference)]
+    return [_compared(result, *pair) for pair in pairs]
+
+
+def _compared(result: StudyResult, arm: str, reference: str) -> Comparison:
+    settings: dict[str, Any] = {"confidence": result.confidence, "lower_is_better": result.lower_is_better}
+    return compared(arm, reference, result.values, result.seeds, **settings)
+
+
+def beside(table: Table, pair: Comparison, result: StudyResult) -> list[Quantity]:
+    """Return a difference that the study has no claim of, with its interval."""
+    words = _difference(table, pair, result)
+    return [measured(words, math.nan if pair.mean is None else pair.mean), *_ends(words, pair, result)]
+
+
+def by_itself(table: Table, arm: str, result: StudyResult) -> list[Quantity]:
+    """Return an arm's mean and standard deviation beside the printed ones, with which they are not compared."""
+    values, column = np.array(list(result.values[arm].values())), table.columns[0]
+    rate = float(result.dataset["learning_rate"].sel(arm=arm))
+    end = next(found.learning_rate_at_end for found in result.arms if found.name == arm)
+    rows = [measured(f"{table.called[arm]}: learning rate" + (f", the {end} tried" if end else ""), rate)]
+    if not len(values):
+        return rows
+    spread = float(values.std(ddof=1)) if len(values) > 1 else math.nan
+    numbers = ((f"mean of {len(values)} seeds", float(values.mean())), ("standard deviation over seeds", spread))
+    printed = column.rows.get(arm)
+    for place, (words, ours) in enumerate(numbers):
+        name = f"{table.called[arm]}: {_unit(result)}, {words}"
+        if printed is None:
+            rows.append(measured(name, ours))
+        else:
+            name = f"{name}, beside {column.name} (not comparable)"
+            rows.append(Quantity(name, printed[place], ours, math.nan, "measured", "paper"))
+    return rows
+
+
+def said(table: Table, result: StudyResult) -> str:
+    """Say what became of the claims, where a gap comes from, and what the printed numbers themselves separate."""
+    claims = "; ".join(
+        f"{table.called[found.claim.better]} better than {table.called[found.claim.worse]}: {found.decision}"
+        for found in result.claims
+    )
+    gap = about_gap(table, result)
+    return f"{claims[0].upper()}{claims[1:]}.{gap and f' {gap}'} {about_print(table)}"
+
+
+def about_print(table: Table) -> str:
+    """Say which of the paper's own differences its own standard deviations do not separate."""
+    unclear = {
+        column.name: [
+            f"{table.called[better]} from {table.called[worse]}"
+            for better, worse in table.orders
+            if as_printed(column, better, worse, table.called).verdict == "cannot tell"
+        ]
+        for column in table.columns
+    }
+    named = "; ".join(f"{', '.join(pairs)} ({name})" for name, pairs in unclear.items() if pairs)
+    return f"What the paper prints of five runs {f'does not tell {named}' if named else 'tells all arms apart'}."
+
+
+def about_gap(table: Table, result: StudyResult) -> str:
+    """Say by what the regimes differ from the reference: the tie of V to W, or signs; empty without the controls."""
+    found = {(pair.arm, pair.reference): pair for pair in controls(result)}
+    tie = found.get((TIED, result.reference))
+    if tie is None:
+        return ""
+    signs = [pair for (_, other), pair in found.items() if other == TIED]
+    moved = [f"{table.called[pair.arm]} {_better(pair)}" for pair in signs if pair.verdict == "separated"]
+    w_only = found.get((W_ONLY, result.reference))
+    parts = [f"the tie of V to W without any sign is {_against(tie)}"]
+    parts += [f"the sign of W alone is {_against(w_only)}"] if w_only else []
+    added = f"is separated ({', '.join(moved)})" if moved else "is not separated"
+    parts.append(f"what signs add to the tie {added}")
+    return f"Beside {table.called[result.reference]} {'; '.join(parts)}."
+
+
+def _better(pair: Comparison) -> str:
+    return "better" if pair.better else "worse"
+
+
+def _against(pair: Comparison) -> str:
+    return _better(pair) if pair.verdict == "separated" else "not separated"
+
+
+def drawn(record: Record) -> Figure:
+    """Draw the measure of every arm and seed, and the differences from the reference, seed by seed."""
+    result: StudyResult = record.results["found"]
+    called: Mapping[str, str] = record.results["called"]
+    unit, reference = _unit(result), called[result.reference]
+    rows = {called[arm]: list(values.values()) for arm, values in result.values.items() if values}
+    apart = {called[pair.arm]: pair.differences for pair in result.comparisons if pair.differences}
+    titles = [f"{unit}, test split", f"less {reference}, seed by seed"]
+    figure, (left, right) = plots.panels(2, width=plots.DOUBLE, height=1.4 + 0.3 * len(rows), titles=titles)
+    dot_rows(left, rows, unit, scale="linear")
+    dot_rows(right, apart, f"difference in {unit}", scale="linear")
+    right.axvline(0.0, color="0.6", lw=0.8, zorder=0.5)
+    return footnote(figure, f"{record.statement} Circles: seeds; bars: medians. Invented: {record.invented}.")

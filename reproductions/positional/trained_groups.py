@@ -1,0 +1,92 @@
+"""Groups of similar direction among the tokens of trained networks, as Figure 8 finds them in pretrained ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import xarray as xr
+
+from reproductions.positional import fig8
+from reproductions.positional.by_seed import Key
+from reproductions.positional.trained import PROJECTIONS, network_of, texts_of_test
+from reproductions.record import Quantity
+from tokendynamics.provenance._progress import Progress, tracked
+from tokendynamics.training import Experiment, Record
+
+Groups = dict[str, dict[str, fig8.Grouped]]
+"""By network and variant."""
+Paths = dict[str, dict[str, xr.Dataset | None]]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What is grouped.
+
+    Attributes:
+        texts: Of the test split, how many.
+        tokens: Of each.
+        draws: Sets of directions without groups, for each text and layer.
+        seed: Of the texts; that of the directions is the next one.
+    """
+
+    texts: int
+    tokens: int
+    draws: int
+    seed: int
+
+    @property
+    def words(self) -> str:
+        """What of it is chosen here."""
+        return (
+            f"{self.texts} texts of {self.tokens} bytes of the test split (seed {self.seed}), and, as in Figure 8, how "
+            f"groups are found and what chance is ({self.draws} rotations of each text's directions among each other, "
+            f"seed {self.seed + 1})"
+        )
+
+
+def trained_groups(
+    wanted: Mapping[Key, Experiment],
+    trainings: Mapping[Key, Record],
+    folder: Path,
+    variants: Sequence[str],
+    sample: Sample,
+    report: Progress,
+) -> tuple[Groups, Paths]:
+    """Group the tokens of texts of the test split in the last layers of the divergent networks.
+
+    Args:
+        wanted: What was trained.
+        trainings: What became of it; networks of trainings that did not finish are left out.
+        folder: Where they are kept.
+        variants: Of the networks, such as "no-ffn".
+        sample: Of texts and chance.
+        report: Told the networks.
+
+    Returns:
+        What was found, and the first text's paths in the first network of each projection, to be drawn.
+    """
+    chosen = {key: each for key, each in wanted.items() if key[1] == "divergence" and trainings[key].finished}
+    ids = texts_of_test(next(iter(wanted.values())), sample.tokens, sample.texts, sample.seed)
+    found: Groups = {}
+    paths: Paths = {}
+    rotations = (sample.draws, sample.seed + 1)
+    for (output, _, own), experiment in tracked(list(chosen.items()), report, "networks whose tokens are grouped"):
+        ckpt = network_of(experiment, folder)
+        under = {variant: ckpt.under(variant) for variant in variants}
+        name = f"{PROJECTIONS[output]}, seed {own}"
+        found[name] = {variant: fig8.groups(each, ids, *rotations) for variant, each in under.items()}
+        if output not in paths:
+            paths[output] = {variant: fig8.drawn_paths(each, ids[0]) for variant, each in under.items()}
+    return found, paths
+
+
+def compared_groups(found: Groups) -> list[Quantity]:
+    """Return what is compared of every network and variant; see `reproductions.positional.fig8.compared`."""
+    return [
+        quantity
+        for name, of_network in found.items()
+        for variant, own in of_network.items()
+        for quantity in fig8.compared(f"{name}, {fig8.VARIANTS[variant]}", own, claimed=True)
+    ]

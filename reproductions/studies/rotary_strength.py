@@ -1,0 +1,115 @@
+"""`positional` Remark 4.2: how often flows diverge under a rotary term of growing strength."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from reproductions.studies.design import Design, words
+from reproductions.studies.record import Cell, Estimate, Table
+from reproductions.studies.statistics import change, share, share_of
+from tokendynamics.sweeps._measures import STATUSES
+
+TITLE = "Does a rotary term make flows diverge, and how strong must it be?"
+QUESTION = (
+    "Remark 4.2 of `positional` says that rotary positions encourage divergence: the term σ · Q̄ R K̄^T beside W can "
+    "keep a flow from the convergence scenario. Random flows with A_sym ≺ 0 and W_sym ≻ 0 (normal law, as for Remark "
+    "3.5), Q̄ and K̄ standard normal, 4 tokens, ‖ov‖ = 1, followed to t = 10^6. How does the share of divergence move "
+    "with σ?"
+)
+SPEC = "rotary-strength"
+SPECS = (SPEC,)
+_REACHED = STATUSES.index("reached the horizon")
+_TABLE = "strength"
+
+
+def measure(designs: Mapping[str, Design]) -> tuple[Table, ...]:
+    """Run the design and count outcomes, those of the undecided counted both ways."""
+    dataset = designs[SPEC].swept()
+    rows: list[tuple[Cell, ...]] = []
+    for dim in dataset["dim"].values:
+        for strength in dataset["strength"].values:
+            here = dataset.sel(dim=dim, strength=strength)
+            moving = here["status"].values == _REACHED
+            rows.append((int(dim), float(strength), *counted(words(here).values, moving)))
+    caption = (
+        "Shares with Wilson intervals. “At most” counts the undecided in. Those that were followed to t = 10^6 and are "
+        "neither small, nor grown, nor at rest stand in the last column."
+    )
+    outcomes = ("zero", "zero, at most", "diverged", "diverged, at most", "nonzero equilibrium", "undecided")
+    heads = ("dim", "σ", "draws", *outcomes, "moving at the end")
+    return (Table(_TABLE, caption, heads, tuple(rows)),)
+
+
+def counted(found: np.ndarray, reached: np.ndarray) -> tuple[Cell, ...]:
+    """Return the draws and the shares of a point.
+
+    Args:
+        found: Words of outcomes.
+        reached: Which systems were followed to the end.
+    """
+    open_ = found == "undecided"
+    shares = [
+        share(found == "zero"),
+        share((found == "zero") | open_),
+        share(found == "diverged"),
+        share((found == "diverged") | open_),
+        share(found == "nonzero equilibrium"),
+        share(open_),
+    ]
+    return (len(found), *shares, int((open_ & reached).sum()))
+
+
+def conclude(tables: Mapping[str, Table]) -> list[str]:
+    """Say of each dimension from which strength on more diverge and fewer go to zero, whatever the undecided do."""
+    rows = tables[_TABLE].each()
+    said: list[str] = []
+    for dim in dict.fromkeys(row["dim"] for row in rows):
+        own = [row for row in rows if row["dim"] == dim]
+        said += [_rises(own, "diverged", "more", "diverge"), _rises(own, "zero", "fewer", "go to zero")]
+    count = sum(row["undecided"].of(row["draws"]) for row in rows)
+    total, moving = sum(row["draws"] for row in rows), sum(row["moving at the end"] for row in rows)
+    known = "Each sentence above holds whatever becomes of them."
+    return [
+        *said,
+        f"Undecided are {count} of {total:,} ({share_of(count, total)}), {moving} of them still moving. {known}",
+    ]
+
+
+def _rises(rows: list[dict[str, Cell]], outcome: str, wanted: str, verb: str) -> str:
+    """Compare each strength with the weakest, counting the undecided against the claim."""
+    weakest, others = rows[0], rows[1:]
+    found = [row for row in others if _surely(weakest, row, outcome) == wanted]
+    against = {"more": "fewer", "fewer": "more"}[wanted]
+    turned = [row for row in others if _surely(weakest, row, outcome) == against]
+    where = f"dim {weakest['dim']}"
+    if turned:
+        strengths = ", ".join(f"{row['σ']:g}" for row in turned)
+        turned_round = f"with a rotary term {against} systems {verb}, at σ = {strengths}"
+        return f"{where}: {turned_round}: the remark has it the other way."
+    if not found:
+        return f"{where}: at no σ up to {others[-1]['σ']:g} do these draws show that {wanted} systems {verb}."
+    first = found[0]
+    numbers = f"{_range(weakest, outcome)} at σ = {weakest['σ']:g}, {_range(first, outcome)} at {first['σ']:g}"
+    last = f", {_range(others[-1], outcome)} at {others[-1]['σ']:g}" if first is not others[-1] else ""
+    return f"{where}: with a rotary term of σ ≥ {first['σ']:g} {wanted} systems {verb} ({numbers}{last})."
+
+
+def _surely(before: Mapping[str, Cell], after: Mapping[str, Cell], outcome: str) -> str:
+    low, high = (tuple(_estimate(row, name) for name in (outcome, f"{outcome}, at most")) for row in (before, after))
+    if change(low[1], high[0]) == "more":
+        return "more"
+    return "fewer" if change(low[0], high[1]) == "fewer" else "not decided"
+
+
+def _estimate(row: Mapping[str, Cell], name: str) -> Estimate:
+    found = row[name]
+    if not isinstance(found, Estimate):
+        raise AssertionError
+    return found
+
+
+def _range(row: Mapping[str, Cell], outcome: str) -> str:
+    low, high = (_estimate(row, name).value for name in (outcome, f"{outcome}, at most"))
+    return f"{low:.1%}" if low == high else f"{low:.1%} to {high:.1%}"

@@ -1,0 +1,125 @@
+"""The studies by name: run one, say what it found, keep it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from reproductions.record import environment
+from reproductions.studies import (
+    consensus_time,
+    metastability,
+    remark_3_2,
+    remark_3_5,
+    rotary_strength,
+    wendel,
+)
+from reproductions.studies.design import design
+from reproductions.studies.page import page
+from reproductions.studies.record import Size, StudyRecord, Table
+from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.plots import save
+from tokendynamics.provenance._progress import Progress
+from tokendynamics.provenance._whole import whole_file
+
+
+@dataclass(frozen=True)
+class Study:
+    """One study.
+
+    Attributes:
+        name: By which it is asked for.
+        module: With `TITLE`, `QUESTION`, `SPECS`, `measure` and `conclude`, and `PICTURES` of tables, if there are any.
+    """
+
+    name: str
+    module: ModuleType
+
+    @property
+    def title(self) -> str:
+        """Heading of its page."""
+        return self.module.TITLE
+
+    @property
+    def specs(self) -> tuple[str, ...]:
+        """Names of its designs."""
+        return self.module.SPECS
+
+    @property
+    def pictures(self) -> Mapping[str, Callable[[Table], Figure]]:
+        """What draws a table, by the table's name."""
+        return getattr(self.module, "PICTURES", {})
+
+    def run(self, folder: Path, size: Size = "full", progress: bool | Progress = False, **how: Any) -> StudyRecord:
+        """Run every design and measure.
+
+        Args:
+            folder: Where stores are, and go on where they were stopped.
+            size: "quick" for a twentieth of the draws.
+            progress: See `tokendynamics.sweeps.sweep`.
+            how: `scheduler` or `workers` of it.
+        """
+        started = time.perf_counter()
+        designs = {name: design(name, size, folder, progress=progress, **how) for name in self.specs}
+        measure: Callable[[Mapping[str, Any]], tuple[Table, ...]] = self.module.measure
+        tables = measure(designs)
+        told = {name: each.told() for name, each in designs.items()}
+        return StudyRecord(self.name, size, told, tables, time.perf_counter() - started, environment())
+
+    def conclusions(self, record: StudyRecord) -> list[str]:
+        """Return what the tables of a record say, in sentences."""
+        return self.module.conclude({table.name: table for table in record.tables})
+
+    def page(self, record: StudyRecord) -> str:
+        """Return the record's page."""
+        files = {table: self._file(table) for table in self.pictures}
+        return page(record, self.module.TITLE, self.module.QUESTION, self.conclusions(record), files)
+
+    def _file(self, table: str) -> str:
+        return f"{self.name}-{table.lower().replace(' ', '-')}.svg"
+
+    def write(self, record: StudyRecord, folder: Path) -> None:
+        """Write the record, its page and pictures to a folder, each whole or not at all."""
+        folder.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(record.as_json(), indent=1, ensure_ascii=False, allow_nan=False)
+        with whole_file(folder / f"{self.name}.json") as made:
+            made.write_text(text + "\n", encoding="utf-8")
+        # Of the record as it was written, so that the page is always that of the file.
+        written = StudyRecord.from_json(json.loads(text))
+        for table in written.tables:
+            if table.name in self.pictures:
+                save(self.pictures[table.name](table), folder / self._file(table.name))
+        with whole_file(folder / f"{self.name}.md") as made:
+            made.write_text(self.page(written), encoding="utf-8")
+
+    def kept(self, folder: Path) -> StudyRecord:
+        """Return the record in a folder.
+
+        Raises:
+            ArgumentValueError: There is none, or it cannot be read.
+        """
+        place = folder / f"{self.name}.json"
+        try:
+            return StudyRecord.from_json(json.loads(place.read_text(encoding="utf-8")))
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise ArgumentValueError(expected("folder", f"the record of {self.name}", f"{place} ({error})")) from error
+
+
+STUDIES: Mapping[str, Study] = {
+    study.name: study
+    for study in (
+        Study("remark-3-5", remark_3_5),
+        Study("remark-3-2", remark_3_2),
+        Study("wendel", wendel),
+        Study("consensus-time", consensus_time),
+        Study("rotary-strength", rotary_strength),
+        Study("metastability", metastability),
+    )
+}

@@ -1,5 +1,0 @@
-"""The papers' figures and numerical remarks, one file each, with what was printed and what comes out here.
-
-Every module has ``reproduce(...) -> Record``, which computes and compares, and ``draw(record) -> Figure``.
-``python -m tokendynamics.papers --out folder`` runs them all.
-"""
