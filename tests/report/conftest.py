@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
+from tokendynamics.diagnosis._convention import Convention
+from tokendynamics.diagnosis._finding import Finding
 
 from report.chromium import emulate, started
 from report.planted_study import full_study, planted_record
-from tokendynamics.diagnosis._convention import Convention
 from tokendynamics.diagnosis._deeper_found import Deeper
-from tokendynamics.diagnosis._finding import Finding
 from tokendynamics.diagnosis._layer_states import State
 from tokendynamics.diagnosis._levers_found import Levers
 from tokendynamics.diagnosis._result import Diagnosis

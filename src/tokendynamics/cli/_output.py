@@ -13,13 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 from tokendynamics.cli._terminal import Console, echo_json
-from tokendynamics.diagnosis._finding import several
 from tokendynamics.diagnosis._repeated_texts import repeated_texts
 from tokendynamics.diagnosis._result import Diagnosis, deeper_in_words, levers_in_words, summary
 from tokendynamics.diagnosis._verdict import mean_over_prompts
 from tokendynamics.numerics._errors import PageError
 from tokendynamics.provenance._owned import written_in
 from tokendynamics.provenance._progress import Progress, bar
+from tokendynamics.words import plural
 
 _MOST_ROWS = 12
 
@@ -94,8 +94,8 @@ class Output:
         if self._as_json or self.quiet:
             return
         model = found.model
-        heads = f"{several(model['heads'], 'head')} × " if model["heads"] else ""  # none where no attention can be read
-        heading = f"{model['name']}: {several(model['layers'], 'layer')} × {heads}dim {model['dim']}"
+        heads = f"{plural(model['heads'], 'head')} × " if model["heads"] else ""  # none where no attention can be read
+        heading = f"{model['name']}: {plural(model['layers'], 'layer')} × {heads}dim {model['dim']}"
         self._results.print(Text(f"\n{heading}, {model['parameters']:,} parameters\n", style="bold"))
         for finding in found.verdict.sentences:
             self._results.print(Text(finding.text, style="bold"), soft_wrap=False)

@@ -4,12 +4,10 @@ from tokendynamics.diagnosis._attention_seen import attention_seen
 from tokendynamics.diagnosis._audit import audit
 from tokendynamics.diagnosis._compare import compare
 from tokendynamics.diagnosis._comparison import Comparison
-from tokendynamics.diagnosis._convention import Convention
 from tokendynamics.diagnosis._decode import decode
 from tokendynamics.diagnosis._deeper import deeper
 from tokendynamics.diagnosis._deeper_found import Deeper
 from tokendynamics.diagnosis._diagnose import diagnose
-from tokendynamics.diagnosis._finding import Finding
 from tokendynamics.diagnosis._levers import levers
 from tokendynamics.diagnosis._levers_found import Levers
 from tokendynamics.diagnosis._logit_lens import logit_lens
@@ -23,6 +21,7 @@ from tokendynamics.diagnosis._token_paths import token_paths
 from tokendynamics.diagnosis._trace import trace
 from tokendynamics.diagnosis._verdict import Verdict, judge
 from tokendynamics.diagnosis._what_if import what_if
+from tokendynamics.words import Convention, Finding
 
 __all__ = [
     "Comparison", "Convention", "Deeper", "Diagnosis", "Finding", "Levers", "PredictionAgainstTrace", "Verdict",

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import xarray as xr
 
-from tokendynamics.diagnosis._finding import Finding, in_layers, plain, several
 from tokendynamics.diagnosis._noun import noun_in
+from tokendynamics.words import Finding, fixed, in_layers, plural
 
 MOST = 0.6
 """Part of the texts in which, in one layer, a token is a sink, from which it is the network's and not one text's."""
@@ -111,7 +111,7 @@ def attention_finding(trace: xr.Dataset) -> Finding:
         largest = float(np.nanmax(received))
         text = (
             f"No token is an attention sink: the most that one receives from tokens at least four away is "
-            f"{plain(largest)} of their attention; a sink receives {ATTENTION_SINK:g}, and {TIMES_UNIFORM:g} times its "
+            f"{fixed(largest)} of their attention; a sink receives {ATTENTION_SINK:g}, and {TIMES_UNIFORM:g} times its "
             "uniform part."
         )
         return Finding(text, "attention", {"largest": largest})
@@ -120,7 +120,7 @@ def attention_finding(trace: xr.Dataset) -> Finding:
         few = int(sinks[counted].any(axis=2).sum(axis=0).max())
         text = (
             f"No one token or word is an attention sink in most {noun}s; in any one layer some token is one in at most "
-            f"{few} of {several(int(counted.sum()), noun)}."
+            f"{few} of {plural(int(counted.sum()), noun)}."
         )
         return Finding(text, "attention", {"texts": few})
     return _of_named(trace, named, received)
@@ -140,12 +140,12 @@ def _of_named(trace: xr.Dataset, named: NamedSink, received: np.ndarray) -> Find
     counts = named.texts[named.layers]
     low, high = int(counts.min()), int(counts.max())
     many = f"{low} to {high}" if low < high else f"{high}"
-    where, weights = in_layers(named.layers.tolist()), sorted({plain(seen.min()), plain(seen.max())})
+    where, weights = in_layers(named.layers.tolist()), sorted({fixed(seen.min()), fixed(seen.max())})
     text = (
-        f"{subject} in {many} of {several(total, noun)}, in {where}: tokens at least four away give it "
+        f"{subject} in {many} of {plural(total, noun)}, in {where}: tokens at least four away give it "
         f"{' to '.join(weights)} of their attention. It is {'' if massive else 'not '}massive"
     )
-    text += f"; other tokens are attention sinks in {several(named.others, noun)}." if named.others else "."
+    text += f"; other tokens are attention sinks in {plural(named.others, noun)}." if named.others else "."
     values = {
         "position": named.position, "word": named.word, "layers": named.layers.tolist(), "prompts_with_it": high,
         "largest": float(seen.max()), "massive": massive,

@@ -17,10 +17,8 @@ from tokendynamics.diagnosis._compared_words import (
     updates_finding,
     weights_finding,
 )
-from tokendynamics.diagnosis._convention import Convention
 from tokendynamics.diagnosis._feed_forward_differences import FeedForwardDifferences
 from tokendynamics.diagnosis._feed_forward_words import feed_forward_finding
-from tokendynamics.diagnosis._finding import Finding
 from tokendynamics.diagnosis._first_difference import JUMP, NEIGHBOURS, ROUNDINGS, TIMES_NEIGHBOURS, Parting
 from tokendynamics.diagnosis._halved_parts import HalvedParts
 from tokendynamics.diagnosis._halved_words import halved_convention, halved_finding
@@ -29,6 +27,7 @@ from tokendynamics.diagnosis._tensor_differences import TIMES_OTHERS, TensorDiff
 from tokendynamics.diagnosis._tensor_words import tensors_finding, tensors_of_layer
 from tokendynamics.diagnosis._together import Together
 from tokendynamics.diagnosis._verdict import Verdict
+from tokendynamics.words import Convention, Finding
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from tokendynamics.diagnosis._finding import Finding, between, plain, ranges, several, signed
 from tokendynamics.diagnosis._first_difference import Difference, Parting
+from tokendynamics.diagnosis._prompt_shares import CONFIDENCE
 from tokendynamics.diagnosis._verdict import Verdict
+from tokendynamics.words import Finding, estimate, fixed, plural, ranges
+from tokendynamics.words import interval as interval_of
 
 WEIGHTS_DIFFER = 1e-5
 """Relative difference of a product from which its weights differ by more than the rounding of single precision."""
@@ -49,7 +51,7 @@ def end_finding(
 
 
 def _known(kappa: float) -> str:
-    return "κ' is not defined" if np.isnan(kappa) else f"κ' {plain(kappa)}"
+    return "κ' is not defined" if np.isnan(kappa) else f"κ' {fixed(kappa)}"
 
 
 def _gap(gap: float, interval: np.ndarray) -> str:
@@ -57,16 +59,12 @@ def _gap(gap: float, interval: np.ndarray) -> str:
         return "κ' is not defined in both, so that it has no difference"
     if gap == 0 and (np.isnan(interval).any() or not interval.any()):
         return "κ' is the same"
-    words = f"κ' differs by {_signed(gap)}{between(interval)}"
+    words = f"κ' differs by {estimate(gap, interval, CONFIDENCE, sign=True)}"
     if np.isnan(interval).any():
         return f"{words}, of too few texts for an interval"
     if interval[0] <= 0 <= interval[1]:
         return f"{words}, which is not significant"
     return words
-
-
-def _signed(number: float) -> str:
-    return signed(number) if round(number, 2) else "0.00"
 
 
 def parting_finding(
@@ -138,7 +136,7 @@ def _located(parting: Parting, tensors: Sequence[str]) -> str:
     others = [each for each in parting.resized if (each.layer, each.part) != (first.layer, first.part)]
     if others:
         shown = ", ".join(f"{each} (× {each.size:.2g})" for each in others[:MOST_NAMED])
-        more = f" and {several(len(others) - MOST_NAMED, 'more part')}" if len(others) > MOST_NAMED else ""
+        more = f" and {plural(len(others) - MOST_NAMED, 'more part')}" if len(others) > MOST_NAMED else ""
         text += f" After it updates are larger or smaller by two or more in {shown}{more}."
     if parting.largest is not None and str(parting.largest) != str(first):
         text += (
@@ -211,10 +209,10 @@ def updates_finding(names: tuple[str, str], difference: xr.Dataset) -> Finding |
         return Finding(text, "updates", {})
     layer, component = np.unravel_index(np.argmax(logs), logs.shape)
     size, part = float(quotient.values[layer, component]), ("attention", "feed-forward part")[component]
-    ends = between([low[layer, component], high[layer, component]])
+    ends = interval_of([low[layer, component], high[layer, component]], CONFIDENCE)
     text = (
         f"Beside the states that they are added to, the updates of {names[1]} differ most from those of {names[0]} in "
-        f"the {part} of layer {layer}: {size:.2g} times as large{ends}."
+        f"the {part} of layer {layer}: {size:.2g} times as large{f' ({ends})' if ends else ''}."
     )
     return Finding(text, "updates", {"layer": int(layer), "part": part, "quotient": size})
 

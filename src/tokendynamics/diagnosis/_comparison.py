@@ -9,8 +9,6 @@ from typing import Any, Literal
 
 import xarray as xr
 
-from tokendynamics.diagnosis._convention import Convention
-from tokendynamics.diagnosis._finding import Finding
 from tokendynamics.diagnosis._first_difference import Difference, Parting
 from tokendynamics.diagnosis._result import Format, _writable, _write_table
 from tokendynamics.diagnosis._stored import SUFFIXES, verdict_as_plain
@@ -21,6 +19,7 @@ from tokendynamics.numerics._extras import require
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.provenance._manifest import plain, write_json
 from tokendynamics.provenance._whole import check_free, whole_folder
+from tokendynamics.words import Convention, Finding
 
 WRITER = "tokendynamics compare"
 

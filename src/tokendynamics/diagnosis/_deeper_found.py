@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import xarray as xr
 
-from tokendynamics.diagnosis._convention import Convention
+from tokendynamics.words import Convention
 
 DECODED = (1, 2, 5, 10, 20, 50, 100)
 """After how many passes the text is read: a text that degrades has done so by then."""

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from tokendynamics.diagnosis._convention import Convention
-from tokendynamics.diagnosis._finding import are_shares, several
 from tokendynamics.diagnosis._passes import COLLAPSED, THERE_ARE_NONE
 from tokendynamics.numerics._decline import Estimate
+from tokendynamics.words import Convention, fixed, is_share, plural
 
 REPETITIVE = 0.25
 """Share of different tokens below which a text is called repetitive: each token comes four times on average."""
@@ -142,10 +141,10 @@ def _of_kappa(row: xr.Dataset) -> str:
     last = known_until(kappa)
     if last < 1:
         return ""
-    moves = f"From the embedding to pass {last:,} κ goes from {_two(kappa[0])} to {_two(kappa[last])}"
-    if not are_shares([common[0], common[last]]):  # an estimate outside 0 … 1 is no share
+    moves = f"From the embedding to pass {last:,} κ goes from {fixed(kappa[0])} to {fixed(kappa[last])}"
+    if not is_share([common[0], common[last]]):  # an estimate outside 0 … 1 is no share
         return f"{moves}."
-    return f"{moves}, and what all prompts share of a direction from {_two(common[0])} to {_two(common[last])}."
+    return f"{moves}, and what all prompts share of a direction from {fixed(common[0])} to {fixed(common[last])}."
 
 
 def _of_the_end(row: xr.Dataset) -> str:
@@ -155,7 +154,7 @@ def _of_the_end(row: xr.Dataset) -> str:
     if not lost:
         return ""
     return (
-        f"States are not finite any more in {len(lost)} of {several(total, 'prompt')}, first after pass "
+        f"States are not finite any more in {len(lost)} of {plural(total, 'prompt')}, first after pass "
         f"{min(lost):,}; medians end there."
     )
 
@@ -179,10 +178,10 @@ def _of_the_text(row: xr.Dataset) -> str:
     if not len(shares):
         return "Nothing can be decoded."
     first, last = float(shares[0]), float(shares[-1])
-    said = f"of its tokens {_two(first)} are different after pass {steps[0]}"
+    said = f"of its tokens {fixed(first)} are different after pass {steps[0]}"
     if len(shares) == 1:
         return f"The decoded text is {'' if first < REPETITIVE else 'not '}repetitive: {said}."
-    said += f", {_two(last)} after pass {steps[-1]}"
+    said += f", {fixed(last)} after pass {steps[-1]}"
     if first < REPETITIVE:
         return f"The decoded text is repetitive from the start{'' if last < REPETITIVE else ', and later not'}: {said}."
     return f"The decoded text {'turns' if last < REPETITIVE else 'does not turn'} repetitive: {said}."
@@ -190,10 +189,6 @@ def _of_the_text(row: xr.Dataset) -> str:
 
 def _small(value: float) -> str:
     return f"{value:.2g}"
-
-
-def _two(value: float) -> str:
-    return f"{round(float(value), 2) + 0.0:.2f}".replace("-", "−")
 
 
 def _many(value: float) -> str:

@@ -6,20 +6,13 @@ import numpy as np
 import xarray as xr
 
 from tokendynamics.diagnosis._attention_sinks import attention_finding
-from tokendynamics.diagnosis._finding import (
-    PART_NAMES,
-    Finding,
-    are_shares,
-    between,
-    in_layers,
-    plain,
-    several,
-    share_of,
-)
+from tokendynamics.diagnosis._figure_names import PART_NAMES
 from tokendynamics.diagnosis._known_tokens import token_finding
 from tokendynamics.diagnosis._layer_states import CONSENSUS, State
 from tokendynamics.diagnosis._noun import noun_in
 from tokendynamics.diagnosis._parts_there import parts_there
+from tokendynamics.diagnosis._prompt_shares import CONFIDENCE
+from tokendynamics.words import Finding, estimate, fixed, in_layers, is_share, plural, share
 
 NEUTRAL = 0.005
 """Change of κ by a part of a layer up to which it is noise of rounding and of the few texts, and no movement."""
@@ -74,18 +67,18 @@ def _shares(trace: xr.Dataset) -> Finding | None:
         return None
     noun = noun_in(trace)
     values = {str(name): float(last.sel(share=name)) for name in trace.share.values}
-    if not are_shares(last):
+    if not is_share(last):
         text = (
             "How a token's direction after the last layer divides into shares is not stated: an estimate lies outside "
             f"0 to 1, by chance in so few {noun}s or because tokens point both ways of one direction."
         )
         return Finding(text, "shares", values)
     interval = site.shares_interval.isel(layer=-1)
-    parts = {name: share_of(value, interval.sel(share=name)) for name, value in values.items()}
-    start = f"; at the embedding these are {', '.join(share_of(float(each), _NO_INTERVAL) for each in first)}"
+    parts = {name: share(value, interval.sel(share=name), CONFIDENCE) for name, value in values.items()}
+    start = f"; at the embedding these are {', '.join(share(float(each), _NO_INTERVAL, CONFIDENCE) for each in first)}"
     text = (
         f"Of a token's direction after the last layer {parts['common']} is common to all {noun}s, {parts['prompt']} "
-        f"particular to its own {noun} and {parts['own']} its own{start if are_shares(first) else ''}."
+        f"particular to its own {noun} and {parts['own']} its own{start if is_share(first) else ''}."
     )
     return Finding(text, "shares", values)
 
@@ -111,14 +104,14 @@ def _by_part(trace: xr.Dataset, component: str, name: str, there: np.ndarray) ->
     if abs(change) <= NEUTRAL or low <= 0 <= high:
         return f"{name} moves κ by {_change(trace, component)} in all, which is not told apart from nothing"
     verb, count = ("raises", each > NEUTRAL) if change > 0 else ("lowers", each < -NEUTRAL)
-    layers = several(len(each), "layer") if there.all() else f"the {several(len(each), 'layer')} with one"
+    layers = plural(len(each), "layer") if there.all() else f"the {plural(len(each), 'layer')} with one"
     return f"{name} {verb} κ in {int(count.sum())} of {layers}, by {_change(trace, component)} in all"
 
 
 def _change(trace: xr.Dataset, component: str) -> str:
     change = float(trace.kappa_change_sum.sel(component=component))
     interval = trace.kappa_change_sum_interval.sel(component=component)
-    return f"{'+' if round(change, 2) > 0 else ''}{plain(change)}{between(interval, -1.0, 1.0)}"
+    return estimate(change, interval, CONFIDENCE, sign=True, at_least=-1.0, at_most=1.0)
 
 
 def _single_texts(trace: xr.Dataset) -> Finding | None:
@@ -130,8 +123,8 @@ def _single_texts(trace: xr.Dataset) -> Finding | None:
         return None
     named, noun = ", ".join(f"“{name}”" for name in alone), noun_in(trace)
     text = (
-        f"In {several(len(alone), noun)} of {len(kappa)} the tokens do meet: {named} (κ of that {noun} alone "
-        f"{plain(float(np.nanmin(kappa[kappa >= ALONE])))} or more)."
+        f"In {plural(len(alone), noun)} of {len(kappa)} the tokens do meet: {named} (κ of that {noun} alone "
+        f"{fixed(float(np.nanmin(kappa[kappa >= ALONE])))} or more)."
     )
     return Finding(text, "shares", {"texts": alone})
 
@@ -200,7 +193,7 @@ def _massive(trace: xr.Dataset) -> Finding:
     raw, lowest, effect = _effect_on_rank(ranks.sel(sinks="kept").values, ranks.sel(sinks="removed").values, layers)
     text = (
         f"Token {position} (“{token}” in {noun} {name}) is massive, as is a token in {len(having)} of "
-        f"{several(trace.sizes['prompt'], noun)}: its norm reaches {norm:,.3g} at layer {peak} against a median of "
+        f"{plural(trace.sizes['prompt'], noun)}: its norm reaches {norm:,.3g} at layer {peak} against a median of "
         f"{median:,.3g}, and massive tokens stand out in {in_layers(layers.tolist())}. They are left out of the "
         f"rest{effect}."
     )

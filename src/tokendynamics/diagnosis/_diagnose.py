@@ -10,7 +10,6 @@ from typing import Any
 import xarray as xr
 
 from tokendynamics.diagnosis._audit import Singular, ValueMap, audit
-from tokendynamics.diagnosis._convention import Convention
 from tokendynamics.diagnosis._deeper import VARIANTS, checked_deeper
 from tokendynamics.diagnosis._deeper import deeper as find_deeper
 from tokendynamics.diagnosis._deeper_found import Deeper
@@ -34,6 +33,7 @@ from tokendynamics.pretrained._architecture import as_layers
 from tokendynamics.pretrained._load import Model, as_checkpoint
 from tokendynamics.provenance._manifest import manifest
 from tokendynamics.provenance._progress import Progress, reporting
+from tokendynamics.words import Convention
 
 _OTHERWISE = {
     "Value map": "W_V alone changes with weights that leave the network as it is; Σ_h W_V W_O and W do not",

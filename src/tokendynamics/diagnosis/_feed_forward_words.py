@@ -8,7 +8,7 @@ import numpy as np
 import xarray as xr
 
 from tokendynamics.diagnosis._compared_words import MOST_NAMED, WEIGHTS_DIFFER
-from tokendynamics.diagnosis._finding import Finding, ranges
+from tokendynamics.words import Finding, ranges
 
 
 def feed_forward_finding(names: tuple[str, str], weights: xr.Dataset, why: str, unmatched: Sequence[str]) -> Finding:

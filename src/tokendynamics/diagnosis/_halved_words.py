@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from tokendynamics.diagnosis._finding import PART_NAMES, Finding, several
+from tokendynamics.diagnosis._figure_names import PART_NAMES
 from tokendynamics.diagnosis._first_difference import ROUNDINGS
 from tokendynamics.diagnosis._halved_parts import HalvedParts
 from tokendynamics.diagnosis._prompt_shares import CONFIDENCE
+from tokendynamics.words import Finding, plural, signed
 
 
 def halved_finding(names: tuple[str, str], found: HalvedParts, place: int, eps: float) -> Finding:
@@ -43,11 +44,11 @@ def halved_finding(names: tuple[str, str], found: HalvedParts, place: int, eps: 
     changes = found.table.loss_change.mean("prompt").values
     its_layer = int(own.other_layer[at[0]])
     first, other = changes[0][at], changes[place + 1][its_layer - 1, at[1]]
-    interval, known = f"{_number(low[at])} to {_number(high[at])}", int((~np.isnan(gaps)).sum())
+    interval, known = f"{signed(low[at], 2)} to {signed(high[at], 2)}", int((~np.isnan(gaps)).sum())
     text = (
         f"With one part at a half the loss of {names[1]} changes {most} unlike that of {names[0]} for "
-        f"{_part(own, at)}: by {_number(other)} nats instead of {_number(first)}, a difference of "
-        f"{_number(gaps[at])} ({interval}); that is sure of {int(sure.sum())} of {several(known, 'part')}."
+        f"{_part(own, at)}: by {signed(other, 2)} nats instead of {signed(first, 2)}, a difference of "
+        f"{signed(gaps[at], 2)} ({interval}); that is sure of {int(sure.sum())} of {plural(known, 'part')}."
     )
     values = _values(own, at) | {"parts": int(sure.sum()), "interval": [float(low[at]), float(high[at])]}
     return Finding(text, "halved", values)
@@ -65,10 +66,10 @@ def _nothing_sure(names: tuple[str, str], own: xr.Dataset, without: bool) -> Fin
     gaps = own.difference.values
     at = np.unravel_index(np.nanargmax(np.abs(gaps)), gaps.shape)
     low, high = own.difference_surely.values[at]
-    known = "of too few texts for an interval" if without else f"{_number(low)} to {_number(high)}"
+    known = "of too few texts for an interval" if without else f"{signed(low, 2)} to {signed(high, 2)}"
     text = (
         f"With one part at a half the losses of {names[1]} and {names[0]} are not told apart: they differ most for "
-        f"{_part(own, at)}, by {_number(gaps[at])} nats ({known})."
+        f"{_part(own, at)}, by {signed(gaps[at], 2)} nats ({known})."
     )
     return Finding(text, "halved", _values(own, at) | {"parts": 0})
 
@@ -82,10 +83,6 @@ def _part(own: xr.Dataset, at: Any) -> str:
 def _values(own: xr.Dataset, at: Any) -> dict[str, Any]:
     layer, part = int(own.layer[at[0]]), str(own.part.values[at[1]])
     return {"layer": layer, "part": part, "difference": float(own.difference.values[at])}
-
-
-def _number(value: float) -> str:
-    return f"{value:+.2g}".replace("-", "−")
 
 
 def halved_convention() -> tuple[str, str, str]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import xarray as xr
 from torch import Tensor
 
-from tokendynamics.diagnosis._finding import Finding
 from tokendynamics.diagnosis._noun import noun_in
 from tokendynamics.pretrained._inputs import Prepared
+from tokendynamics.words import Finding, percent
 
 MANY_UNKNOWN = 0.1
 """Share of unknown tokens above which the result says that they make the texts look alike."""
@@ -55,7 +54,7 @@ def tokens_in_words(attrs: Mapping[Any, Any]) -> str:
         return str(attrs["tokenization"])
     words = "the model's own tokenizer"
     share, doubled = float(attrs.get("unknown_token_share", 0.0)), int(attrs.get("doubled_bos", 0))
-    words += f", to which {_percent(share)} of the tokens are unknown" if share > 0 else ""
+    words += f", to which {percent(share)} of the tokens are unknown" if share > 0 else ""
     return words + (f"; {doubled} of the prompts {_begin(doubled)} with two BOS tokens" if doubled else "")
 
 
@@ -65,7 +64,7 @@ def token_finding(trace: xr.Dataset) -> Finding | None:
     noun, sentences = noun_in(trace), []
     if share > MANY_UNKNOWN:
         sentences.append(
-            f"The tokenizer does not know {_percent(share)} of the tokens and gives all of them the same id, so the "
+            f"The tokenizer does not know {percent(share)} of the tokens and gives all of them the same id, so the "
             f"{noun}s look more alike than they are: use {noun}s of the kind that the network was trained on."
         )
     if doubled:
@@ -80,9 +79,3 @@ def token_finding(trace: xr.Dataset) -> Finding | None:
 
 def _begin(count: int) -> str:
     return "begins" if count == 1 else "begin"
-
-
-def _percent(share: float) -> str:
-    """Write a share in percent, with one digit below one percent."""
-    value = 100 * share
-    return f"{value:.1f} %" if value < 1 else f"{np.floor(value + 0.5):.0f} %"

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Float64
 
-from tokendynamics.diagnosis._finding import in_layers, several
 from tokendynamics.diagnosis._layer_states import COLLAPSES, State
 from tokendynamics.diagnosis._lever_trials import CONFIDENCE, Estimate, Trial
 from tokendynamics.diagnosis._levers_found import ALL_LAYERS, NOTHING, SOME_LAYERS, Answer, Levers
 from tokendynamics.diagnosis._verdict import Verdict
+from tokendynamics.words import estimate, in_layers, plural
 
 LITTLE = 0.06
 """κ' below which tokens of a prompt share too little for anything to be done about it: over 31 networks, those whose
@@ -176,7 +176,7 @@ class LeverWords:
     def _measured_on(self) -> str:
         names, found = self.halves.measuring, f"{len(self.halves.finding)} others"
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        measured = f"{several(len(names), self.halves.noun)} ({', '.join(names[:_NAMED])}{more})"
+        measured = f"{plural(len(names), self.halves.noun)} ({', '.join(names[:_NAMED])}{more})"
         return f"Measured on {measured}, for candidates found on {found}; {CONFIDENCE:.0%} intervals."
 
 
@@ -211,12 +211,8 @@ def _cost(trial: Trial) -> str:
 
 
 def _plain(found: Estimate) -> str:
-    return f"{_signless(found.value)} ({_signless(found.low)} … {_signless(found.high)})"
+    return estimate(found.value, (found.low, found.high), CONFIDENCE)
 
 
 def _change(found: Estimate) -> str:
-    return " ".join((f"{found.value:+.3f}", f"({found.low:+.3f} … {found.high:+.3f})")).replace("-", "−")
-
-
-def _signless(value: float) -> str:
-    return f"{value:.2f}".replace("-0.00", "0.00").replace("-", "−")
+    return estimate(found.value, (found.low, found.high), CONFIDENCE, places=3, sign=True)

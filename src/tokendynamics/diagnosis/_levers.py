@@ -10,7 +10,6 @@ import numpy as np
 import torch
 import xarray as xr
 
-from tokendynamics.diagnosis._convention import Convention
 from tokendynamics.diagnosis._lever_trials import CONFIDENCE, Estimate, Trial, Trials
 from tokendynamics.diagnosis._lever_words import (
     CHEAP,
@@ -35,6 +34,7 @@ from tokendynamics.pretrained._inputs import Prepared, prepared
 from tokendynamics.pretrained._load import Model, as_checkpoint
 from tokendynamics.pretrained._variant import PARTS
 from tokendynamics.provenance._progress import Progress, reporting, tracked
+from tokendynamics.words import Convention
 
 ALPHAS = (0.5, 0.0)
 """Gates that are tried: at a half a part is still at work, without it one sees all that it makes. First order is no

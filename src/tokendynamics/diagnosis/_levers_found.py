@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 import xarray as xr
 
-from tokendynamics.diagnosis._convention import Convention
+from tokendynamics.words import Convention
 
 Answer: TypeAlias = Literal[
     "one part does it", "one part does it, at an unknown cost", "all layers do it and no single part helps",

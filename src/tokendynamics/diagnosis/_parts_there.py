@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from tokendynamics.diagnosis._finding import PART_NAMES
+from tokendynamics.diagnosis._figure_names import PART_NAMES
 
 
 def parts_there(trace: xr.Dataset) -> dict[str, np.ndarray]:

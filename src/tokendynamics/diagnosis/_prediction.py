@@ -16,6 +16,7 @@ from scipy.stats import rankdata
 from tokendynamics.numerics._arguments import as_tensor
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.words import fixed
 
 FEWEST = 5
 """Layers from which an order is compared: four have 24 orders, and none of them is beyond chance."""
@@ -126,20 +127,16 @@ def _seen(layers: np.ndarray, kappa_change: Any) -> np.ndarray:
 def _words(correlation: float, p_value: float, by_depth: float) -> str:
     if isnan(correlation):
         return "The weights alone do not tell: one of the two is the same in every layer"
-    numbers = f"rank correlation {_signed(correlation)}, p {_short(p_value)}"
+    numbers = f"rank correlation {fixed(correlation)}, p {_short(p_value)}"
     if not p_value < SURE:
         return f"The weights alone do not tell ({numbers})"
     if correlation < 0:
         return f"The weights alone order the layers the other way round ({numbers})"
     part = "" if correlation >= STRONG else "in part "
     # In untrained networks depth alone orders the layers.
-    depth = f"; so does their depth ({_signed(by_depth)})" if abs(by_depth) >= correlation else ""
+    depth = f"; so does their depth ({fixed(by_depth)})" if abs(by_depth) >= correlation else ""
     return f"The weights alone order the layers {part}as seen ({numbers}{depth})"
 
 
 def _short(p_value: float) -> str:
     return f"= {p_value:.2f}" if p_value >= 0.01 else f"= {p_value:.3f}" if p_value >= 0.001 else "< 0.001"
-
-
-def _signed(number: float) -> str:
-    return f"{number:.2f}".replace("-", "−")

@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 import xarray as xr
 
-from tokendynamics.diagnosis._convention import Convention
 from tokendynamics.diagnosis._deeper_found import Deeper
 from tokendynamics.diagnosis._lever_words import UNMEASURED, in_view_of
 from tokendynamics.diagnosis._levers_found import Levers
@@ -21,6 +20,7 @@ from tokendynamics.numerics._extras import require
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.provenance._manifest import plain, write_json
 from tokendynamics.provenance._whole import check_free, whole_folder
+from tokendynamics.words import Convention
 
 
 @dataclass(frozen=True)

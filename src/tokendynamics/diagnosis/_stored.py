@@ -10,9 +10,8 @@ from typing import Any, TypeAlias, get_args
 
 import xarray as xr
 
-from tokendynamics.diagnosis._convention import Convention
 from tokendynamics.diagnosis._deeper_found import Deeper
-from tokendynamics.diagnosis._finding import FigureName, Finding
+from tokendynamics.diagnosis._figure_names import FigureName
 from tokendynamics.diagnosis._layer_states import State
 from tokendynamics.diagnosis._levers_found import Answer, Levers
 from tokendynamics.diagnosis._parts_there import norms_there, parts_there
@@ -24,6 +23,7 @@ from tokendynamics.pretrained._variant import NAMED, PARTS
 from tokendynamics.provenance._manifest import plain
 from tokendynamics.provenance._reading import read_json
 from tokendynamics.provenance._stores import read_store
+from tokendynamics.words import Convention, Finding
 
 SUFFIXES: dict[str, str] = {"zarr": ".zarr", "netcdf": ".nc"}
 TABLES = ("audit", "trace", "paths", "levers", "what_if", "deeper")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tokendynamics.diagnosis._finding import Finding, in_layers, several
 from tokendynamics.diagnosis._tensor_differences import TensorDifferences, standing_out
+from tokendynamics.words import Finding, in_layers, plural
 
 MOST_NAMED = 4
 """So many tensors are named one by one."""
@@ -84,7 +84,7 @@ def _named(
         kind = " (a bias or norm)" if tensors[place] in vectors else ""
         size = f"by {'up to ' * (len(there) > 1)}{max(values[layer, place] for layer in there):.2g} of its size"
         words.append(f"{tensors[place]}{kind} in {in_layers(layers[there].tolist())}, {size}")
-    more = f"; and {several(len(places) - MOST_NAMED, 'more tensor')}" if len(places) > MOST_NAMED else ""
+    more = f"; and {plural(len(places) - MOST_NAMED, 'more tensor')}" if len(places) > MOST_NAMED else ""
     return "; ".join(words) + more
 
 

@@ -9,13 +9,15 @@ import numpy as np
 import xarray as xr
 
 from tokendynamics.diagnosis._details import detailed_findings
-from tokendynamics.diagnosis._finding import PART_NAMES, Finding, between, in_layers, plain, several, share_of, signed
+from tokendynamics.diagnosis._figure_names import PART_NAMES
 from tokendynamics.diagnosis._layer_states import State, layer_states, states_within, worst_layer
 from tokendynamics.diagnosis._noun import noun_in
 from tokendynamics.diagnosis._parts_there import parts_there
+from tokendynamics.diagnosis._prompt_shares import CONFIDENCE
 from tokendynamics.diagnosis._weights_in_words import weights_findings
 from tokendynamics.diagnosis._worst_layers import deciding_measure, worst_layers
 from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.words import Finding, estimate, fixed, in_layers, plural, share
 
 MOST_PARTS_NAMED = 3
 """So many parts at most, and a quarter of all, are named as those that make the better half of a movement: what more of
@@ -110,7 +112,7 @@ def _what(trace: xr.Dataset, state: State) -> Finding:
     site = trace.sel(site="feed_forward").isel(layer=-1)
     kappa, excess = float(site.consensus_relative), float(site.line_excess)
     common = float(site.shares.sel(share="common"))
-    noun, known = noun_in(trace), f"κ' {plain(kappa)}{between(site.consensus_relative_interval, at_most=1.0)}"
+    noun, known = noun_in(trace), f"κ' {estimate(kappa, site.consensus_relative_interval, CONFIDENCE, at_most=1.0)}"
     texts = {
         "spread": f"The tokens stay spread: at the end those of one {noun} share next to nothing that the embedding "
         f"did not give them ({known}).",
@@ -118,10 +120,10 @@ def _what(trace: xr.Dataset, state: State) -> Finding:
         "consensus": f"The tokens of each {noun} end in consensus, near one direction of its own ({known} after the "
         "last layer).",
         "rank collapse": f"The tokens of each {noun} end in rank collapse, on a line or in a few directions (centred "
-        f"cos² {share_of(float(site.centred_cos2), site.centred_cos2_interval)}, line excess {plain(excess)}, "
+        f"cos² {share(float(site.centred_cos2), site.centred_cos2_interval, CONFIDENCE)}, line excess {fixed(excess)}, "
         f"{known}).",
         "anisotropic": f"All {noun}s share one direction (common share "
-        f"{share_of(common, site.shares_interval.sel(share='common'))} after the last layer). "
+        f"{share(common, site.shares_interval.sel(share='common'), CONFIDENCE)} after the last layer). "
         f"{_left_to_a_token(float(site.shares.sel(share='own')), noun)}; beyond it the tokens of one {noun} share "
         f"{_nothing(kappa)}.",
         "undetermined": _undetermined(trace),
@@ -136,11 +138,11 @@ def _left_to_a_token(own: float, noun: str) -> str:
     if not own >= ONE_POINT:  # undefined where directions are all one
         share = "nothing that can be measured" if np.isnan(own) or own <= 0 else f"only {own:.1g}"
         return f"Of a direction {share} is a token's own, so {noun}s can hardly be told apart by direction"
-    return f"A share of {plain(min(own, 1.0))} is still a token's own, so tokens can be told apart"
+    return f"A share of {fixed(min(own, 1.0))} is still a token's own, so tokens can be told apart"
 
 
 def _nothing(kappa: float) -> str:
-    return "nothing that can be measured" if np.isnan(kappa) else f"next to nothing (κ' {plain(kappa)})"
+    return "nothing that can be measured" if np.isnan(kappa) else f"next to nothing (κ' {fixed(kappa)})"
 
 
 def _undetermined(trace: xr.Dataset) -> str:
@@ -160,7 +162,7 @@ def _undetermined(trace: xr.Dataset) -> str:
     seen = (
         ""
         if np.isnan(cosine).any()
-        else f"; their mean pair cosine goes from {plain(cosine[0])} to {plain(cosine[-1])}"
+        else f"; their mean pair cosine goes from {fixed(cosine[0])} to {fixed(cosine[-1])}"
     )
     return f"Whether the tokens collapse is not determined: {why}{seen}."
 
@@ -174,17 +176,17 @@ def _where(trace: xr.Dataset, states: tuple[State, ...], worst: Worst) -> Findin
     found = {"layer": worst.layer, "layers": list(worst.layers), "state": worst.state, "value": value}
     if worst.state == states[-1] == "spread" and not _rises(value, intervals[worst.layer]):
         more = f"In no layer do the tokens of one {noun_in(trace)} share significantly more than at the embedding"
-        text = f"{more} (κ' at most {plain(value)})."
+        text = f"{more} (κ' at most {fixed(value)})."
         return Finding(text, "shares", found)
     makers = _makers(_steps(trace, worst))
     if worst.state == states[-1]:
         subject = {"anisotropic": "The common share", "rank collapse": "The line excess"}.get(worst.state, "Similarity")
         verb = "peaks" if len(worst.layers) == 1 else "is highest"
-        text = f"{subject} {verb} {_after(worst.layers, depth)} ({name} {plain(value)}){makers}."
+        text = f"{subject} {verb} {_after(worst.layers, depth)} ({name} {fixed(value)}){makers}."
     else:
         text = (
-            f"On the way it is worse: {worst.state} {_after(worst.layers, depth)} ({name} {plain(value)}, "
-            f"{plain(float(values[-1]))} at the end){makers}."
+            f"On the way it is worse: {worst.state} {_after(worst.layers, depth)} ({name} {fixed(value)}, "
+            f"{fixed(float(values[-1]))} at the end){makers}."
         )
     return Finding(text, "shares", found)
 
@@ -228,15 +230,15 @@ def _makers(by_part: dict[str, float]) -> str:
     enough = int(np.searchsorted(np.cumsum(steps[order]), total / 2)) + 1
     if enough > min(MOST_PARTS_NAMED, max(1, len(steps) // 4)):
         part, layer = parts[order[0]].removeprefix("the ").split(" of ")
-        most = f"the largest contribution is {signed(float(steps[order[0]]))} ({part}, {layer})"
+        most = f"the largest contribution is {fixed(float(steps[order[0]]), sign=True)} ({part}, {layer})"
         return f"; no small set of parts causes it, {most}"
     chosen = sorted(order[:enough].tolist())
     named = " and ".join(filter(None, [", ".join(parts[place] for place in chosen[:-1]), parts[chosen[-1]]]))
     makes, by_them = "makes" if enough == 1 else "make", float(steps[chosen].sum())
     undone = by_them - float(total)
     if round(undone, 2) > 0:  # more than all of it is no share of it
-        return f"; {named} {makes} {signed(by_them)}, of which the other parts undo {plain(undone)}"
-    return f"; {named} {makes} {signed(by_them)} of {signed(float(total))} on the way there"
+        return f"; {named} {makes} {fixed(by_them, sign=True)}, of which the other parts undo {fixed(undone)}"
+    return f"; {named} {makes} {fixed(by_them, sign=True)} of {fixed(float(total), sign=True)} on the way there"
 
 
 def _how_sure(trace: xr.Dataset, state: State) -> Finding | None:
@@ -245,7 +247,7 @@ def _how_sure(trace: xr.Dataset, state: State) -> Finding | None:
     prompts, noun = trace.prompt.values.tolist(), noun_in(trace)
     named = ", ".join(f"“{name}”" for name in prompts[:MOST_TEXTS_NAMED])
     more = f" and {len(prompts) - MOST_TEXTS_NAMED} more" if len(prompts) > MOST_TEXTS_NAMED else ""
-    texts = f"{several(len(prompts), noun)} ({named}{more})"
+    texts = f"{plural(len(prompts), noun)} ({named}{more})"
     repeated = [str(name) for name, first in zip(prompts, trace.repeats.values, strict=True) if first >= 0]
     if repeated:
         texts += f", of which {', '.join(f'“{name}”' for name in repeated)} repeat others and count for nothing new"

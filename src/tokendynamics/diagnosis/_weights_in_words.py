@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 import xarray as xr
 
-from tokendynamics.diagnosis._finding import Finding
 from tokendynamics.diagnosis._hypotheses import STATEMENTS
 from tokendynamics.diagnosis._prediction import prediction_against_trace
+from tokendynamics.words import Finding
 
 MET = 0.01
 """Distance up to which a hypothesis counts as met: weights stored in bfloat16 are rounded by up to 0.004 of them."""

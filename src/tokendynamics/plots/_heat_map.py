@@ -17,6 +17,7 @@ from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.plots import _style as style
 from tokendynamics.plots._recording import to_numpy
 from tokendynamics.plots._style import SINGLE, panel_for, paper_style
+from tokendynamics.words import number
 
 Cells: TypeAlias = Literal["plain", "signs", "numbers"]
 """What is written into a cell: nothing, a minus where it is negative, or its value."""
@@ -154,12 +155,7 @@ def _ticks(blocks: Mapping[str, int] | None, total: int) -> tuple[list[float], l
 
 def _write(axes: Axes, values: np.ndarray, limit: float, cells: Cells) -> None:
     for (row, column), value in np.ndenumerate(values):
-        text = _number(float(value)) if cells == "numbers" else "−" if value < -_SEEN * limit else ""
+        text = number(float(value)) if cells == "numbers" else "−" if value < -_SEEN * limit else ""
         if text:
             colour = style.START if value > _DARK * limit else style.INK
             axes.text(column + 0.5, row + 0.5, text, ha="center", va="center", fontsize=6, color=colour)
-
-
-def _number(value: float) -> str:
-    """Write at most three digits; a zero has no sign."""
-    return f"{value + 0.0:.3g}".replace("-", "−")

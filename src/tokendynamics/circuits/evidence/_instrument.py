@@ -14,6 +14,7 @@ from torch import Tensor
 from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits._transformer import Block
 from tokendynamics.provenance._manifest import plain
+from tokendynamics.words import fixed
 
 QK_BLOCKS: tuple[tuple[Block, Block], ...] = (
     ("category", "category"),
@@ -130,10 +131,8 @@ class Estimate:
     def number(self) -> str:
         """Value and interval without the name."""
         if self.value is None or self.low is None or self.high is None:
-            return "undefined" if self.value is None else f"{self.value:.2f}"
-        # Adding zero turns a negative zero into a plain one.
-        value, low, high = (round(number, 2) + 0.0 for number in (self.value, self.low, self.high))
-        return f"{value:.2f} [{low:.2f}, {high:.2f}]"
+            return fixed(self.value)
+        return f"{fixed(self.value)} [{fixed(self.low)}, {fixed(self.high)}]"
 
     def __str__(self) -> str:
         return f"{self.name} {self.number}"

@@ -29,6 +29,7 @@ from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics._resources import check_fits
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.provenance._progress import Progress
+from tokendynamics.words import number
 
 Section: TypeAlias = Literal["3.1", "3.2", "3.3"]
 Surveyed: TypeAlias = PositionsOnly | SoftmaxPositions | CategoriesOnly
@@ -209,7 +210,7 @@ def _linear(landscape: PositionsOnly, found: Basins) -> LandscapeSurvey:
     limit = loss_at_infinity(landscape)
     total = limit * (landscape.positions - 1)
     second, kind = next(pair for pair in points if pair[0].family == "B")
-    curvature = f"{kind.lowest_curvature:.3g}".replace("-", "−")
+    curvature = number(kind.lowest_curvature)
     claims = (
         "“Only degenerate zeros” does not hold: family B (columns of q sum to zero) is stationary with the loss "
         f"{second.loss_per_column:.6g} per token. It is a {kind.kind}: the lowest curvature is {curvature}.",

@@ -22,6 +22,7 @@ from tokendynamics.cli.circuits._solution import (
 )
 from tokendynamics.cli.circuits._task_options import task_of, task_options, task_parameters
 from tokendynamics.numerics._errors import ArgumentValueError, PageError, expected
+from tokendynamics.words import plural
 
 if TYPE_CHECKING:
     from tokendynamics.circuits.constructions._comparison import Answer, Comparison
@@ -124,7 +125,6 @@ def _print(comparison: Comparison, out: Path | None, files: tuple[str, ...]) -> 
     from rich.text import Text
 
     from tokendynamics.cli._terminal import Console
-    from tokendynamics.report.kit._text import plural
 
     console, model = Console(highlight=False), comparison.model
     task = model.task

@@ -7,7 +7,7 @@ from tokendynamics.circuits.evidence._verdict import TAKES_PART
 from tokendynamics.report.circuits._intervals import Row, intervals_chart
 from tokendynamics.report.kit._figure import Cell, Figure, Table, cells
 from tokendynamics.report.kit._svg import draw_for_screens
-from tokendynamics.report.kit._text import number
+from tokendynamics.words import number
 
 
 def instruments_table(found: Evidence) -> Table:

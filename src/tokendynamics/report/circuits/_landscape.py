@@ -14,7 +14,7 @@ from tokendynamics.report.circuits._matrix import Panel, Side, matrices
 from tokendynamics.report.kit._figure import Cell, Figure, Matrices, Table, cells
 from tokendynamics.report.kit._palette import BLUE, GREEN, MUTED, NEGATIVE, ORANGE, PAPER
 from tokendynamics.report.kit._svg import Drawing, Key, draw_for_screens, inline
-from tokendynamics.report.kit._text import number, plural
+from tokendynamics.words import number, percent, plural
 
 _COLOURS = {"global minimum": BLUE, "at infinity": ORANGE, "strict saddle": NEGATIVE}
 _LEAST = 1e-12
@@ -174,7 +174,8 @@ def stall_table(found: LandscapeSurvey) -> Table:
 
 
 def _percent(share: Share) -> str:
-    return f"{100 * share.fraction:.0f} % [{100 * share.low:.0f}, {100 * share.high:.0f}]"
+    low, high = (number(100 * end, 2) for end in (share.low, share.high))
+    return f"{percent(share.fraction)} (95 % CI {low}–{high} %)"
 
 
 def _shares_table(found: Basins) -> Table:

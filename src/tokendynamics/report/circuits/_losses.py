@@ -13,7 +13,7 @@ from tokendynamics.report.kit._curves import log_ticks
 from tokendynamics.report.kit._figure import Figure, Table, cells
 from tokendynamics.report.kit._palette import AXIS, BLUE, GREEN, INK, ORANGE
 from tokendynamics.report.kit._svg import Drawing, Key, draw_for_screens
-from tokendynamics.report.kit._text import number, plural
+from tokendynamics.words import number, plural
 
 _HEIGHT = 340
 

@@ -14,7 +14,7 @@ import numpy as np
 from tokendynamics.report.kit._figure import Matrices, Table, cells
 from tokendynamics.report.kit._palette import AXIS, GRID, INK, MUTED, NEGATIVE, PAPER, POSITIVE
 from tokendynamics.report.kit._svg import WIDE, Drawing, Specification, draw_for_screens, inline, plain
-from tokendynamics.report.kit._text import number, plural, signed
+from tokendynamics.words import number, plural, signed
 
 _TALLEST, _LARGEST_CELL, _NUMBERED_CELL, _DASHED_CELL = 600.0, 34.0, 26.0, 9.0
 _LEFT, _GAP, _NARROWEST = 52.0, 14.0, 112.0

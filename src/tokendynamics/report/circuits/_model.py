@@ -13,7 +13,7 @@ from tokendynamics.report.circuits._matrix import Panel, Side, matrices
 from tokendynamics.report.kit._figure import Figure, Matrices, Table, cells
 from tokendynamics.report.kit._palette import BLUE, INK, ORANGE, PAPER
 from tokendynamics.report.kit._svg import Drawing, Key, draw_for_screens, plain
-from tokendynamics.report.kit._text import number, plural
+from tokendynamics.words import UNDEFINED, fixed, number, plural
 
 _COLOURS = (
     "Orange is positive, purple negative (a dash marks negative cells where there is room), paper is zero; each matrix "
@@ -106,7 +106,7 @@ def correlations(block: torch.Tensor, task: PairTask) -> tuple[str, str]:
 
 def _cosine(a: torch.Tensor, b: torch.Tensor, weights: torch.Tensor) -> str:
     size = float(((weights * a * a).sum() * (weights * b * b).sum()).sqrt())
-    return f"{float((weights * a * b).sum()) / size:+.4f}".replace("-", "−") if size > 0 else "undefined"
+    return fixed(float((weights * a * b).sum()) / size, 4, sign=True) if size > 0 else UNDEFINED
 
 
 def _features(model: OneLayerTransformer, title: str) -> Side:

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tokendynamics.diagnosis._convention import Convention
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.report.kit._figure import Section
 from tokendynamics.report.kit._page import render, write_page
-from tokendynamics.report.kit._text import duration, moment, written
+from tokendynamics.words import Convention, duration, moment, written
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from tokendynamics.circuits.constructions._comparison import Comparison
 from tokendynamics.circuits.evidence import Evidence
 from tokendynamics.circuits.landscape import LandscapeSurvey, StationaryPoint
 from tokendynamics.circuits.learning import LearningRecord
-from tokendynamics.diagnosis._convention import Convention
 from tokendynamics.report.circuits._instruments import instruments_figure, instruments_table, thresholds_table
 from tokendynamics.report.circuits._landscape import (
     basins_figure,
@@ -33,7 +32,7 @@ from tokendynamics.report.circuits._model import (
 from tokendynamics.report.circuits._page import CircuitsReport
 from tokendynamics.report.kit._drawing import drawing
 from tokendynamics.report.kit._figure import Cell, Section, Table, cells
-from tokendynamics.report.kit._text import number, plural
+from tokendynamics.words import Convention, number, plural
 
 _TOKENS = Convention(
     "Tokens",

@@ -13,7 +13,7 @@ from tokendynamics.report.kit._curves import Curve, curve_keys, curves_chart, dr
 from tokendynamics.report.kit._figure import Figure, Table, cells, nothing
 from tokendynamics.report.kit._palette import BLUE, GREEN, INK, MUTED, NEGATIVE, ORANGE
 from tokendynamics.report.kit._svg import WIDE, draw_for_screens
-from tokendynamics.report.kit._text import number
+from tokendynamics.words import number
 
 HEIGHT = 240
 

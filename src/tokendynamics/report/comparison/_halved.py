@@ -6,7 +6,7 @@ import numpy as np
 import xarray as xr
 
 from tokendynamics.diagnosis._comparison import Comparison
-from tokendynamics.diagnosis._finding import PART_NAMES
+from tokendynamics.diagnosis._figure_names import PART_NAMES
 from tokendynamics.report.comparison._curves import ModelCurve, curves_figure
 from tokendynamics.report.kit._figure import Figure, Section
 

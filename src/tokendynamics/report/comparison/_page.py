@@ -9,14 +9,14 @@ import xarray as xr
 
 from tokendynamics.diagnosis._compared_words import part_named
 from tokendynamics.diagnosis._comparison import Comparison
-from tokendynamics.diagnosis._finding import PART_NAMES
+from tokendynamics.diagnosis._figure_names import PART_NAMES
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.report.comparison._curves import ModelCurve, curves_figure
 from tokendynamics.report.comparison._halved import halved_section
 from tokendynamics.report.kit._drawing import drawing
 from tokendynamics.report.kit._figure import Figure, Section, Table, cells
 from tokendynamics.report.kit._page import render, write_page
-from tokendynamics.report.kit._text import duration, moment, number, written
+from tokendynamics.words import duration, moment, number, written
 
 _LAYER, _DEPTH = "Layer (0 = embedding)", "Relative depth (0: embedding, 1: last layer)"
 

@@ -12,7 +12,7 @@ from tokendynamics.report.kit._curves import depth_axis, hover
 from tokendynamics.report.kit._figure import Figure, Table, cells, nothing
 from tokendynamics.report.kit._palette import BLUE, INK, MUTED, ORANGE, PAPER
 from tokendynamics.report.kit._svg import WIDE, Drawing, Key, draw_for_screens
-from tokendynamics.report.kit._text import number, plural
+from tokendynamics.words import number, plural
 
 QUESTION = "Do the tokens draw together with depth?"
 HEIGHT = 270

@@ -14,7 +14,8 @@ from tokendynamics.report.kit._curves import Column, Curve, Rule, curve_keys, cu
 from tokendynamics.report.kit._figure import Figure, Given, Table, cells, nothing
 from tokendynamics.report.kit._palette import BLUE, MUTED, ORANGE
 from tokendynamics.report.kit._svg import draw_for_screens
-from tokendynamics.report.kit._text import number, plural, token_label
+from tokendynamics.report.kit._text import token_label
+from tokendynamics.words import number, plural
 
 QUESTION = "Who is attended to?"
 

@@ -15,7 +15,7 @@ from tokendynamics.report.kit._curves import depth_axis, hover
 from tokendynamics.report.kit._figure import Figure, Given, Table, cells, nothing
 from tokendynamics.report.kit._palette import ATTENTION, AXIS, FEED_FORWARD, INK, NORM, PAPER
 from tokendynamics.report.kit._svg import WIDE, Drawing, Key, draw_for_screens
-from tokendynamics.report.kit._text import UNDEFINED, number, plural, signed
+from tokendynamics.words import UNDEFINED, number, plural, signed
 
 QUESTION = "Who does it?"
 HEIGHT = 300

@@ -15,7 +15,8 @@ from tokendynamics.diagnosis._result import Diagnosis, deeper_in_words
 from tokendynamics.numerics._printable import printable, shortened
 from tokendynamics.report.diagnosis._deeper_curves import deeper_figures
 from tokendynamics.report.kit._figure import Cell, Table, cells
-from tokendynamics.report.kit._text import UNDEFINED, count, number, token_label
+from tokendynamics.report.kit._text import token_label
+from tokendynamics.words import UNDEFINED, count, number
 
 _LONGEST = 400
 """Characters of a decoded text on the page."""

@@ -16,7 +16,7 @@ from tokendynamics.report.kit._curves import Column, Curve, Number, Rule, curve_
 from tokendynamics.report.kit._figure import Figure, Given, Table, cells, nothing
 from tokendynamics.report.kit._palette import BLUE, GREEN, MUTED, NEGATIVE, ORANGE
 from tokendynamics.report.kit._svg import WIDE, Key, draw_for_screens
-from tokendynamics.report.kit._text import count, number
+from tokendynamics.words import count, number
 
 QUESTION = "How fast do they become one?"
 LOOKS: dict[str, tuple[str, tuple[float, ...]]] = {

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from tokendynamics.diagnosis._finding import PART_NAMES
+from tokendynamics.diagnosis._figure_names import PART_NAMES
 from tokendynamics.diagnosis._levers_found import Levers
 from tokendynamics.diagnosis._result import Diagnosis, levers_in_words
 from tokendynamics.report.kit._curves import Curve, Rule, curve_keys, curves_chart
 from tokendynamics.report.kit._figure import Cell, Figure, Table, cells, nothing
 from tokendynamics.report.kit._palette import BLUE, ORANGE
 from tokendynamics.report.kit._svg import draw_for_screens
-from tokendynamics.report.kit._text import UNDEFINED, number
+from tokendynamics.words import UNDEFINED, fixed, number
 
 QUESTION = "What would happen to first order?"
 _COLOURS = {"attention": BLUE, "feed_forward": ORANGE}
@@ -186,4 +186,4 @@ def _effect(effect: xr.Dataset, where: int) -> Table:
 def _change(value: float) -> Cell:
     if not np.isfinite(value):
         return Cell(UNDEFINED, undefined=True, value=value)
-    return Cell(f"{value:+.3f}".replace("-", "−"), sort=f"{value:.6g}", value=value)
+    return Cell(fixed(value, 3, sign=True), sort=f"{value:.6g}", value=value)

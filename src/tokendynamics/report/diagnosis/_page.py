@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tokendynamics.diagnosis._convention import Convention
-from tokendynamics.diagnosis._finding import FigureName, ranges
+from tokendynamics.diagnosis._figure_names import FigureName
 from tokendynamics.diagnosis._layer_states import State
 from tokendynamics.diagnosis._parts_there import norms_there
 from tokendynamics.diagnosis._result import Diagnosis
@@ -28,7 +27,7 @@ from tokendynamics.report.diagnosis._weights import regimes, summary, weights
 from tokendynamics.report.kit._drawing import drawing
 from tokendynamics.report.kit._figure import Section
 from tokendynamics.report.kit._page import piece, render, write_page
-from tokendynamics.report.kit._text import count, duration, moment, plural, written
+from tokendynamics.words import Convention, count, duration, moment, plural, ranges, written
 
 _TITLES: dict[FigureName, str] = {
     "shares": "What do the tokens share?",

@@ -22,7 +22,7 @@ from tokendynamics.report.kit._curves import (
 from tokendynamics.report.kit._figure import Figure, Given, Table, cells, nothing
 from tokendynamics.report.kit._palette import BLUE, COMMON, OF_PROMPT, ORANGE, OWN
 from tokendynamics.report.kit._svg import WIDE, Drawing, Key, draw, draw_for_screens
-from tokendynamics.report.kit._text import number, plural
+from tokendynamics.words import number, plural
 
 QUESTION = "What is a token's direction made of?"
 SECOND_QUESTION = "Do the tokens of a prompt meet?"

@@ -13,7 +13,8 @@ import xarray as xr
 from tokendynamics.report.kit._figure import Figure, Table, cells
 from tokendynamics.report.kit._palette import AXIS, BLUE, GRID, MUTED, POSITIONS
 from tokendynamics.report.kit._svg import WIDE, Drawing, Key, draw_for_screens
-from tokendynamics.report.kit._text import UNDEFINED, number, plural, token_label
+from tokendynamics.report.kit._text import token_label
+from tokendynamics.words import UNDEFINED, number, plural
 
 QUESTION = "Where does each token of a prompt go?"
 MOST_TOKENS = 256

@@ -6,14 +6,14 @@ import numpy as np
 import xarray as xr
 
 from tokendynamics.diagnosis._details import LEAST_UPDATE, UPDATE_JUMP, jumps
-from tokendynamics.diagnosis._finding import PART_NAMES
+from tokendynamics.diagnosis._figure_names import PART_NAMES
 from tokendynamics.diagnosis._parts_there import parts_there
 from tokendynamics.report.diagnosis._depth import Spread, spread
 from tokendynamics.report.kit._curves import Column, Curve, curve_keys, curves_chart
 from tokendynamics.report.kit._figure import Figure, Given, Table, cells, nothing
 from tokendynamics.report.kit._palette import BLUE, INK, ORANGE
 from tokendynamics.report.kit._svg import draw_for_screens
-from tokendynamics.report.kit._text import number
+from tokendynamics.words import number
 
 QUESTION = "How large is each update?"
 _COLOURS = {"attention": BLUE, "feed_forward": ORANGE}

@@ -12,7 +12,7 @@ import xarray as xr
 from tokendynamics.report.kit._figure import Cell, Figure, Table, cells, fold
 from tokendynamics.report.kit._palette import GRID, INK, NEGATIVE, PAPER, POSITIVE
 from tokendynamics.report.kit._svg import WIDE, Drawing, Key, draw_for_screens
-from tokendynamics.report.kit._text import UNDEFINED, count, number, plural, signed
+from tokendynamics.words import UNDEFINED, count, number, plural, signed
 
 _KEYS = (
     Key("−1", "box", NEGATIVE),

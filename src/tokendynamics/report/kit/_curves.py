@@ -12,7 +12,7 @@ import altair as alt
 
 from tokendynamics.report.kit._palette import INK, MUTED, PAPER
 from tokendynamics.report.kit._svg import WIDE, Drawing, Key, inline
-from tokendynamics.report.kit._text import power_of_ten
+from tokendynamics.words import power_of_ten
 
 HEIGHT = 270
 """Of a chart's plotting area in CSS pixels."""

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from markupsafe import Markup
 
 from tokendynamics.report.kit._csv import Value, csv_address
-from tokendynamics.report.kit._text import UNDEFINED, number
+from tokendynamics.words import UNDEFINED, count, number
 
 DIGITS = 4
 """Significant digits of the numbers in a table; the file of a table has all of them."""
@@ -141,7 +141,7 @@ def _cell(value: Given) -> Cell:
     if isinstance(value, str):
         return Cell(value)
     if isinstance(value, int):
-        return Cell(f"{value:,}".replace("-", "−"), value=value)
+        return Cell(count(value), value=value)
     text = number(value, DIGITS)
     sort = f"{value:.6g}" if "×" in text or "∞" in text else None
     return Cell(text, sort, undefined=text == UNDEFINED, value=value)

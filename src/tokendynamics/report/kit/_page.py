@@ -13,12 +13,12 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from tokendynamics.diagnosis._convention import Convention
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.provenance._whole import whole_file
 from tokendynamics.report.kit._figure import NO_MARKUP, Section
 from tokendynamics.report.kit._palette import dark_rules
-from tokendynamics.report.kit._text import manifest_entries, plural, sentence, subscripts, visible
+from tokendynamics.report.kit._text import subscripts, visible
+from tokendynamics.words import Convention, manifest_entries, plural, sentence
 
 
 def render(

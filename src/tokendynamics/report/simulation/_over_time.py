@@ -11,9 +11,9 @@ from tokendynamics.report.kit._curves import Column, Curve, curve_keys, curves_c
 from tokendynamics.report.kit._figure import Figure, Table, cells, nothing
 from tokendynamics.report.kit._palette import BLUE, GREEN, INK, MUTED, NEGATIVE, ORANGE
 from tokendynamics.report.kit._svg import WIDE, Drawing, draw_for_screens
-from tokendynamics.report.kit._text import number, plural
 from tokendynamics.report.simulation._measures import Measure
 from tokendynamics.report.simulation._shown import Shown
+from tokendynamics.words import number, plural
 
 LOOKS: tuple[tuple[str, tuple[float, ...]], ...] = (
     (BLUE, ()), (ORANGE, (5, 3)), (GREEN, (2, 2)), (NEGATIVE, (7, 3, 2, 3)), (INK, (1.5, 3)), (MUTED, (9, 4)),

@@ -9,14 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from tokendynamics.diagnosis._convention import Convention
 from tokendynamics.dynamics import Trajectory
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.report.kit._drawing import drawing
 from tokendynamics.report.kit._figure import Section, Table, cells
 from tokendynamics.report.kit._page import render, write_page
-from tokendynamics.report.kit._text import duration, moment, number, written
 from tokendynamics.report.simulation._ends import Ends, ends, systems_table
 from tokendynamics.report.simulation._measures import measures
 from tokendynamics.report.simulation._over_time import over_time
@@ -24,6 +22,7 @@ from tokendynamics.report.simulation._paths import QUESTION, paths_figure
 from tokendynamics.report.simulation._shown import Shown, shown
 from tokendynamics.report.simulation._words import chosen, findings, shape
 from tokendynamics.theorems import Certificate
+from tokendynamics.words import Convention, duration, moment, number, written
 
 _LONGEST = 400
 """Letters of one entry of the manifest on the page; matrices in full are in the file."""

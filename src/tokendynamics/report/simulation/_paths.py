@@ -14,9 +14,9 @@ from tokendynamics.plots._view import choose_view
 from tokendynamics.report.kit._figure import Figure, Table, cells, nothing
 from tokendynamics.report.kit._palette import GRID, INK, PAPER, POSITIONS
 from tokendynamics.report.kit._svg import WIDE, Drawing, Key, draw_for_screens, inline
-from tokendynamics.report.kit._text import number, plural
 from tokendynamics.report.simulation._over_time import clock
 from tokendynamics.report.simulation._shown import Shown, evenly
+from tokendynamics.words import number, plural
 
 QUESTION = "Where does each token go?"
 IDENT = "paths"

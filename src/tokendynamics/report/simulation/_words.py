@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tokendynamics.report.kit._text import number, plural
 from tokendynamics.report.simulation._ends import Ends
 from tokendynamics.report.simulation._measures import ANGLE
 from tokendynamics.report.simulation._shown import Shown
 from tokendynamics.theorems import Certificate
+from tokendynamics.words import number, plural
 
 _SPACES = {"free": "in free space", "sphere": "on the unit sphere", "ellipsoid": "on an ellipsoid"}
 _MOST_COUNTS = 6

@@ -12,9 +12,9 @@ from tokendynamics.plots._parameter import Parameter
 from tokendynamics.report.kit._figure import Figure, cells
 from tokendynamics.report.kit._palette import BLUE, GREEN, INK, MUTED, NEGATIVE, ORANGE
 from tokendynamics.report.kit._svg import Drawing, Key, draw_for_screens, inline
-from tokendynamics.report.kit._text import number
 from tokendynamics.report.sweep._axes import axis, shortened, value_of
 from tokendynamics.report.sweep._shares import Share, kind_of
+from tokendynamics.words import number
 
 _LOOKS: tuple[tuple[str, tuple[float, ...]], ...] = (
     (BLUE, ()), (ORANGE, (5, 3)), (GREEN, (2, 2)), (NEGATIVE, (7, 3, 2, 3)), (INK, (1.5, 3)), (MUTED, (9, 4)),

@@ -9,15 +9,14 @@ from typing import Any
 
 import xarray as xr
 
-from tokendynamics.diagnosis._convention import Convention
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.report.kit._drawing import drawing
 from tokendynamics.report.kit._figure import Section, Table, cells
 from tokendynamics.report.kit._page import render, write_page
-from tokendynamics.report.kit._text import count, written
 from tokendynamics.report.sweep._diagrams import diagrams
 from tokendynamics.report.sweep._shares import kind_of, together, words_of
 from tokendynamics.report.sweep._words import findings, ranges
+from tokendynamics.words import Convention, count, written
 
 _LONGEST = 400
 

@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 
 from tokendynamics.numerics._intervals import wilson
-from tokendynamics.report.kit._text import number
+from tokendynamics.words import number
 
 _ROUNDING = 1e-9
 

@@ -6,8 +6,8 @@ import numpy as np
 import xarray as xr
 
 from tokendynamics.plots._parameter import parameter
-from tokendynamics.report.kit._text import count, number, plural
 from tokendynamics.report.sweep._shares import Share, along, kind_of, percent, together, words_of
+from tokendynamics.words import count, number, plural
 
 HORIZON = "reached the horizon"
 UNDECIDED = "undecided"

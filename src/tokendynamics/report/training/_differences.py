@@ -12,8 +12,8 @@ from tokendynamics.numerics._printable import printable
 from tokendynamics.report.kit._figure import Figure, Table, cells, nothing
 from tokendynamics.report.kit._palette import AXIS, BLUE, INK, PAPER
 from tokendynamics.report.kit._svg import WIDE, Drawing, Key, draw_for_screens, inline
-from tokendynamics.report.kit._text import plural, signed
 from tokendynamics.report.training._study_result import Comparison, Study, percent_of, unit_of
+from tokendynamics.words import plural, signed
 
 _QUESTION = "Does every seed say the same?"
 _ROW = 44

@@ -11,9 +11,9 @@ import numpy as np
 
 from tokendynamics.report.kit._curves import Column, Curve, Mark
 from tokendynamics.report.kit._figure import Given, Table, cells
-from tokendynamics.report.kit._text import number
 from tokendynamics.report.simulation._over_time import LOOKS
 from tokendynamics.report.simulation._shown import evenly
+from tokendynamics.words import number
 
 MOST_POINTS = 200
 """Points of a line that are drawn and tabulated: as many as a drawing can show."""

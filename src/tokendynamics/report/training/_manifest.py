@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tokendynamics.report.kit._text import duration, moment, plural, written
+from tokendynamics.words import duration, moment, plural, written
 
 _LONGEST = 400
 """Letters of one entry; what is longer is in the record."""

@@ -11,14 +11,13 @@ import numpy as np
 import xarray as xr
 from markupsafe import Markup
 
-from tokendynamics.diagnosis._finding import ranges
 from tokendynamics.report.diagnosis._page import _GLYPHS
 from tokendynamics.report.kit._curves import Column, hover, ticks, time_axis
 from tokendynamics.report.kit._figure import Cell, Figure, Table, cells
 from tokendynamics.report.kit._palette import COMMON, GRID, INK, NEGATIVE, OWN, PAPER, POSITIONS
 from tokendynamics.report.kit._svg import Drawing, Key, draw_for_screens, inline
-from tokendynamics.report.kit._text import number
 from tokendynamics.report.simulation._shown import evenly
+from tokendynamics.words import number, ranges
 
 MOST_LOOKS = 60
 """Looks that a map has a column for: more could not be told apart."""

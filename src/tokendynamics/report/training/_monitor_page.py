@@ -8,8 +8,7 @@ import numpy as np
 import xarray as xr
 
 from tokendynamics.diagnosis._attention_sinks import ATTENTION_SINK
-from tokendynamics.diagnosis._convention import Convention
-from tokendynamics.diagnosis._finding import PART_NAMES
+from tokendynamics.diagnosis._figure_names import PART_NAMES
 from tokendynamics.diagnosis._layer_states import ANISOTROPIC, CONSENSUS, SPREAD
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.provenance._manifest import versions
@@ -17,7 +16,6 @@ from tokendynamics.report.kit._curves import Rule
 from tokendynamics.report.kit._drawing import drawing
 from tokendynamics.report.kit._figure import Figure, Section
 from tokendynamics.report.kit._page import piece, render, write_page
-from tokendynamics.report.kit._text import count, plural, written
 from tokendynamics.report.training._lines import Line, thinned
 from tokendynamics.report.training._monitor_maps import MISSING, Scale, drawn, numbers_map, states_map
 from tokendynamics.report.training._monitor_words import answer, findings, lines
@@ -25,6 +23,7 @@ from tokendynamics.report.training._over_steps import over_steps
 from tokendynamics.training.monitor._changes import LARGE, ROOM
 from tokendynamics.training.monitor._looks import MEASURED
 from tokendynamics.training.monitor._series import Series
+from tokendynamics.words import Convention, count, plural, written
 
 _QUESTION = "where do its tokens go while it is trained?"
 

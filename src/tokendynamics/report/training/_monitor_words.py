@@ -7,12 +7,12 @@ from itertools import groupby
 
 import numpy as np
 
-from tokendynamics.diagnosis._finding import between, plain, ranges, several
 from tokendynamics.diagnosis._layer_states import _SEVERITY
-from tokendynamics.report.kit._text import count, plural, sentence
+from tokendynamics.diagnosis._prompt_shares import CONFIDENCE
 from tokendynamics.training.monitor._changes import has_intervals
 from tokendynamics.training.monitor._looks import MEASURED, Look
 from tokendynamics.training.monitor._series import Series
+from tokendynamics.words import count, estimate, fixed, plural, ranges, sentence
 
 MOST_CHANGES = 8
 """Changes that stand before the figures, the largest ones; all others follow on demand."""
@@ -63,10 +63,14 @@ def _numbered(series: Series) -> list[int]:
 def _ended(series: Series, numbered: Sequence[int]) -> str:
     first, last = (series.looks[numbered[place]] for place in (0, -1))
     state, value = series.states[numbered[-1]][-1], float(last.values["consensus_relative"][-1])
-    known = f"κ' {plain(value)}{between(last.values['consensus_relative_interval'][-1])}" if np.isfinite(value) else ""
-    then = f"{plain(float(first.values['consensus_relative'][-1]))} at step {count(first.step)}"
+    known = (
+        f"κ' {estimate(value, last.values['consensus_relative_interval'][-1], CONFIDENCE)}"
+        if np.isfinite(value)
+        else ""
+    )
+    then = f"{fixed(float(first.values['consensus_relative'][-1]))} at step {count(first.step)}"
     numbers = ", ".join(each for each in (known, then if known and first is not last else "") if each)
-    texts = several(len(series.texts), "text")
+    texts = plural(len(series.texts), "text")
     if not has_intervals(last.values):
         return (
             f"At step {count(last.step)} the state after the last layer is undetermined because a state needs three "

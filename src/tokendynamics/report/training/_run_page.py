@@ -6,17 +6,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tokendynamics.diagnosis._convention import Convention
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.report.kit._drawing import drawing
 from tokendynamics.report.kit._figure import Section, Table, cells
 from tokendynamics.report.kit._page import render, write_page
-from tokendynamics.report.kit._text import count, number, written
 from tokendynamics.report.training._manifest import made, shortened
 from tokendynamics.report.training._run_figures import conditioning, layers, learning_rate, losses, measure_over_steps
 from tokendynamics.report.training._run_words import answer, findings, in_words, value
 from tokendynamics.report.training._through_layers import ATTENTION_ALONE
 from tokendynamics.training import Record
+from tokendynamics.words import Convention, count, number, written
 
 _QUESTION = "how did the training go?"
 

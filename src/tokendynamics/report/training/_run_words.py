@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tokendynamics.report.kit._text import count, number, plural, sentence
 from tokendynamics.training import TASKS, Record
+from tokendynamics.words import count, number, plural, sentence
 
 AVERAGED = "test, averaged"
 

@@ -6,13 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tokendynamics.diagnosis._convention import Convention
 from tokendynamics.numerics._intervals import T_COVERAGE
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.report.kit._drawing import drawing
 from tokendynamics.report.kit._figure import NO_MARKUP, Section
 from tokendynamics.report.kit._page import piece, render, write_page
-from tokendynamics.report.kit._text import plural
 from tokendynamics.report.training._differences import differences
 from tokendynamics.report.training._manifest import made, shortened
 from tokendynamics.report.training._study_figures import layers, validation
@@ -21,6 +19,7 @@ from tokendynamics.report.training._study_tables import arms_table, claims_table
 from tokendynamics.report.training._study_words import answer, at_an_end, findings, how_many_finished, tuned_on_one_seed
 from tokendynamics.report.training._through_layers import ATTENTION_ALONE
 from tokendynamics.report.training._tuning import tuning
+from tokendynamics.words import Convention, plural
 
 _QUESTION = "which differences are more than chance?"
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from tokendynamics.numerics._intervals import T_COVERAGE
 from tokendynamics.report.kit._figure import Cell, Table, cells
-from tokendynamics.report.kit._text import UNDEFINED, count
 from tokendynamics.report.training._study_result import Comparison, Study, percent_of, unit_of
 from tokendynamics.report.training._study_words import SEPARATED, caution, claimed
 from tokendynamics.training._record import FINISHED
+from tokendynamics.words import UNDEFINED, count
 
 _MOST_SEEDS = 100_000
 """Beyond which no number of seeds is looked for; see `tokendynamics.sweeps.study.Comparison`."""

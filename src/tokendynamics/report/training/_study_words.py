@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from tokendynamics.report.kit._text import count, number, plural, signed
 from tokendynamics.report.training._study_result import Comparison, Study, TestedClaim, percent_of, unit_of
 from tokendynamics.training._record import FINISHED
+from tokendynamics.words import count, number, plural, signed
 
 SEPARATED, NOT_SEPARATED, UNDECIDED = "separated", "not separated", "undecided"
 

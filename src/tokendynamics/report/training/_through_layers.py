@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tokendynamics.diagnosis._convention import Convention
 from tokendynamics.report.kit._curves import curve_keys, curves_chart
 from tokendynamics.report.kit._figure import Figure, Table, nothing
 from tokendynamics.report.kit._svg import WIDE, Specification, draw_for_screens, plain
 from tokendynamics.report.training._lines import Line, columns, curve, described, table
+from tokendynamics.words import Convention
 
 STATES = {"full": "The whole network", "bare": "Its attention alone"}
 """What of a network is looked at: the entries of a record's layers, with what each is called."""

@@ -13,6 +13,7 @@ from tokendynamics.sweeps.study._paired import POWER, Arm, Comparison, at_end
 from tokendynamics.sweeps.study._plan import StudyPlan
 from tokendynamics.sweeps.study._store import NOT_RUN
 from tokendynamics.training._record import FINISHED
+from tokendynamics.words import number, signed
 
 ONE_SEED = (
     "Each learning rate was tried with one seed: rates whose measures differ by less than seeds do cannot be ranked."
@@ -46,7 +47,7 @@ def table(
         found = beside.get(arm.name)
         rate = "none" if arm.learning_rate is None else f"{arm.learning_rate:g}"
         rate += f" ({arm.learning_rate_at_end} tried)" if arm.learning_rate_at_end else ""
-        level = _ends(arm.mean, arm.low, arm.high, plain_number)
+        level = _ends(arm.mean, arm.low, arm.high, _four_digits)
         difference = "" if found is None else _ends(found.mean, found.low, found.high, signed)
         rows.append((arm.name, rate, f"{arm.finished}/{arm.runs}", level, difference, _verdict(found)))
     return rows
@@ -166,20 +167,6 @@ def about_tests(comparisons: Sequence[Comparison], claims: Sequence[TestedClaim]
     return sentences
 
 
-def plain_number(number: float) -> str:
-    """Return a number of four digits."""
-    return f"{number:.4g}".replace("-", "−")
-
-
-def signed(number: float) -> str:
-    """Return a number of three digits with its sign.
-
-    >>> signed(-0.01234), signed(1.0)
-    ('−0.0123', '+1')
-    """
-    return f"{number:+.3g}".replace("-", "−")
-
-
 def _size(found: Comparison, unit: str) -> str:
     if found.detectable == 0:
         return "all differences are the same"
@@ -200,3 +187,7 @@ def _ended(status: object, reason: object) -> str:
 def _some(named: Sequence[str]) -> str:
     more = f"; and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
     return "; ".join(named[:_NAMED]) + more
+
+
+def _four_digits(value: float) -> str:
+    return number(value, 4)

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tokendynamics.diagnosis._finding import plain, ranges
 from tokendynamics.diagnosis._layer_states import ANISOTROPIC, CONSENSUS, LINE_EXCESS, SPREAD, State, state_of
 from tokendynamics.training.monitor._looks import Look, Values
+from tokendynamics.words import ranges
 
 ROOM = 0.02
 """A measure nearer than this to a threshold is on neither side of it, however well it is known: half of the distance

@@ -1,0 +1,33 @@
+"""How numbers, intervals, lists and findings are written: one notation for terminal, pages and documents."""
+
+from tokendynamics.words._findings import Convention, Finding
+from tokendynamics.words._intervals import estimate, interval, is_share, share
+from tokendynamics.words._manifest import duration, manifest_entries, moment, written
+from tokendynamics.words._numbers import UNDEFINED, count, factor, fixed, number, percent, power_of_ten, signed
+from tokendynamics.words._phrases import in_layers, listing, plural, ranges, sentence
+
+__all__ = [
+    "UNDEFINED",
+    "Convention",
+    "Finding",
+    "count",
+    "duration",
+    "estimate",
+    "factor",
+    "fixed",
+    "in_layers",
+    "interval",
+    "is_share",
+    "listing",
+    "manifest_entries",
+    "moment",
+    "number",
+    "percent",
+    "plural",
+    "power_of_ten",
+    "ranges",
+    "sentence",
+    "share",
+    "signed",
+    "written",
+]

@@ -1,0 +1,103 @@
+"""Numbers in text: significant digits, a real minus sign, separators, powers of ten."""
+
+from __future__ import annotations
+
+import math
+
+UNDEFINED = "undefined"
+"""What stands where a value does not exist; no text shows a NaN."""
+
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """Write a number with `digits` significant digits, and as a power of ten outside 10⁻⁴ … 10⁷.
+
+    >>> [number(value) for value in (0.08213, -1.5, 22613.0, 3.1e-7, float("nan"), float("inf"))]
+    ['0.0821', '−1.5', '22,600', '3.1 × 10⁻⁷', 'undefined', '∞']
+    """
+    if value is None or not math.isfinite(value) or value == 0:
+        return _special(value)
+    rounded = float(f"{value:.{digits - 1}e}")
+    exponent = math.floor(math.log10(abs(rounded)))
+    if -4 <= exponent < 7:
+        decimals = max(digits - 1 - exponent, 0)
+        text = f"{rounded:,.{decimals}f}"
+        return _minus(text.rstrip("0").rstrip(".") if decimals else text)
+    return f"{number(rounded / 10.0**exponent, digits)} × {power_of_ten(exponent)}"
+
+
+def signed(value: float | None, digits: int = 3) -> str:
+    """Write a number as `number` does, with a plus sign where it is positive.
+
+    >>> signed(0.5), signed(-0.5), signed(0.0)
+    ('+0.5', '−0.5', '0')
+    """
+    return f"+{number(value, digits)}" if value is not None and value > 0 else number(value, digits)
+
+
+def fixed(value: float | None, places: int = 2, *, sign: bool = False) -> str:
+    """Write a number with a fixed number of decimal places; zero has no sign.
+
+    Args:
+        value: Any number.
+        places: Decimal places.
+        sign: Whether a positive number gets a plus sign.
+
+    >>> fixed(0.5), fixed(-0.001), fixed(0.5, sign=True), fixed(-0.5, 3, sign=True), fixed(-0.001, sign=True)
+    ('0.50', '0.00', '+0.50', '−0.500', '0.00')
+    """
+    if value is None or not math.isfinite(value):
+        return _special(value)
+    rounded = round(value, places) + 0.0  # −0.0 becomes 0.0
+    return _minus(f"{rounded:{'+' if sign and rounded > 0 else ''},.{places}f}")
+
+
+def count(value: int) -> str:
+    """Write an integer with separators.
+
+    >>> count(134515008)
+    '134,515,008'
+    """
+    return _minus(f"{value:,}")
+
+
+def percent(share: float | None, digits: int = 2) -> str:
+    """Write a share as a percentage.
+
+    >>> percent(0.123), percent(1.0), percent(0.0004), percent(None)
+    ('12 %', '100 %', '0.04 %', 'undefined')
+    """
+    if share is None or math.isnan(share):
+        return UNDEFINED
+    return f"{number(100 * share, 3 if 0.995 <= share < 10 else digits)} %"
+
+
+def factor(value: float | None) -> str:
+    """Write how many times larger one number is than another.
+
+    >>> factor(160.0), factor(2.94), factor(0.05)
+    ('160×', '2.9×', '0.05×')
+    """
+    return f"{number(value, 2)}×" if value is not None and not math.isnan(value) else UNDEFINED
+
+
+def power_of_ten(exponent: int) -> str:
+    """Write a power of ten.
+
+    >>> power_of_ten(-7), power_of_ten(12)
+    ('10⁻⁷', '10¹²')
+    """
+    return f"10{str(exponent).translate(_SUPERSCRIPTS)}"
+
+
+def _special(value: float | None) -> str:
+    if value is None or math.isnan(value):
+        return UNDEFINED
+    if value == 0:
+        return "0"
+    return "∞" if value > 0 else "−∞"
+
+
+def _minus(text: str) -> str:
+    return text.replace("-", "−")

@@ -1,0 +1,72 @@
+"""Phrases of a sentence: counts with their nouns, lists, ranges of layers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from tokendynamics.words._numbers import count
+
+
+def plural(number: int, singular: str, several: str = "") -> str:
+    """Write a count with its noun.
+
+    Args:
+        number: How many.
+        singular: The noun for one.
+        several: The noun for any other number; by default `singular` with an s.
+
+    >>> plural(1, "prompt"), plural(1500, "prompt"), plural(2, "matrix", "matrices")
+    ('1 prompt', '1,500 prompts', '2 matrices')
+    """
+    return f"{count(number)} {singular if number == 1 else several or f'{singular}s'}"
+
+
+def listing(items: Sequence[str], last: str = "and", most: int | None = None) -> str:
+    """Join items into a list.
+
+    Args:
+        items: Words or phrases.
+        last: The word before the last item.
+        most: How many are named before the rest is counted.
+
+    >>> listing(["a"]), listing(["a", "b"]), listing(["a", "b", "c"], "or")
+    ('a', 'a and b', 'a, b or c')
+    >>> listing(["a", "b", "c", "d"], most=2)
+    'a, b and 2 more'
+    """
+    if most is not None and len(items) > most + 1:
+        items = [*items[:most], f"{count(len(items) - most)} more"]
+    return " ".join([", ".join(items[:-1]), last, items[-1]]) if len(items) > 1 else "".join(items)
+
+
+def ranges(numbers: Sequence[int] | np.ndarray) -> str:
+    """Write increasing integers, consecutive ones as a range.
+
+    >>> ranges([3, 4, 5, 9])
+    '3–5, 9'
+    """
+    runs = np.split(np.asarray(numbers), np.flatnonzero(np.diff(numbers) > 1) + 1)
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs)
+
+
+def in_layers(layers: Sequence[int] | np.ndarray) -> str:
+    """Write layer indices with their noun.
+
+    >>> in_layers([3]), in_layers([3, 4, 5, 9])
+    ('layer 3', 'layers 3–5, 9')
+    """
+    return f"layer{'s' if len(layers) > 1 else ''} {ranges(layers)}"
+
+
+def sentence(text: str, *, capital: bool = True) -> str:
+    """Return text as a sentence: a capital letter first unless it begins with a symbol, and a full stop.
+
+    >>> sentence("neutral within a band"), sentence("qk_eigenvalues are scaled")
+    ('Neutral within a band.', 'qk_eigenvalues are scaled.')
+    """
+    whole = text.strip().rstrip(".") + "."
+    word = re.match(r"[a-z]+(?=[ ,;:.])", whole)
+    return whole[0].upper() + whole[1:] if capital and word else whole
