@@ -14,11 +14,11 @@ import pytest
 import torch
 import xarray as xr
 from PIL import Image
-from tokendynamics.diagnosis._finding import FigureName
 
 from tokendynamics.diagnosis import trace
 from tokendynamics.diagnosis._details import detailed_findings
 from tokendynamics.diagnosis._diagnose import conventions_of
+from tokendynamics.diagnosis._figure_names import FigureName
 from tokendynamics.diagnosis._noun import noun_in, noun_of
 from tokendynamics.diagnosis._parts_there import norms_there, parts_there
 from tokendynamics.diagnosis._trace import _sites_in_words

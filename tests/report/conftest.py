@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
-from tokendynamics.diagnosis._convention import Convention
-from tokendynamics.diagnosis._finding import Finding
 
 from report.chromium import emulate, started
 from report.planted_study import full_study, planted_record
@@ -21,6 +19,7 @@ from tokendynamics.diagnosis._result import Diagnosis
 from tokendynamics.diagnosis._verdict import Verdict, Worst
 from tokendynamics.report import render_report
 from tokendynamics.training import Record
+from tokendynamics.words import Convention, Finding
 
 HOSTILE = "<script>alert(1)</script></style>\"'&amp;\x00\x1b[31m\u202eevil\u2066 مرحبا 👩‍👩‍👧 \ufeff"
 SITES = ("attention", "feed_forward", "final_norm")

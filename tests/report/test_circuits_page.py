@@ -36,7 +36,7 @@ from tokendynamics.report.circuits._reports import (
 )
 from tokendynamics.report.kit._figure import Matrices
 from tokendynamics.report.kit._palette import NEGATIVE, POSITIVE
-from tokendynamics.report.kit._text import number
+from tokendynamics.words import number
 
 HOSTILE = "<script>alert(1)</script></style>\"'&amp;\x00\u202eevil"
 SVG = "{http://www.w3.org/2000/svg}"

@@ -16,7 +16,7 @@ from report.reading import AFTER, close, figure_of, table_of
 from tokendynamics.diagnosis._result import Diagnosis
 from tokendynamics.numerics._errors import ArgumentValueError
 from tokendynamics.report import render_report, write_report
-from tokendynamics.report.kit._text import moment
+from tokendynamics.words import moment
 
 FETCHING = {"src", "href", "xlink:href", "srcset", "action", "data", "poster", "background", "formaction"}
 SECTIONS = [

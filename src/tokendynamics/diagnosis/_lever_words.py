@@ -12,7 +12,7 @@ from tokendynamics.diagnosis._layer_states import COLLAPSES, State
 from tokendynamics.diagnosis._lever_trials import CONFIDENCE, Estimate, Trial
 from tokendynamics.diagnosis._levers_found import ALL_LAYERS, NOTHING, SOME_LAYERS, Answer, Levers
 from tokendynamics.diagnosis._verdict import Verdict
-from tokendynamics.words import estimate, in_layers, plural
+from tokendynamics.words import estimate, fixed, in_layers, plural
 
 LITTLE = 0.06
 """κ' below which tokens of a prompt share too little for anything to be done about it: over 31 networks, those whose
@@ -118,7 +118,7 @@ class LeverWords:
         # More than all of κ is no share of it.
         share = f", by {-best.kappa_change.value / self.kappa.value:.0%} of it" if round(after, 2) >= 0 else ""
         falls = f"At α = {best.alpha:g} κ after layer {self.where} falls from {self.kappa.value:.2f} to"
-        change = f"{falls} {_signless(after)}{share}: {_change(best.kappa_change)}"
+        change = f"{falls} {fixed(after)}{share}: {_change(best.kappa_change)}"
         if np.isnan(best.loss_change.value):
             return (
                 f"One part makes most of it, at a cost that is not known: {_named(best)}. {change}. No head that "

@@ -11,7 +11,7 @@ import numpy as np
 
 from tokendynamics.diagnosis._layer_states import ANISOTROPIC, CONSENSUS, LINE_EXCESS, SPREAD, State, state_of
 from tokendynamics.training.monitor._looks import Look, Values
-from tokendynamics.words import ranges
+from tokendynamics.words import fixed, ranges
 
 ROOM = 0.02
 """A measure nearer than this to a threshold is on neither side of it, however well it is known: half of the distance
@@ -85,7 +85,7 @@ class Change:
 
 
 def _between(ends: tuple[float, float]) -> str:
-    low, high = map(plain, ends)
+    low, high = map(fixed, ends)
     return low if low == high else f"{low} to {high}"
 
 
