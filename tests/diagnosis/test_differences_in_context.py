@@ -191,7 +191,10 @@ def test_one_more_part_is_one(others: int, words: str) -> None:
 @pytest.mark.parametrize(
     ("ends", "words"),
     [
-        ((1.1, 1.3), "differ most from those of a in the attention of layer 1: 1.2 times as large (1.10 to 1.30)."),
+        (
+            (1.1, 1.3),
+            "differ most from those of a in the attention of layer 1: 1.2 times as large (90 % CI 1.10–1.30).",
+        ),
         ((0.9, 1.3), "no part's updates of b differ significantly in size from those of a."),
         ((np.nan, np.nan), "differ most from those of a in the attention of layer 1: 1.2 times as large."),
     ],

@@ -272,7 +272,7 @@ def test_an_answer_is_qualified_by_what_is_not_known() -> None:
 def test_more_than_all_of_kappa_is_no_share_of_it() -> None:
     whole = _sentences(0.4, 0.4, _trial(-0.45, 0.01))
     assert "falls from 0.40 to −0.05: −0.450" in whole
-    assert "%" not in whole.split(", at a cost")[0]
+    assert "%" not in whole.split(", at a cost")[0].replace("95 % CI", "")
 
 
 @pytest.mark.parametrize(("name", "needed"), [("line, width 16", True), ("nothing, width 16, short prompts", False)])
@@ -403,14 +403,16 @@ def _sentences(
 
 
 def test_each_sentence_says_what_was_measured() -> None:
-    texts = "Measured on 4 texts (a, b, c and 1 more), for candidates found on 2 others; 95% intervals."
+    texts = "Measured on 4 texts (a, b, c and 1 more), for candidates found on 2 others; 95 % confidence intervals."
     one = _sentences(0.4, 0.4, _trial(-0.3, 0.01))
     assert one == (
-        "One part does it: the attention of layer 1. At α = 0.5 κ after layer 6 falls from 0.40 to 0.10, by 75% of it: "
-        f"−0.300 (−0.310 … −0.290), at a cost of +0.010 (−0.090 … +0.110) nats of loss. {texts}"
+        "One part does it: the attention of layer 1. At α = 0.5 κ after layer 6 falls from 0.40 to 0.10, by 75 % of "
+        f"it: −0.300 (95 % CI −0.310 to −0.290), at a cost of +0.010 (95 % CI −0.090 to 0.110) nats of loss. {texts}"
     )
     every = _sentences(0.9, 0.9, _trial(-0.1, 0.5), _trial(0.1, 0.0))
-    assert every.startswith("All layers do it and no single part helps: κ after layer 6 is 0.90 (0.80 … 1.00), and the")
+    assert every.startswith(
+        "All layers do it and no single part helps: κ after layer 6 is 0.90 (95 % CI 0.80–1.00), and the"
+    )
     assert "turned down, the attention of layer 1 at α = 0.5, changes it by −0.100" in every
     assert "at a cost of +0.500" in every
     assert "(residual or initial), or the place of the norms. Measured" in every
@@ -426,7 +428,7 @@ def test_each_sentence_says_what_was_measured() -> None:
     assert "costs more than" not in unsure
     assert "none of the 1 parts" not in unsure
     assert "the one part tried is not shown to cost 0.02 nats of loss or less" in unsure
-    assert "the smallest estimate is +0.030 (−0.070 … +0.130), for the attention of layer 1" in unsure
+    assert "the smallest estimate is +0.030 (95 % CI −0.070 to 0.130), for the attention of layer 1" in unsure
     assert "to first order no part lowers it" in _sentences(0.3, 0.3)
     assert "share little" in _sentences(0.01, 0.01, _trial(-0.2, 0.5))
     assert "a cost that is not known" in _sentences(0.3, 0.3, _trial(-0.01, float("nan")))

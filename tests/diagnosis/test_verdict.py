@@ -50,11 +50,11 @@ def with_end(table: xr.Dataset, width: float = 0.02, **values: float) -> xr.Data
         (
             {"consensus_relative": 0.3},
             "drawing together",
-            "The tokens of each text draw together, and do not meet (κ' 0.30 (0.28",
+            "The tokens of each text draw together, and do not meet (κ' 0.30 (90 % CI 0.28",
         ),
         ({"consensus_relative": 0.9}, "consensus", "The tokens of each text end in consensus"),
         ({"line_excess": 0.9}, "rank collapse", "The tokens of each text end in rank collapse"),
-        ({"common": 0.97}, "anisotropic", "All texts share one direction (common share 0.97 (0.95 to 0.99)"),
+        ({"common": 0.97}, "anisotropic", "All texts share one direction (common share 0.97 (90 % CI 0.95–0.99)"),
     ],
 )
 def test_the_first_sentence_is_the_state(measured: xr.Dataset, end: dict[str, float], state: str, words: str) -> None:
@@ -167,12 +167,12 @@ def test_a_part_is_credited_only_where_its_interval_leaves_out_nought(measured: 
     )
     text = next(each.text for each in detailed_findings(table, ()) if each.figure == "components")
     assert text.startswith(
-        "Attention raises κ in 2 of 3 layers, by +0.30 (0.20 to 0.40) in all, the feed-forward part lowers"
+        "Attention raises κ in 2 of 3 layers, by +0.30 (90 % CI 0.20–0.40) in all, the feed-forward part lowers"
     )
-    assert "lowers κ in 2 of 3 layers, by −0.20 (−0.30 to −0.10)" in text
+    assert "lowers κ in 2 of 3 layers, by −0.20 (90 % CI −0.30 to −0.10)" in text
     table["kappa_change_sum_interval"] = (("component", "bound"), [[-0.1, 0.7], [-0.3, -0.1], [-0.1, 0.1]])
     text = next(each.text for each in detailed_findings(table, ()) if each.figure == "components")
-    assert "Attention moves κ by +0.30 (−0.10 to 0.70) in all, which is not told apart from nothing" in text
+    assert "Attention moves κ by +0.30 (90 % CI −0.10 to 0.70) in all, which is not told apart from nothing" in text
 
 
 def test_a_single_text_that_collapses_is_named(measured: xr.Dataset) -> None:
@@ -305,7 +305,7 @@ def test_an_estimate_outside_0_to_1_is_no_share(measured: xr.Dataset, common: fl
     text = detail(table, "shares")
     if -0.005 < common < 1.005:
         low = max(common - 0.5, 0.0)
-        share = f"{min(max(common, 0), 1):.2f} ({low:.2f} to 1.00)"
+        share = f"{min(max(common, 0), 1):.2f} (90 % CI {low:.2f}–1.00)"
         assert text.startswith(f"Of a token's direction after the last layer {share} is common")
         assert "at the embedding these are" in text
     else:
@@ -317,8 +317,8 @@ def test_an_estimate_outside_0_to_1_is_no_share(measured: xr.Dataset, common: fl
 def test_no_interval_of_a_share_leaves_0_to_1(measured: xr.Dataset) -> None:
     for end in ({"common": 0.97}, {"consensus_relative": 0.9}):
         text = judge(None, with_end(measured, width=0.5, **end)).sentences[0].text
-        assert " to 1.00)" in text
-        assert " to 1.4" not in text
+        assert "–1.00)" in text
+        assert "–1.4" not in text
 
 
 def test_one_direction_for_all_texts_says_what_is_left_of_a_token(measured: xr.Dataset) -> None:

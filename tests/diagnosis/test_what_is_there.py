@@ -115,7 +115,7 @@ def test_a_part_that_some_layers_have_is_counted_over_those(measured: xr.Dataset
     assert "the feed-forward part lowers κ in 1 of 3 layers, by" in said(table, "components")
     assert "the feed-forward part lowers κ in 1 of the 2 layers with one, by" in said(alone_in(table, 2), "components")
     assert said(alone_in(table, 1, 2, 3), "components") == (
-        "Attention raises κ in 2 of 3 layers, by +0.30 (0.20 to 0.40) in all."
+        "Attention raises κ in 2 of 3 layers, by +0.30 (90 % CI 0.20–0.40) in all."
     )
 
 

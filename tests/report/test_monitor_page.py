@@ -63,7 +63,7 @@ def page(monitor: Monitor) -> str:
 def test_a_training_that_collapses_is_said_to(monitor: Monitor, page: str) -> None:
     assert answer(page) == "Consensus"
     said = findings(page)
-    assert said[0].startswith("At step 30 the state after the last layer is consensus: κ' 1.00 (0.9")
+    assert said[0].startswith("At step 30 the state after the last layer is consensus: κ' 1.00 (90 % CI 0.9")
     assert "at step 1, on 6 texts." in said[0]
     assert said[-len(monitor.changes) :] == [line[0].upper() + line[1:] + "." for line in monitor.changes]
     assert "changes in 4 looks from step 1 to step 30" in said[-len(monitor.changes) - 1]
@@ -74,7 +74,8 @@ def test_a_training_that_leaves_tokens_apart_is_said_to() -> None:
     page = render_monitor(series_of(*(look(step, SPREAD, SPREAD) for step in (0, 500, 1000))))
     assert answer(page) == "Spread"
     assert findings(page) == [
-        "At step 1,000 the state after the last layer is spread: κ' 0.01 (0.01 to 0.01), 0.01 at step 0, on 3 texts.",
+        "At step 1,000 the state after the last layer is spread: κ' 0.01 (90 % CI 0.01–0.01), 0.01 at step 0, on 3 "
+        "texts.",
         "It is the same after each of the 2 layers.",
         "No layer changed beyond the intervals of its measures in 3 looks from step 0 to step 1,000.",
     ]
@@ -83,8 +84,8 @@ def test_a_training_that_leaves_tokens_apart_is_said_to() -> None:
 def test_what_differs_between_layers_is_said_the_worst_first() -> None:
     looks = [look(0, SPREAD, SPREAD, SPREAD), look(500, TOGETHER, CONSENSUS, TOGETHER, half=0.05)]
     assert findings(render_monitor(series_of(*looks))) == [
-        "At step 500 the state after the last layer is drawing together: κ' 0.30 (0.25 to 0.35), 0.01 at step 0, on 3 "
-        "texts.",
+        "At step 500 the state after the last layer is drawing together: κ' 0.30 (90 % CI 0.25–0.35), 0.01 at step 0, "
+        "on 3 texts.",
         "Consensus after layer 2; drawing together after layers 1, 3.",
         "There were 2 changes in 2 looks from step 0 to step 500:",
         "Step 500: layer 2 went from spread to consensus (κ' 0.01 → 0.90).",
@@ -166,8 +167,8 @@ def test_the_headline_is_the_state_now_though_its_change_is_within_the_intervals
     page = render_monitor(series_of(look(0, TOGETHER, half=0.1), look(500, collapsed, half=0.1)))
     assert answer(page) == answer(render_monitor(series_of(look(500, collapsed, half=0.1)))) == "Rank collapse"
     assert findings(page) == [
-        "At step 500 the state after the last layer is rank collapse: κ' 0.30 (0.20 to 0.40), 0.30 at step 0, on 3 "
-        "texts.",
+        "At step 500 the state after the last layer is rank collapse: κ' 0.30 (90 % CI 0.20–0.40), 0.30 at step 0, on "
+        "3 texts.",
         "No layer changed beyond the intervals of its measures in 2 looks from step 0 to step 500.",
     ]
     assert [row[1:] for row in table_of(page, "states-map")] == [["drawing together"], ["rank collapse"]]

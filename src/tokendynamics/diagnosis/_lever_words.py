@@ -12,7 +12,7 @@ from tokendynamics.diagnosis._layer_states import COLLAPSES, State
 from tokendynamics.diagnosis._lever_trials import CONFIDENCE, Estimate, Trial
 from tokendynamics.diagnosis._levers_found import ALL_LAYERS, NOTHING, SOME_LAYERS, Answer, Levers
 from tokendynamics.diagnosis._verdict import Verdict
-from tokendynamics.words import estimate, fixed, in_layers, plural
+from tokendynamics.words import estimate, fixed, in_layers, percent, plural
 
 LITTLE = 0.06
 """κ' below which tokens of a prompt share too little for anything to be done about it: over 31 networks, those whose
@@ -116,7 +116,7 @@ class LeverWords:
     def _one_part(self, best: Trial) -> str:
         after = self.kappa.value + best.kappa_change.value
         # More than all of κ is no share of it.
-        share = f", by {-best.kappa_change.value / self.kappa.value:.0%} of it" if round(after, 2) >= 0 else ""
+        share = f", by {percent(-best.kappa_change.value / self.kappa.value)} of it" if round(after, 2) >= 0 else ""
         falls = f"At α = {best.alpha:g} κ after layer {self.where} falls from {self.kappa.value:.2f} to"
         change = f"{falls} {fixed(after)}{share}: {_change(best.kappa_change)}"
         if np.isnan(best.loss_change.value):
@@ -177,7 +177,7 @@ class LeverWords:
         names, found = self.halves.measuring, f"{len(self.halves.finding)} others"
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         measured = f"{plural(len(names), self.halves.noun)} ({', '.join(names[:_NAMED])}{more})"
-        return f"Measured on {measured}, for candidates found on {found}; {CONFIDENCE:.0%} intervals."
+        return f"Measured on {measured}, for candidates found on {found}; {percent(CONFIDENCE)} confidence intervals."
 
 
 def in_view_of(levers: Levers, verdict: Verdict) -> Levers:
