@@ -45,7 +45,7 @@ help:
 	@echo "make test-all  every test"
 	@echo "make test-lowest  saving, loading and the command line with the lowest versions of the dependencies"
 	@echo "make test-portable  the numerical tests as other processors round them (hours)"
-	@echo "make lint      ruff, pyright, import-linter, rings of imports, names and lengths"
+	@echo "make lint      ruff, pyright, import-linter, rings of imports, public names, lengths, words"
 	@echo "make bench     speed and memory, as ratios measured in one run, in $(BENCH_OUT); BENCH=--quick for less (docs/bench.md)"
 
 $(VENV): $(VENV)/.demo
@@ -115,7 +115,7 @@ lint: $(VENV)/.dev
 	@$(BIN)/ruff format --check .
 	@$(BIN)/pyright --pythonpath $(BIN)/python
 	@$(BIN)/lint-imports
-	@$(BIN)/pytest -q tests/package/test_structure.py
+	@$(BIN)/pytest -q tests/package/test_structure.py tests/package/test_language.py
 
 format: $(VENV)/.dev
 	@$(BIN)/ruff check --fix .

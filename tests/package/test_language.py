@@ -1,0 +1,81 @@
+"""Texts are in plain technical English: words that readers would have to translate stay out of code and documents.
+
+`MOST` says how often they may still occur; the numbers may only fall.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+
+# Each may continue on the next line: within a comment, a list of a document, or a string in several parts.
+PHRASES = [
+    "a piece of", "anybody's", "are well", "by their law", "goes on", "hang on", "hangs on", "held against",
+    "held beside", "hung on", "is at home", "is none", "is told", "left as it is", "let alone", "made of",
+    "next to nothing", "no collapse", "nought", "of one's own", "so many", "than not", "told apart",
+    "twice over", "what comes of", "what is to be said", "whole or not there",
+]  # fmt: skip
+MOST = {"src": 286, "docs": 57, "reproductions": 24, "README.md": 4, "CONTRIBUTING.md": 1, "CHANGELOG.md": 9}
+TEXTS = {".css", ".jinja", ".js", ".json", ".md", ".py", ".pyi", ".svg", ".toml", ".txt"}
+
+_BETWEEN_WORDS = r"""(?:\s|["'#*>]|\b[fr]+(?=["']))+"""
+
+
+def _words(phrase: str) -> str:
+    """Match a phrase as whole words over the end of a line; `is None` is Python, not a phrase."""
+    return _BETWEEN_WORDS.join("(?-i:none)" if word == "none" else re.escape(word) for word in phrase.split())
+
+
+_PHRASE = re.compile(rf"\b(?:{'|'.join(map(_words, PHRASES))})\b", re.IGNORECASE)
+
+
+def phrases_in(text: str) -> list[tuple[int, str]]:
+    """Return line number and words of every listed phrase of a text."""
+    return [(text.count("\n", 0, match.start()) + 1, match.group()) for match in _PHRASE.finditer(text)]
+
+
+def _files(place: str) -> list[Path]:
+    path = ROOT / place
+    return [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.suffix in TEXTS)
+
+
+@pytest.mark.parametrize("place", MOST)
+def test_listed_phrases_become_fewer(place: str) -> None:
+    occurrences = [
+        f"{path.relative_to(ROOT)}:{line}: {words!r}"
+        for path in _files(place)
+        for line, words in phrases_in(path.read_text(encoding="utf-8"))
+    ]
+    counts = Counter(occurrence.partition(":")[0] for occurrence in occurrences)
+    assert len(occurrences) <= MOST[place], "\n".join([*occurrences, *(f"{n} in {file}" for file, n in counts.items())])
+
+
+@pytest.mark.parametrize("phrase", PHRASES)
+def test_every_phrase_is_recognised_in_any_case_and_over_the_end_of_a_line(phrase: str) -> None:
+    assert [words for _, words in phrases_in(f"It {phrase.upper()}.".replace("NONE", "none"))]
+    first, _, rest = phrase.partition(" ")
+    for joint in ("\n", "\n    # ", ' "\n    f"', "\n> "):
+        assert not rest or phrases_in(f"\n\nIt {first}{joint}{rest} it")[0][0] == 3
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["if value is None:", "a homemade offer", "thought", "go on", "so much", "a piece, of all", "the gangs on it"],
+)
+def test_words_that_only_resemble_a_phrase_are_allowed(text: str) -> None:
+    assert phrases_in(text) == []
+
+
+def test_commits_are_checked_by_what_make_lint_runs() -> None:
+    recipe = re.search(r"^lint:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert recipe is not None
+    commands = [line.strip().removeprefix("@").replace("$(BIN)", ".venv/bin") for line in recipe[1].splitlines()]
+    (local,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"]
+    assert [hook["entry"] for hook in local["hooks"]] == commands
+    assert local["repo"] == "local"
