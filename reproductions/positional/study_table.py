@@ -22,8 +22,8 @@ from tokendynamics.numerics._extras import require
 from tokendynamics.provenance._progress import Progress, reporting
 from tokendynamics.sweeps.study import Comparison, StudyPlan, StudyResult, TestedClaim
 from tokendynamics.sweeps.study._paired import compared
-from tokendynamics.sweeps.study._words import signed
 from tokendynamics.training._record import FINISHED
+from tokendynamics.words import signed
 
 TIED, W_ONLY = "tied", "w_only"
 """Controls: V tied to W without any sign, and the sign of W alone."""

@@ -36,7 +36,7 @@ def test_a_study_leaves_its_runs_a_page_and_tables(
     said = capsys.readouterr()
     assert "two: 2 arms × 3 seeds = 6 runs of the preset bytes-small" in said.err
     words = " ".join(said.out.split())
-    assert "separated, divergence is worse." in words
+    assert "divergence is significantly worse than" in words
     assert "does not hold: it is the other way round" in words
     found = open_study(tmp_path / "study-two")
     assert found.manifest["command"].startswith("tokendynamics")

@@ -19,8 +19,8 @@ from tokendynamics.report.training import render_run, render_study, write_study
 from tokendynamics.report.training._differences import differences
 from tokendynamics.report.training._run_figures import losses
 from tokendynamics.report.training._study_figures import validation
+from tokendynamics.report.training._study_page import _of_tuning
 from tokendynamics.report.training._study_tables import arms_table, claims_table, comparisons_table, unfinished_table
-from tokendynamics.report.training._study_words import answer, at_an_end, findings
 from tokendynamics.training import preset
 
 HOSTILE = "<script>alert(1)</script></style>\"'&amp;\x00\u202eevil"
@@ -42,7 +42,7 @@ def texts(table: Table | None) -> list[list[str]]:
 NOISE = (-0.1, 0.1, -0.1, 0.1, 0.0)
 LOWER = (-0.010, -0.012, -0.014, -0.012, -0.012)
 HALF = T_4 * np.std(LOWER, ddof=1) / np.sqrt(5)
-ENDS = f"{0.012 - HALF:.3g} to {0.012 + HALF:.3g}"
+ENDS = f"{0.012 - HALF:.4f}–{0.012 + HALF:.4f}"
 
 
 @pytest.mark.parametrize(
@@ -51,12 +51,12 @@ ENDS = f"{0.012 - HALF:.3g} to {0.012 + HALF:.3g}"
 )
 def test_a_separated_arm_is_better_or_worse_by_its_measure_and_its_direction(sign: int, better: str, word: str) -> None:
     result = planted_study({"baseline": BASE, "divergence": beside(*(sign * shift for shift in LOWER))}, better=better)
-    assert answer(result) == f"divergence is separated from baseline: it is {word}."
-    assert findings(result)[0] == (
-        f"divergence is {word} than baseline by 0.012 bits per byte (95 % interval {ENDS}, 5 paired seeds): separated."
+    assert result.answer == f"divergence is significantly {word} than baseline."
+    assert result.findings[0] == (
+        f"divergence is significantly {word} than baseline, by 0.0120 bits per byte (95 % CI {ENDS}, 5 paired seeds)."
     )
     assert f"{better} is better" in arms_table(result).caption
-    assert texts(comparisons_table(result))[0][6] == f"separated, {word}"
+    assert texts(comparisons_table(result))[0][6] == f"significant, {word}"
 
 
 @pytest.mark.parametrize(("better", "left", "right"), [("lower", "better", "worse"), ("higher", "worse", "better")])
@@ -70,70 +70,75 @@ def test_the_drawing_of_seeds_says_which_side_is_the_better_one(better: str, lef
 def test_what_is_not_separated_is_said_with_what_could_have_been(better: str) -> None:
     values = {"baseline": BASE, "a": beside(*NOISE), "b": beside(*(2 * shift + 0.01 for shift in NOISE))}
     result = planted_study(values, better=better)
-    assert answer(result) == "No arm is separated from baseline."
+    assert result.answer == "No arm differs significantly from baseline."
     deviation = float(np.std(NOISE, ddof=1))
     half = 2 * T_4 * deviation / np.sqrt(5)
-    ends = f"95 % interval −{half - 0.01:.3g} to {half + 0.01:.3g}, 5 paired seeds"
+    ends = f"95 % CI −{half - 0.01:.2f} to {half + 0.01:.2f}, 5 paired seeds"
     # Five pairs separate 1.682 standard deviations with a power of 80 % at an error of 5 %.
-    assert findings(result)[1] == (
-        f"b − baseline is +0.01 bits per byte ({ends}): not separated; "
-        f"a true difference of {2 * 1.682 * deviation:.3g} would have been separated with a probability of 80 %."
+    assert result.findings[1] == (
+        f"The difference b − baseline of +0.01 bits per byte is not significant ({ends}). A true difference of "
+        f"{2 * 1.682 * deviation:.2g} bits per byte would be detected with 80 % probability; the observed one takes "
+        f"{result.comparisons[1].needed:,} seeds."
     )
     alone = planted_study({name: values[name] for name in ("baseline", "a")})
-    assert answer(alone) == "a is not separated from baseline."
+    assert alone.answer == "a does not differ significantly from baseline."
 
 
 def test_some_separated_arms_are_sorted_into_better_and_worse() -> None:
     higher = tuple(-shift for shift in LOWER)
     values = {"baseline": BASE, "good": beside(*LOWER), "bad": beside(*higher), "noisy": beside(*NOISE)}
     result = planted_study(values)
-    assert answer(result) == "2 of 3 arms are separated from baseline: good is better; bad is worse."
-    assert [each.split(" (")[0] for each in findings(result)[:2]] == [
-        "good is better than baseline by 0.012 bits per byte",
-        "bad is worse than baseline by 0.012 bits per byte",
+    assert result.answer == "2 of 3 arms differ significantly from baseline: good is better; bad is worse."
+    assert [each.split(" (")[0] for each in result.findings[:2]] == [
+        "good is significantly better than baseline, by 0.0120 bits per byte",
+        "bad is significantly worse than baseline, by 0.0120 bits per byte",
     ]
     one = planted_study({name: values[name] for name in ("baseline", "bad", "noisy")})
-    assert answer(one) == "1 of 2 arms is separated from baseline: bad is worse."
+    assert one.answer == "1 of 2 arms differs significantly from baseline: bad is worse."
     two = planted_study({"baseline": BASE, "one": beside(*LOWER), "other": beside(*LOWER)})
-    assert answer(two) == "2 of 2 arms are separated from baseline: one and other are better."
+    assert two.answer == "2 of 2 arms differ significantly from baseline: one and other are better."
 
 
 def test_an_arm_that_is_the_reference_on_every_seed_is_called_that() -> None:
     same, nearly = (planted_study({"baseline": BASE, "twin": beside(0, 0, 0, 0, last)}) for last in (0.0, 1e-3))
-    assert answer(same) == "twin is not separated from baseline."
-    assert findings(same)[0] == "twin has the measure of baseline on every seed: not separated."
+    assert same.answer == "twin does not differ significantly from baseline."
+    assert same.findings[0] == "twin equals baseline on every seed (5 paired seeds): not significant."
     assert texts(comparisons_table(same))[0][-1] == "over 100,000"
-    assert "has the measure of" not in findings(nearly)[0]
+    assert "equals" not in nearly.findings[0]
 
 
 def test_one_seed_has_no_interval_and_none_no_difference() -> None:
     values = {"baseline": (2.0,), "divergence": (1.0,)}
     one, none = planted_study(values), planted_study(values, ended={("divergence", 1): ("failed", "")})
     for result in (one, none):
-        assert answer(result) == "Nothing can be decided: no arm shares two finished seeds with the reference."
-    assert findings(one)[0] == (
-        "divergence is undecided beside baseline: one seed was finished by both: one seed has no interval."
+        assert result.answer == "No comparison is possible: no arm shares two finished seeds with the reference."
+    assert one.findings[0] == (
+        "The difference divergence − baseline is −1 bits per byte for one seed: undecided, because one pair has no "
+        "confidence interval."
     )
     assert texts(comparisons_table(one)) == [
         ["divergence − baseline", "1", "−1", *["undefined"] * 3, "undecided", "undefined", "undefined"]
     ]
     assert texts(arms_table(one))[0] == ["baseline", "1 of 1", "0.002", "2", "undefined", "undefined"]
-    assert findings(none)[0] == "divergence is undecided beside baseline: no seed was finished by both."
+    assert none.findings[0] == "divergence cannot be compared with baseline: no seed finished in both, without seed 1."
     drawing = differences(none)
     assert not drawing.svg
-    assert drawing.caption == "Nothing is drawn: no seed was finished by an arm and by the reference."
+    assert drawing.caption == "Nothing to plot: no seed finished both in an arm and in the reference."
 
 
 def test_an_undecided_arm_beside_others_is_counted() -> None:
     values = {"baseline": BASE, "noisy": beside(*NOISE), "lost": BASE}
     ended = {("lost", seed): ("not finite", "why") for seed in (1, 2, 3, 4)}
-    assert answer(planted_study(values, ended=ended)) == "No arm is separated from baseline; 1 of 2 cannot be compared."
+    assert (
+        planted_study(values, ended=ended).answer
+        == "No arm differs significantly from baseline; 1 of 2 cannot be compared."
+    )
 
 
 def test_runs_that_did_not_finish_are_counted_and_listed() -> None:
     values = {"baseline": BASE, "divergence": beside(*LOWER)}
     whole = planted_study(values)
-    assert findings(whole)[-1] == "All 10 runs finished."
+    assert whole.findings[-1] == "All 10 runs finished."
     assert unfinished_table(whole) is None
     ended = {
         ("divergence", 2): ("not finite", "the loss"),
@@ -141,7 +146,10 @@ def test_runs_that_did_not_finish_are_counted_and_listed() -> None:
         ("baseline", 5): ("failed", "killed"),
     }
     result = planted_study(values, ended=ended)
-    assert findings(result)[-1] == "3 of 10 runs did not finish: 2 failed, 1 not finite."
+    assert result.findings[-1] == (
+        "3 of 10 runs did not finish: baseline with seed 5 failed (killed); divergence with seed 2 not finite (the "
+        "loss); divergence with seed 4 failed (RuntimeError)."
+    )
     assert texts(unfinished_table(result)) == [
         ["baseline", "5", "failed", "killed"],
         ["divergence", "2", "not finite", "the loss"],
@@ -154,36 +162,36 @@ def test_runs_that_did_not_finish_are_counted_and_listed() -> None:
 @pytest.mark.parametrize(
     ("claim", "told"),
     [
-        (("divergence", "baseline", None), "“divergence is better than baseline” holds"),
-        (("baseline", "divergence", None), "“baseline is better than divergence” does not hold"),
-        (("noisy", "baseline", None), "“noisy is better than baseline” cannot be decided at this size"),
+        (("divergence", "baseline", None), "divergence is better than baseline: holds"),
+        (("baseline", "divergence", None), "baseline is better than divergence: does not hold"),
+        (("noisy", "baseline", None), "noisy is better than baseline: cannot be decided at this size"),
         (
             ("divergence", "baseline", 0.5),
-            "“divergence is better than baseline by 0.5 bits per byte or more” does not hold",
+            "divergence is better than baseline by 0.5 bits per byte or more: does not hold",
         ),
     ],
 )
 def test_a_claim_has_its_verdict(claim: tuple[str, str, float | None], told: str) -> None:
     values = {"baseline": BASE, "divergence": beside(*LOWER), "noisy": beside(*NOISE)}
     alone = planted_study(values, claims=[claim])
-    assert f"Claim: {told}." in findings(alone)
+    assert sum(sentence.startswith(f"Claim: {told}") for sentence in alone.findings) == 1
     ((first, verdict, *_),) = texts(claims_table(alone))
-    assert f"“{first}” {verdict}" == told
+    assert f"{first}: {verdict}" == told
     both = planted_study(values, claims=[claim, ("noisy", "divergence", None)])
-    assert any(each.startswith(f"Claims: {told}; “noisy is better than divergence”") for each in findings(both))
-    assert not any("laim" in each for each in findings(planted_study(values)))
+    assert sum(sentence.startswith("Claim: ") for sentence in both.findings) == 2
+    assert not any("laim" in sentence for sentence in planted_study(values).findings)
 
 
 def test_a_learning_rate_at_an_end_of_the_grid_is_named() -> None:
     values = {"baseline": BASE, "divergence": beside(*LOWER)}
     inside = planted_study(values, chosen={"baseline": 0.001, "divergence": 0.002})
-    assert at_an_end(inside) == ["No learning rate that was chosen is at an end of the grid."]
+    assert _of_tuning(inside) == ("No chosen learning rate is at an end of the grid.",)
     edge = planted_study(values, chosen={"baseline": 0.0005, "divergence": 0.004})
-    assert at_an_end(edge) == [
-        "At an end of the grid is the learning rate of baseline (0.0005, the smallest) and divergence (0.004, the "
-        "largest): a better one may lie beyond."
-    ]
-    assert at_an_end(planted_study(values)) == []
+    assert _of_tuning(edge) == (
+        "A better learning rate may lie beyond the grid for baseline (0.0005, the smallest tried) and divergence "
+        "(0.004, the largest tried).",
+    )
+    assert not any("grid" in sentence for sentence in planted_study(values).sentences)
 
 
 def test_bands_are_intervals_over_the_seeds_that_finished() -> None:
@@ -218,7 +226,7 @@ def test_the_page_of_a_study_holds_what_is_counted_again(study_page: str) -> Non
         difference = (values - measures[0])[np.isfinite(values)]
         assert int(row[1]) == len(difference)
         assert value_of(row[2]) == pytest.approx(difference.mean(), rel=1e-3)
-        assert (value_of(row[3]) < 0 < value_of(row[4])) == row[6].startswith("not separated")
+        assert (value_of(row[3]) < 0 < value_of(row[4])) == row[6].startswith("not significant")
     heads, *rows = saved(study_page, "seeds")
     assert heads[:2] == ["Seed", "baseline"]
     written = np.array([[float(cell) if cell else np.nan for cell in row] for row in rows])
@@ -228,10 +236,10 @@ def test_the_page_of_a_study_holds_what_is_counted_again(study_page: str) -> Non
 
 def test_every_sentence_of_a_result_is_on_its_page(study_page: str) -> None:
     result, page = full_study(), unescape(study_page)
-    assert f"<strong>{answer(result)}</strong>" in page
-    for said in (*findings(result), *result.sentences):
+    assert f"<strong>{result.answer}</strong>" in page
+    for said in (*result.findings, *result.details):
         assert f"<li>{said}</li>" in page
-    assert at_an_end(result)[0] in page
+    assert _of_tuning(result)[0] in page
 
 
 def test_layers_are_medians_with_the_extremes_of_the_seeds(study_page: str) -> None:

@@ -68,6 +68,22 @@ def estimate(
     return f"{fixed(value, places, sign=sign)} ({brackets})" if brackets else fixed(value, places, sign=sign)
 
 
+def places_for(ends: Ends) -> int:
+    """Return the decimal places that show two significant digits of an interval's width.
+
+    Args:
+        ends: Lower and upper end; equal ends get three significant digits of themselves.
+
+    >>> places_for([0.1, 0.25]), places_for([0.0103, 0.0137]), places_for([10.0, 300.0]), places_for([0.02, 0.02])
+    (2, 4, 0, 4)
+    """
+    low, high = np.asarray(ends, dtype=float)
+    size, digits = (high - low, 2) if high > low else (abs(low), 3)
+    if not np.isfinite(size) or size == 0:
+        return 2
+    return int(min(max(digits - 1 - np.floor(np.log10(size)), 0), 12))
+
+
 def share(value: float, ends: Ends, confidence: float) -> str:
     """Write a share with its confidence interval, both within 0 … 1.
 

@@ -11,8 +11,8 @@ import xarray as xr
 
 from tokendynamics.numerics._errors import ArgumentTypeError
 from tokendynamics.numerics._intervals import T_COVERAGE, student_quantile
+from tokendynamics.report.training._study_page import _of_tuning
 from tokendynamics.report.training._study_tables import arms_table, claims_table, comparisons_table
-from tokendynamics.report.training._study_words import tuned_on_one_seed
 from tokendynamics.sweeps.study import StudyResult
 from tokendynamics.sweeps.study._files import _runs
 from tokendynamics.sweeps.study._paired import interval
@@ -42,45 +42,56 @@ def found(
 
 
 def about(result: StudyResult, beginning: str) -> str:
-    (told,) = [sentence for sentence in result.sentences if sentence.startswith(beginning)]
-    return told
+    """The one sentence after the answer that begins so."""
+    (sentence,) = [sentence for sentence in result.sentences[1:] if sentence.startswith(beginning)]
+    return sentence
 
 
 @pytest.mark.parametrize(
-    ("mean", "better", "told"),
+    ("mean", "better", "word"),
     [
-        (0.1, "lower", "separated, b is worse."),
-        (-0.1, "lower", "separated, b is better."),
-        (0.1, "higher", "separated, b is better."),
-        (-0.1, "higher", "separated, b is worse."),
+        (0.1, "lower", "worse"),
+        (-0.1, "lower", "better"),
+        (0.1, "higher", "better"),
+        (-0.1, "higher", "worse"),
     ],
 )
-def test_what_is_separated_is_called_better_or_worse_by_the_measure_s_direction(
-    mean: float, better: str, told: str
+def test_a_significant_difference_is_better_or_worse_by_the_measure_s_direction(
+    mean: float, better: str, word: str
 ) -> None:
-    sentence = about(found(better=better, b=mean), "b − baseline = ")
-    assert sentence.endswith(told)
-    assert "95 % interval" in sentence
-    assert "5 paired seeds" in sentence
+    result = found(better=better, b=mean)
+    sentence, pair = about(result, "b is significantly "), result.comparisons[0]
+    ends = sorted((abs(pair.low), abs(pair.high)))
+    assert sentence == (
+        f"b is significantly {word} than baseline, by 0.100 bits per byte (95 % CI {ends[0]:.3f}–{ends[1]:.3f}, "
+        "5 paired seeds)."
+    )
+    assert result.answer == f"b is significantly {word} than baseline."
 
 
-def test_what_is_not_separated_is_told_with_what_would_have_been() -> None:
+def test_a_difference_that_is_not_significant_is_said_with_the_detectable_one() -> None:
     result = found(b=0.005)
-    sentence, pair = about(result, "b − baseline = +0.005"), result.comparisons[0]
-    assert "not separated" in sentence
+    sentence, pair = about(result, "The difference b − baseline of +0.005 bits per byte"), result.comparisons[0]
+    assert f"is not significant (95 % CI −{-pair.low:.3f} to {pair.high:.3f}, 5 paired seeds)" in sentence
     assert "better" not in sentence
     assert "worse" not in sentence
-    assert f"a difference of {pair.detectable:.2g} bits per byte would have been separated" in sentence
-    assert f"one as large as this takes {pair.needed:,} seeds" in sentence
+    assert (
+        f"A true difference of {pair.detectable:.2g} bits per byte would be detected with 80 % probability" in sentence
+    )
+    assert f"the observed one takes {pair.needed:,} seeds" in sentence
+    assert result.answer == "b does not differ significantly from baseline."
 
 
 def test_one_pair_and_none_are_undecided() -> None:
     result = found(seeds=1, b=1.0)
-    assert about(result, "b − baseline").endswith("for one seed: undecided, one pair has no interval.")
+    assert about(result, "The difference b − baseline is ").endswith(
+        "bits per byte for one seed: undecided, because one pair has no confidence interval."
+    )
     result.dataset["status"].values[:] = "failed"
     nothing = StudyResult(result.dataset)
-    assert about(nothing, "b − baseline") == "b − baseline: undecided, no seed was finished by both, without seed 1."
-    assert nothing.sentences[0].startswith("0 of 2 runs finished: baseline with seed 1 failed; b with seed 1 failed")
+    assert about(nothing, "b cannot") == "b cannot be compared with baseline: no seed finished in both, without seed 1."
+    runs = "2 of 2 runs did not finish: baseline with seed 1 failed; b with seed 1 failed."
+    assert about(nothing, "2 of 2 runs") == runs
     assert [row[2] for row in nothing.table[1:]] == ["0/1", "0/1"]
     assert [row[3] for row in nothing.table[1:]] == ["no run", "no run"]
 
@@ -88,21 +99,28 @@ def test_one_pair_and_none_are_undecided() -> None:
 def test_differences_that_are_all_the_same_need_no_seeds() -> None:
     result = found(b=0.0)
     result.dataset["measure"].values[1] = result.dataset["measure"].values[0]
-    assert about(StudyResult(result.dataset), "b − baseline").endswith("not separated; all differences are the same.")
+    assert about(StudyResult(result.dataset), "b equals") == (
+        "b equals baseline on every seed (5 paired seeds): not significant."
+    )
 
 
 @pytest.mark.parametrize(
     ("mean", "difference", "told"),
     [
         (-0.1, None, "Claim: b is better than baseline: holds (p = "),
-        (0.1, None, "Claim: b is better than baseline: does not hold: it is the other way round (p = "),
+        (
+            0.1,
+            None,
+            "Claim: b is better than baseline: does not hold: the difference is significant in the other "
+            "direction (p = ",
+        ),
         (0.0, None, "Claim: b is better than baseline: cannot be decided at this size (p = "),
         (-0.1, 0.05, "Claim: b is better than baseline by 0.05 bits per byte or more: holds (p = "),
         (
             -0.1,
             0.3,
-            "Claim: b is better than baseline by 0.3 bits per byte or more: does not hold: differences so large are "
-            "excluded (p = ",
+            "Claim: b is better than baseline by 0.3 bits per byte or more: does not hold: a difference this large "
+            "is excluded (p = ",
         ),
     ],
 )
@@ -117,12 +135,15 @@ def test_a_claim_that_is_separated_by_itself_alone_is_said_to_be() -> None:
     result = found([{"better": "b", "worse": "baseline"}, *others], b=-0.04, **{f"c{i}": 0.0 for i in range(30)})
     sentence = about(result, "Claim: b is better than baseline")
     assert "cannot be decided at this size" in sentence
-    assert "separated by itself, but not among all tests" in sentence
-    assert any("The 31 tests of the claims share one error of 5 %" in each for each in result.sentences)
+    assert "significant by itself, but not after the correction for several tests" in sentence
+    assert any("The 31 tests of the claims share an error rate of 5 %" in each for each in result.sentences)
 
 
 def test_what_several_intervals_mean_is_told_where_there_are_several() -> None:
-    told = "Each interval is one by itself: of arms that do not differ from the reference, 5 % are separated."
+    told = (
+        "Confidence intervals are not corrected for their number: 5 % of arms equal to the reference differ "
+        "significantly by chance."
+    )
     assert told in found(b=0.1, c=0.1).sentences
     assert told not in found(b=0.1).sentences
 
@@ -151,9 +172,9 @@ def test_a_learning_rate_at_an_end_of_its_grid_is_in_every_record_and_table(
     result = tuned(rate, 2)
     assert [arm.learning_rate_at_end for arm in result.arms] == [None, end]
     assert [row[1] for row in result.table[1:]] == ["0.002", f"{rate:g} ({end} tried)" if end else "0.002"]
-    told = [each for each in result.sentences if "a better may lie beyond" in each]
-    assert len(told) == (end is not None)
-    assert all(f"of arm b is the {end} tried ({rate:g})" in each for each in told)
+    warnings = [sentence for sentence in result.sentences if "may lie beyond the grid" in sentence]
+    assert len(warnings) == (end is not None)
+    assert all(f"for b ({rate:g}, the {end} tried)" in sentence for sentence in warnings)
     summary = result.summary
     assert [arm["learning_rate_at_end"] for arm in summary["arms"]] == [None, end]
     for row in (*summary["comparisons"], *summary["claims"]):
@@ -161,7 +182,7 @@ def test_a_learning_rate_at_an_end_of_its_grid_is_in_every_record_and_table(
     rows = _runs(result.dataset.assign(final_validation=result.dataset["measure"], seconds=result.dataset["measure"]))
     assert {row["learning_rate_at_end"] for row in rows if row["arm"] == "b"} == {end or ""}
     for caption in (comparisons_table(result).caption, claims_table(result).caption):
-        assert ("At an end of the grid is the learning rate of b" in caption) == (end is not None)
+        assert ("may lie beyond the grid for b" in caption) == (end is not None)
     cells = {row[0].text: row[2].text for row in arms_table(result).rows}
     assert (f"({end} tried)" in cells["b"]) == (end is not None)
     assert "tried" not in cells["baseline"]
@@ -169,14 +190,14 @@ def test_a_learning_rate_at_an_end_of_its_grid_is_in_every_record_and_table(
 
 def test_tuning_on_one_seed_is_said_and_on_two_is_not() -> None:
     told = (
-        "Each learning rate was tried with one seed: rates whose measures differ by less than seeds do cannot be "
-        "ranked."
+        "Each learning rate was tried with one seed: rates whose measures differ by less than the variation between "
+        "seeds cannot be ranked."
     )
     assert told in tuned(0.002, 1).sentences
-    assert tuned_on_one_seed(tuned(0.002, 1)) == [told]
+    assert _of_tuning(tuned(0.002, 1))[1:] == (told,)
+    assert _of_tuning(tuned(0.002, 2))[1:] == ()
     for result in (tuned(0.002, 2), found(b=0.1)):
         assert told not in result.sentences
-        assert tuned_on_one_seed(result) == []
 
 
 def test_what_t_intervals_assume_is_said_where_there_is_one() -> None:
@@ -202,11 +223,11 @@ def test_the_coverage_that_is_said_is_that_of_the_intervals(pairs: int) -> None:
 def test_the_table_has_an_interval_beside_every_mean() -> None:
     columns, baseline, b = found(b=0.1).table
     assert columns[:3] == ("arm", "learning rate", "seeds")
-    assert columns[3:] == ("bits per byte (95 %)", "minus baseline (95 %)", "verdict")
-    assert baseline[4:] == ("", "the reference")
-    assert b[5] == "separated, worse"
+    assert columns[3:] == ("bits per byte (95 % CI)", "minus baseline (95 % CI)", "verdict")
+    assert baseline[4:] == ("", "reference")
+    assert b[5] == "significant, worse"
     for cell in (baseline[3], b[3], b[4]):
-        assert " … " in cell
+        assert " to " in cell
 
 
 def test_a_dataset_of_something_else_is_refused(unchecked: None) -> None:

@@ -12,24 +12,25 @@ from tokendynamics.numerics._printable import printable
 from tokendynamics.report.kit._figure import Figure, Table, cells, nothing
 from tokendynamics.report.kit._palette import AXIS, BLUE, INK, PAPER
 from tokendynamics.report.kit._svg import WIDE, Drawing, Key, draw_for_screens, inline
-from tokendynamics.report.training._study_result import Comparison, Study, percent_of, unit_of
-from tokendynamics.words import plural, signed
+from tokendynamics.sweeps.study import Comparison, StudyResult
+from tokendynamics.sweeps.study._words import VERDICTS
+from tokendynamics.words import percent, plural, signed
 
 _QUESTION = "Does every seed say the same?"
 _ROW = 44
 _LETTER = 6.6
 
 
-def differences(result: Study) -> Figure:
+def differences(result: StudyResult) -> Figure:
     """Draw every paired difference.
 
     Args:
         result: What the study found.
     """
-    ident, unit, percent = "seeds", unit_of(result), percent_of(result)
+    ident, unit, level = "seeds", result.unit, percent(result.confidence)
     shown = [pair for pair in result.comparisons if pair.seeds]
     if not shown:
-        return nothing(ident, _QUESTION, "Nothing is drawn: no seed was finished by an arm and by the reference.")
+        return nothing(ident, _QUESTION, "Nothing to plot: no seed finished both in an arm and in the reference.")
     left, right = ("better", "worse") if result.lower_is_better else ("worse", "better")
     return Figure(
         ident=ident,
@@ -43,12 +44,12 @@ def differences(result: Study) -> Figure:
             description=f"{'; '.join(_described(pair) for pair in shown)}. The table below holds every difference.",
             keys=[
                 Key("one seed", "circle", BLUE, width=1.5),
-                Key(f"mean, {percent} interval", "diamond", INK),
+                Key(f"mean, {level} interval", "diamond", INK),
                 Key("no difference", "line", AXIS, width=1.5),
             ],
         ),
-        caption=f"Each ring is one seed: the arm minus {result.reference}, on the test split. The bar is the {percent} "
-        f"t-interval of their mean, by itself: separated where it leaves out nought. One seed has no interval. "
+        caption=f"Each ring is one seed: the arm minus {result.reference}, on the test split. The bar is the {level} "
+        f"t-interval of the mean: the difference is significant where it excludes zero. One seed has no interval. "
         f"{T_COVERAGE}.",
         table=_table(result, shown),
     )
@@ -56,7 +57,7 @@ def differences(result: Study) -> Figure:
 
 def _described(pair: Comparison) -> str:
     least, most = signed(min(pair.differences)), signed(max(pair.differences))
-    return f"{_name(pair)}: {plural(len(pair.seeds), 'seed')} from {least} to {most}, {pair.verdict}"
+    return f"{_name(pair)}: {plural(len(pair.seeds), 'seed')} from {least} to {most}, {VERDICTS[pair.verdict]}"
 
 
 def _name(pair: Comparison) -> str:
@@ -125,7 +126,7 @@ def _names(arms: Sequence[str]) -> tuple[alt.Y, float]:
     return alt.Y("y:Q", scale=alt.Scale(domain=[len(arms), 0], nice=False), axis=axis), wide
 
 
-def _table(result: Study, pairs: Sequence[Comparison]) -> Table:
+def _table(result: StudyResult, pairs: Sequence[Comparison]) -> Table:
     """Put the measure of every arm and seed beside the differences."""
     by_seed = [dict(zip(pair.seeds, pair.differences, strict=True)) for pair in pairs]
     rows = [
@@ -133,4 +134,4 @@ def _table(result: Study, pairs: Sequence[Comparison]) -> Table:
         for seed in result.seeds
     ]
     names = ("Seed", *result.values, *(f"{pair.arm} − {pair.reference}" for pair in pairs))
-    return Table(f"{unit_of(result).capitalize()} on the test split, and differences, seed by seed", names, tuple(rows))
+    return Table(f"{result.unit.capitalize()} on the test split, and differences, seed by seed", names, tuple(rows))

@@ -13,31 +13,37 @@ from tokendynamics.report.kit._curves import Rule
 from tokendynamics.report.kit._figure import Figure
 from tokendynamics.report.training._lines import Line, thinned
 from tokendynamics.report.training._over_steps import over_steps
-from tokendynamics.report.training._study_result import Study, finished_only, percent_of, unit_of
 from tokendynamics.report.training._through_layers import MEASURES, STATES, Band, through_layers
+from tokendynamics.sweeps.study import StudyResult
+from tokendynamics.training._record import FINISHED
+from tokendynamics.words import percent
 
 
-def places_of(result: Study) -> dict[str, int]:
+def finished_only(result: StudyResult, name: str) -> np.ndarray:
+    """Return a variable of the dataset over arms and seeds first, NaN where a run did not finish."""
+    values = result.dataset[name].transpose("arm", "seed", ...)
+    return values.where(result.dataset["status"] == FINISHED).transpose(*values.dims).values
+
+
+def places_of(result: StudyResult) -> dict[str, int]:
     """Return which look each arm has in all figures: the first is that of the reference."""
     others = [arm.name for arm in result.arms if arm.name != result.reference]
     return {name: place for place, name in enumerate([result.reference, *others])}
 
 
-def validation(result: Study) -> tuple[Figure, ...]:
+def validation(result: StudyResult) -> tuple[Figure, ...]:
     """Draw the measure on the validation split over steps, and its paired differences from the reference.
 
     Args:
         result: What the study found.
     """
     values, steps = finished_only(result, "validation"), result.dataset["step"].values.astype(np.float64)
-    places, unit, percent = places_of(result), unit_of(result), percent_of(result)
+    places, unit, level = places_of(result), result.unit, percent(result.confidence)
     arms = [str(arm) for arm in result.dataset["arm"].values]
     lines = {
         arm: _mean_line(arm, places[arm], steps, row, result.confidence) for arm, row in zip(arms, values, strict=True)
     }
-    band = (
-        f"Line: mean over the seeds that finished. Band: its {percent} t-interval, where there are two seeds or more."
-    )
+    band = f"Line: mean over the seeds that finished. Band: its {level} t-interval, from two seeds on."
     together = over_steps(
         "validation",
         "How does each arm learn?",
@@ -63,7 +69,7 @@ def validation(result: Study) -> tuple[Figure, ...]:
     return together, apart
 
 
-def layers(result: Study) -> tuple[Figure, ...]:
+def layers(result: StudyResult) -> tuple[Figure, ...]:
     """Draw norms and distances through the layers of all networks.
 
     Args:
@@ -75,7 +81,7 @@ def layers(result: Study) -> tuple[Figure, ...]:
     return tuple(through_layers(measure, _states(result, f"token_{measure}"), band) for measure in MEASURES)
 
 
-def _states(result: Study, name: str) -> Mapping[str, list[Line]]:
+def _states(result: StudyResult, name: str) -> Mapping[str, list[Line]]:
     values, depths = finished_only(result, name), result.dataset["layer"].values.astype(np.float64)
     arms = {str(arm): place for place, arm in enumerate(result.dataset["arm"].values)}
     states = [str(state) for state in result.dataset["state"].values]

@@ -1,4 +1,4 @@
-"""Puts a study into one page: what is separated, how arms learned, where their tokens go, and how the runs ended."""
+"""The page of a study: significant differences, validation curves, tokens through the layers, how the runs ended."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from tokendynamics.report.kit._page import piece, render, write_page
 from tokendynamics.report.training._differences import differences
 from tokendynamics.report.training._manifest import made, shortened
 from tokendynamics.report.training._study_figures import layers, validation
-from tokendynamics.report.training._study_result import Study, unit_of
 from tokendynamics.report.training._study_tables import arms_table, claims_table, comparisons_table, unfinished_table
-from tokendynamics.report.training._study_words import answer, at_an_end, findings, how_many_finished, tuned_on_one_seed
 from tokendynamics.report.training._through_layers import ATTENTION_ALONE
 from tokendynamics.report.training._tuning import tuning
+from tokendynamics.sweeps.study import StudyResult
+from tokendynamics.sweeps.study._words import ONE_SEED, about_grid_ends, about_runs
 from tokendynamics.words import Convention, plural
 
-_QUESTION = "which differences are more than chance?"
+_QUESTION = "which differences are significant?"
 
 
 @typed_arguments
 @drawing()
-def render_study(result: Study, *, files: Sequence[str] = (), manifest: Mapping[str, Any] | None = None) -> str:
+def render_study(result: StudyResult, *, files: Sequence[str] = (), manifest: Mapping[str, Any] | None = None) -> str:
     """Return the whole page as HTML that needs nothing else; all text that came from a user is escaped.
 
     Args:
@@ -53,15 +53,15 @@ def render_study(result: Study, *, files: Sequence[str] = (), manifest: Mapping[
         question=_QUESTION,
         shape=_shape(result),
         facts=[("Preset", str(attributes.get("preset", ""))), ("Reference", result.reference), *made(record)],
-        answer=answer(result),
-        findings=findings(result),
-        details=result.sentences,
+        answer=result.answer,
+        findings=result.findings,
+        details=result.details,
     )
 
 
 @typed_arguments
 def write_study(
-    result: Study,
+    result: StudyResult,
     path: str | Path,
     *,
     files: Sequence[str] = (),
@@ -86,23 +86,23 @@ def write_study(
     return write_page(render_study(result, files=files, manifest=manifest), path, max_bytes=max_bytes)
 
 
-def _shape(result: Study) -> str:
+def _shape(result: StudyResult) -> str:
     better = "lower" if result.lower_is_better else "higher"
     return (
         f"{plural(len(result.arms), 'arm')}, each trained with {plural(len(result.seeds), 'seed')}, and compared by "
-        f"{unit_of(result)} on the test split: {better} is better"
+        f"{result.unit} on the test split: {better} is better"
     )
 
 
-def _sections(result: Study) -> list[Section]:
+def _sections(result: StudyResult) -> list[Section]:
     lost, tuned = unfinished_table(result), "tuning" in result.dataset
-    claims = [Section("claims", "What becomes of the claims?", tables=(claims_table(result),))] if result.claims else []
+    claims = [Section("claims", "Do the claims hold?", tables=(claims_table(result),))] if result.claims else []
     rates = (
         [
             Section(
                 "tuning",
                 "Was every arm tuned well enough?",
-                (*at_an_end(result), *tuned_on_one_seed(result)),
+                _of_tuning(result),
                 figures=(tuning(result),),
             )
         ]
@@ -111,57 +111,60 @@ def _sections(result: Study) -> list[Section]:
     )
     compared = (comparisons_table(result),)
     return [
-        Section(
-            "differences", "Are the differences more than chance?", tables=compared, figures=(differences(result),)
-        ),
+        Section("differences", "Which differences are significant?", tables=compared, figures=(differences(result),)),
         *claims,
         Section("arms", "How good is each arm?", tables=(arms_table(result),)),
         Section("course", "How does each arm learn?", figures=validation(result)),
-        Section("layers", "Where do their tokens go?", figures=layers(result)),
+        Section("layers", "Where do the tokens go?", figures=layers(result)),
         *rates,
-        Section("ends", "How did the runs end?", (how_many_finished(result),), tables=() if lost is None else (lost,)),
+        Section("ends", "How did the runs end?", (about_runs(result.dataset),), tables=() if lost is None else (lost,)),
     ]
+
+
+def _of_tuning(result: StudyResult) -> tuple[str, ...]:
+    one_seed = (ONE_SEED,) if result.dataset.sizes["tuning_seed"] == 1 else ()
+    return (about_grid_ends(result.arms) or "No chosen learning rate is at an end of the grid.", *one_seed)
 
 
 _CONVENTIONS = (
     Convention(
         "Pairs",
-        "runs of one seed see the same data in the same order and begin with the same weights outside of attention, so "
-        "that arms are compared seed by seed",
-        "what seeds share would count as noise, and differences smaller than it would not be seen",
+        "runs with one seed see the same data in the same order and start from the same weights outside attention, so "
+        "arms are compared seed by seed",
+        "variation between seeds would count as noise and hide smaller differences",
     ),
     Convention(
         "Intervals",
-        f"are t-intervals, those of a difference over the paired seeds. {T_COVERAGE}",
-        "a mean would look as sure over two seeds as over ten",
+        f"are t-intervals; those of a difference are over the paired seeds. {T_COVERAGE}",
+        "a mean over two seeds would look as certain as one over ten",
     ),
     Convention(
-        "Separated",
-        "means that the interval of a difference leaves out nought; each interval is one by itself",
-        "of many arms that do not differ some would be separated all the same: claims are corrected for that",
+        "Significant",
+        "means that the confidence interval of a difference excludes zero, without a correction for several intervals",
+        "among many arms that do not differ, some would differ significantly by chance: claims are corrected for that",
     ),
     Convention(
         "Claims",
-        "are tested together: the probability that any of them is decided by chance alone is at most that of one "
-        "interval by itself (Holm, 1979)",
-        "of twenty claims of arms that do not differ one would hold by chance",
+        "are tested together: the probability that chance alone decides any of them is at most that of a single "
+        "interval (Holm, 1979)",
+        "of twenty claims about arms that do not differ, one would hold by chance",
     ),
     Convention(
-        "What could have been separated",
-        "is the true difference for which the interval leaves out nought with a probability of 80 %, with as many "
-        "pairs and the deviation that was found, which is itself known from these pairs alone",
-        "nothing found would look like nothing there",
+        "Detectable difference",
+        "is the true difference whose interval excludes zero with 80 % probability, given the number of pairs and "
+        "their standard deviation, which is itself estimated from these pairs",
+        "a difference that is not significant would look like no difference",
     ),
     Convention(
         "Splits",
-        "learning rates are chosen on the validation split, with seeds of their own; arms are compared on the test "
-        "split, which nothing is chosen by",
+        "learning rates are chosen on the validation split, with separate seeds; arms are compared on the test "
+        "split, which chooses nothing",
         "an arm that was tuned longer would look better than it is",
     ),
     ATTENTION_ALONE,
     Convention(
         "Runs that did not finish",
-        "are in no mean, and their seed is in no pair",
-        "a measure of half a training would be held against a whole one",
+        "are excluded from every mean, and their seeds from every pair",
+        "the measure of an incomplete run would be compared with that of a complete one",
     ),
 )

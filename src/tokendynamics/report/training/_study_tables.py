@@ -6,16 +6,16 @@ from dataclasses import replace
 
 from tokendynamics.numerics._intervals import T_COVERAGE
 from tokendynamics.report.kit._figure import Cell, Table, cells
-from tokendynamics.report.training._study_result import Comparison, Study, percent_of, unit_of
-from tokendynamics.report.training._study_words import SEPARATED, caution, claimed
+from tokendynamics.sweeps.study import Comparison, StudyResult
+from tokendynamics.sweeps.study._words import about_grid_ends, claimed, verdict_of
 from tokendynamics.training._record import FINISHED
-from tokendynamics.words import UNDEFINED, count
+from tokendynamics.words import UNDEFINED, count, percent
 
 _MOST_SEEDS = 100_000
 """Beyond which no number of seeds is looked for; see `tokendynamics.sweeps.study.Comparison`."""
 
 
-def arms_table(result: Study) -> Table:
+def arms_table(result: StudyResult) -> Table:
     """Return every arm by itself.
 
     Args:
@@ -31,13 +31,13 @@ def arms_table(result: Study) -> Table:
         rows.append((name, finished, rate, *numbers))
     better = "lower" if result.lower_is_better else "higher"
     caption = (
-        f"{unit_of(result).capitalize()} on the test split, {better} is better: mean over the seeds that finished, and "
-        f"its {percent_of(result)} t-interval; a mean of one seed has none"
+        f"{result.unit.capitalize()} on the test split, {better} is better: mean over the finished seeds with "
+        f"its {percent(result.confidence)} t-interval; one seed has none"
     )
     return Table(caption, ("Arm", "Finished", "Learning rate", "Mean", "Low", "High"), tuple(rows))
 
 
-def comparisons_table(result: Study) -> Table:
+def comparisons_table(result: StudyResult) -> Table:
     """Return every arm beside the reference.
 
     Args:
@@ -46,19 +46,19 @@ def comparisons_table(result: Study) -> Table:
     rows = []
     for pair in result.comparisons:
         differences = cells([f"{pair.arm} − {pair.reference}", len(pair.seeds), pair.mean, pair.low, pair.high, pair.p])
-        rows.append((*differences, Cell(_verdict(pair)), *cells([pair.detectable]), _needed(pair)))
+        rows.append((*differences, Cell(verdict_of(pair)), *cells([pair.detectable]), _needed(pair)))
     columns = (
-        "Difference", "Pairs", "Mean", "Low", "High", "p", "Verdict", "Separable with 80 %", "Seeds needed with 80 %",
+        "Difference", "Pairs", "Mean", "Low", "High", "p", "Verdict", "Detectable with 80 %", "Seeds needed with 80 %",
     )  # fmt: skip
     caption = (
-        f"Paired differences in {unit_of(result)} and the {percent_of(result)} t-interval of their mean; the smallest "
-        "true difference that so many seeds separate with a probability of 80 %, and the seeds that one as large as "
-        f"the mean needs for that. {T_COVERAGE}{caution(result)}"
+        f"Paired differences in {result.unit} with the {percent(result.confidence)} t-interval of their mean; the "
+        "smallest true difference that this number of seeds detects with 80 % probability, and the seeds needed to "
+        f"detect one as large as the mean. {T_COVERAGE}{_caution(result)}"
     )
     return Table(caption, columns, tuple(rows))
 
 
-def claims_table(result: Study) -> Table:
+def claims_table(result: StudyResult) -> Table:
     """Return every claim with its verdict.
 
     Args:
@@ -66,20 +66,29 @@ def claims_table(result: Study) -> Table:
     """
     rows = []
     for found in result.claims:
-        pair, claim = found.comparison, claimed(found, unit_of(result))
+        pair, claim = found.comparison, claimed(found.claim, result.unit)
         size = "none claimed" if found.claim.difference is None else found.p_size
         rows.append(cells([claim, found.decision, pair.mean, pair.low, pair.high, found.p, size, pair.needed]))
     tests = result.claims[0].tests if result.claims else 1
     corrected = f" corrected for {tests} tests (Holm)" if tests > 1 else ""
-    columns = ("Claim", "Verdict", "Mean", "Low", "High", "p of no difference", "p of the claimed one", "Seeds needed")
+    columns = (
+        "Claim",
+        "Verdict",
+        "Mean",
+        "Low",
+        "High",
+        "p of no difference",
+        "p of the claimed difference",
+        "Seeds needed",
+    )
     caption = (
-        f"Differences of the two arms of each claim in {unit_of(result)}, the {percent_of(result)} t-interval by "
-        f"itself, and p-values{corrected}. {T_COVERAGE}{caution(result)}"
+        f"Differences of the two arms of each claim in {result.unit}, their {percent(result.confidence)} t-intervals "
+        f"(not corrected), and p-values{corrected}. {T_COVERAGE}{_caution(result)}"
     )
     return Table(caption, columns, tuple(rows))
 
 
-def unfinished_table(result: Study) -> Table | None:
+def unfinished_table(result: StudyResult) -> Table | None:
     """Return the runs that did not finish, and why; None where all did.
 
     Args:
@@ -102,12 +111,16 @@ def unfinished_table(result: Study) -> Table | None:
     if not rows:
         return None
     return Table(
-        "Runs that did not finish; they are in no mean and no pair", ("Arm", "Seed", "Ended", "Why"), tuple(rows)
+        "Runs that did not finish; they are excluded from every mean and pair",
+        ("Arm", "Seed", "Ended", "Why"),
+        tuple(rows),
     )
 
 
-def _verdict(pair: Comparison) -> str:
-    return f"{pair.verdict}, {'better' if pair.better else 'worse'}" if pair.verdict == SEPARATED else pair.verdict
+def _caution(result: StudyResult) -> str:
+    """Return the warning of a table of differences about learning rates at an end of the grid; empty without one."""
+    warning = about_grid_ends(result.arms)
+    return f". {warning.removesuffix('.')}" if warning else ""
 
 
 def _needed(pair: Comparison) -> Cell:

@@ -15,7 +15,7 @@ from tokendynamics.report.kit._palette import INK
 from tokendynamics.report.kit._svg import WIDE, Drawing, Key, draw_for_screens
 from tokendynamics.report.training._lines import Line, curve, described, look
 from tokendynamics.report.training._study_figures import places_of
-from tokendynamics.report.training._study_result import Study, unit_of
+from tokendynamics.sweeps.study import StudyResult
 
 _QUESTION = "Was every arm tuned well enough?"
 _HEIGHT = 280
@@ -23,7 +23,7 @@ _MARGIN = 1.15
 """Factor by which the axis is wider than the grid."""
 
 
-def tuning(result: Study) -> Figure:
+def tuning(result: StudyResult) -> Figure:
     """Draw the measure of each arm over the learning rates that were tried.
 
     Args:
@@ -43,7 +43,7 @@ def tuning(result: Study) -> Figure:
         svg=draw_for_screens(
             lambda width: _chart(result, lines, width),
             ident="learning-rates",
-            title=f"{_QUESTION} {unit_of(result).capitalize()} over learning rates",
+            title=f"{_QUESTION} {result.unit.capitalize()} over learning rates",
             description=f"{described(list(lines.values()))} The table below holds every run.",
             keys=keys,
         ),
@@ -53,7 +53,7 @@ def tuning(result: Study) -> Figure:
     )
 
 
-def _lines(result: Study) -> dict[str, Line]:
+def _lines(result: StudyResult) -> dict[str, Line]:
     """Return the means of each arm that has any."""
     rates = result.dataset["rate"].values.astype(np.float64)
     order = np.argsort(rates)
@@ -65,7 +65,7 @@ def _lines(result: Study) -> dict[str, Line]:
     return {arm: line for arm, line in lines.items() if line.drawn(log=False)}
 
 
-def _chart(result: Study, lines: Mapping[str, Line], width: float) -> Drawing:
+def _chart(result: StudyResult, lines: Mapping[str, Line], width: float) -> Drawing:
     means, tried, chosen = [], [], []
     for arm, line in lines.items():
         colour, dash = look(line.place)
@@ -76,7 +76,7 @@ def _chart(result: Study, lines: Mapping[str, Line], width: float) -> Drawing:
             Curve("", np.tile(line.x, len(each)).tolist(), each.ravel().tolist(), colour, width=0, mark="ring")
         )
         chosen.append(Curve("", line.x[at].tolist(), line.values[at].tolist(), colour, width=0, mark="diamond"))
-    x, title = _axis(next(iter(lines.values())).x, width), unit_of(result).capitalize()
+    x, title = _axis(next(iter(lines.values())).x, width), result.unit.capitalize()
     return curves_chart([*means, *tried, *chosen], x=x, title=title, width=width, height=_HEIGHT)
 
 
@@ -87,7 +87,7 @@ def _axis(rates: np.ndarray, width: float) -> alt.X:
     return alt.X("x:Q", scale=scale, axis=alt.Axis(title="Learning rate (log scale)", values=named, format="~g"))
 
 
-def _table(result: Study) -> Table:
+def _table(result: StudyResult) -> Table:
     dataset = result.dataset
     seeds = dataset["tuning_seed"].values.tolist()
     rows = []
@@ -101,4 +101,4 @@ def _table(result: Study) -> Table:
             ]
             rows.append(cells([arm, rate, float(runs.mean()), *each, "chosen" if rate == chosen else ""]))
     columns = ("Arm", "Learning rate", "Mean", *(f"Seed {seed}" for seed in seeds), "Choice")
-    return Table(f"{unit_of(result).capitalize()} on the validation split for each learning rate", columns, tuple(rows))
+    return Table(f"{result.unit.capitalize()} on the validation split for each learning rate", columns, tuple(rows))

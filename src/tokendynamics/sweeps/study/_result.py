@@ -11,6 +11,7 @@ from typing import Any
 import xarray as xr
 
 from tokendynamics.numerics._errors import ArgumentTypeError, expected, shown
+from tokendynamics.numerics._printable import printable
 from tokendynamics.provenance._manifest import plain
 from tokendynamics.sweeps.study._claims import Claim, TestedClaim, decided
 from tokendynamics.sweeps.study._files import write_results
@@ -18,9 +19,11 @@ from tokendynamics.sweeps.study._paired import Arm, Comparison, arm_of, compared
 from tokendynamics.sweeps.study._words import (
     about_claim,
     about_comparison,
+    about_grid_ends,
     about_runs,
     about_tests,
     about_tuning,
+    answer,
     table,
 )
 from tokendynamics.training._record import FINISHED
@@ -131,26 +134,45 @@ class StudyResult:
         settings: dict[str, Any] = {"confidence": self.confidence, "lower_is_better": self.lower_is_better}
         return decided(claims, self.values, self.seeds, **settings)
 
+    @property
+    def answer(self) -> str:
+        """Which arms differ significantly from the reference, in one sentence."""
+        return answer(self.comparisons, self.reference)
+
     @cached_property
-    def sentences(self) -> list[str]:
-        """The study in words: its runs, their learning rates, each comparison, each claim, what the tests share."""
-        unit = self._unit
+    def findings(self) -> list[str]:
+        """Each comparison, significant ones first, then each claim, then how many runs finished."""
+        order = ("separated", "not separated", "undecided")
+        pairs = sorted(self.comparisons, key=lambda pair: order.index(pair.verdict))
         return [
-            *about_runs(self.dataset),
+            *(about_comparison(pair, self.unit, self.confidence) for pair in pairs),
+            *(about_claim(tested, self.unit) for tested in self.claims),
+            about_runs(self.dataset),
+        ]
+
+    @cached_property
+    def details(self) -> list[str]:
+        """How learning rates were chosen, and what the confidence intervals and tests assume."""
+        return [
             *about_tuning(self.dataset),
-            *(about_comparison(found, unit, self.confidence) for found in self.comparisons),
-            *(about_claim(found, unit) for found in self.claims),
+            *filter(None, [about_grid_ends(self.arms)]),
             *about_tests(self.comparisons, self.claims, self.confidence),
         ]
 
     @property
-    def table(self) -> list[tuple[str, ...]]:
-        """The arms as rows of texts, the names of the columns first."""
-        return table(self.arms, self.comparisons, self._unit, self.reference, self.confidence)
+    def sentences(self) -> list[str]:
+        """The study in words: the answer, the findings, the details."""
+        return [self.answer, *self.findings, *self.details]
 
     @property
-    def _unit(self) -> str:
-        return self.measure.replace("_", " ")
+    def table(self) -> list[tuple[str, ...]]:
+        """The arms as rows of texts, the names of the columns first."""
+        return table(self.arms, self.comparisons, self.unit, self.reference, self.confidence)
+
+    @property
+    def unit(self) -> str:
+        """The measure in words, such as "bits per byte"."""
+        return printable(self.measure).replace("_", " ")
 
     @property
     def _tried(self) -> list[float]:

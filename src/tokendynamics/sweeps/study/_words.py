@@ -1,103 +1,128 @@
-"""A study in sentences: how many runs there are, how arms were tuned, what is separated, and what becomes of claims."""
+"""A study in sentences: which arms differ significantly from the reference, which claims hold, how the runs ended."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from tokendynamics.numerics._intervals import T_COVERAGE
 from tokendynamics.sweeps.study._claims import TestedClaim
-from tokendynamics.sweeps.study._paired import POWER, Arm, Comparison, at_end
+from tokendynamics.sweeps.study._paired import POWER, Arm, Comparison
 from tokendynamics.sweeps.study._plan import StudyPlan
 from tokendynamics.sweeps.study._store import NOT_RUN
 from tokendynamics.training._record import FINISHED
-from tokendynamics.words import number, signed
+from tokendynamics.words import count, fixed, interval, listing, number, percent, places_for, plural, signed
 
 ONE_SEED = (
-    "Each learning rate was tried with one seed: rates whose measures differ by less than seeds do cannot be ranked."
+    "Each learning rate was tried with one seed: rates whose measures differ by less than the variation between seeds "
+    "cannot be ranked."
 )
-"""What is said where the tuning has one seed."""
+"""The warning about a tuning with one seed."""
+
+VERDICTS = {"separated": "significant", "not separated": "not significant", "undecided": "undecided"}
+"""The words for a comparison's verdict."""
 
 _NAMED = 5
-"""Runs that a sentence names."""
+"""Most runs that a sentence names."""
 
 
 def about_plan(plan: StudyPlan) -> str:
-    """Say how many runs a study has."""
+    """Return how many runs a study has."""
     arms, seeds, tuning = len(plan.arms), len(plan.seeds), plan.tables.tuning
-    told = (
-        f"{plan.name}: {arms} arms × {seeds} seed{'s' * (seeds > 1)} = {arms * seeds} runs of the preset {plan.preset}"
-    )
+    runs = f"{plan.name}: {arms} arms × {plural(seeds, 'seed')} = {arms * seeds} runs of the preset {plan.preset}"
     if tuning is None:
-        return told
-    rates, own = len(tuning.learning_rate), len(tuning.seeds)
-    grid = f"{arms} × {rates} learning rates × {own} seed{'s' * (own > 1)} = {arms * rates * own} runs"
-    return f"{told}, after {grid} of tuning"
+        return runs
+    rates, tuning_seeds = len(tuning.learning_rate), len(tuning.seeds)
+    grid = f"{arms} × {rates} learning rates × {plural(tuning_seeds, 'seed')} = {arms * rates * tuning_seeds} runs"
+    return f"{runs}, after {grid} of tuning"
 
 
 def table(
     arms: Sequence[Arm], comparisons: Sequence[Comparison], unit: str, reference: str, confidence: float
 ) -> list[tuple[str, ...]]:
     """Return a study as rows of texts, the names of the columns first."""
-    percent, beside = f"{100 * confidence:.4g} %", {found.arm: found for found in comparisons}
-    rows = [("arm", "learning rate", "seeds", f"{unit} ({percent})", f"minus {reference} ({percent})", "verdict")]
+    level, by_arm = f"{percent(confidence)} CI", {pair.arm: pair for pair in comparisons}
+    rows = [("arm", "learning rate", "seeds", f"{unit} ({level})", f"minus {reference} ({level})", "verdict")]
     for arm in arms:
-        found = beside.get(arm.name)
+        pair = by_arm.get(arm.name)
         rate = "none" if arm.learning_rate is None else f"{arm.learning_rate:g}"
         rate += f" ({arm.learning_rate_at_end} tried)" if arm.learning_rate_at_end else ""
-        level = _ends(arm.mean, arm.low, arm.high, _four_digits)
-        difference = "" if found is None else _ends(found.mean, found.low, found.high, signed)
-        rows.append((arm.name, rate, f"{arm.finished}/{arm.runs}", level, difference, _verdict(found)))
+        mean = _ends(arm.mean, arm.low, arm.high, _four_digits)
+        difference = "" if pair is None else _ends(pair.mean, pair.low, pair.high, signed)
+        verdict = "reference" if pair is None else verdict_of(pair)
+        rows.append((arm.name, rate, f"{arm.finished}/{arm.runs}", mean, difference, verdict))
     return rows
 
 
-def _ends(mean: float | None, low: float | None, high: float | None, told: Callable[[float], str]) -> str:
-    if mean is None:
-        return "no run"
-    return f"{told(mean)} ({'one run' if low is None or high is None else f'{told(low)} … {told(high)}'})"
+def verdict_of(pair: Comparison) -> str:
+    """Return whether a difference is significant and which arm is better, in two words."""
+    word = VERDICTS[pair.verdict]
+    return word if pair.better is None else f"{word}, {'better' if pair.better else 'worse'}"
 
 
-def _verdict(found: Comparison | None) -> str:
-    if found is None:
-        return "the reference"
-    return found.verdict if found.better is None else f"{found.verdict}, {'better' if found.better else 'worse'}"
+def answer(comparisons: Sequence[Comparison], reference: str) -> str:
+    """Return the study in one sentence.
+
+    Args:
+        comparisons: Every other arm with the reference.
+        reference: Its name.
+    """
+    significant = [pair for pair in comparisons if pair.better is not None]
+    undecided = sum(pair.verdict == "undecided" for pair in comparisons)
+    if undecided == len(comparisons):
+        return "No comparison is possible: no arm shares two finished seeds with the reference."
+    if len(comparisons) == 1:
+        (pair,) = comparisons
+        if pair.better is None:
+            return f"{pair.arm} does not differ significantly from {reference}."
+        return f"{pair.arm} is significantly {'better' if pair.better else 'worse'} than {reference}."
+    rest = f"; {undecided} of {len(comparisons)} cannot be compared" if undecided else ""
+    if not significant:
+        return f"No arm differs significantly from {reference}{rest}."
+    sides = [
+        f"{listing(names)} {'is' if len(names) == 1 else 'are'} {word}"
+        for word, side in (("better", True), ("worse", False))
+        if (names := [pair.arm for pair in significant if pair.better is side])
+    ]
+    verb = "differs" if len(significant) == 1 else "differ"
+    arms = plural(len(comparisons), "arm")
+    return f"{len(significant)} of {arms} {verb} significantly from {reference}: {'; '.join(sides)}{rest}."
 
 
-def about_runs(dataset: xr.Dataset) -> list[str]:
-    """Say how many runs finished, and how the others ended."""
+def about_runs(dataset: xr.Dataset) -> str:
+    """Return how many runs finished, and how the others ended."""
     status = dataset["status"].values
-    ended = [
-        f"{arm} with seed {seed} {_ended(status[row, column], dataset['reason'].values[row, column])}"
+    others = [
+        f"{arm} with seed {seed} {_end(status[row, column], dataset['reason'].values[row, column])}"
         for row, arm in enumerate(dataset["arm"].values)
         for column, seed in enumerate(dataset["seed"].values)
         if status[row, column] != FINISHED
     ]
-    told = f"{status.size - len(ended)} of {status.size} runs finished"
-    return [told + (f": {_some(ended)}." if ended else ".")]
+    if not others:
+        return f"All {plural(status.size, 'run')} finished."
+    return f"{count(len(others))} of {plural(status.size, 'run')} did not finish: {_some(others)}."
 
 
 def about_tuning(dataset: xr.Dataset) -> list[str]:
-    """Say which learning rates were chosen, where one is at an end of the grid, and which runs were of no use."""
+    """Return which learning rates were chosen, which are at an end of the grid, and which runs did not finish."""
     if "tuning" not in dataset:
         return []
     rates, seeds = dataset["rate"].values, ", ".join(map(str, dataset["tuning_seed"].values))
     chosen = {str(arm): float(dataset["learning_rate"].sel(arm=arm)) for arm in dataset["arm"].values}
-    found = ", ".join(f"{arm} {rate:g}" for arm, rate in chosen.items() if np.isfinite(rate)) or "none so far"
+    choices = ", ".join(f"{arm} {rate:g}" for arm, rate in chosen.items() if np.isfinite(rate)) or "none yet"
     sentences = [
-        f"The learning rate of each arm is the best of {len(rates)} on the validation split, over seeds that nothing "
-        f"else is run with ({seeds}): {found}."
+        f"Each arm has the best of {len(rates)} learning rates on the validation split, over seeds used for nothing "
+        f"else ({seeds}): {choices}."
     ]
     if dataset.sizes["tuning_seed"] == 1:
         sentences.append(ONE_SEED)
     for arm, rate in chosen.items():
-        if end := at_end(rate, rates.tolist()):
-            told = f"The best learning rate of arm {arm} is the {end} tried ({rate:g}): a better may lie beyond."
-            sentences.append(told)
-        elif not np.isfinite(rate):
+        if not np.isfinite(rate):
             waits = (dataset["tuning_status"].sel(arm=arm) == NOT_RUN).any()
-            why = "not all of its tuning has been run" if waits else "none finished on every seed"
+            why = "its tuning is not complete" if waits else "no learning rate finished on every seed"
             sentences.append(f"Arm {arm} has no learning rate and was not run: {why}.")
     status = dataset["tuning_status"].values
     lost = [
@@ -109,84 +134,125 @@ def about_tuning(dataset: xr.Dataset) -> list[str]:
     ]
     if lost:
         sentences.append(
-            f"{status.size - len(lost)} of {status.size} tuning runs finished, and a learning rate without all its "
-            f"seeds is not chosen: {_some(lost)}."
+            f"{count(status.size - len(lost))} of {plural(status.size, 'tuning run')} finished. A learning rate is not "
+            f"chosen unless all its seeds finished: {_some(lost)}."
         )
     return sentences
 
 
-def about_comparison(found: Comparison, unit: str, confidence: float) -> str:
-    """Say what is between an arm and the reference: never a mean without its interval, unless there is none."""
-    pair, left = f"{found.arm} − {found.reference}", _left_out(found)
-    if found.mean is None:
-        return f"{pair}: undecided, no seed was finished by both{left}."
-    told = f"{pair} = {signed(found.mean)} {unit}"
-    if found.low is None or found.high is None:
-        return f"{told} for one seed{left}: undecided, one pair has no interval."
-    ends = f"{100 * confidence:.4g} % interval {signed(found.low)} … {signed(found.high)}"
-    told += f" ({ends}, {len(found.seeds)} paired seeds{left})"
-    if found.verdict == "separated":
-        return f"{told}: separated, {found.arm} is {'better' if found.better else 'worse'}."
-    return f"{told}: not separated; {_size(found, unit)}."
+def about_grid_ends(arms: Sequence[Arm]) -> str:
+    """Return which chosen learning rates are the largest or smallest tried; empty where none is."""
+    names = [
+        f"{arm.name} ({number(arm.learning_rate)}, the {arm.learning_rate_at_end} tried)"
+        for arm in arms
+        if arm.learning_rate_at_end
+    ]
+    return f"A better learning rate may lie beyond the grid for {listing(names)}." if names else ""
 
 
-def about_claim(found: TestedClaim, unit: str) -> str:
-    """Say what becomes of a claim, and why."""
-    claim, pair = found.claim, found.comparison
-    by = "" if claim.difference is None else f" by {claim.difference:g} {unit} or more"
-    told = f"Claim: {claim.better} is better than {claim.worse}{by}: {found.decision}"
-    if found.p is None:
-        return f"{told}: fewer than two seeds were finished by both."
-    corrected = f", corrected for {found.tests} tests" if found.tests > 1 else ""
-    p = f"p = {found.p:.2g}{corrected}"
-    if found.decision == "holds":
-        return f"{told} ({p if found.p_size is None else f'p = {found.p_size:.2g}{corrected}'})."
-    if found.decision == "does not hold" and claim.difference is None:
-        return f"{told}: it is the other way round ({p})."
-    if found.decision == "does not hold":
-        return f"{told}: differences so large are excluded (p = {found.p_size:.2g}{corrected})."
-    shown = "not among all tests" if claim.difference is None else "not from one so large"
-    alone = f"separated by itself, but {shown}; " if pair.verdict == "separated" else ""
-    return f"{told} ({p}): {alone}{_size(pair, unit)}."
+def about_comparison(pair: Comparison, unit: str, confidence: float) -> str:
+    """Return an arm's difference from the reference with its confidence interval, and whether it is significant."""
+    if pair.mean is None:
+        return f"{pair.arm} cannot be compared with {pair.reference}: no seed finished in both{_left_out(pair)}."
+    if pair.low is None or pair.high is None:
+        return (
+            f"The difference {pair.arm} − {pair.reference} is {signed(pair.mean)} {unit} for one seed{_left_out(pair)}"
+            ": undecided, because one pair has no confidence interval."
+        )
+    places, seeds = places_for((pair.low, pair.high)), f"{plural(len(pair.seeds), 'paired seed')}{_left_out(pair)}"
+    if pair.better is not None:
+        ends = sorted((abs(pair.low), abs(pair.high)))
+        return (
+            f"{pair.arm} is significantly {'better' if pair.better else 'worse'} than {pair.reference}, by "
+            f"{fixed(abs(pair.mean), places)} {unit} ({interval(ends, confidence, places=places)}, {seeds})."
+        )
+    if not any(pair.differences):
+        return f"{pair.arm} equals {pair.reference} on every seed ({seeds}): not significant."
+    return (
+        f"The difference {pair.arm} − {pair.reference} of {fixed(pair.mean, places, sign=True)} {unit} is not "
+        f"significant ({interval((pair.low, pair.high), confidence, places=places)}, {seeds}). {_power(pair, unit)}"
+    )
+
+
+def claimed(claim: Any, unit: str) -> str:
+    """Return a claim as a clause.
+
+    Args:
+        claim: Of the study.
+        unit: Of the measure.
+    """
+    by = "" if claim.difference is None else f" by {number(claim.difference)} {unit} or more"
+    return f"{claim.better} is better than {claim.worse}{by}"
+
+
+def about_claim(tested: TestedClaim, unit: str) -> str:
+    """Return whether a claim holds, and why."""
+    sized = tested.claim.difference is not None
+    start = f"Claim: {claimed(tested.claim, unit)}: {tested.decision}"
+    if tested.p is None:
+        return f"{start}: fewer than two seeds finished in both arms."
+    corrected = f", corrected for {tested.tests} tests" if tested.tests > 1 else ""
+    p = f"p = {number(tested.p, 2)}{corrected}"
+    size = p if tested.p_size is None else f"p = {number(tested.p_size, 2)}{corrected}"
+    if tested.decision == "holds":
+        return f"{start} ({size})."
+    if tested.decision == "does not hold":
+        if sized:
+            return f"{start}: a difference this large is excluded ({size})."
+        return f"{start}: the difference is significant in the other direction ({p})."
+    pair = tested.comparison
+    alone = "the claimed size is not shown" if sized else "not after the correction for several tests"
+    only = f"The difference is significant by itself, but {alone}. " if pair.verdict == "separated" else ""
+    return f"{start} ({p}). {only}{_power(pair, unit)}"
 
 
 def about_tests(comparisons: Sequence[Comparison], claims: Sequence[TestedClaim], confidence: float) -> list[str]:
-    """Say what the intervals assume, and what several intervals and several tests mean together."""
-    error, sentences = f"{100 * (1 - confidence):.3g} %", []
-    if any(pair.low is not None for pair in (*comparisons, *(each.comparison for each in claims))):
+    """Return what the confidence intervals assume, and how several intervals and tests are to be read together."""
+    error, sentences = percent(1 - confidence), []
+    if any(pair.low is not None for pair in (*comparisons, *(tested.comparison for tested in claims))):
         sentences.append(f"{T_COVERAGE}.")
     if len(comparisons) > 1:
         sentences.append(
-            f"Each interval is one by itself: of arms that do not differ from the reference, {error} are separated."
+            f"Confidence intervals are not corrected for their number: {error} of arms equal to the reference differ "
+            "significantly by chance."
         )
     if claims and claims[0].tests > 1:
         sentences.append(
-            f"The {claims[0].tests} tests of the claims share one error of {error} (Holm's correction); what could be "
-            "separated is told for the strictest of them."
+            f"The {claims[0].tests} tests of the claims share an error rate of {error} (Holm's correction). Detectable "
+            "differences are those of the strictest test."
         )
     return sentences
 
 
-def _size(found: Comparison, unit: str) -> str:
-    if found.detectable == 0:
-        return "all differences are the same"
-    sure = f"with a probability of {100 * POWER:.0f} %"
-    told = f"a difference of {found.detectable:.2g} {unit} would have been separated {sure}"
-    return told if found.needed is None else f"{told}, one as large as this takes {found.needed:,} seeds"
+def _power(pair: Comparison, unit: str) -> str:
+    if pair.detectable == 0:
+        return "All differences are equal."
+    power = (
+        f"A true difference of {number(pair.detectable, 2)} {unit} would be detected with {percent(POWER)} probability"
+    )
+    if pair.needed is None:
+        return f"{power}."
+    return f"{power}; the observed one takes {plural(pair.needed, 'seed')}."
 
 
-def _left_out(found: Comparison) -> str:
-    many = "s" if len(found.left_out) > 1 else ""
-    return f", without seed{many} {', '.join(map(str, found.left_out))}" if found.left_out else ""
+def _ends(mean: float | None, low: float | None, high: float | None, write: Callable[[float], str]) -> str:
+    if mean is None:
+        return "no run"
+    return f"{write(mean)} ({'one run' if low is None or high is None else f'{write(low)} to {write(high)}'})"
 
 
-def _ended(status: object, reason: object) -> str:
+def _left_out(pair: Comparison) -> str:
+    many = "s" if len(pair.left_out) > 1 else ""
+    return f", without seed{many} {', '.join(map(str, pair.left_out))}" if pair.left_out else ""
+
+
+def _end(status: object, reason: object) -> str:
     return f"{status} ({reason})" if reason else f"{status}"
 
 
-def _some(named: Sequence[str]) -> str:
-    more = f"; and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
-    return "; ".join(named[:_NAMED]) + more
+def _some(names: Sequence[str]) -> str:
+    more = f"; and {count(len(names) - _NAMED)} more" if len(names) > _NAMED else ""
+    return "; ".join(names[:_NAMED]) + more
 
 
 def _four_digits(value: float) -> str:
