@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from reproductions.record import Record
 from tokendynamics.plots._style import AXIS, BAND, END_HIDDEN, INK, LINES, MUTED, PATH, START, THIN, paper_style
 
 _LETTERS_PER_INCH = 20
@@ -26,9 +27,11 @@ _FILLS = ((PATH, ""), (INK, ""), (BAND, ""), (START, "/////"))
 
 
 @paper_style()
-def footnote(figure: Figure, *paragraphs: str) -> Figure:
-    """Set text small below the panels: what in the figure is invented, or does not come out as printed."""
+def footnote(figure: Figure, record: Record, *paragraphs: str) -> Figure:
+    """Set text small below the panels: what does not come out as printed, and last what in the figure is invented."""
     width = int(_LETTERS_PER_INCH * figure.get_size_inches()[0])
+    *before, last = paragraphs or ("",)
+    paragraphs = (*before, f"{last} Invented: {record.invented}.".lstrip())
     text = "\n".join(textwrap.fill(paragraph, width) for paragraph in paragraphs)
     figure.supxlabel(text, x=0.01, ha="left", fontsize=6.5, color=MUTED)
     return figure

@@ -8,12 +8,14 @@ from matplotlib.figure import Figure
 
 from reproductions.asymptotic.fig2 import two_heads
 from reproductions.drawing import footnote
-from reproductions.record import Quantity, Record, timed
+from reproductions.published import published
+from reproductions.record import Record, timed
 from tokendynamics import observables, plots
 from tokendynamics.attention import Attention
 from tokendynamics.dynamics import Flow, simulate
 from tokendynamics.spaces import Sphere
 
+PRINTED = published("asymptotic", "fig3")
 V = (1.0, 0.0, 0.0)
 """The printed direction of the hemisphere."""
 
@@ -30,24 +32,15 @@ def reproduce(*, seed: int = 3) -> Record:
     run = simulate(flow, start, times, rtol=1e-10, atol=1e-12, engine="batched")
     diameter = observables.diameter(run.tensor, geometry="sphere").numpy()
     lyapunov = observables.hemisphere_function(run.tensor, V).numpy()
-    quantities = (
-        Quantity("diameter at t = 6 (rad)", 0.0, float(diameter[times == 6.0][0]), 1e-2, "≤", "simulation"),
-        Quantity("diameter at t = 40 (rad)", 0.0, float(diameter[-1]), 1e-9, "≤", "theory"),
-        Quantity(
-            "largest rise of (13) between saved times", 0.0, float(np.diff(lyapunov).max()), 1e-12, "≤", "reading"
-        ),
-        Quantity("limit of (13), which is 1 − v·y* and not 0", 1e-6, float(lyapunov[-1]), 0.0, "≥", "theory"),
-        Quantity("smallest v·y_i at any saved time", 0.0, float(run.tensor[..., 0].min()), 0.0, "≥", "reading"),
-    )
-    return Record(
-        paper="asymptotic",
-        figure="Figure 3",
-        statement="Tokens that start in the hemisphere of v = (1, 0, 0) stay in it and meet.",
-        quantities=quantities,
-        invented=f"the ten initial tokens (uniform, seed {seed}, those with y[0] < 0 reflected)",
-        seed=seed,
-        results={"run": run, "diameter": diameter, "lyapunov": lyapunov},
-    )
+    ours = {
+        "diameter_6": diameter[times == 6.0][0],
+        "diameter_40": diameter[-1],
+        "rise": np.diff(lyapunov).max(),
+        "limit": lyapunov[-1],
+        "smallest": run.tensor[..., 0].min(),
+    }
+    results = {"run": run, "diameter": diameter, "lyapunov": lyapunov}
+    return PRINTED.record(PRINTED.quantities(ours), results, seed=seed)
 
 
 def draw(record: Record) -> Figure:
@@ -59,4 +52,4 @@ def draw(record: Record) -> Figure:
     shown = run.times <= 10
     plots.over_time(run.times[shown], record.results["lyapunov"][shown], "max (1 − v·y)", axes=middle)
     plots.over_time(run.times, record.results["diameter"], "largest angle (rad)", log="values", axes=right)
-    return footnote(figure, f"Diameters below 1e-11 are the error of the integration. Invented: {record.invented}.")
+    return footnote(figure, record, "Diameters below 1e-11 are the error of the integration.")

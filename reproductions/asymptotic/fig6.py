@@ -107,4 +107,4 @@ def draw(record: Record) -> Figure:
     figure, panels = plots.panels(2, width=plots.DOUBLE, height=2.9, titles=titles)
     for panel, group in zip(panels, ("trained", "random"), strict=True):
         draw_energy(panel, record.results[group])
-    return footnote(figure, f"Invented: {record.invented}.")
+    return footnote(figure, record)

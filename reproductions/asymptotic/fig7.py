@@ -72,4 +72,4 @@ def draw(record: Record) -> Figure:
     """Draw E of both networks."""
     figure, (panel,) = plots.panels(width=plots.DOUBLE, height=2.9)
     draw_energy(panel, record.results["curves"])
-    return footnote(figure, f"Invented: {record.invented}.")
+    return footnote(figure, record)

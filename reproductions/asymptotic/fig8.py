@@ -112,4 +112,4 @@ def draw(record: Record) -> Figure:
     """Draw E of the five prompts, and of the one with most padding without it."""
     figure, (panel,) = plots.panels(width=plots.DOUBLE, height=3.2)
     draw_energy(panel, record.results["curves"])
-    return footnote(figure, f"Invented: {record.invented}.")
+    return footnote(figure, record)

@@ -137,4 +137,4 @@ def draw(record: Record) -> Figure:
         panel.set_ylim(bottom=0)
     said = [f"{name}: {textwrap.shorten(text, _SHOWN, placeholder=' …')}" for name, text in record.texts.items()]
     # A pair of dollar signs would be set as a formula.
-    return footnote(figure, *(line.replace("$", r"\$") for line in said), f"Invented: {record.invented}.")
+    return footnote(figure, record, *(line.replace("$", r"\$") for line in said), "")

@@ -80,4 +80,4 @@ def draw(record: Record) -> Figure:
         panel.set_ylim(bottom=0)
         if dim != dims[-1]:
             without_legend(panel)
-    return footnote(figure, f"Invented: {record.invented}.")
+    return footnote(figure, record)

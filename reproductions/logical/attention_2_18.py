@@ -83,7 +83,7 @@ def draw(record: Record) -> Figure:
     shown = slice(None, 300)
     outputs = {"bias −(1 − c/K)": results["exact"][shown].tolist(), "as printed": results["printed"][shown].tolist()}
     outputs_over_targets(right, results["targets"][shown].tolist(), outputs)
-    return footnote(figure, f"Causal attention, as printed. Invented: {record.invented}.")
+    return footnote(figure, record, "Causal attention, as printed.")
 
 
 def _printed() -> Tensor:

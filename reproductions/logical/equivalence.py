@@ -76,9 +76,7 @@ def draw(record: Record) -> Figure:
     plots.heat_map(_kept(outputs), cells="numbers", scale=scale, column_label="token", axes=panels[2])
     panels[2].set_yticks([0.5, 1.5, 2.5], ["target", "solution 2", "solution 3"])
     return footnote(
-        figure,
-        f"Attention is multiplied by K; the text is {TEXT}. Numbers are rounded to one digit. "
-        f"Invented: {record.invented}.",
+        figure, record, f"Attention is multiplied by K; the text is {TEXT}. Numbers are rounded to one digit. "
     )
 
 

@@ -102,8 +102,9 @@ def draw(record: Record) -> Figure:
     turned = " with its sign turned round" if sign < 0 else ""
     return footnote(
         figure,
+        record,
         f"Shown is the run of least loss{turned}; each matrix has its own scale; − marks negative cells. The line is "
-        f"the median, the band all runs. Invented: {record.invented}.",
+        f"the median, the band all runs.",
     )
 
 

@@ -106,8 +106,8 @@ def draw(record: Record) -> Figure:
     )
     return footnote(
         figure,
-        "Lines and bars are medians, bands all runs. The final loss is read on fresh texts without any pull. "
-        f"Invented: {record.invented}.",
+        record,
+        "Lines and bars are medians, bands all runs. The final loss is read on fresh texts without any pull. ",
     )
 
 

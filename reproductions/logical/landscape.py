@@ -112,9 +112,9 @@ def draw(record: Record) -> Figure:
     plots.over_time(depths, times, "time until it leaves", log="values", names=names, time_label="depth s", axes=right)
     return footnote(
         figure,
+        record,
         "Depth s: the logits of the previous tokens start at −s, all others at 0, with the best v for them; the "
-        "limit is (M−1)² exp(2s) / (4TM). "
-        f"Invented: {record.invented}.",
+        "limit is (M−1)² exp(2s) / (4TM). ",
     )
 
 

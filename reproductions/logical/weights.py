@@ -87,9 +87,10 @@ def draw(record: Record) -> Figure:
             panel.tick_params(labelleft=column == 0)
     return footnote(
         figure,
+        record,
         "Runs of seed 0; above each the verdict of the instruments. Blocks are centred, since constants in them mean "
         "nothing: k^t q (row sends, column receives) over both, v (row receives, column sends) over the sender. Each "
-        f"matrix has its own scale. Invented: {record.invented}.",
+        "matrix has its own scale.",
     )
 
 

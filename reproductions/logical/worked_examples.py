@@ -89,9 +89,9 @@ def draw(record: Record) -> Figure:
     panels[4].set_yticks([row + 0.5 for row in range(len(outputs))], list(outputs))
     return footnote(
         figure,
+        record,
         "As printed, the pair of tokens 2 and 3 turns on two hidden units and that of token 4 turns on four. Repairs: "
-        "bias −8 for the diagonal rows; bias −4 for all with another C; the previous category in a block of its own. "
-        f"Invented: {record.invented}.",
+        "bias −8 for the diagonal rows; bias −4 for all with another C; the previous category in a block of its own. ",
     )
 
 

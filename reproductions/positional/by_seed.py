@@ -160,6 +160,4 @@ def draw_by_projection(record: Record) -> Figure:
     for panel, (output, measure) in zip(panels, places, strict=True):
         there = {name: finished(logs) for name, logs in found[output][measure].items()}
         layer_lines(panel, {name: logs for name, logs in there.items() if len(logs)}, labels[measure])
-    return footnote(
-        figure, f"{record.statement} Lines: medians of seeds; bands: middle 80 %. Invented: {record.invented}."
-    )
+    return footnote(figure, record, f"{record.statement} Lines: medians of seeds; bands: middle 80 %.")

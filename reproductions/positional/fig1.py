@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from matplotlib.figure import Figure
 
@@ -11,61 +13,39 @@ from reproductions.positional.flows import (
     UNTRANSPOSED,
     Reading,
     contraction_flow,
-    matrix,
-    printed_eigenvalues,
     run_free,
+    symmetric_eigenvalues,
 )
-from reproductions.record import Quantity, Record, timed
+from reproductions.published import published
+from reproductions.record import Record, timed
 from tokendynamics import observables, plots
 from tokendynamics.dynamics import Trajectory
 
-LEFT_A = ((1.72628, -3.79592), (-0.914069, 3.49779))
-LEFT_W = ((0.534636, -0.798866), (-1.17152, -1.92153))
-LEFT_START = ((-1.17525, 1.99834), (-0.0231564, 0.591678), (-0.94811, -1.37996), (1.00246, 1.69335))
-RIGHT_A = ((-1.43778, -1.10989), (0.563455, -0.401696))
-RIGHT_W = ((0.433083, -0.0371911), (-0.715343, -1.53568))
-RIGHT_START = ((0.123688, 0.20691), (0.53086, 1.47281), (-0.78388, -1.24115), (1.63476, 0.321809))
+PRINTED = published("positional", "fig1")
 LEFT_HORIZON, RIGHT_HORIZON = 1.0, 6.0
 READINGS: tuple[Reading, Reading] = (AS_DEFINED, UNTRANSPOSED)
 
 _VISIBLE = 0.01
 """A distance counts as constant while it changes by less than this share: what an eye sees in the figure."""
 
-_TRANSPOSED = "with the paper's own definition of A three of the six distances grow"
-
 
 @timed
 def reproduce() -> Record:
     """Run both panels under both readings of A = W V^(−T)."""
-    left_matrices, right_matrices = (matrix(LEFT_A), matrix(LEFT_W)), (matrix(RIGHT_A), matrix(RIGHT_W))
-    quantities = [
-        *printed_eigenvalues("A_sym, left", left_matrices[0], (5.12809, 0.0959758), 1e-5),
-        *printed_eigenvalues("A_sym, right", right_matrices[0], (-1.50541, -0.334061), 1e-5),
-    ]
-    runs: dict[Reading, tuple[Trajectory, Trajectory]] = {}
-    for reading in READINGS:
-        left = run_free(
-            contraction_flow(*left_matrices, reading), matrix(LEFT_START), np.linspace(0, LEFT_HORIZON, 201)
-        )
-        right = run_free(
-            contraction_flow(*right_matrices, reading), matrix(RIGHT_START), np.linspace(0, RIGHT_HORIZON, 201)
-        )
-        runs[reading] = (left, right)
-        reason = _TRANSPOSED if reading == AS_DEFINED else ""
-        quantities += [
-            Quantity(f"left, {reading}: distances that fall", 0, falling(left), 0, source="reading"),
-            Quantity(f"right, {reading}: distances that grow", 0, growing(right), 0, source="reading", reason=reason),
-        ]
-    return Record(
-        paper="positional",
-        figure="Figure 1",
-        statement="Distances do not decrease on the left, and do not increase on the right only if V = A⁻¹W is read "
-        "instead of the paper's own V = (A⁻¹W)ᵀ.",
-        quantities=tuple(quantities),
-        invented="the horizons; matrices and initial tokens are printed",
-        seed=None,
-        results={"runs": runs},
-    )
+    horizons = {"left": LEFT_HORIZON, "right": RIGHT_HORIZON}
+    ours: dict[str, Any] = {side: symmetric_eigenvalues(PRINTED.matrix(f"{side.upper()}_A")) for side in horizons}
+    runs: dict[Reading, tuple[Trajectory, ...]] = {}
+    for reading, suffix in zip(READINGS, ("", "_turned"), strict=True):
+        runs[reading] = tuple(_run(side.upper(), horizon, reading) for side, horizon in horizons.items())
+        left, right = runs[reading]
+        ours |= {f"falling{suffix}": falling(left), f"growing{suffix}": growing(right)}
+    return PRINTED.record(PRINTED.quantities(ours), {"runs": runs})
+
+
+def _run(side: str, horizon: float, reading: Reading) -> Trajectory:
+    """Run the printed start of one panel."""
+    flow = contraction_flow(PRINTED.matrix(f"{side}_A"), PRINTED.matrix(f"{side}_W"), reading)
+    return run_free(flow, PRINTED.matrix(f"{side}_START"), np.linspace(0, horizon, 201))
 
 
 def distances(run: Trajectory) -> np.ndarray:
@@ -94,6 +74,4 @@ def draw(record: Record) -> Figure:
     runs = [run for reading in READINGS for run in record.results["runs"][reading]]
     for index, (panel, run) in enumerate(zip(panels, runs, strict=True)):
         plots.distances(run.times, run.tensor, log="values" if index % 2 == 0 else "none", axes=panel)
-    return footnote(
-        figure, f"Upper row: V as the paper defines it; lower row: its transpose. Invented: {record.invented}."
-    )
+    return footnote(figure, record, "Upper row: V as the paper defines it; lower row: its transpose.")

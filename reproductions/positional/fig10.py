@@ -147,4 +147,4 @@ def draw(record: Record) -> Figure:
     places = [(place, measure) for place in (0, 1) for measure in labels]
     for panel, (place, measure) in zip(panels, places, strict=True):
         layer_lines(panel, {name: pair[place].of(measure) for name, pair in found.items()}, labels[measure])
-    return footnote(figure, f"{record.statement} Invented: {record.invented}.")
+    return footnote(figure, record, record.statement)

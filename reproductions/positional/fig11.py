@@ -92,4 +92,4 @@ def draw(record: Record) -> Figure:
     figure, panels = plots.panels(2, width=plots.DOUBLE, height=2.9, titles=["(a)", "(b)"])
     for panel, (measure, label) in zip(panels, labels.items(), strict=True):
         layer_lines(panel, {f"{length} tokens": curves.of(measure) for length, curves in found.items()}, label)
-    return footnote(figure, f"{record.statement} Lines: medians; bands: middle 80 %. Invented: {record.invented}.")
+    return footnote(figure, record, f"{record.statement} Lines: medians; bands: middle 80 %.")

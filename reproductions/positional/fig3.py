@@ -137,7 +137,7 @@ def draw(record: Record) -> Figure:
         fig8.draw_paths(panel, own[BARE])
     return footnote(
         figure,
+        record,
         f"{record.statement} Lines: medians of seeds; bands: middle 80 %. Below: one text, its tokens' directions in "
-        "the plane in which they vary most, from the middle of the network on; circles are the last layer. "
-        f"Invented: {record.invented}.",
+        "the plane in which they vary most, from the middle of the network on; circles are the last layer. ",
     )

@@ -81,6 +81,7 @@ def draw(record: Record) -> Figure:
         fig8.draw_paths(panel, own)
     return footnote(
         figure,
+        record,
         f"{record.statement} Drawn: one text, its tokens' directions through the layers in the plane in which they "
-        f"vary most, from the middle of the network on; circles are the last layer. Invented: {record.invented}.",
+        f"vary most, from the middle of the network on; circles are the last layer.",
     )

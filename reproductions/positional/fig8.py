@@ -243,8 +243,9 @@ def draw(record: Record) -> Figure:
         draw_paths(panel, own)
     return footnote(
         figure,
+        record,
         f"{record.statement} Drawn: the first text, its tokens' directions through the layers in the plane in which "
-        f"they vary most, from the middle of the network on; circles are the last layer. Invented: {record.invented}.",
+        f"they vary most, from the middle of the network on; circles are the last layer.",
     )
 
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from matplotlib.axes import Axes
 from torch import Tensor
 
-from reproductions.record import Quantity
+from reproductions.drawing import framed
+from reproductions.published import Published
+from tokendynamics import plots
 from tokendynamics.attention import Attention, RotaryPositions
 from tokendynamics.dynamics import Flow, Trajectory, simulate
 from tokendynamics.spaces import Free
 
-Rows = Sequence[Sequence[float]]
 Reading = Literal["V = (A⁻¹W)ᵀ", "V = A⁻¹W"]
 """How A = W V^(−T) is solved for V: as the paper defines it, and with the transpose forgotten."""
 
@@ -23,11 +24,6 @@ UNTRANSPOSED: Reading = "V = A⁻¹W"
 
 FOUR_TOKENS = ((1.0, 0.5), (-0.8, 1.2), (0.6, -1.1), (-1.3, -0.4))
 """A start where the paper prints none: four tokens in the plane."""
-
-
-def matrix(rows: Rows) -> Tensor:
-    """Return printed rows as a float64 tensor."""
-    return torch.tensor(rows, dtype=torch.float64)
 
 
 def contraction_flow(contraction: Tensor, qk: Tensor, reading: Reading = AS_DEFINED) -> Flow:
@@ -59,9 +55,21 @@ def query_key_flow(query: Tensor, key: Tensor, value: float, rotary: tuple[Tenso
     return Flow(Attention(query @ key.mT, ov, positions=positions), Free())
 
 
+def rotary_flow(printed: Published) -> Flow:
+    """Return the flow (8) with the printed Q, K, Q̄, K̄ and V = VALUE · I."""
+    query, key = printed.matrix("Q"), printed.matrix("K")
+    return query_key_flow(query, key, printed["VALUE"], (printed.matrix("QBAR"), printed.matrix("KBAR")))
+
+
 def run_free(flow: Flow, start: Any, times: Any, engine: Literal["batched", "stiff"] = "batched") -> Trajectory:
     """Return a run tight enough to compare ten digits."""
     return simulate(flow, start, times, rtol=1e-10, atol=1e-12, engine=engine)
+
+
+def draw_tokens(axes: Axes, states: Any, **how: Any) -> None:
+    """Draw tokens in the plane, with room around their circles."""
+    plots.phase_plane(states, axes=axes, **how)
+    framed(axes)
 
 
 def largest_norms(run: Trajectory) -> np.ndarray:
@@ -69,10 +77,6 @@ def largest_norms(run: Trajectory) -> np.ndarray:
     return torch.linalg.vector_norm(run.tensor, dim=-1).amax(dim=-1).numpy()
 
 
-def printed_eigenvalues(name: str, found: Tensor, printed: Sequence[float], digits: float) -> tuple[Quantity, ...]:
-    """Return the eigenvalues of the symmetric part of a matrix, ascending, beside the printed ones."""
-    values = torch.linalg.eigvalsh((found + found.mT) / 2)
-    return tuple(
-        Quantity(f"eigenvalue {k + 1} of {name}", number, float(value), digits)
-        for k, (number, value) in enumerate(zip(sorted(printed), values, strict=True))
-    )
+def symmetric_eigenvalues(found: Tensor) -> list[float]:
+    """Return the eigenvalues of the symmetric part of a matrix, ascending."""
+    return torch.linalg.eigvalsh((found + found.mT) / 2).tolist()

@@ -9,13 +9,13 @@ from matplotlib.figure import Figure
 from reproductions.drawing import footnote
 from reproductions.positional.flows import contraction_flow
 from reproductions.positional.outcomes import positive_definite
-from reproductions.record import Quantity, Record, timed
+from reproductions.published import published
+from reproductions.record import Record, timed
 from tokendynamics import observables, plots
 from tokendynamics.numerics._seeding import generator
 
+PRINTED = published("positional", "remark_3_2")
 TOKENS, DIM = 4, 2
-
-_FALSE = "for A that is not symmetric Theorem 3.1 does not hold"
 
 
 @timed
@@ -29,23 +29,9 @@ def reproduce(*, draws: int = 1500, seed: int = 32) -> Record:
         "A not symmetric": lowest_rates(contraction, qk, states),
         "A symmetric": lowest_rates((contraction + contraction.mT) / 2, qk, states),
     }
-    wrong = {name: float((values < -1e-9).mean()) for name, values in rates.items()}
-    skewed, symmetric = wrong.values()
-    quantities = (
-        Quantity("A not symmetric: share of states with a distance that falls", 0.0, skewed, 0.0, reason=_FALSE),
-        Quantity("A not symmetric: that share", 0.5, skewed, 0.15, source="simulation"),
-        Quantity("A symmetric: share of states with a distance that falls (Theorem 3.1)", 0.0, symmetric, 0.0),
-    )
-    return Record(
-        paper="positional",
-        figure="Remark 3.2",
-        statement="With A_sym ≻ 0 distances in the norm of A are said never to fall. If A is not symmetric they do, in "
-        "half of all random states.",
-        quantities=quantities,
-        invented=f"{draws} standard normal A (kept if A_sym ≻ 0), W and {TOKENS} tokens, dim {DIM}, seed {seed}",
-        seed=seed,
-        results={"rates": rates},
-    )
+    skewed, symmetric = (float((values < -1e-9).mean()) for values in rates.values())
+    quantities = PRINTED.quantities({"falls": skewed, "skewed": skewed, "symmetric": symmetric})
+    return PRINTED.record(quantities, {"rates": rates}, seed=seed, draws=draws, tokens=TOKENS, dim=DIM)
 
 
 def lowest_rates(contraction: torch.Tensor, qk: torch.Tensor, states: torch.Tensor) -> np.ndarray:
@@ -67,4 +53,4 @@ def draw(record: Record) -> Figure:
         levels, below, label, names=list(rates), time_label="lowest rate of a pair / largest", width=plots.SINGLE
     )
     figure.axes[0].axvline(0, color="0.6", lw=0.6, zorder=0.9)
-    return footnote(figure, f"Left of 0 some distance falls. Invented: {record.invented}.")
+    return footnote(figure, record, "Left of 0 some distance falls.")

@@ -137,6 +137,7 @@ def draw(record: Record) -> Figure:
         stacked_shares(panel, bars, legend=dim == 2)
     return footnote(
         figure,
+        record,
         "Condition: A_sym ≺ 0 and W_sym ≻ 0. The bars count all draws; the table has shares of the decided ones, and "
-        f"the undecided in rows of their own. Invented: {record.invented}.",
+        "the undecided in rows of their own.",
     )

@@ -106,7 +106,7 @@ def draw(record: Record) -> Figure:
         stacked_shares(
             panel, {name: {str(k): v for k, v in bar.items()} for name, bar in bars.items()}, legend=dim == 2
         )
-    return footnote(figure, f"{record.statement} Invented: {record.invented}.")
+    return footnote(figure, record, record.statement)
 
 
 def _is(words: np.ndarray, *kinds: Outcome) -> np.ndarray:

@@ -258,4 +258,4 @@ def drawn(record: Record) -> Figure:
     dot_rows(left, rows, unit, scale="linear")
     dot_rows(right, apart, f"difference in {unit}", scale="linear")
     right.axvline(0.0, color="0.6", lw=0.8, zorder=0.5)
-    return footnote(figure, f"{record.statement} Circles: seeds; bars: medians. Invented: {record.invented}.")
+    return footnote(figure, record, f"{record.statement} Circles: seeds; bars: medians.")

@@ -291,4 +291,4 @@ def draw(record: Record) -> Figure:
     dot_rows(left, rows, "positive eigenvalues (%)", scale="linear")
     heads = {name: shares.heads.flatten().tolist() for name, shares in found.items()}
     dot_rows(right, heads, r"eigenvalues with Re $\lambda$ > 0 (%)", scale="linear")
-    return footnote(figure, f"{record.statement} Circles: layers, heads; bars: medians. Invented: {record.invented}.")
+    return footnote(figure, record, f"{record.statement} Circles: layers, heads; bars: medians.")

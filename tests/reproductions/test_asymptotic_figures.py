@@ -18,7 +18,7 @@ def test_figure_1_descends_to_minus_50_e_and_its_axis_shows_twice_the_potential(
     assert np.diff(potential).max() <= 1e-9
     # Independent of `observables`: −½ Σ_ij exp(x_i^T P x_j) written out for the first state.
     x = states[0].numpy()
-    assert math.isclose(potential[0], -0.5 * np.exp(x @ np.array(fig1.P) @ x.T).sum(), rel_tol=1e-12)
+    assert math.isclose(potential[0], -0.5 * np.exp(x @ np.array(fig1.PRINTED["P"]) @ x.T).sum(), rel_tol=1e-12)
     assert -280 <= 2 * potential[-1] <= 2 * potential[0] <= -120 < potential[0]
     assert [quantity.name for quantity in record.failures] == ["V at t = 0, at or below the top of the printed axis"]
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from reproductions.positional import fig1, fig2a, fig2b, fig5, fig9a, fig9b, remark_3_2, remark_3_5, remark_4_2
-from reproductions.positional.flows import AS_DEFINED, UNTRANSPOSED, contraction_flow, matrix
+from reproductions.positional.flows import AS_DEFINED, UNTRANSPOSED, contraction_flow
 from reproductions.positional.outcomes import Outcome, outcomes, positive_definite
 
 
 def test_both_readings_differ_by_a_transpose_and_the_first_is_the_papers_definition():
-    contraction, qk = matrix(fig1.RIGHT_A), matrix(fig1.RIGHT_W)
+    contraction, qk = fig1.PRINTED.matrix("RIGHT_A"), fig1.PRINTED.matrix("RIGHT_W")
     first, second = (contraction_flow(contraction, qk, reading) for reading in (AS_DEFINED, UNTRANSPOSED))
     value = first.attention.ov.matrix_at(0.0)[0].mT
     torch.testing.assert_close(qk @ torch.linalg.inv(value.mT), contraction)  # A = W (V^T)^(−1)

@@ -1,0 +1,104 @@
+"""What is published of a figure and what else was expected of it, from the file published.toml of each paper."""
+
+from __future__ import annotations
+
+import functools
+import math
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reproductions.record import Quantity, Record, Relation
+
+_RELATIONS: Mapping[str, Relation] = {"equals": "=", "at_most": "≤", "at_least": "≥"}
+
+
+@dataclass(frozen=True)
+class Published:
+    """What is published of one figure.
+
+    Attributes:
+        paper: "asymptotic", "logical" or "positional".
+        entry: Its table in the file: printed numbers and matrices by name; ``figure``, ``statement`` and ``invented``
+            as `Record` has them; ``rows`` of expected values. A row has a ``name``; ``equals``, ``at_most`` or
+            ``at_least`` with the tolerance ``within``; and, as `Quantity` has them, ``source`` ("paper" if there is
+            none) and ``reason``, or the name of one in ``reasons``. A row without an expected value is measured only.
+            Lists in a row stand for as many rows, whose names may have ``{k}``, from 1, and the row's other entries in
+            braces.
+    """
+
+    paper: str
+    entry: Mapping[str, Any]
+
+    def __getitem__(self, name: str) -> Any:
+        """Return what is printed under a name."""
+        return self.entry[name]
+
+    def matrix(self, name: str) -> Tensor:
+        """Return printed rows as a float64 tensor."""
+        return torch.tensor(self.entry[name], dtype=torch.float64)
+
+    def quantities(
+        self, ours: Mapping[str, Any], unsettled: Mapping[str, str] | None = None, **words: Any
+    ) -> tuple[Quantity, ...]:
+        """Return the rows beside what came out, in the order of the file.
+
+        Args:
+            ours: A number for each row, or as many as its lists have; rows that are not named are left out.
+            unsettled: Why these data cannot tell, for some rows.
+            words: What stands in braces in the names.
+
+        Raises:
+            KeyError: There is no such row.
+        """
+        rows: Mapping[str, Mapping[str, Any]] = self.entry["rows"]
+        if missing := ours.keys() - rows.keys():
+            raise KeyError(f"no rows {sorted(missing)} of {self.paper}, {self.entry['figure']}")
+        return tuple(
+            self._quantity(row, value, (unsettled or {}).get(key, ""), words | {"k": k})
+            for key, of_key in rows.items()
+            if key in ours
+            for k, (row, value) in enumerate(zip(*_several(of_key, ours[key]), strict=True), start=1)
+        )
+
+    def _quantity(self, row: Mapping[str, Any], ours: Any, unsettled: str, words: Mapping[str, Any]) -> Quantity:
+        name, number = row["name"].format(**{**row, **words}), ours if isinstance(ours, int) else float(ours)
+        for key, relation in _RELATIONS.items():
+            if key in row:
+                source, reason = row.get("source", "paper"), row.get("reason", "")
+                reason = self.entry.get("reasons", {}).get(reason, reason)
+                return Quantity(name, row[key], number, row["within"], relation, source, reason, unsettled)
+        return Quantity(name, math.nan, number, math.nan, "measured", "nobody", unsettled=unsettled)
+
+    def record(
+        self, quantities: Iterable[Quantity], results: Mapping[str, Any], *, seed: int | None = None, **words: Any
+    ) -> Record:
+        """Return the record; `words` and the seed are what stands in braces in its statement and inventions."""
+        statement, invented = (self.entry[key].format(seed=seed, **words) for key in ("statement", "invented"))
+        return Record(self.paper, self.entry["figure"], statement, tuple(quantities), invented, seed, results)
+
+
+def _several(row: Mapping[str, Any], ours: Any) -> tuple[Iterator[Mapping[str, Any]], Sequence[Any]]:
+    """Return the rows that one with lists stands for, and a number for each."""
+    counts = {len(value) for value in row.values() if isinstance(value, list)}
+    if not counts:
+        return iter([row]), [ours]
+    (count,) = counts
+    return (
+        {key: value[k] if isinstance(value, list) else value for key, value in row.items()} for k in range(count)
+    ), list(ours)
+
+
+def published(paper: str, figure: str) -> Published:
+    """Return what the file of a paper says of one of its figures."""
+    return Published(paper, _file(paper)[figure])
+
+
+@functools.cache
+def _file(paper: str) -> Mapping[str, Any]:
+    return tomllib.loads((Path(__file__).parent / paper / "published.toml").read_text(encoding="utf-8"))
