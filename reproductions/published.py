@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reproductions.record import Quantity, Record, Relation
+from reproductions.record import Quantity, Record, Relation, measured
 
 _RELATIONS: Mapping[str, Relation] = {"equals": "=", "at_most": "≤", "at_least": "≥"}
 
@@ -67,13 +66,14 @@ class Published:
         )
 
     def _quantity(self, row: Mapping[str, Any], ours: Any, unsettled: str, words: Mapping[str, Any]) -> Quantity:
-        name, number = row["name"].format(**{**row, **words}), ours if isinstance(ours, int) else float(ours)
+        name = row["name"].format(**{**row, **words})
         for key, relation in _RELATIONS.items():
             if key in row:
                 source, reason = row.get("source", "paper"), row.get("reason", "")
                 reason = self.entry.get("reasons", {}).get(reason, reason)
+                number = type(row[key])(ours)  # counts stay whole numbers
                 return Quantity(name, row[key], number, row["within"], relation, source, reason, unsettled)
-        return Quantity(name, math.nan, number, math.nan, "measured", "nobody", unsettled=unsettled)
+        return measured(name, float(ours))
 
     def record(
         self, quantities: Iterable[Quantity], results: Mapping[str, Any], *, seed: int | None = None, **words: Any

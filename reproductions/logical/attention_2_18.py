@@ -7,7 +7,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from reproductions.drawing import footnote, outputs_over_targets
-from reproductions.record import Quantity, Record, timed
+from reproductions.published import published
+from reproductions.record import Record, timed
 from tokendynamics import plots
 from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits._transformer import OneLayerTransformer
@@ -16,11 +17,7 @@ from tokendynamics.circuits.functionals import pair_numbers, random_functional
 
 TEXT = (1, 3, 2, 2, 4)
 K = 100.0
-VECTOR = (12.0, 32.0, 25.0, 11.0)
-"""The paper's vector of which the third entry is retrieved."""
-
-_SIGN = "the print subtracts a vector of −100, which adds 100 to every entry; with + it comes out"
-_NEGATIVE = "ReLU(100 + q − 100) is 0 for every q < 0: as printed the output is max(q_true, 0)"
+PRINTED = published("logical", "attention_2_18")
 
 
 @timed
@@ -36,37 +33,25 @@ def reproduce(*, tasks: int = 40, seed: int = 218) -> Record:
     attention, retrieved = K * model.attend(TEXT).mT, K * model.hidden(model.stream(TEXT)).mT
     signed = [_signed(seed + index) for index in range(tasks)]
     targets, printed, exact = (torch.cat(column) for column in zip(*signed, strict=True))
-    quantities = (
-        Quantity("(2.18): largest difference from print", 0.0, float((attention - _printed()).abs().max()), 1e-12),
-        Quantity("without causal mask: entries beside those printed", 6.0, _below(task), 0.0, source="theory"),
-        Quantity("(2.20): largest difference from print", 0.0, float((retrieved - _diagonal()).abs().max()), 1e-12),
-        Quantity("(2.21): largest error, digit pairs", 0.0, _error(model, task), 1e-12),
-        Quantity("(2.21): largest error without causal mask", 0.0, _error(_free(task), task), 1e-12),
-        *_vector(),
-        Quantity("(2.21): largest error for values of any sign", 0.0, _gap(printed, targets), 1e-12, reason=_NEGATIVE),
-        Quantity(
-            "(2.21) gives max(q_true, 0): largest difference", 0.0, _gap(printed, targets.relu()), 1e-12, "≤", "theory"
-        ),
-        Quantity("bias −(1 − c/K), offset −c: largest error", 0.0, _gap(exact, targets), 1e-12, "≤", "theory"),
-    )
-    return Record(
-        paper="logical",
-        figure="(2.18)–(2.20)",
-        statement="Solution 2: the logits are the digit pairs of all tokens, v moves them to the next position, and "
-        "skip connection, bias and ReLU keep the pairs of neighbours. It is exact for values ≥ 0 only; with bias "
-        "−(1 − c/K) and offset −c, c = max(0, −min q_true), it is exact for any.",
-        quantities=quantities,
-        invented=f"the text {TEXT} of four categories; {tasks} standard normal q_true of 2 to 8 categories and texts "
-        f"of 12 tokens (seeds from {seed})",
-        seed=seed,
-        results={
-            "attention": attention,
-            "retrieved": retrieved,
-            "targets": targets,
-            "printed": printed,
-            "exact": exact,
-        },
-    )
+    ours = {
+        "attention": _gap(attention, _printed()),
+        "below": ((_free(task).attend(TEXT).mT != 0) & (_printed() == 0)).sum(),
+        "retrieved": _gap(retrieved, _diagonal()),
+        "pairs": _error(model, task),
+        "unmasked": _error(_free(task), task),
+        **_vector(),
+        "signed": _gap(printed, targets),
+        "positive": _gap(printed, targets.relu()),
+        "exact": _gap(exact, targets),
+    }
+    results = {
+        "attention": attention,
+        "retrieved": retrieved,
+        "targets": targets,
+        "printed": printed,
+        "exact": exact,
+    }
+    return PRINTED.record(PRINTED.quantities(ours), results, seed=seed, tasks=tasks, text=TEXT)
 
 
 def draw(record: Record) -> Figure:
@@ -107,11 +92,6 @@ def _free(task: PairTask) -> OneLayerTransformer:
     return solution_2(task, form="printed", K=K)
 
 
-def _below(task: PairTask) -> float:
-    """How many entries the causal mask sets to zero: j > i, and j = 5 has no next position."""
-    return float(((_free(task).attend(TEXT).mT != 0) & (_printed() == 0)).sum())
-
-
 def _error(model: OneLayerTransformer, task: PairTask) -> float:
     return _gap(model(TEXT), task.targets(TEXT))
 
@@ -120,16 +100,11 @@ def _gap(first: Tensor, second: Tensor) -> float:
     return float((first - second).abs().max())
 
 
-def _vector() -> list[Quantity]:
-    vector, third = torch.tensor(VECTOR).double(), torch.tensor([0.0, 0.0, 1.0, 0.0]).double()
-    kept = torch.tensor([0.0, 0.0, 25.0, 0.0]).double()
-    minus = torch.relu(K * third + vector - (-K))
-    plus = torch.relu(K * third + vector + (-K))
-    name = "third entry of (12, 32, 25, 11)"
-    return [
-        Quantity(f"{name}, − of −100 as printed: largest error", 0.0, _gap(minus, kept), 1e-12, reason=_SIGN),
-        Quantity(f"{name}, bias −100: largest error", 0.0, _gap(plus, kept), 1e-12, source="theory"),
-    ]
+def _vector() -> dict[str, float]:
+    """Return the errors of the third entry of the printed vector, with − as printed and with +."""
+    vector, third = PRINTED.matrix("VECTOR"), torch.eye(4, dtype=torch.float64)[2]
+    signs = {"minus": K, "plus": -K}
+    return {name: _gap(torch.relu(K * third + vector + bias), vector * third) for name, bias in signs.items()}
 
 
 def _signed(seed: int) -> tuple[Tensor, Tensor, Tensor]:

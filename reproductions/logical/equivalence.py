@@ -7,15 +7,17 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from reproductions.drawing import footnote
-from reproductions.record import Quantity, Record, timed
+from reproductions.published import published
+from reproductions.record import Record, timed
 from tokendynamics import plots
 from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits.constructions import check_equivalence, solution_2, solution_3
-from tokendynamics.circuits.evidence import Evidence, evidence
+from tokendynamics.circuits.evidence import evidence
 from tokendynamics.circuits.functionals import random_functional
 from tokendynamics.numerics._seeding import generator
 
 TEXT = (1, 3, 2, 2, 4, 1)
+PRINTED = published("logical", "equivalence")
 
 
 @timed
@@ -37,28 +39,17 @@ def reproduce(*, tasks: int = 100, samples: int = 1000, seed: int = 231) -> Reco
         diagonals.append(float((result.second_diagonal - result.third_diagonal).abs().max()))
         targets.append(float((result.second - task.targets(x)).abs().max()))
     task = PairTask(random_functional(4, seed), positions=6)
-    verdicts = {
-        name: evidence(solution(task), task, samples=samples, seed=seed)
-        for name, solution in (("solution 2", solution_2), ("solution 3", solution_3))
+    solutions = solution_2, solution_3
+    verdicts = [evidence(solution(task), task, samples=samples, seed=seed).verdict for solution in solutions]
+    ours = {
+        "outputs": max(outputs),
+        "diagonals": max(diagonals),
+        "targets": max(targets),
+        "attention": float(verdicts[0] == "attention"),
+        "feed_forward": float(verdicts[1] == "feed-forward"),
     }
-    quantities = (
-        Quantity("outputs of solutions 2 and 3: largest difference", 0.0, max(outputs), 1e-14),
-        Quantity("diagonals (2.29) and (2.30): largest difference", 0.0, max(diagonals), 1e-14),
-        Quantity("solution 2: largest error", 0.0, max(targets), 1e-12, "≤", "theory"),
-        *_places(verdicts),
-    )
-    return Record(
-        paper="logical",
-        figure="Section 2.3.1",
-        statement="Solutions 2 and 3 give the same outputs, but not by the same way: attention writes all pairs on the "
-        "positions in one and rows of q_true on the categories in the other, and the instruments find the logic in "
-        f"“{verdicts['solution 2'].verdict}” and in “{verdicts['solution 3'].verdict}”.",
-        quantities=quantities,
-        invented=f"{tasks} standard normal q_true of 2 to 10 categories with texts of 4 to 36 tokens; the text {TEXT} "
-        f"(seeds from {seed})",
-        seed=seed,
-        results={"task": task},
-    )
+    words = {"tasks": tasks, "text": TEXT, "second": verdicts[0], "third": verdicts[1]}
+    return PRINTED.record(PRINTED.quantities(ours), {"task": task}, seed=seed, **words)
 
 
 def draw(record: Record) -> Figure:
@@ -78,21 +69,6 @@ def draw(record: Record) -> Figure:
     return footnote(
         figure, record, f"Attention is multiplied by K; the text is {TEXT}. Numbers are rounded to one digit. "
     )
-
-
-def _places(verdicts: dict[str, Evidence]) -> list[Quantity]:
-    """Where the logic is, by the instruments: the construction says in attention (2) and behind it (3)."""
-    expected = {"solution 2": "attention", "solution 3": "feed-forward"}
-    return [
-        Quantity(
-            f"{name}: the instruments say “{expected[name]}” (1 if so)",
-            1.0,
-            float(found.verdict == expected[name]),
-            0.0,
-            source="theory",
-        )
-        for name, found in verdicts.items()
-    ]
 
 
 def _kept(matrix: Tensor) -> Tensor:

@@ -107,7 +107,7 @@ def draw(record: Record) -> Figure:
     return footnote(
         figure,
         record,
-        "Lines and bars are medians, bands all runs. The final loss is read on fresh texts without any pull. ",
+        "Lines and bars are medians, bands all runs. The final loss is read on fresh texts without any pull.",
     )
 
 

@@ -4,38 +4,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from reproductions.drawing import footnote, stacked_shares
-from reproductions.logical.gradients import gradients_3_1, section_3_3, stationary_3_1
-from reproductions.record import Quantity, Record, Relation, measured, timed
+from reproductions.published import published
+from reproductions.record import Record, timed
 from tokendynamics import plots
 from tokendynamics.circuits.functionals import random_functional
 from tokendynamics.circuits.landscape._basins import Basins, Scale, find_basins
 from tokendynamics.circuits.landscape._categories_only import CategoriesOnly
-from tokendynamics.circuits.landscape._landscape import Landscape
+from tokendynamics.circuits.landscape._classification import classify
+from tokendynamics.circuits.landscape._landscape import Landscape, StationaryPoint
 from tokendynamics.circuits.landscape._positions_only import PositionsOnly
 from tokendynamics.circuits.landscape._softmax_positions import SoftmaxPositions, Stall, stall
-from tokendynamics.circuits.landscape.positions_families import loss_at_infinity, zero_column_sums
+from tokendynamics.circuits.landscape.categories_families import mean_predictor, zero_loss, zero_row_sums
+from tokendynamics.circuits.landscape.positions_families import families, loss_at_infinity, zero_column_sums
+from tokendynamics.numerics._seeding import generator
 from tokendynamics.provenance._progress import Progress, reporting, tracked
 
 CATEGORIES, POSITIONS = 5, 6
+PRINTED = published("logical", "landscape")
 DEPTHS = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0)
 LINEAR, SMALL, SOFTMAX, SEEN = "3.1", "3.1, small starts", "3.2, softmax", "3.3"
-FRACTION = (0.15, 0.45)
-"""Between these lies the share of starts that go to infinity, by independent code."""
 
-_INFINITY = (
-    "from sΔ < 0 (s the column sums of q, Δ as in (3.23)) the loss falls to T/M while v grows without bound: no zero "
-    "of the gradient is there to be found"
-)
-_BOUNDARY = (
-    "where v = p 1^T and no receiver attends to the token before it, all derivatives by the weights of a column are "
-    "equal; 3.2 excludes only points with all categories told apart"
-)
+_DIAGONAL = 0.7
+"""v_ii / v_{i,i−1} of the solution that is tried in 3.3."""
 
 
 @timed
@@ -65,26 +63,23 @@ def reproduce(
             for name, place, scale in tracked(runs, report, f"{starts} descents each")
         }
         stalls = [stall(softmax, depth) for depth in tracked(depths, report, "waiting times")]
-    quantities = (
-        *gradients_3_1(linear, seed),
-        *stationary_3_1(linear, seed),
-        *_infinity(linear, found[LINEAR]),
-        measured("3.1, small starts: share that goes to infinity", found[SMALL].share("at infinity").fraction),
-        *_softmax(softmax, stalls, found[SOFTMAX]),
-        *section_3_3(categories, seed),
-        measured("3.3: starts that are not solved", _unsolved(found[SEEN])),
-    )
-    return Record(
-        paper="logical",
-        figure="Section 3",
-        statement="Zeros of the gradient: (3.6)–(3.18) miss a factor −2, which moves no zero; but there are zeros that "
-        "are not degenerate (columns of q that sum to zero, and rows of v that do), a valley to infinity that catches "
-        "part of all descents, and with softmax a wait that grows like e^{2s}.",
-        quantities=quantities,
-        invented=f"{CATEGORIES} equally likely categories and {POSITIONS} positions, a standard normal q_true in 3.3, "
-        f"{starts} standard normal starts in each landscape, or uniform ones within ±1/√fan-in (seed {seed})",
+    ours, unsettled = _infinity(linear, found[LINEAR])
+    ours |= {
+        **gradients_3_1(linear, seed),
+        **stationary_3_1(linear, seed),
+        "small": found[SMALL].share("at infinity").fraction,
+        **_softmax(softmax, stalls, found[SOFTMAX]),
+        **section_3_3(categories, seed),
+        "unsolved_3_3": _unsolved(found[SEEN]),
+    }
+    ends = {"first": stalls[0].depth, "deepest": stalls[-1].depth}
+    return PRINTED.record(
+        PRINTED.quantities(ours, unsettled, **ends),
+        {"found": found, "stalls": stalls, "linear": linear, "softmax": softmax},
         seed=seed,
-        results={"found": found, "stalls": stalls, "linear": linear, "softmax": softmax},
+        categories=CATEGORIES,
+        positions=POSITIONS,
+        starts=starts,
     )
 
 
@@ -114,71 +109,186 @@ def draw(record: Record) -> Figure:
         figure,
         record,
         "Depth s: the logits of the previous tokens start at −s, all others at 0, with the best v for them; the "
-        "limit is (M−1)² exp(2s) / (4TM). ",
+        "limit is (M−1)² exp(2s) / (4TM).",
     )
 
 
-def _infinity(linear: PositionsOnly, found: Basins) -> list[Quantity]:
+def by_attention(q: Tensor, v: Tensor) -> Tensor:
+    """(3.7) and (3.8): ∂E[SSE]/∂q_ji for equally likely categories, (M, M); the first column has no target.
+
+    Args:
+        q: (M, M), [sender j, receiver i].
+        v: (N, N).
+    """
+    count = v.shape[0]
+    own, others = v.trace() / count, v.sum() / count**2
+    of_sums, of_squares = (v.T @ v).sum() / count**2, (v.T @ v).trace() / count
+    linear = torch.full_like(q, float(others))
+    linear.diagonal(1).fill_(float(own))
+    printed = linear - of_sums * q.sum(dim=0) - q * (of_squares - of_sums)
+    printed[:, 0] = 0.0
+    return printed
+
+
+def by_values(q: Tensor, v: Tensor) -> Tensor:
+    """(3.18) summed over i = 2 … M: ∂E[SSE]/∂v_kl for equally likely categories, (N, N)."""
+    count = v.shape[0]
+    sums, squares, own = q.sum(dim=0)[1:], q.square().sum(dim=0)[1:], q.diagonal(1)
+    row_sums = v.sum(dim=1, keepdim=True)
+    identity = torch.eye(count, dtype=q.dtype)
+    linear = sums.sum() / count**2 + own.sum() * (identity / count - 1 / count**2)
+    return linear - sums.square().sum() * row_sums / count**2 - squares.sum() * (v / count - row_sums / count**2)
+
+
+def by_positions(q_true: Tensor, q: Tensor, v: Tensor) -> Tensor:
+    """(3.37) for the rows i = 2 … M, (M, M): what is printed is E[(Ŷ_i − Y_i) q(X_s, X_i)] = 2 ∂E[SSE]/∂v_is.
+
+    The expectation is over all N^M texts of equally likely categories, one by one.
+
+    Args:
+        q_true: (N, N), [previous, current].
+        q: (N, N), [category of the sender, of the receiver].
+        v: (M, M), [receiver, sender].
+    """
+    positions, categories = v.shape[0], q.shape[0]
+    texts = torch.cartesian_prod(*[torch.arange(categories)] * positions)
+    pairs = q[texts[:, None, :], texts[:, :, None]]  # (text, receiver i, sender s)
+    predicted = (v * pairs).sum(dim=-1)
+    errors = predicted[:, 1:] - q_true[texts[:, :-1], texts[:, 1:]]
+    printed = torch.zeros_like(v)
+    printed[1:] = (errors[:, :, None] * pairs[:, 1:]).mean(dim=0) / 2
+    return printed
+
+
+def true_over_printed(landscape: Landscape, q: Tensor, v: Tensor, printed: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The quotients of the true and the printed derivatives by "q" or "v", entries without influence left out."""
+    gradient = landscape.gradient(q, v)
+    true = {"q": gradient.attention, "v": gradient.v}
+    return {name: true[name][values != 0] / values[values != 0] for name, values in printed.items()}
+
+
+def gradients_3_1(landscape: PositionsOnly, seed: int) -> dict[str, float]:
+    """Return the true derivatives over the printed ones, at a random point."""
+    draws = generator(seed)
+    q = torch.randn(landscape.attention_shape, generator=draws, dtype=torch.float64)
+    v = torch.randn(landscape.v_shape, generator=draws, dtype=torch.float64)
+    quotients = true_over_printed(landscape, q, v, {"q": by_attention(q, v), "v": by_values(q, v)})
+    return {**_quotients("by_attention", quotients["q"], -2), **_quotients("by_values", quotients["v"], -2)}
+
+
+def _quotients(name: str, values: Tensor, factor: int) -> dict[str, float]:
+    """Return the median of quotients, and the one that is farthest from a factor."""
+    return {name: float(values.median()), f"{name}_far": float(values[(values - factor).abs().argmax()])}
+
+
+def stationary_3_1(landscape: PositionsOnly, seed: int) -> dict[str, Any]:
+    """Return what is found at the six families: gradients, losses, and which of them are saddles."""
+    points = families(landscape, seed)
+    kinds = {point.family: classify(landscape, point.attention, point.v) for point in points}
+    besides = [point for point in points if point.family != "A"]
+    second = next(point for point in points if point.family == "B")
+    return {
+        "families": sum(float(point.attention.norm() * point.v.norm()) > 0 for point in besides),
+        "slope": max(_slope(landscape, point) for point in points),
+        "losses": max(abs(float(landscape.loss(point.attention, point.v)) - point.loss) for point in points),
+        "saddles": sum(kinds[point.family].kind == "strict saddle" for point in besides),
+        "loss_B": second.loss_per_column,
+        "curvature_B": kinds["B"].lowest_curvature,
+    }
+
+
+def _slope(landscape: Landscape, point: StationaryPoint) -> float:
+    slope = landscape.gradient(point.attention, point.v)
+    return float(slope.attention.norm() + slope.v.norm())
+
+
+def section_3_3(landscape: CategoriesOnly, seed: int) -> dict[str, Any]:
+    """Return what is compared of 3.3.
+
+    Args:
+        landscape: Uniform categories, attention over all positions.
+        seed: Of random points.
+    """
+    return {**_gradient(seed), **_solutions(landscape), **_spurious(landscape), **_branch(landscape)}
+
+
+def _gradient(seed: int) -> dict[str, float]:
+    """Hold (3.37) against an enumeration of all texts of 3 categories and 4 positions."""
+    small = CategoriesOnly(random_functional(3, seed), None, 4)
+    draws = generator(seed)
+    q = torch.randn(small.attention_shape, generator=draws, dtype=torch.float64)
+    v = torch.randn(small.v_shape, generator=draws, dtype=torch.float64)
+    return _quotients("rows", true_over_printed(small, q, v, {"v": by_positions(small.q_true, q, v)})["v"], 4)
+
+
+def _solutions(landscape: CategoriesOnly) -> dict[str, Any]:
+    """Try the family with v_ii ≠ 0, with the sign of a(t) in (3.71) and with that of the line before it."""
+    point = zero_loss(landscape, diagonal=_DIAGONAL)
+    a = point.attention - landscape.q_true
+    printed = -_DIAGONAL / (1 + _DIAGONAL) * landscape.q_true.diagonal()
+    return {
+        "family": (a[0] + _DIAGONAL * point.attention.diagonal()).abs().max(),
+        "a": (a - printed).abs().max(),
+        "solved": point.loss,
+        "turned": landscape.loss(landscape.q_true - a, point.v),
+    }
+
+
+def _spurious(landscape: CategoriesOnly) -> dict[str, Any]:
+    """Return what is found at stationary points that are no solutions and not all zero."""
+    points = [*zero_row_sums(landscape), mean_predictor(landscape)]
+    saddles = [classify(landscape, point.attention, point.v).kind == "strict saddle" for point in points]
+    return {
+        "zeros": len(points),
+        "slope_zeros": max(_slope(landscape, point) for point in points),
+        "saddles_zeros": sum(saddles) / len(saddles),
+        "least": min(point.loss_per_column for point in points),
+    }
+
+
+def _branch(landscape: CategoriesOnly) -> dict[str, float]:
+    """(3.58) and (3.59): on the branch Σ_{j≠i} v_ij = 0 the others are −Δv over a count."""
+    row = torch.full((landscape.positions - 1,), -1.0 / (landscape.positions - 1), dtype=torch.float64)
+    row[0] += 1.0
+    count = 1.0 / -float(row[-1])
+    return {"branch_N": count, "branch_M": count}
+
+
+def _infinity(linear: PositionsOnly, found: Basins) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return what is compared of the starts that go to infinity, and which of it these starts cannot tell."""
     share = found.share("at infinity")
     limits = [
         run.classification.limit / (POSITIONS - 1)
         for run in found.runs
         if run.classification is not None and run.kind == "at infinity"
     ]
-    farthest = max((abs(limit - loss_at_infinity(linear)) for limit in limits), default=math.nan)
-    name = "3.1: share of starts that go to infinity"
+    ours = {
+        "infinity": share.fraction,
+        "infinity_least": share.fraction,
+        "infinity_most": share.fraction,
+        "farthest": max((abs(limit - loss_at_infinity(linear)) for limit in limits), default=math.nan),
+        "undecided": _parts(found)["saddle or undecided"],
+    }
     interval = f"95 % interval {share.low:.2f} to {share.high:.2f} of {len(found.runs)} starts"
-    bounds: tuple[tuple[str, float, Relation], ...] = (("least", FRACTION[0], "≥"), ("most", FRACTION[1], "≤"))
-    return [
-        Quantity(f"{name} (“only degenerate points”)", 0.0, share.fraction, 0.0, reason=_INFINITY),
-        *(
-            Quantity(
-                f"{name}, at {word}",
-                bound,
-                share.fraction,
-                0.0,
-                relation,
-                "simulation",
-                unsettled=interval if share.low < bound < share.high else "",
-            )
-            for word, bound, relation in bounds
-        ),
-        Quantity(
-            "3.1: loss per token there less T/M, largest",
-            0.0,
-            farthest,
-            1e-3,
-            "≤",
-            "theory",
-            unsettled="" if limits else "no start went there",
-        ),
-        measured("3.1: starts that end at a saddle or are undecided", _parts(found)["saddle or undecided"]),
-    ]
+    bounds = {"infinity_least": "at_least", "infinity_most": "at_most"}
+    unsettled = {key: interval for key, side in bounds.items() if share.low < PRINTED["rows"][key][side] < share.high}
+    return ours, unsettled if limits else unsettled | {"farthest": "no start went there"}
 
 
-def _softmax(softmax: SoftmaxPositions, stalls: Sequence[Stall], found: Basins) -> list[Quantity]:
+def _softmax(softmax: SoftmaxPositions, stalls: Sequence[Stall], found: Basins) -> dict[str, float]:
     weights = torch.full((POSITIONS, POSITIONS), 1.0 / (POSITIONS - 1), dtype=torch.float64)
     weights.diagonal(1).zero_()
     v = softmax.law[:, None].expand(CATEGORIES, CATEGORIES).clone()
     gradient = softmax.linear.gradient(weights, v)
     uneven = (gradient.attention - gradient.attention.mean(dim=0)).norm() + gradient.v.norm()
-    last, first = stalls[-1], stalls[0]
-    slope = math.log(last.time / stalls[-2].time) / (last.depth - stalls[-2].depth)
-    leading = float(_leading(softmax, np.array([last.depth]))[0])
-    stationary = float(uneven < 1e-12)
-    return [
-        Quantity(
-            "3.2: stationary points besides the solution, weights on the simplex",
-            0.0,
-            stationary,
-            0.0,
-            reason=_BOUNDARY,
-        ),
-        Quantity("3.2: slope of log(waiting time) over depth at the end", 2.0, slope, 0.05, source="theory"),
-        Quantity("3.2: last waiting time over (M−1)² e^{2s}/(4TM)", 1.0, last.time / leading, 0.05, source="theory"),
-        measured(f"3.2: waiting time at s = {last.depth:g} over that at s = {first.depth:g}", last.time / first.time),
-        Quantity("3.2: share of quasi-Newton starts that are not solved", 0.0, _unsolved(found), 0.0),
-    ]
+    last = stalls[-1]
+    return {
+        "stationary": float(uneven < 1e-12),
+        "slope_wait": math.log(last.time / stalls[-2].time) / (last.depth - stalls[-2].depth),
+        "wait": last.time / float(_leading(softmax, np.array([last.depth]))[0]),
+        "ratio": last.time / stalls[0].time,
+        "unsolved": _unsolved(found),
+    }
 
 
 def _leading(softmax: SoftmaxPositions, depths: np.ndarray) -> np.ndarray:

@@ -139,5 +139,5 @@ def draw(record: Record) -> Figure:
         figure,
         record,
         f"{record.statement} Lines: medians of seeds; bands: middle 80 %. Below: one text, its tokens' directions in "
-        "the plane in which they vary most, from the middle of the network on; circles are the last layer. ",
+        "the plane in which they vary most, from the middle of the network on; circles are the last layer.",
     )

@@ -12,7 +12,7 @@ import torch
 
 from reproductions.figures import FIGURES
 from reproductions.logical import attention_2_18, equivalence, fig1, fig2, landscape, weights, worked_examples
-from reproductions.logical.gradients import by_attention, by_positions, by_values
+from reproductions.logical.landscape import by_attention, by_positions, by_values
 from reproductions.logical.learned import Size, learned, median_interval
 from reproductions.record import Record
 from tokendynamics.circuits.evidence import evidence
