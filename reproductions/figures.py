@@ -37,39 +37,32 @@ from reproductions.positional import fig5 as positional_fig5
 from reproductions.positional import fig6 as positional_fig6
 from reproductions.positional import fig7 as positional_fig7
 from reproductions.positional import fig8 as positional_fig8
-from reproductions.positional import table1 as positional_table1
-from reproductions.positional import table2 as positional_table2
-from reproductions.positional import table3 as positional_table3
+from reproductions.positional.study_table import TABLES, Table
 from reproductions.record import Record
 
 _HOW = ("folder", "progress", "threads")
-"""Arguments that no number hangs on."""
-
+"""Arguments that do not affect the numbers."""
 
 GIVEN = ("model", "text")
 """Arguments that a user may hand to every figure which has them."""
 
 
-def _told(done: float, total: float, what: str) -> None:
+def _report(done: float, total: float, what: str) -> None:
     """Say on the standard error how far a long figure is."""
     print(f"  {done} of {total} parts done ({what})", file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True)
 class PaperFigure:
-    """One module with `reproduce` and `draw`.
+    """One figure: a module, or a table, with `reproduce` and `draw`.
 
     Attributes:
-        module: The module.
-        full: Arguments of `reproduce` for the size of the paper, beyond its defaults.
-        quick: Arguments for a size that runs in seconds.
-        resumable: Whether `reproduce` keeps parts of the work in a ``folder`` and takes them from there.
+        module: The module or table.
+        quick: Arguments of `reproduce` for a size that runs in seconds; its defaults are the size of the paper.
     """
 
-    module: ModuleType
-    full: Mapping[str, Any] = field(default_factory=dict)
+    module: ModuleType | Table
     quick: Mapping[str, Any] = field(default_factory=dict)
-    resumable: bool = False
 
     def reproduce(
         self, *, quick: bool = False, folder: str | Path | None = None, given: Mapping[str, str] | None = None
@@ -81,12 +74,19 @@ class PaperFigure:
             folder: Where a resumable figure keeps parts of the work; the others do not need it.
             given: A "model" and a "text" of the user's; those that the figure does not take are left aside.
         """
-        kept = {"folder": folder} if self.resumable else {}
+        how: dict[str, Any] = {"folder": folder} if self.resumable else {}
+        if self.takes("progress") and not quick:
+            how["progress"] = _report
         chosen = self._chosen(quick, given or {})
-        record = replace(self.module.reproduce(**chosen, **kept), arguments=self.arguments(quick=quick, given=given))
+        record = replace(self.module.reproduce(**chosen, **how), arguments=self.arguments(quick=quick, given=given))
         if not quick:
             return record
         return replace(record, quick={name: value for name, value in self.quick.items() if chosen[name] == value})
+
+    @property
+    def resumable(self) -> bool:
+        """Whether `reproduce` keeps parts of the work in a folder and takes them from there."""
+        return self.takes("folder")
 
     def takes(self, argument: str) -> bool:
         """Say whether `reproduce` has a keyword of that name."""
@@ -94,8 +94,7 @@ class PaperFigure:
 
     def _chosen(self, quick: bool, given: Mapping[str, str]) -> dict[str, Any]:
         """Return what `reproduce` is called with: a user's model and text take the place of the figure's own."""
-        own = self.quick if quick else self.full
-        return {**own, **{name: value for name, value in given.items() if self.takes(name)}}
+        return {**(self.quick if quick else {}), **{name: value for name, value in given.items() if self.takes(name)}}
 
     def arguments(self, *, quick: bool = False, given: Mapping[str, str] | None = None) -> dict[str, Any]:
         """Return sizes, seeds and tolerances that `reproduce` computes with, those left at their defaults too.
@@ -119,11 +118,11 @@ class PaperFigure:
 
     @property
     def title(self) -> str:
-        """The first line of the module."""
-        return (self.module.__doc__ or "").split("\n")[0].replace("`", "")
+        """What it shows, in a line."""
+        words = self.module.title if isinstance(self.module, Table) else (self.module.__doc__ or "")
+        return words.split("\n")[0].replace("`", "")
 
 
-_TOLD = {"progress": _told}
 _UNTRAINED = {"model": "random:distilgpt2:1"}
 _LEARNED = {"categories": 4, "positions": 8, "batch": 200, "steps": 10, "inner": 10, "seeds": 2}
 _SHORT = {"steps": 2, "seeds": 2}
@@ -135,51 +134,43 @@ FIGURES: Mapping[str, PaperFigure] = {
     "asymptotic-fig2": PaperFigure(fig2),
     "asymptotic-fig3": PaperFigure(fig3),
     "asymptotic-fig4": PaperFigure(fig4),
-    "asymptotic-fig5": PaperFigure(fig5, full=_TOLD, quick={"systems": 2, "rtol": 1e-5}),
+    "asymptotic-fig5": PaperFigure(fig5, quick={"systems": 2, "rtol": 1e-5}),
     "asymptotic-fig6": PaperFigure(
         fig6,
-        full=_TOLD,
         quick={"others": (), "passes": 12, "network": "random:distilgpt2", "fixed_passes": 12, "fresh_passes": 12},
-        resumable=True,
     ),
-    "asymptotic-fig7": PaperFigure(
-        fig7, full=_TOLD, quick={"network": "random:distilgpt2", "passes": 20}, resumable=True
-    ),
-    "asymptotic-fig8": PaperFigure(
-        fig8, full=_TOLD, quick={"network": "random:distilgpt2", "passes": 20}, resumable=True
-    ),
+    "asymptotic-fig7": PaperFigure(fig7, quick={"network": "random:distilgpt2", "passes": 20}),
+    "asymptotic-fig8": PaperFigure(fig8, quick={"network": "random:distilgpt2", "passes": 20}),
     "asymptotic-table3": PaperFigure(
-        table3, full=_TOLD, quick={"passes": (1, 2, 5, 10), "between": (), "generated": (1,), "new_tokens": 3}
+        table3, quick={"passes": (1, 2, 5, 10), "between": (), "generated": (1,), "new_tokens": 3}
     ),
     "asymptotic-wendel": PaperFigure(wendel, quick={"draws": 100}),
     "logical-worked-examples": PaperFigure(worked_examples),
     "logical-2-18": PaperFigure(attention_2_18),
     "logical-equivalence": PaperFigure(equivalence),
-    "logical-landscape": PaperFigure(landscape, full=_TOLD, quick={"starts": 8, "depths": (2.0, 4.0, 6.0)}),
-    "logical-fig1": PaperFigure(logical_fig1, full=_TOLD, quick=_LEARNED, resumable=True),
-    "logical-fig2": PaperFigure(logical_fig2, full=_TOLD, quick=_LEARNED, resumable=True),
-    "logical-weights": PaperFigure(weights, full=_TOLD, quick={**_LEARNED, "samples": 300}, resumable=True),
+    "logical-landscape": PaperFigure(landscape, quick={"starts": 8, "depths": (2.0, 4.0, 6.0)}),
+    "logical-fig1": PaperFigure(logical_fig1, quick=_LEARNED),
+    "logical-fig2": PaperFigure(logical_fig2, quick=_LEARNED),
+    "logical-weights": PaperFigure(weights, quick={**_LEARNED, "samples": 300}),
     "positional-fig1": PaperFigure(positional_fig1),
     "positional-fig2a": PaperFigure(fig2a, quick={"systems": 8}),
     "positional-fig2b": PaperFigure(fig2b),
-    "positional-fig3": PaperFigure(positional_fig3, full=_TOLD, quick=_DEEP, resumable=True),
-    "positional-fig4": PaperFigure(positional_fig4, full=_TOLD, quick=_DEEP, resumable=True),
+    "positional-fig3": PaperFigure(positional_fig3, quick=_DEEP),
+    "positional-fig4": PaperFigure(positional_fig4, quick=_DEEP),
     "positional-fig5": PaperFigure(positional_fig5),
-    "positional-table1": PaperFigure(positional_table1, full=_TOLD, quick=_SHORT, resumable=True),
-    "positional-table2": PaperFigure(positional_table2, full=_TOLD, quick=_SHORT, resumable=True),
-    "positional-table3": PaperFigure(positional_table3, full=_TOLD, quick=_SHORT, resumable=True),
-    "positional-fig6": PaperFigure(positional_fig6, full=_TOLD, quick=_TRAINED, resumable=True),
-    "positional-fig7": PaperFigure(positional_fig7, full=_TOLD, quick=_TRAINED, resumable=True),
-    "positional-fig8": PaperFigure(
-        positional_fig8, full=_TOLD, quick={**_UNTRAINED, "texts": 2, "tokens": 20, "draws": 5}
-    ),
+    "positional-table1": PaperFigure(TABLES["table1"], quick=_SHORT),
+    "positional-table2": PaperFigure(TABLES["table2"], quick=_SHORT),
+    "positional-table3": PaperFigure(TABLES["table3"], quick=_SHORT),
+    "positional-fig6": PaperFigure(positional_fig6, quick=_TRAINED),
+    "positional-fig7": PaperFigure(positional_fig7, quick=_TRAINED),
+    "positional-fig8": PaperFigure(positional_fig8, quick={**_UNTRAINED, "texts": 2, "tokens": 20, "draws": 5}),
     "positional-fig9a": PaperFigure(fig9a),
     "positional-fig9b": PaperFigure(fig9b),
     "positional-table7": PaperFigure(
-        table7, full=_TOLD, quick={**_UNTRAINED, "reinitialised": ("distilgpt2",), "seeds": (0,), "layers": 2}
+        table7, quick={**_UNTRAINED, "reinitialised": ("distilgpt2",), "seeds": (0,), "layers": 2}
     ),
     "positional-fig10": PaperFigure(fig10, quick={**_UNTRAINED, "sequences": 2, "reinitialised": None}),
-    "positional-fig11": PaperFigure(fig11, full=_TOLD, quick={**_UNTRAINED, "lengths": (16, 64), "sequences": 3}),
+    "positional-fig11": PaperFigure(fig11, quick={**_UNTRAINED, "lengths": (16, 64), "sequences": 3}),
     "positional-remark-3-2": PaperFigure(remark_3_2),
     "positional-remark-3-5": PaperFigure(remark_3_5, quick={"draws": 40}),
     "positional-remark-4-2": PaperFigure(remark_4_2, quick={"draws": 30}),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from reproductions.record import Quantity
 
@@ -22,12 +22,14 @@ class Column:
         rows: Mean and standard deviation by arm.
         digits: Printed behind the point.
         lower_is_better: Which direction of the measure is the better one.
+        again: The same means as another table prints them.
     """
 
     name: str
     rows: Mapping[str, tuple[float, float]]
     digits: int
     lower_is_better: bool = True
+    again: Mapping[str, float] = field(default_factory=dict)
 
     def difference(self, arm: str, other: str) -> float:
         """Return the printed mean of an arm less that of another one."""
@@ -94,6 +96,14 @@ def less(one: str, other: str) -> str:
     '(RoPE + λI) − RoPE'
     """
     return " − ".join(f"({name})" if " + " in name else name for name in (one, other))
+
+
+def both_prints(columns: Sequence[Column]) -> Quantity:
+    """Hold Tables 2 and 6 against each other: both are means of the same runs."""
+    apart = [abs(mean - column.rows[arm][0]) for column in columns for arm, mean in column.again.items()]
+    other = sum(gap > 0.001 for gap in apart)
+    reason = f"{other} of {len(apart)} entries differ between the two prints" if other else ""
+    return Quantity("Tables 2 and 6, the same means: largest difference (%)", 0.0, max(apart), 0.001, reason=reason)
 
 
 def in_the_text(words: str, printed: float, given: float, tolerance: float = 0.0) -> Quantity:

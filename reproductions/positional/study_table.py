@@ -12,16 +12,19 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from reproductions.drawing import dot_rows, footnote
-from reproductions.positional.printed import Column, as_printed, less
-from reproductions.positional.studied import in_this_process, plan_of, short, size_of, studied
-from reproductions.positional.trained import working_folder
-from reproductions.record import Quantity, Record, measured
+from reproductions.positional.printed import Column, as_printed, both_prints, in_the_text, less
+from reproductions.positional.trained import digest_of, working_folder
+from reproductions.published import published
+from reproductions.record import Quantity, Record, measured, timed
 from tokendynamics import plots
 from tokendynamics.numerics._errors import CheckpointError
 from tokendynamics.numerics._extras import require
 from tokendynamics.provenance._progress import Progress, reporting
-from tokendynamics.sweeps.study import Comparison, StudyPlan, StudyResult, TestedClaim
+from tokendynamics.sweeps.study import Comparison, StudyPlan, StudyResult, TestedClaim, parse_plan, study
+from tokendynamics.sweeps.study._dataset import dataset_of
 from tokendynamics.sweeps.study._paired import compared
+from tokendynamics.sweeps.study.examples import example_text
+from tokendynamics.training import train
 from tokendynamics.training._record import FINISHED
 from tokendynamics.words import signed
 
@@ -34,6 +37,7 @@ class Table:
     """A printed table, and the small study in its place.
 
     Attributes:
+        title: What it shows, in a line.
         figure: Its number, and that of the table with its standard deviations.
         example: The study's name.
         columns: The printed ones; the study has the measure of the first.
@@ -43,6 +47,7 @@ class Table:
         arithmetic: What the paper says of its own numbers, beside what they give.
     """
 
+    title: str
     figure: str
     example: str
     columns: tuple[Column, ...]
@@ -51,34 +56,114 @@ class Table:
     paper: str
     arithmetic: tuple[Quantity, ...] = ()
 
+    @timed
+    def reproduce(
+        self,
+        *,
+        steps: int | None = None,
+        seeds: int | None = None,
+        folder: str | Path | None = None,
+        progress: bool | Progress = False,
+    ) -> Record:
+        """Run the study and test what the table claims.
 
-def reproduced(
-    table: Table, folder: str | Path | None, steps: int | None, seeds: int | None, progress: bool | Progress
-) -> Record:
-    """Run the study of a table and compare.
+        Args:
+            steps: None for the study as it is; of runs of tiny networks without tuning, to see that all works.
+            seeds: Of these, how many; None for all.
+            folder: Where runs are kept and taken from.
+            progress: Of the runs.
+        """
+        require("sweeps", "folder", "studies of many trainings", error=CheckpointError)
+        whole = plan_of(self.example)
+        plan, run = (whole, studied) if steps is None else (short(whole, steps, seeds), in_this_process)
+        with working_folder(folder) as place, reporting(progress) as report:
+            result = run(plan, place, report)
+        return Record(
+            paper="positional",
+            figure=self.figure,
+            statement=f"Reduced: {size_of(plan)}, in the place of {self.paper}. {said(self, result)}",
+            quantities=quantities(self, result),
+            invented=f"size and data, learning rates tuned for every arm on {_tuned_on(plan)}, claims tested on a "
+            f"split that nothing was chosen on: what `tokendynamics study --example {self.example}` prints",
+            seed=result.seeds[0],
+            results={"found": result, "called": self.called},
+        )
 
-    Args:
-        table: Which.
-        folder: Where runs are kept and taken from.
-        steps: None for the study as it is; of a short one.
-        seeds: Of the short one; None for all.
-        progress: Of the runs.
-    """
-    require("sweeps", "folder", "studies of many trainings", error=CheckpointError)
-    whole = plan_of(table.example)
-    plan, run = (whole, studied) if steps is None else (short(whole, steps, seeds), in_this_process)
-    with working_folder(folder) as place, reporting(progress) as report:
-        result = run(plan, place, report)
-    return Record(
-        paper="positional",
-        figure=table.figure,
-        statement=f"Reduced: {size_of(plan)}, in the place of {table.paper}. {said(table, result)}",
-        quantities=quantities(table, result),
-        invented=f"size and data, learning rates tuned for every arm on {_tuned_on(plan)}, claims tested on a split "
-        f"that nothing was chosen on: what `tokendynamics study --example {table.example}` prints",
-        seed=result.seeds[0],
-        results={"found": result, "called": table.called},
+    def draw(self, record: Record) -> Figure:
+        """Draw every arm and seed, and the differences from the reference."""
+        return drawn(record)
+
+
+def table(name: str) -> Table:
+    """Return a table by the name of its study, as published.toml has it."""
+    entry = dict(published("positional", name).entry)
+    columns = tuple(
+        Column(**{**column, "rows": {arm: (mean, deviation) for arm, (mean, deviation) in column["rows"].items()}})
+        for column in entry.pop("columns")
     )
+    said = [
+        in_the_text(
+            row["words"], row["printed"], columns[row["column"]].difference(*row["arms"]), row.get("within", 0.0)
+        )
+        for row in entry.pop("in_the_text", ())
+    ]
+    said += [both_prints(columns)] if any(column.again for column in columns) else []
+    orders = tuple((better, worse) for better, worse in entry.pop("orders"))
+    return Table(example=name, columns=columns, orders=orders, arithmetic=tuple(said), **entry)
+
+
+TABLES = {name: table(name) for name in ("table1", "table2", "table3")}
+
+
+DATA = {"pydoc": "the help pages of CPython", "python-doc": "the manual of Python", "digits": "scikit-learn's digits"}
+
+_TINY: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 32}
+_LITTLE = {"held_out": 0.01}
+
+
+def plan_of(example: str) -> StudyPlan:
+    """Return the study that ``tokendynamics study --example NAME`` prints."""
+    return parse_plan(example_text(example), f"{example}.toml")
+
+
+def studied(plan: StudyPlan, folder: Path, report: Progress) -> StudyResult:
+    """Run a study in a folder of its name, or go on with it where it was stopped."""
+    return study(plan, folder / "studies" / plan.name, resume=True, progress=report)
+
+
+def size_of(plan: StudyPlan) -> str:
+    """Say how large a study's networks are, and what they learn."""
+    experiment = next(iter(plan.arms.values()))
+    model, recipe = experiment.model, experiment.recipe
+    return (
+        f"{model['num_hidden_layers']} layers of {model['hidden_size']}, {recipe.steps} steps of {recipe.batch}, on "
+        f"{DATA.get(experiment.data, experiment.data)}"
+    )
+
+
+def short(plan: StudyPlan, steps: int, seeds: int | None) -> StudyPlan:
+    """Return a plan of few steps of tiny networks on the first seeds, without tuning, to see that all works."""
+    table = plan.tables.study
+    tables = plan.tables.model_copy(
+        update={"tuning": None, "study": table.model_copy(update={"seeds": table.seeds[:seeds]})}
+    )
+    recipe = {"steps": steps, "warmup": 0, "evaluate_every": steps}
+    arms = {
+        arm: experiment.changed(model=_TINY, recipe=recipe, options=_LITTLE if "held_out" in experiment.options else {})
+        for arm, experiment in plan.arms.items()
+    }
+    return replace(plan, tables=tables, arms=arms)
+
+
+def in_this_process(plan: StudyPlan, folder: Path, report: Progress) -> StudyResult:
+    """Train one run of a short plan after the other: to start a process for each would take longer than the runs."""
+    runs = [run for arm in plan.arms for run in plan.runs(arm, None)]
+    place = folder / "studies" / f"{plan.name}-{digest_of(plan.identity())}"
+    for done, run in enumerate(runs):
+        report(done, len(runs), f"Training {plan.name}")
+        train(run.experiment, place / run.place, resume=True, threads=1, loggers=())
+    report(len(runs), len(runs), f"Training {plan.name}")
+    return StudyResult(dataset_of(plan, place))
 
 
 def _tuned_on(plan: StudyPlan) -> str:

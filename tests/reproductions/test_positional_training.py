@@ -15,11 +15,20 @@ import xarray as xr
 
 from reproductions.drawing import layer_lines
 from reproductions.figures import FIGURES
-from reproductions.positional import fig3, fig6, fig7, table1, table2, table3
+from reproductions.positional import fig3, fig6, fig7
 from reproductions.positional.by_seed import curves_of, falls, lowest_of_values, mean_of_seeds, rises, why_not
-from reproductions.positional.printed import Column, as_printed, in_the_text, least_favourable, welch
-from reproductions.positional.studied import plan_of, short
-from reproductions.positional.study_table import Table, about_gap, about_print, drawn, quantities, said
+from reproductions.positional.printed import Column, as_printed, both_prints, in_the_text, least_favourable, welch
+from reproductions.positional.study_table import (
+    TABLES,
+    Table,
+    about_gap,
+    about_print,
+    drawn,
+    plan_of,
+    quantities,
+    said,
+    short,
+)
 from reproductions.positional.trained import place_of, short_training, texts_of_test, working_folder
 from reproductions.record import Quantity, Record, Verdict
 from tokendynamics import plots
@@ -75,22 +84,24 @@ def test_a_printed_difference_holds_only_where_the_printed_deviations_separate_i
 
 
 def test_what_the_paper_prints_separates_most_regimes_and_not_the_two_remedies_on_words() -> None:
-    assert about_print(table1.TABLE) == (
+    assert about_print(TABLES["table1"]) == (
         "What the paper prints of five runs does not tell intermediate from convergence (EnWik8, test bits per "
         "character)."
     )
-    assert "(WikiText-103, test perplexity)" in about_print(table3.TABLE)
-    words = as_printed(table3.VALID, "diagonal", "identity", table3.TABLE.called)
+    assert "(WikiText-103, test perplexity)" in about_print(TABLES["table3"])
+    words = as_printed(TABLES["table3"].columns[1], "diagonal", "identity", TABLES["table3"].called)
     assert (words.verdict, words.unsettled) == ("cannot tell", "p = 0.66 by the printed ± over 5 runs (Welch)")
-    assert as_printed(table3.ENWIK8, "diagonal", "identity", table3.TABLE.called).ok
-    apart = replace(table1.TABLE, columns=(Column("x", {arm: (rank, 0.1) for rank, arm in enumerate(BEST_FIRST)}, 1),))
+    assert as_printed(TABLES["table3"].columns[0], "diagonal", "identity", TABLES["table3"].called).ok
+    apart = replace(
+        TABLES["table1"], columns=(Column("x", {arm: (rank, 0.1) for rank, arm in enumerate(BEST_FIRST)}, 1),)
+    )
     assert about_print(apart) == "What the paper prints of five runs tells all arms apart."
 
 
 def test_the_text_and_its_tables_and_both_prints_of_a_table_are_held_against_each_other() -> None:
-    assert [row.ok for row in (*table1.TABLE.arithmetic, *table3.TABLE.arithmetic)] == [True] * 4
+    assert [row.ok for row in (*TABLES["table1"].arithmetic, *TABLES["table3"].arithmetic)] == [True] * 4
     assert not in_the_text("x", 0.51, 0.52).ok
-    both = table2.both_prints()
+    both = both_prints(TABLES["table2"].columns)
     assert both.verdict == "no"
     assert both.ours == pytest.approx(0.03)
     assert both.reason == "8 of 8 entries differ between the two prints"
@@ -113,7 +124,7 @@ divergence 71.93±0.02 91.03±0.03
 
 def test_every_number_of_the_tables_is_the_printed_one() -> None:
     rows = [line.split() for line in PRINTED.strip().splitlines()]
-    for table, block in ((table3.TABLE, rows[:3]), (table1.TABLE, rows[3:7]), (table2.TABLE, rows[7:])):
+    for table, block in ((TABLES["table3"], rows[:3]), (TABLES["table1"], rows[3:7]), (TABLES["table2"], rows[7:])):
         held = {
             arm: [f"{mean:.{column.digits}f}±{std:.{column.digits}f}" for column in table.columns
                   for mean, std in [column.rows[arm]]]
@@ -171,20 +182,20 @@ def claimed_rows(table: Table, result: StudyResult) -> dict[tuple[str, str], Qua
 def test_the_paper_s_order_is_found_where_it_was_planted_and_denied_where_it_was_turned_round() -> None:
     right, turned = planted(ORDERED), planted({arm: -mean for arm, mean in ORDERED.items()})
     for result, verdict, word in ((right, "yes", "holds"), (turned, "no", "does not hold")):
-        rows = claimed_rows(table1.TABLE, result)
+        rows = claimed_rows(TABLES["table1"], result)
         assert {row.verdict for row in rows.values()} == {verdict}
-        assert said(table1.TABLE, result).count(f": {word}") == len(CLAIMS)
-    first = claimed_rows(table1.TABLE, turned)[CLAIMS[0]]
+        assert said(TABLES["table1"], result).count(f": {word}") == len(CLAIMS)
+    first = claimed_rows(TABLES["table1"], turned)[CLAIMS[0]]
     assert first.name == "bits per byte: divergence − baseline (printed for EnWik8, test bits per character: −0.007)"
     assert first.reason.startswith("it is the other way round, p = ")
 
 
 def test_an_order_that_noise_hides_is_not_decided_and_the_size_that_would_decide_it_is_told() -> None:
     result = planted(ORDERED, noise=0.3)
-    rows = claimed_rows(table1.TABLE, result)
+    rows = claimed_rows(TABLES["table1"], result)
     assert {row.verdict for row in rows.values()} == {"cannot tell"}
-    assert said(table1.TABLE, result).count("cannot be decided at this size") == len(CLAIMS)
-    found, every = result.claims[0].comparison, {row.name: row.ours for row in quantities(table1.TABLE, result)}
+    assert said(TABLES["table1"], result).count("cannot be decided at this size") == len(CLAIMS)
+    found, every = result.claims[0].comparison, {row.name: row.ours for row in quantities(TABLES["table1"], result)}
     words = "bits per byte: divergence − baseline"
     assert every[f"{words}: lower end of its 95 % interval"] == found.low
     assert every[f"{words}: upper end of its 95 % interval"] == found.high
@@ -196,18 +207,22 @@ def test_an_order_that_noise_hides_is_not_decided_and_the_size_that_would_decide
 
 def test_an_arm_without_a_finished_run_leaves_its_claims_open() -> None:
     result = planted(ORDERED, lost=["divergence"])
-    rows = {row.name: row for row in quantities(table1.TABLE, result)}
+    rows = {row.name: row for row in quantities(TABLES["table1"], result)}
     assert rows["runs that did not finish"].ours == 5
-    assert claimed_rows(table1.TABLE, result)[CLAIMS[0]].unsettled == "0 paired seeds finished"
-    assert claimed_rows(table1.TABLE, result)[CLAIMS[1]].ok
-    record = Record("positional", "Table 1", "", (), "", 1, results={"found": result, "called": table1.TABLE.called})
+    assert claimed_rows(TABLES["table1"], result)[CLAIMS[0]].unsettled == "0 paired seeds finished"
+    assert claimed_rows(TABLES["table1"], result)[CLAIMS[1]].ok
+    record = Record(
+        "positional", "Table 1", "", (), "", 1, results={"found": result, "called": TABLES["table1"].called}
+    )
     assert len(drawn(record).axes) == 2
 
 
 def test_means_stand_beside_printed_ones_of_other_data_without_a_verdict() -> None:
     result = planted(ORDERED)
     values = list(result.values["divergence"].values())
-    mean, deviation = (row for row in quantities(table1.TABLE, result) if row.name.startswith("divergence: bits per"))
+    mean, deviation = (
+        row for row in quantities(TABLES["table1"], result) if row.name.startswith("divergence: bits per")
+    )
     assert (mean.expected, deviation.expected) == (1.324, 0.002)
     assert (mean.verdict, mean.source) == ("measured", "paper")
     assert mean.ours == pytest.approx(np.mean(values))
@@ -227,24 +242,26 @@ def test_controls_tell_the_tie_from_the_signs(tied: float, w_only: float, diverg
     means = {"baseline": 1.0, "tied": tied, "w_only": w_only, "divergence": divergence}
     result = planted(means, claims=CLAIMS[:1])
     tie, sign, added = words.split("|")
-    assert about_gap(table1.TABLE, result) == (
+    assert about_gap(TABLES["table1"], result) == (
         f"Beside baseline the tie of V to W without any sign is {tie}; the sign of W alone is {sign}; what signs add "
         f"to the tie {added}."
     )
-    rows = {row.name: row for row in quantities(table1.TABLE, result)}
+    rows = {row.name: row for row in quantities(TABLES["table1"], result)}
     assert rows["bits per byte: divergence − tied"].ours == pytest.approx(divergence - tied, abs=0.03)
     assert rows["bits per byte: tied − baseline: lower end of its 95 % interval"].ours < tied - 1.0
 
 
 def test_without_controls_nothing_is_said_of_them_and_what_no_claim_tests_is_measured() -> None:
     result = planted(ORDERED, claims=CLAIMS[:1])
-    assert about_gap(table1.TABLE, result) == ""
-    rows = {row.name: row for row in quantities(table1.TABLE, result)}
+    assert about_gap(TABLES["table1"], result) == ""
+    rows = {row.name: row for row in quantities(TABLES["table1"], result)}
     assert rows["bits per byte: baseline − intermediate"].verdict == "measured"
     assert rows["bits per byte: baseline − intermediate"].ours == pytest.approx(-0.1, abs=0.03)
 
 
-@pytest.mark.parametrize("table", [table1.TABLE, table2.TABLE, table3.TABLE], ids=lambda table: table.example)
+@pytest.mark.parametrize(
+    "table", [TABLES["table1"], TABLES["table2"], TABLES["table3"]], ids=lambda table: table.example
+)
 def test_the_study_of_a_table_has_its_arms_and_claims_and_its_measure_points_the_same_way(table: Table) -> None:
     plan = plan_of(table.example)
     assert set(plan.arms) <= set(table.called)
@@ -423,16 +440,16 @@ def test_a_figure_goes_on_with_the_trainings_that_are_there(tmp_path: Path, monk
 
 
 def test_a_short_table_is_trained_drawn_and_marked_as_reduced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    record = table3.reproduce(steps=2, seeds=1, folder=tmp_path)
+    record = TABLES["table3"].reproduce(steps=2, seeds=1, folder=tmp_path)
     assert record.statement.startswith("Reduced: 2 layers of 16, 2 steps of ")
     assert record["runs that did not finish"].ours == 0
     assert record["seconds of a run, median"].ours > 0
     assert [row.name for row in record.quantities if row.name.startswith("bits per byte: (RoPE + λA) − (RoPE + λI)")]
     assert record.quantities[0].unsettled == "1 paired seeds finished"
     assert len(json.dumps(record.as_json(), indent=2)) < 40_000
-    plots.save(table3.draw(record), tmp_path / "table.svg")
+    plots.save(TABLES["table3"].draw(record), tmp_path / "table.svg")
     monkeypatch.setattr("tokendynamics.training._fitted.Run", None)
-    again = table3.reproduce(steps=2, seeds=1, folder=tmp_path)
+    again = TABLES["table3"].reproduce(steps=2, seeds=1, folder=tmp_path)
     assert [row.ours for row in again.quantities] == pytest.approx([row.ours for row in record.quantities], nan_ok=True)
 
 
