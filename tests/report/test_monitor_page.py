@@ -63,10 +63,12 @@ def page(monitor: Monitor) -> str:
 def test_a_training_that_collapses_is_said_to(monitor: Monitor, page: str) -> None:
     assert answer(page) == "Consensus"
     said = findings(page)
-    assert said[0].startswith("At step 30 the state after the last layer is consensus: κ' 1.00 (90 % CI 0.9")
-    assert "at step 1, on 6 texts." in said[0]
+    assert said[0].startswith(
+        "At step 30 the state after the last layer is consensus, with a within-text similarity κ′ of 1.00 (90 % CI 0.9"
+    )
+    assert "at step 1 (6 texts)." in said[0]
     assert said[-len(monitor.changes) :] == [line[0].upper() + line[1:] + "." for line in monitor.changes]
-    assert "changes in 4 looks from step 1 to step 30" in said[-len(monitor.changes) - 1]
+    assert "changes in 4 measurements from step 1 to step 30" in said[-len(monitor.changes) - 1]
     assert "No layer changed" not in page
 
 
@@ -74,22 +76,22 @@ def test_a_training_that_leaves_tokens_apart_is_said_to() -> None:
     page = render_monitor(series_of(*(look(step, SPREAD, SPREAD) for step in (0, 500, 1000))))
     assert answer(page) == "Spread"
     assert findings(page) == [
-        "At step 1,000 the state after the last layer is spread: κ' 0.01 (90 % CI 0.01–0.01), 0.01 at step 0, on 3 "
-        "texts.",
-        "It is the same after each of the 2 layers.",
-        "No layer changed beyond the intervals of its measures in 3 looks from step 0 to step 1,000.",
+        "At step 1,000 the state after the last layer is spread, with a within-text similarity κ′ of 0.01 (90 % CI "
+        "0.01–0.01), 0.01 at step 0 (3 texts).",
+        "All 2 layers are in this state.",
+        "No layer changed significantly in 3 measurements from step 0 to step 1,000.",
     ]
 
 
 def test_what_differs_between_layers_is_said_the_worst_first() -> None:
     looks = [look(0, SPREAD, SPREAD, SPREAD), look(500, TOGETHER, CONSENSUS, TOGETHER, half=0.05)]
     assert findings(render_monitor(series_of(*looks))) == [
-        "At step 500 the state after the last layer is drawing together: κ' 0.30 (90 % CI 0.25–0.35), 0.01 at step 0, "
-        "on 3 texts.",
+        "At step 500 the state after the last layer is drawing together, with a within-text similarity κ′ of 0.30 "
+        "(90 % CI 0.25–0.35), 0.01 at step 0 (3 texts).",
         "Consensus after layer 2; drawing together after layers 1, 3.",
-        "There were 2 changes in 2 looks from step 0 to step 500:",
-        "Step 500: layer 2 went from spread to consensus (κ' 0.01 → 0.90).",
-        "Step 500: layers 1, 3 went from spread to drawing together (κ' 0.01 → 0.30).",
+        "2 significant changes in 2 measurements from step 0 to step 500:",
+        "Step 500: layer 2 went from spread to consensus (κ′ 0.01 → 0.90).",
+        "Step 500: layers 1, 3 went from spread to drawing together (κ′ 0.01 → 0.30).",
     ]
 
 
@@ -98,17 +100,17 @@ def test_states_that_are_not_finite_are_said_to_be_with_their_steps() -> None:
     page = render_monitor(series_of(look(0, SPREAD, SPREAD), look(500, SPREAD, SPREAD), *lost))
     assert answer(page) == "Not finite at layer 2"
     assert findings(page)[0].startswith("At step 500 the state after the last layer is spread")
-    assert findings(page)[-1] == "From step 1,000 to step 1,500 there are no numbers: not finite at layer 2."
-    assert [row[1:] for row in table_of(page, "states-map")][-2:] == [["no numbers"] * 2] * 2
-    assert "no numbers" in figure_of(page, "states-map").split("<details>")[0]  # in the legend
+    assert findings(page)[-1] == "From step 1,000 to step 1,500: not finite at layer 2."
+    assert [row[1:] for row in table_of(page, "states-map")][-2:] == [["not measured"] * 2] * 2
+    assert "not measured" in figure_of(page, "states-map").split("<details>")[0]  # in the legend
 
 
 def test_nothing_measured_has_no_figures() -> None:
     page = render_monitor(Series())
-    assert (answer(page), findings(page)) == ("Nothing was measured", [])
-    page = render_monitor(series_of(Look(0, "not measured: a network of one's own <b>")))
-    assert answer(page) == "Not measured: a network of one's own <b>"
-    assert findings(page) == ["At step 0 there are no numbers: not measured: a network of one's own <b>."]
+    assert (answer(page), findings(page)) == ("Not measured", [])
+    page = render_monitor(series_of(Look(0, "not measured: a custom network <b>")))
+    assert answer(page) == "Not measured: a custom network <b>"
+    assert findings(page) == ["At step 0: not measured: a custom network <b>."]
     assert "<figure" not in page
     assert "<b>" not in page
 
@@ -117,8 +119,8 @@ def test_one_look_says_nothing_of_changes_and_one_layer_nothing_of_others() -> N
     page = render_monitor(series_of(look(0, (0.1, np.nan, np.nan))))
     assert answer(page) == "Undetermined"
     assert findings(page) == [
-        "At step 0 the state after the last layer is undetermined, on 3 texts.",
-        "There is one look with numbers, at step 0: nothing can be said of changes.",
+        "At step 0 the state after the last layer is undetermined (3 texts).",
+        "There is one measurement, at step 0, so changes are unknown.",
     ]
 
 
@@ -126,7 +128,7 @@ def test_what_changes_again_and_again_is_shown_in_part_and_kept_whole() -> None:
     looks = [look(100 * place, CONSENSUS if place % 2 else SPREAD) for place in range(12)]
     page = render_monitor(series_of(*looks))
     first, more = findings(page), findings(page, '<ol class="findings details">')
-    assert "There were 11 changes in 12 looks from step 0 to step 1,100, of which the 8 largest follow:" in first
+    assert "11 significant changes in 12 measurements from step 0 to step 1,100 (the 8 largest first):" in first
     assert [line.partition(":")[0] for line in more] == ["Step 900", "Step 1,000", "Step 1,100"]
 
 
@@ -167,9 +169,9 @@ def test_the_headline_is_the_state_now_though_its_change_is_within_the_intervals
     page = render_monitor(series_of(look(0, TOGETHER, half=0.1), look(500, collapsed, half=0.1)))
     assert answer(page) == answer(render_monitor(series_of(look(500, collapsed, half=0.1)))) == "Rank collapse"
     assert findings(page) == [
-        "At step 500 the state after the last layer is rank collapse: κ' 0.30 (90 % CI 0.20–0.40), 0.30 at step 0, on "
-        "3 texts.",
-        "No layer changed beyond the intervals of its measures in 2 looks from step 0 to step 500.",
+        "At step 500 the state after the last layer is rank collapse, with a within-text similarity κ′ of 0.30 (90 % "
+        "CI 0.20–0.40), 0.30 at step 0 (3 texts).",
+        "No layer changed significantly in 2 measurements from step 0 to step 500.",
     ]
     assert [row[1:] for row in table_of(page, "states-map")] == [["drawing together"], ["rank collapse"]]
 
@@ -180,9 +182,9 @@ def test_two_texts_make_no_state_and_the_page_says_why() -> None:
     page = render_monitor(found)
     assert answer(page) == "Undetermined"
     assert findings(page) == [
-        "At step 500 the state after the last layer is undetermined because a state needs three different texts: κ' "
-        "0.90, 0.01 at step 0, on 2 texts.",
-        "Changes in 2 looks from step 0 to step 500 are not tested: this needs three different texts.",
+        "At step 500 the state after the last layer is undetermined, because a state needs three different texts, "
+        "with a within-text similarity κ′ of 0.90, 0.01 at step 0 (2 texts).",
+        "Changes in 2 measurements from step 0 to step 500 are not tested, because this needs three different texts.",
     ]
 
 
@@ -223,7 +225,7 @@ def test_many_looks_have_sixty_columns_and_a_page_of_less_than_a_megabyte() -> N
     rows = table_of(page, "consensus-map")
     assert len(rows) == MOST_LOOKS
     assert (rows[0][0], rows[-1][0]) == ("0", "39,500")
-    assert "Of 80 looks 60 have a column; the dataset has all." in page
+    assert "60 of 80 measurements are shown; the dataset has all." in page
     assert len(page.encode()) < 2**20
 
 

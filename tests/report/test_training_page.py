@@ -203,9 +203,9 @@ def test_bands_are_intervals_over_the_seeds_that_finished() -> None:
         half = t_3 * wanted.std(ddof=1) / 2
         assert close(texts(figure.table)[0][row], np.array([wanted.mean(), wanted.mean() - half, wanted.mean() + half]))
         assert "Band: its 95 % t-interval" in figure.caption
-    assert "An arm is better below nought." in apart.caption
+    assert "An arm is better below zero." in apart.caption
     _, higher = validation(planted_study(values, better="higher"))
-    assert "An arm is better above nought." in higher.caption
+    assert "An arm is better above zero." in higher.caption
 
 
 def test_a_band_of_one_seed_is_none() -> None:
@@ -305,7 +305,7 @@ def test_a_run_that_finished_says_what_it_reached(run_page: str) -> None:
     record = planted_record()
     assert run_words.answer(record) == "3.073 bits per byte on the test split, after 600 steps."
     said = run_words.findings(record)
-    assert said[0] == "On the validation split, which recipes are chosen on, it has 3.044 bits per byte."
+    assert said[0] == "3.044 bits per byte on the validation split, which serves to choose recipes."
     for each in said:
         assert f"<li>{each}</li>" in unescape(run_page)
     assert section_table(run_page, "measures") == [["validation", "2.11", "3.044"], ["test", "2.13", "3.073"]]
@@ -322,18 +322,18 @@ def test_a_run_that_broke_off_names_the_likely_causes() -> None:
     assert run_words.answer(record) == "Not finite: the run ended after 36 of 600 steps."
     assert run_words.findings(record) == ["The loss is not finite in step 37.", f"G{notes[1][1:]}."]
     page = render_run(record)
-    assert "Nothing was measured: a run is measured when it has finished." in page
+    assert "Not measured, because a run is measured when it finishes." in page
     assert "Nothing is drawn: there is no number." in page
-    assert page.count("above nought was measured.</p>") == 2
+    assert page.count("above zero was measured.</p>") == 2
     assert 'id="conditioning"' not in page
 
 
 @pytest.mark.parametrize(
     ("losses", "told"),
     [
-        ((3.0, 2.5, 2.0), "The loss on the validation split is lowest at the last evaluation: 2 nats."),
-        ((3.0, 2.0, 2.5), "The loss on the validation split was lowest at step 200, 2 nats, and is 2.5 at step 300."),
-        ((3.0, 2.0, None), "The loss on the validation split is lowest at the last evaluation: 2 nats."),
+        ((3.0, 2.5, 2.0), "The validation loss is lowest at the last evaluation: 2 nats."),
+        ((3.0, 2.0, 2.5), "The validation loss was lowest at step 200 (2 nats) and rose to 2.5 at step 300."),
+        ((3.0, 2.0, None), "The validation loss is lowest at the last evaluation: 2 nats."),
     ],
 )
 def test_whether_the_loss_was_lowest_at_the_end(losses: tuple[float | None, ...], told: str) -> None:
@@ -355,18 +355,18 @@ def test_averaged_weights_are_held_against_the_last_ones(loss: float, word: str)
     [
         ((1.0, 1.5, 2.5), "it grows in every layer"),
         ((1.0, 0.5, 0.25), "it shrinks in every layer"),
-        ((1.0, 0.5, 0.75), "not one way in every layer"),
-        ((1.0, 1.0, 0.75), "not one way in every layer"),
-        ((1.0, 1.0, 1.25), "not one way in every layer"),
+        ((1.0, 0.5, 0.75), "the layers do not all change it the same way"),
+        ((1.0, 1.0, 0.75), "the layers do not all change it the same way"),
+        ((1.0, 1.0, 1.25), "the layers do not all change it the same way"),
     ],
 )
 @pytest.mark.parametrize(
     ("state", "whose"),
-    [("full", "In the network itself"), ("bare", "With the attention alone, without norms and feed-forward parts,")],
+    [("full", "In the whole network,"), ("bare", "With attention alone (no norms, no feed-forward parts),")],
 )
 def test_what_layers_do_to_the_distance_of_tokens(distances: tuple, how: str, state: str, whose: str) -> None:
     layers = {state: {"norm": [1.0, 1.0, 1.0], "distance": list(distances)}}
-    goes = f"goes from 1 at the embedding to {distances[-1]:g} after layer 2"
+    goes = f"is 1 at the embedding and {distances[-1]:g} after layer 2"
     said = run_words.findings(planted_record(layers=layers))
     assert said[-1] == f"{whose} the mean distance of two tokens {goes}: {how}."
 

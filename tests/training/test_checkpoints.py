@@ -125,7 +125,7 @@ def test_a_damaged_checkpoint_is_named_with_what_to_do(tmp_path: Path, name: str
     words = str(refused.value)
     assert str(tmp_path / "checkpoint-20") in words
     assert name in words
-    assert "remove this checkpoint and resume: the run goes on from checkpoint-10" in words
+    assert "remove this checkpoint and resume: the run continues from checkpoint-10" in words
     assert "\n" not in words
     shutil.rmtree(tmp_path / "checkpoint-20")
     assert_whole(tmp_path, {"checkpoint-10"})

@@ -45,7 +45,7 @@ def test_a_number_close_to_a_threshold_is_on_neither_side_of_it() -> None:
 def test_what_leaves_its_interval_changes_once_and_has_a_line() -> None:
     series = followed([0.04, 0.05, 0.21, 0.22], half=0.03)
     (change,) = series.changes
-    assert change.text == "step 200: layer 1 went from spread to drawing together (κ' 0.05 → 0.21)"
+    assert change.text == "step 200: layer 1 went from spread to drawing together (κ′ 0.05 → 0.21)"
     assert series.held[-1] == ["drawing together"]
 
 
@@ -112,7 +112,7 @@ def test_the_line_has_the_number_that_tells_the_two_states_apart(former: str, no
         return
     place = DECIDING.index(change.measure)
     before, after = _AT[former][place], _AT[now][place]
-    word = {"share_common": "common share", "consensus_relative": "κ'", "line_excess": "line excess"}[change.measure]
+    word = {"share_common": "common share", "consensus_relative": "κ′", "line_excess": "line excess"}[change.measure]
     assert change.text == f"{start} ({word} {before:.2f} → {after:.2f})"
     mixed = list(_AT[former])
     mixed[place] = after
@@ -126,7 +126,7 @@ def test_layers_that_do_the_same_share_a_line() -> None:
     series.add(look(500, *together, _AT["spread"], _AT["anisotropic"], (0.1, 0.25, 0.0)))
     assert [change.text for change in series.changes] == [
         "step 500: layer 5 went from spread to anisotropic (common share 0.10 → 0.99)",
-        "step 500: layers 1–3, 6 went from spread to drawing together (κ' 0.01 → 0.20 to 0.41)",
+        "step 500: layers 1–3, 6 went from spread to drawing together (κ′ 0.01 → 0.20 to 0.41)",
     ]
 
 
@@ -136,7 +136,7 @@ def test_a_look_without_numbers_is_no_change_and_what_follows_is_held_against_th
     assert series.add(Look(1, "not finite at layer 1")) == []
     assert series.states[-1] == []
     (change,) = series.add(look(2, _AT["consensus"]))
-    assert change.text == "step 2: layer 1 went from spread to consensus (κ' 0.01 → 0.90)"
+    assert change.text == "step 2: layer 1 went from spread to consensus (κ′ 0.01 → 0.90)"
     assert series.dataset.state_held.values.tolist() == [
         ["embedding", "spread"], ["embedding", "undetermined"], ["embedding", "consensus"]
     ]  # fmt: skip
@@ -155,7 +155,7 @@ def test_a_change_is_compared_with_the_look_that_made_the_former_state() -> None
     series.add(look(200, (0.1, 0.14, 0.0), half=0.1))
     assert (series.states[-1], series.held[-1]) == (["drawing together"], ["spread"])
     (change,) = series.add(look(300, (0.1, 0.12, 0.0), half=0.01))
-    assert change.text == "step 300: layer 1 went from spread to drawing together (κ' 0.04 at step 100 → 0.12)"
+    assert change.text == "step 300: layer 1 went from spread to drawing together (κ′ 0.04 at step 100 → 0.12)"
 
 
 _NUMBER = st.floats(0.0, 0.99)
@@ -187,7 +187,7 @@ def test_a_large_change_of_a_measure_has_a_line_though_the_state_stays() -> None
     series.add(look(500, (0.97, 0.12, 0.0), (0.97, 0.15, 0.0), (0.7, 0.1, 0.0), half=0.02))
     assert [change.text for change in series.changes] == [
         "step 500: layers 1–2 are still drawing together, but common share 0.04 → 0.97",
-        "step 500: layer 2 went from spread to drawing together (κ' 0.01 → 0.15)",
+        "step 500: layer 2 went from spread to drawing together (κ′ 0.01 → 0.15)",
     ]
     assert series.add(look(1000, (0.97, 0.12, 0.0), (0.97, 0.15, 0.0), (0.7, 0.1, 0.0), half=0.02)) == []
     (slow,) = series.add(look(1500, (0.97, 0.12, 0.0), (0.97, 0.15, 0.0), (0.81, 0.1, 0.0), half=0.02))

@@ -131,7 +131,7 @@ def test_a_model_that_cannot_be_read_is_one_line_and_trains_on(
     assert found[0] == found[1]
     (line,) = (each.message for each in caplog.records if each.name == "tokendynamics")
     assert line.startswith("step 0: not measured: model: expected a transformers network with a list of blocks")
-    assert line.endswith("; training goes on")
+    assert line.endswith("; training continues")
     assert monitor.status in line
     assert monitor.dataset.step.values.tolist() == [0]
     assert monitor.dataset.sizes["layer"] == 0
@@ -184,7 +184,10 @@ def test_loggers_and_writers_that_fail_are_one_line(tmp_path: Path, caplog: pyte
     run.train()
     messages = [each.message for each in caplog.records if each.name == "tokendynamics"]
     told = [each for each in messages if each not in monitor.changes]
-    assert told == ["the writer failed: no room either; training goes on", "Failing failed: no room; training goes on"]
+    assert told == [
+        "the writer failed: no room either; training continues",
+        "Failing failed: no room; training continues",
+    ]
     assert len(losses_of(run)) == 4
     assert monitor.dataset.sizes["step"] == 3
 

@@ -126,7 +126,7 @@ def test_states_that_are_not_finite_are_located_and_training_goes_on(
     model.load_state_dict(kept)
     monitor.measure(model, 3)
     told = [line for line in caplog.messages if "finite" in line]
-    assert told == [f"step 1: not finite at {where}; training goes on"]  # once, not at every look
+    assert told == [f"step 1: not finite at {where}; training continues"]  # once, not at every look
     table = monitor.dataset
     assert table.status.values.tolist() == ["measured", *[f"not finite at {where}"] * 2, "measured"]
     assert bool(table.consensus_within.isel(step=[1, 2]).isnull().all())

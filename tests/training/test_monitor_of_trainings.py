@@ -38,7 +38,7 @@ def test_a_training_that_collapses_is_called_a_collapse(caplog: pytest.LogCaptur
         assert [change.state for change in monitor.series.changes if layer in change.layers][-1] == "consensus"
     assert _lines(caplog) == monitor.changes != ()
     assert monitor.changes[-1].startswith("step ")
-    assert "to consensus (κ' 0." in monitor.changes[-1]
+    assert "to consensus (κ′ 0." in monitor.changes[-1]
 
 
 def test_a_training_that_turns_all_texts_to_one_side_is_called_anisotropic(caplog: pytest.LogCaptureFixture) -> None:

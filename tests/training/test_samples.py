@@ -22,7 +22,7 @@ from training.runs import CONTEXT, MODEL, At, assert_same, interrupt, run, small
 
 TOKENS = 24
 """More than the network has positions for after a piece of text."""
-MARK = "\n\n--- the network goes on ---\n\n"
+MARK = "\n\n--- continuation ---\n\n"
 CHANGES: dict[str, Any] = {
     "model": {"regime": "convergence", "dropout": 0.1, "positions": "learned"},
     "recipe": {"accumulation": 2, "learning_rate": 0.05},
@@ -160,7 +160,7 @@ def test_logits_that_are_not_finite_are_a_line_and_no_sample(tmp_path: Path, cap
     assert lines(caplog) == []
     folder, _ = sampled(small(tmp_path), tmp_path / "broken", broken)
     assert not folder.exists()
-    assert lines(caplog) == ["step 1: no sample: the logits are not finite; training goes on"]
+    assert lines(caplog) == ["step 1: no sample: the logits are not finite; training continues"]
 
 
 def test_weights_that_are_spread_are_a_line_and_no_sample(
@@ -171,7 +171,7 @@ def test_weights_that_are_spread_are_a_line_and_no_sample(
 
     folder, _ = sampled(small(tmp_path), tmp_path, fully_shard)
     assert not folder.exists()
-    assert lines(caplog) == ["no samples: its weights are spread over several processes; training goes on"]
+    assert lines(caplog) == ["no samples: its weights are spread over several processes; training continues"]
     folder, _ = sampled(small(tmp_path), tmp_path, is_world_process_zero=False)
     assert not folder.exists()
 

@@ -1,4 +1,4 @@
-"""One `sweep`: from a file to a dataset, through a store that a sweep which was stopped goes on with."""
+"""One `sweep`: from a file to a dataset, through a store that a sweep which was stopped continues with."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class Reported(TrainerCallback):
         self._report, self._what = report, what
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """Tell where the run begins, or goes on."""
+        """Tell where the run begins or resumes."""
         self._tell(state)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
@@ -38,7 +38,7 @@ class Reported(TrainerCallback):
 class Curves(TensorBoardCallback):
     """Writes every logged number for TensorBoard, to the last evaluation.
 
-    Of a run that goes on from a checkpoint, TensorBoard leaves out what had been written after that one.
+    Of a run that continues from a checkpoint, TensorBoard leaves out what had been written after that one.
 
     Args:
         folder: Where its files go.

@@ -72,7 +72,7 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def last_checkpoint(folder: Path, processes: int) -> Path | None:
-    """Return the checkpoint that a run goes on from, whose files are those that were written; None where none is.
+    """Return the checkpoint that a run continues from, whose files are those that were written; None where none is.
 
     Raises:
         CheckpointError: It is damaged: what is wrong and what to do is told.
@@ -83,7 +83,7 @@ def last_checkpoint(folder: Path, processes: int) -> Path | None:
         return None
     wrong, began = _damage(every[-1])
     if wrong:
-        goes_on = f"goes on from {every[-2].name}" if len(every) > 1 else "begins anew"
+        goes_on = f"continues from {every[-2].name}" if len(every) > 1 else "begins anew"
         advice = f"remove this checkpoint and resume: the run {goes_on}, to the same numbers"
         raise CheckpointError(expected(str(every[-1]), "the files that the run wrote", wrong, advice))
     if began != processes:

@@ -50,7 +50,7 @@ class Recipe:
         batch: Sequences or images of one forward pass on one device.
         learning_rate: The highest.
         accumulation: Forward passes of one step.
-        schedule: What follows the warm-up: "constant", "linear" (to nought) or "cosine".
+        schedule: What follows the warm-up: "constant", "linear" (to zero) or "cosine".
         warmup: Steps in which the learning rate rises to the highest.
         lowest: Learning rate at the end of "cosine", as a share of the highest.
         optimizer: "adam" or "adamw" (weight decay apart from the gradient).

@@ -1,4 +1,4 @@
-"""One run: from an experiment to a record and a network; one that was stopped goes on from its last checkpoint."""
+"""One run: from an experiment to a record and a network; one that was stopped continues from its last checkpoint."""
 
 from __future__ import annotations
 

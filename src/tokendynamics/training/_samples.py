@@ -1,4 +1,4 @@
-"""Samples of text during training: the network goes on with a piece of text that it is not trained on."""
+"""Samples of text during training: the network continues with a piece of text that it is not trained on."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Samples(TrainerCallback):
 
     At each `every`-th step and at the last one the text is written to ``samples/step-000500.txt`` in the run's folder,
     and to TensorBoard where the run writes curves for it. The piece and the random numbers hang on the experiment's
-    seed alone: samples differ by the weights, and a run that goes on from a checkpoint writes the same ones again.
+    seed alone: samples differ by the weights, and a run that continues from a checkpoint writes the same ones again.
 
     The piece is as long as what the network sees in training. Each token after it is drawn from the network's own
     probabilities, none left out and none sharpened, which are given as many of the last tokens as it sees in training:
@@ -102,7 +102,7 @@ class Samples(TrainerCallback):
     def _tell_once(self, line: str) -> None:
         if not self._told:
             self._told = True
-            _LOG.warning("%s; training goes on", line)
+            _LOG.warning("%s; training continues", line)
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class _OfRun:
         """Return the sample as text that acts on no terminal."""
         given, new = (printable(self.tokenizer.decode(ids), keep="\n\t") for ids in (self.piece, drawn))
         said = f"Step {step}: {len(self.piece)} tokens of the validation split, then {len(drawn)} of the network."
-        return f"{said}\n\n{given}\n\n--- the network goes on ---\n\n{new}\n"
+        return f"{said}\n\n{given}\n\n--- continuation ---\n\n{new}\n"
 
 
 def _write(path: Path, text: str, step: int) -> None:

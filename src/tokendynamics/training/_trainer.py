@@ -134,7 +134,7 @@ class RunTrainer(Trainer):
         loss = metrics.get(f"{metric_key_prefix}_loss", math.nan)
         scores = None if found.predictions is None else torch.as_tensor(found.predictions)
         measured = self._task.measures(loss, scores)
-        if metric_key_prefix == "eval":  # while the run goes on
+        if metric_key_prefix == "eval":  # while the run continues
             measured |= worst_conditioning(whole_network(self.model))
         metrics.update({f"{metric_key_prefix}_{name}": value for name, value in measured.items()})
         return found

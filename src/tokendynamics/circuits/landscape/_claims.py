@@ -36,7 +36,7 @@ Surveyed: TypeAlias = PositionsOnly | SoftmaxPositions | CategoriesOnly
 Points: TypeAlias = tuple[tuple[StationaryPoint, Classification], ...]
 
 STARTS: Mapping[Section, int] = {"3.1": 40, "3.2": 10, "3.3": 40}
-"""Random starts unless given: with softmax every descent goes on to infinite logits, and takes seconds."""
+"""Random starts unless given: with softmax every descent tends to infinite logits, and takes seconds."""
 
 _NAMES: Mapping[Section, str] = {
     "3.1": "Attention on positions, linear (3.1)",

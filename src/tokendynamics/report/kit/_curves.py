@@ -275,7 +275,7 @@ def _y_axis(
         scale = alt.Scale(type="log", domain=[low, high], nice=False)
         marks = log_ticks(low, high)
         shown = marks[:: math.ceil(len(marks) / _MOST_TICKS) or 1]
-        # Six noughts would run into the title.
+        # Six zeros would run into the title.
         labels: dict[str, Any] = {"format": ","} if low >= 1e-4 and high < 1e6 else _labels(shown)
         axis = alt.Axis(title=title, values=shown, **labels)
     else:

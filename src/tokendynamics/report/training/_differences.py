@@ -105,7 +105,7 @@ def _mean(pair: Comparison) -> str:
 
 
 def _axis(values: Sequence[float | None], title: str, width: float):
-    """Return what makes the axis of a field: nought is always on it, with room beyond the last mark."""
+    """Return what makes the axis of a field: zero is always on it, with room beyond the last mark."""
     known = [0.0, *(value for value in values if value is not None)]
     low, high = min(known), max(known)
     room = 0.06 * (high - low) or 1.0

@@ -1,4 +1,4 @@
-"""What a monitor saw, as maps: steps of the training across, layers up, a number or a state in each cell."""
+"""Maps of a monitored training: steps across, layers up, a number or a state in each cell."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tokendynamics.report.simulation._shown import evenly
 from tokendynamics.words import number, ranges
 
 MOST_LOOKS = 60
-"""Looks that a map has a column for: more could not be told apart."""
+"""Most columns of a map: more could not be distinguished."""
 
-MISSING = "no numbers"
+MISSING = "not measured"
 
 _COLOURS = {
     "spread": PAPER,
@@ -71,13 +71,13 @@ def numbers_map(ident: str, question: str, label: str, values: xr.DataArray, sca
         caption: What it measures.
     """
     grid = values.transpose("step", "layer")
-    keys = [*scale.keys, *([Key("not defined", "box", GRID)] if bool(grid.isnull().any()) else [])]
+    keys = [*scale.keys, *([Key("undefined", "box", GRID)] if bool(grid.isnull().any()) else [])]
     rows = [cells([int(step), *map(float, line)]) for step, line in zip(grid.step.values, grid.values, strict=True)]
     return Figure(
         ident=ident,
         question=question,
         svg=_drawing(ident, question, grid, scale.colour, keys, f"{label}: {_extremes(grid)}"),
-        caption=f"{caption} A column for each look, a row for each layer, the last one on top.",
+        caption=f"{caption} One column per measurement, one row per layer, the last layer on top.",
         table=Table(f"{label} at each step, after each layer", _heads(grid), tuple(rows)),
         label=label,
     )
@@ -99,8 +99,8 @@ def states_map(ident: str, question: str, states: xr.DataArray) -> Figure:
         ident=ident,
         question=question,
         svg=_drawing(ident, question, grid, _colour, keys, _ends(grid), signs=_signs(grid)),
-        caption="The state after each layer by the measures of that look alone, a column for each look; a sign stands "
-        "where a state begins. A change is in the list of changes only if the intervals exclude the former state.",
+        caption="State after each layer, one column per measurement; a sign marks where a state begins. The list of "
+        "changes has only those whose confidence intervals exclude the former state.",
         table=Table("State at each step, after each layer", _heads(grid), tuple(rows)),
     )
 
@@ -179,7 +179,7 @@ def _map(
 
 
 def _signs(grid: xr.DataArray) -> list[dict[str, Any]]:
-    """Return the sign of each state where it begins; one that goes on after looks without numbers does not."""
+    """Return the sign of each state where it begins; one that continues after looks without numbers does not."""
     found, edges = [], _edges(grid.step.values)
     for layer in grid.layer.values.tolist():
         former = ""
@@ -211,7 +211,7 @@ def _extremes(values: xr.DataArray) -> str:
     """Return the lowest and the highest number of a map or a column, and where they are."""
     numbers, ends = values.values, []
     if not np.isfinite(numbers).any():
-        return "nothing is defined."
+        return "undefined everywhere."
     for word, found in (("lowest", np.nanargmin(numbers)), ("highest", np.nanargmax(numbers))):
         *step, layer = np.unravel_index(found, numbers.shape)
         at = f"after layer {values.layer.values[layer]}" + "".join(f" at step {values.step.values[n]}" for n in step)

@@ -1,4 +1,4 @@
-"""Puts what a monitor saw of a training into one page: which state layers are in, what moved, and when."""
+"""The page of a monitored training: which state layers are in, what changed, and when."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tokendynamics.training.monitor._looks import MEASURED
 from tokendynamics.training.monitor._series import Series
 from tokendynamics.words import Convention, count, plural, written
 
-_QUESTION = "where do its tokens go while it is trained?"
+_QUESTION = "where do its tokens go during training?"
 
 
 @typed_arguments
@@ -41,7 +41,7 @@ def render_monitor(series: Series) -> str:
     return render(
         "training.html.jinja",
         title=f"{model}: {_QUESTION}",
-        verdict_title="What was seen",
+        verdict_title="Result",
         sections=_sections(series.dataset) if any(look.values for look in series.looks) else [],
         conventions=_CONVENTIONS,
         manifest={"command": series.command, "parameters": series.parameters, "versions": _versions()},
@@ -49,11 +49,11 @@ def render_monitor(series: Series) -> str:
         scripts=("shared.js",),
         sheets=("page.css",),
         about=piece("about.html.jinja", entries=entries, prompts=series.texts),
-        kind="training, watched",
+        kind="monitored training",
         name=model,
         question=_QUESTION,
         shape=_shape(series),
-        facts=[("Looks", _looks(series))],
+        facts=[("Measurements", _looks(series))],
         answer=answer(series),
         findings=findings(series),
         details=more,
@@ -108,7 +108,7 @@ def _looks(series: Series) -> str:
 def _sections(table: xr.Dataset) -> list[Section]:
     maps = drawn(table)
     shown, of = maps.sizes["step"], table.sizes["step"]
-    notes = () if shown == of else (f"Of {count(of)} looks {count(shown)} have a column; the dataset has all.",)
+    notes = () if shown == of else (f"{count(shown)} of {count(of)} measurements are shown; the dataset has all.",)
     states = maps.state.where(maps.status == MEASURED, MISSING).isel(layer=slice(1, None))
     return [
         Section(
@@ -129,20 +129,20 @@ def _maps(maps: xr.Dataset) -> tuple[Figure, ...]:
         numbers_map(
             "consensus-map", "How much do the tokens of a text share, layer by layer?", "κ'", maps.consensus_relative,
             Scale((SPREAD, 0.2, 0.4, CONSENSUS)),
-            "κ': what the tokens of one text share once what all texts share is taken out, beyond what the embedding "
-            f"gave them. Below {SPREAD:g} a layer is spread; from {CONSENSUS:g} its tokens are a point for each text.",
+            "κ′: within-text similarity without the direction common to all texts (0: as at the embedding, 1: one "
+            f"point per text). Below {SPREAD:g} a layer is spread; from {CONSENSUS:g} it is in consensus.",
         ),
         numbers_map(
             "cos2-map", "Do they lie in few directions, layer by layer?", "Centred cos²", maps.centred_cos2,
             Scale((0.1, 0.2, 0.4, 0.6, 0.8)),
-            "Centred cos² over pairs of tokens of one text: it sees a collapse to a line or to a few directions, which "
-            "κ' does not.",
+            "Centred cos² over pairs of tokens of one text shows a collapse to a line or to few directions, which κ′ "
+            "does not.",
         ),
         numbers_map(
             "common-map", "How much do all texts share, layer by layer?", "Common share", maps.share_common,
             Scale((0.2, 0.4, 0.6, ANISOTROPIC)),
             f"The share of a token's direction that tokens of different texts have in common. From {ANISOTROPIC:g}, if "
-            "κ' is small, a layer is anisotropic.",
+            "κ′ is small, a layer is anisotropic.",
         ),
     )  # fmt: skip
 
@@ -150,31 +150,32 @@ def _maps(maps: xr.Dataset) -> tuple[Figure, ...]:
 def _end(table: xr.Dataset) -> Figure:
     last = table.isel(layer=-1)
     low, high = (last.consensus_relative_interval.sel(bound=end).values for end in ("low", "high"))
-    ended = _line("after the last layer", 0, table, last.consensus_relative.values, low, high)
-    most = _line("highest of any layer", 1, table, table.consensus_relative.max("layer").values)
+    end = _line("after the last layer", 0, table, last.consensus_relative.values, low, high)
+    highest = _line("highest of any layer", 1, table, table.consensus_relative.max("layer").values)
     return over_steps(
         "consensus-over-steps",
         "Do the tokens of a text draw together?",
-        "κ'",
-        "κ' after the last layer with its 90 % interval over texts, and the highest after any layer.",
-        [ended, most],
+        "κ′",
+        "Within-text similarity κ′ after the last layer with its 90 % confidence interval over texts, and the highest "
+        "after any layer.",
+        [end, highest],
         rules=(Rule(SPREAD, f"spread below {SPREAD:g}"), Rule(CONSENSUS, f"consensus from {CONSENSUS:g}")),
     )
 
 
 def _updates(table: xr.Dataset) -> Figure:
-    found = []
+    lines = []
     for place, (part, name) in enumerate(PART_NAMES.items()):
-        each = table.update_ratio.sel(component=part)
-        ends = (each.min("layer").values, each.max("layer").values)
-        found.append(_line(name, place, table, each.median("layer").values, *ends))
+        ratio = table.update_ratio.sel(component=part)
+        ends = (ratio.min("layer").values, ratio.max("layer").values)
+        lines.append(_line(name, place, table, ratio.median("layer").values, *ends))
     return over_steps(
         "updates-over-steps",
         "How large is each update?",
-        "|update| / |residual before it|",
-        "The length of what a part adds beside the length of the residual stream that it adds it to: the median over "
-        "tokens and texts. Line: median over layers; band: lowest to highest layer.",
-        found,
+        "|update| / |residual stream|",
+        "Norm of a part's update relative to the residual stream it is added to: median over tokens and texts. Line: "
+        "median over layers; band: lowest to highest layer.",
+        lines,
         log=True,
         ends=("lowest layer", "highest layer"),
     )
@@ -182,18 +183,18 @@ def _updates(table: xr.Dataset) -> Figure:
 
 def _sinks(table: xr.Dataset) -> Figure:
     mass, uniform = table.attention_sink_mass, table.attention_sink_uniform
-    found = [
+    lines = [
         _line("highest layer", 0, table, mass.max("layer").values),
         _line("median of the layers", 1, table, mass.median("layer").values),
-        _line("if all were attended alike, at most", 2, table, uniform.max("layer").values),
+        _line("under uniform attention, at most", 2, table, uniform.max("layer").values),
     ]
     return over_steps(
         "sinks-over-steps",
         "Is there an attention sink?",
         "Weight received by one token",
-        "The mean attention, over heads and over the tokens at least four away that see it, that goes to the one token "
-        "of a text that receives most; mean over texts.",
-        found,
+        "Mean attention weight received by the most attended token of a text, over heads and later tokens at least "
+        "four positions away; mean over texts.",
+        lines,
         rules=(Rule(ATTENTION_SINK, f"attention sink from {ATTENTION_SINK:g}"),),
     )
 
@@ -207,31 +208,31 @@ def _line(
 
 _CONVENTIONS = (
     Convention(
-        "Looks",
-        "are taken without dropout and without autocast, in the format that the weights have, of the weights that are "
-        "trained and not of an average of them",
-        "a look would measure the noise of one pass, or another network",
+        "Measurements",
+        "are made without dropout and autocast, in the weights' own precision, on the trained weights and not on an "
+        "average of them",
+        "a measurement would contain the noise of one pass, or describe another network",
     ),
     Convention(
         "Texts",
-        "are the same at every look; κ hangs on them, and an untrained network (step 0) is the natural yardstick",
+        "are the same at every measurement; κ depends on them, and the untrained network (step 0) is the baseline",
         "a difference between two steps could be one between texts",
     ),
     Convention(
         "State",
-        "is that of a diagnosis, by the same thresholds, from the measures of one look alone",
-        "the state at the last look could be one that the measures no longer make",
+        "is that of a diagnosis, with the same thresholds, from one measurement",
+        "the last state could be outdated",
     ),
     Convention(
         "Changes",
-        f"are listed where nothing within the intervals over texts, nor within {ROOM:g} of the measured value, makes "
-        f"the former state, or where a measure moved by {LARGE:g} or more and the intervals do not overlap; the first "
-        "number is from the last look at which the measures made the former state",
-        "layers near a threshold would change back and forth with every look",
+        f"are listed where no value within the confidence intervals over texts, nor within {ROOM:g} of the measured "
+        f"one, gives the former state, or where a measure changed by {LARGE:g} or more and intervals do not overlap. "
+        "The first number is from the last measurement in the former state",
+        "layers near a threshold would change back and forth",
     ),
     Convention(
         "Step",
-        "is the number of steps that the optimiser has taken",
-        "looks would stand at passes, of which one step may take several",
+        "is the number of optimiser steps",
+        "with gradient accumulation, one step would count as several",
     ),
 )

@@ -1,4 +1,4 @@
-"""What is said of a training that was watched, before its figures."""
+"""A monitored training in sentences: the state now, what changed, and which measurements are missing."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from tokendynamics.diagnosis._prompt_shares import CONFIDENCE
 from tokendynamics.training.monitor._changes import has_intervals
 from tokendynamics.training.monitor._looks import MEASURED, Look
 from tokendynamics.training.monitor._series import Series
-from tokendynamics.words import count, estimate, fixed, plural, ranges, sentence
+from tokendynamics.words import count, estimate, fixed, in_layers, plural, sentence
 
 MOST_CHANGES = 8
-"""Changes that stand before the figures, the largest ones; all others follow on demand."""
+"""Number of the largest changes that are shown first; the others are folded."""
 
 
 def answer(series: Series) -> str:
-    """Return the state after the last layer by the measures of the last look alone, or why there is none.
+    """Return the state after the last layer at the last measurement, or why it is undefined.
 
     Args:
         series: What was measured.
     """
     if not series.looks:
-        return "Nothing was measured"
+        return "Not measured"
     return series.states[-1][-1].capitalize() if series.states[-1] else series.status.capitalize()
 
 
 def findings(series: Series) -> list[str]:
-    """Return sentences on the state at the last look, on what changed, and on looks without numbers.
+    """Return sentences on the last state, on changes, and on missing measurements.
 
     Args:
         series: What was measured.
@@ -41,7 +41,7 @@ def findings(series: Series) -> list[str]:
 
 
 def lines(series: Series) -> tuple[list[str], list[str]]:
-    """Return the lines that the log has on changes of layers, as sentences: the largest ones, and the others.
+    """Return the logged changes of layers as sentences: the largest ones, and the others.
 
     Args:
         series: What was measured.
@@ -63,57 +63,48 @@ def _numbered(series: Series) -> list[int]:
 def _ended(series: Series, numbered: Sequence[int]) -> str:
     first, last = (series.looks[numbered[place]] for place in (0, -1))
     state, value = series.states[numbered[-1]][-1], float(last.values["consensus_relative"][-1])
-    known = (
-        f"κ' {estimate(value, last.values['consensus_relative_interval'][-1], CONFIDENCE)}"
-        if np.isfinite(value)
-        else ""
-    )
-    then = f"{fixed(float(first.values['consensus_relative'][-1]))} at step {count(first.step)}"
-    numbers = ", ".join(each for each in (known, then if known and first is not last else "") if each)
-    texts = plural(len(series.texts), "text")
-    if not has_intervals(last.values):
-        return (
-            f"At step {count(last.step)} the state after the last layer is undetermined because a state needs three "
-            f"different texts" + (f": {numbers}" if numbers else "") + f", on {texts}."
-        )
-    return (
-        f"At step {count(last.step)} the state after the last layer is {state}"
-        + (f": {numbers}" if numbers else "")
-        + f", on {texts}."
-    )
+    similarity, texts = "", plural(len(series.texts), "text")
+    if np.isfinite(value):
+        ends = last.values["consensus_relative_interval"][-1]
+        similarity = f", with a within-text similarity κ′ of {estimate(value, ends, CONFIDENCE)}"
+        if first is not last:
+            before = fixed(float(first.values["consensus_relative"][-1]))
+            similarity += f", {before} at step {count(first.step)}"
+    why = "" if has_intervals(last.values) else ", because a state needs three different texts"
+    word = state if has_intervals(last.values) else "undetermined"
+    return f"At step {count(last.step)} the state after the last layer is {word}{why}{similarity} ({texts})."
 
 
 def _where(series: Series, numbered: Sequence[int]) -> list[str]:
-    """Say which layers are in which state at the end, the worst first."""
+    """Return which layers are in which state at the end, the most severe first."""
     states = series.states[numbered[-1]]
     if len(set(states)) == 1:
-        return [f"It is the same after each of the {len(states)} layers."] if len(states) > 1 else []
-    found = {word: [layer for layer, each in enumerate(states, start=1) if each == word] for word in set(states)}
-    worst = sorted(found, key=lambda word: (-_SEVERITY[word], found[word]))
-    told = [f"{word} after {'layer' if len(found[word]) == 1 else 'layers'} {ranges(found[word])}" for word in worst]
-    return [sentence("; ".join(told))]
+        return [f"All {len(states)} layers are in this state."] if len(states) > 1 else []
+    layers = {word: [layer for layer, state in enumerate(states, start=1) if state == word] for word in set(states)}
+    worst = sorted(layers, key=lambda word: (-_SEVERITY[word], layers[word]))
+    return [sentence("; ".join(f"{word} after {in_layers(layers[word])}" for word in worst))]
 
 
 def _changed(series: Series, numbered: Sequence[int]) -> str:
     first, last = (count(series.looks[numbered[place]].step) for place in (0, -1))
     if len(numbered) == 1:
-        return f"There is one look with numbers, at step {first}: nothing can be said of changes."
-    over = f"in {plural(len(numbered), 'look')} from step {first} to step {last}"
+        return f"There is one measurement, at step {first}, so changes are unknown."
+    over = f"in {plural(len(numbered), 'measurement')} from step {first} to step {last}"
     if not has_intervals(series.looks[numbered[-1]].values):
-        return f"Changes {over} are not tested: this needs three different texts."
+        return f"Changes {over} are not tested, because this needs three different texts."
     if not series.changes:
-        return f"No layer changed beyond the intervals of its measures {over}."
+        return f"No layer changed significantly {over}."
     many = len(series.changes)
-    more = f", of which the {MOST_CHANGES} largest follow" if many > MOST_CHANGES else ""
-    return f"There {'was one change' if many == 1 else f'were {many} changes'} {over}{more}:"
+    more = f" (the {MOST_CHANGES} largest first)" if many > MOST_CHANGES else ""
+    return f"{plural(many, 'significant change')} {over}{more}:"
 
 
 def _without_numbers(looks: Sequence[Look]) -> list[str]:
-    """Say at which looks there are no numbers, and why."""
-    said = []
+    """Return at which steps measurements are missing, and why."""
+    sentences = []
     for status, run in groupby(looks, key=lambda look: look.status):
         if status != MEASURED:
             steps = [count(look.step) for look in run]
             at = f"At step {steps[0]}" if len(steps) == 1 else f"From step {steps[0]} to step {steps[-1]}"
-            said.append(sentence(f"{at} there are no numbers: {status}"))
-    return said
+            sentences.append(sentence(f"{at}: {status}"))
+    return sentences

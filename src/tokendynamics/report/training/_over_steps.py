@@ -34,7 +34,7 @@ def over_steps(
         axis: What the numbers are.
         caption: The convention in words.
         lines: What is drawn.
-        log: Whether the vertical axis is logarithmic; what is not above nought is then left out.
+        log: Whether the vertical axis is logarithmic; what is not above zero is then left out.
         rules: Values that are marked across.
         ends: What the ends of a band are called in the table.
     """

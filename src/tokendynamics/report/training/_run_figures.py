@@ -79,9 +79,9 @@ def conditioning(record: Record) -> tuple[Figure, ...]:
         )
     if any(line.drawn(log=False) for line in parts):
         caption = (
-            "The lowest and the highest over the layers. V expands where all are above nought, contracts where none is."
+            "Lowest and highest over the layers. V expands where all are positive, contracts where all are negative."
         )
-        question, axis = "On which side of nought are the eigenvalues of V?", "Re λ(V)"
+        question, axis = "Are the eigenvalues of V positive or negative?", "Re λ(V)"
         figures.append(over_steps("real-parts", question, axis, caption, parts, rules=(Rule(0.0, ""),)))
     return tuple(figures)
 

@@ -1,4 +1,4 @@
-"""Puts one run of training into one page: how it ended, its losses, its layers, and where its tokens go."""
+"""The page of a training run: how it ended, its losses, its layers, and where its tokens go."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def render_run(record: Record) -> str:
     return render(
         "training.html.jinja",
         title=f"{experiment.name}: {_QUESTION}",
-        verdict_title="What came of it",
+        verdict_title="Result",
         sections=_sections(record),
         conventions=_CONVENTIONS,
         manifest={name: shortened(entry) for name, entry in record.manifest.items()},
@@ -80,14 +80,14 @@ def _shape(record: Record) -> str:
 def _facts(record: Record) -> list[tuple[str, str]]:
     experiment, recipe = record.experiment, record.experiment.recipe
     batch = f"{count(recipe.batch)}" + (f" × {recipe.accumulation}" if recipe.accumulation > 1 else "")
-    told = (
+    training = (
         f"{count(record.steps)} of {count(recipe.steps)} steps of {batch} items, {recipe.optimizer}, learning rate "
         f"{number(recipe.learning_rate)} ({recipe.schedule} after {count(recipe.warmup)} steps of warm-up), "
         f"{recipe.precision}"
     )
     return [
         ("Task", f"{experiment.task}, on {experiment.data}"),
-        ("Trained", told),
+        ("Training", training),
         ("Seed", str(experiment.seed)),
         *made(record.manifest, record.seconds),
     ]
@@ -100,13 +100,13 @@ def _sections(record: Record) -> list[Section]:
     return [
         Section("measures", "What did it reach?", tables=reached, notes=() if reached else (_NOTHING,)),
         Section("course", "How did it learn?", figures=course),
-        *([Section("conditioning", "How well are its matrices conditioned?", figures=watched)] if watched else []),
-        Section("layers", "Where do its tokens go?", figures=layers(record)),
+        *([Section("conditioning", "How well conditioned are the matrices?", figures=watched)] if watched else []),
+        Section("layers", "Where do the tokens go?", figures=layers(record)),
         Section("experiment", "What was trained?", tables=(_experiment(record),)),
     ]
 
 
-_NOTHING = "Nothing was measured: a run is measured when it has finished."
+_NOTHING = "Not measured, because a run is measured when it finishes."
 
 
 def _measures(measures: Mapping[str, Mapping[str, Any]]) -> Table:
@@ -130,21 +130,21 @@ def _experiment(record: Record) -> Table:
 _CONVENTIONS = (
     Convention(
         "Loss",
-        "is the cross-entropy in nats; of the training, the mean over the steps since the last that was logged, with "
-        "dropout and augmentation; of the validation and the test split, over all of it without them",
-        "the two curves could be held against each other point by point",
+        "is the cross-entropy in nats. Training: mean over the steps since the last logged one, with dropout and "
+        "augmentation. Validation and test: over the whole split, without them",
+        "the two curves could be compared point by point",
     ),
     Convention(
         "Splits",
-        "the validation split is looked at while it is trained, and recipes are chosen on it; the test split was "
-        "measured once, after the last step",
-        "a number that something was chosen by is better than the one on new data",
+        "the validation split is evaluated during training and serves to choose recipes; the test split is measured "
+        "once, after the last step",
+        "a measure that was used for a choice is too good",
     ),
     ATTENTION_ALONE,
     Convention(
         "Conditioning",
         "is the worst over the layers: the largest condition number, and the range of the real parts of all "
         "eigenvalues",
-        "one layer that is nearly singular would vanish in a mean",
+        "one nearly singular layer would not show in a mean",
     ),
 )

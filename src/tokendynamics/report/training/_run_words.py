@@ -1,4 +1,4 @@
-"""The page of one run in its first words: how it ended, what it reached, and where its tokens go."""
+"""A training run in sentences: how it ended, what it reached, and where its tokens go."""
 
 from __future__ import annotations
 
@@ -43,31 +43,31 @@ def answer(record: Record) -> str:
         planned = count(record.experiment.recipe.steps)
         return f"{sentence(record.status).rstrip('.')}: the run ended after {count(record.steps)} of {planned} steps."
     if not math.isfinite(reached):
-        return f"Finished after {steps}; nothing was measured on the test split."
+        return f"Finished after {steps}; not measured on the test split."
     return f"{number(reached, 4)} {in_words(name)} on the test split, after {steps}."
 
 
 def findings(record: Record) -> list[str]:
-    """Return what was seen of the run: its notes, both splits, averaged weights, the course, and the layers."""
+    """Return the run's notes, both splits, averaged weights, the validation loss over steps, and the layers."""
     return [
         *(sentence(note) for note in record.notes),
         *_splits(record),
         *_averaged(record),
         *_course(record),
-        *(told for state in ("full", "bare") for told in _tokens(record.layers.get(state, {}), state)),
+        *(text for state in ("full", "bare") for text in _tokens(record.layers.get(state, {}), state)),
     ]
 
 
 def _splits(record: Record) -> list[str]:
     name = measure_of(record)
-    found = value(record.measures.get("validation", {}).get(name))
-    if not math.isfinite(found):
+    reached = value(record.measures.get("validation", {}).get(name))
+    if not math.isfinite(reached):
         return []
-    return [f"On the validation split, which recipes are chosen on, it has {number(found, 4)} {in_words(name)}."]
+    return [f"{number(reached, 4)} {in_words(name)} on the validation split, which serves to choose recipes."]
 
 
 def _averaged(record: Record) -> list[str]:
-    """Hold averaged weights against the last ones by their loss, of which less is better whatever the task."""
+    """Compare averaged weights with the last ones by their loss, which is better when lower in every task."""
     plain, averaged = (value(record.measures.get(split, {}).get("loss")) for split in ("test", AVERAGED))
     if not (math.isfinite(plain) and math.isfinite(averaged)):
         return []
@@ -79,42 +79,49 @@ def _averaged(record: Record) -> list[str]:
 
 
 def _course(record: Record) -> list[str]:
-    """Say whether the loss on the validation split was lowest at the end."""
+    """Return whether the validation loss was lowest at the end."""
     steps, losses = course(record.validation, "loss")
     if len(losses) < 2:
         return []
     lowest = int(np.argmin(losses))
     last, least = number(float(losses[-1]), 4), number(float(losses[lowest]), 4)
     if losses[lowest] == losses[-1]:
-        return [f"The loss on the validation split is lowest at the last evaluation: {last} nats."]
+        return [f"The validation loss is lowest at the last evaluation: {last} nats."]
     return [
-        f"The loss on the validation split was lowest at step {count(int(steps[lowest]))}, {least} nats, and is {last} "
-        f"at step {count(int(steps[-1]))}."
+        f"The validation loss was lowest at step {count(int(steps[lowest]))} ({least} nats) and rose to {last} at step "
+        f"{count(int(steps[-1]))}."
     ]
 
 
 def course(entries: Sequence[Mapping[str, Any]], name: str) -> tuple[np.ndarray, np.ndarray]:
     """Return steps and finite values of one quantity of a record's history or validation."""
-    found = [(each["step"], value(each.get(name))) for each in entries]
-    known = np.array([pair for pair in found if math.isfinite(pair[1])], dtype=np.float64).reshape(-1, 2)
-    return known[:, 0], known[:, 1]
+    points = [(entry["step"], value(entry.get(name))) for entry in entries]
+    finite = np.array([point for point in points if math.isfinite(point[1])], dtype=np.float64).reshape(-1, 2)
+    return finite[:, 0], finite[:, 1]
 
 
-_WHOSE = {"full": "In the network itself", "bare": "With the attention alone, without norms and feed-forward parts,"}
+_WHERE = {
+    "full": "In the whole network",
+    "bare": "With attention alone (no norms, no feed-forward parts)",
+}
 
 
 def _tokens(layers: Mapping[str, Sequence[Any]], state: str) -> list[str]:
-    """Say what becomes of the distance of two tokens, and whether each layer does the same to it."""
+    """Return how the mean distance of two tokens changes, and whether every layer changes it the same way."""
     distances = np.array([value(each) for each in layers.get("distance", ())])
     if len(distances) < 2 or not np.isfinite(distances).all():
         return []
     changes = np.diff(distances)
     grows, shrinks = (changes > 0).all(), (changes < 0).all()
     how = (
-        "it grows in every layer" if grows else "it shrinks in every layer" if shrinks else "not one way in every layer"
+        "it grows in every layer"
+        if grows
+        else "it shrinks in every layer"
+        if shrinks
+        else "the layers do not all change it the same way"
     )
     first, last = (number(float(each)) for each in distances[[0, -1]])
     return [
-        f"{_WHOSE[state]} the mean distance of two tokens goes from {first} at the embedding to {last} after layer "
+        f"{_WHERE[state]}, the mean distance of two tokens is {first} at the embedding and {last} after layer "
         f"{len(changes)}: {how}."
     ]

@@ -62,7 +62,7 @@ def validation(result: StudyResult) -> tuple[Figure, ...]:
         f"When do arms part from {printable(result.reference)}?",
         f"Difference in {unit}",
         f"On the validation split, seed by seed, over seeds that both arms finished. {band} An arm is better {better} "
-        "nought. Many steps are looked at: an interval that leaves out nought at some of them is no verdict.",
+        "zero. Intervals at many steps: one that excludes zero at some of them decides nothing.",
         [differences[arm] for arm in places if arm != result.reference],
         rules=(Rule(0.0, printable(result.reference), "right"),),
     )

@@ -1,4 +1,4 @@
-"""Token norms and distances through the layers: of networks as they are, and of their attention alone, side by side."""
+"""Token norms and distances through the layers, in the whole network and with attention alone, side by side."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tokendynamics.report.kit._svg import WIDE, Specification, draw_for_screens,
 from tokendynamics.report.training._lines import Line, columns, curve, described, table
 from tokendynamics.words import Convention
 
-STATES = {"full": "The whole network", "bare": "Its attention alone"}
-"""What of a network is looked at: the entries of a record's layers, with what each is called."""
+STATES = {"full": "The whole network", "bare": "Attention alone"}
+"""The entries of a record's layers, with their labels."""
 
 MEASURES = {
     "norm": ("Do the tokens grow?", "Mean norm", "Norm of a token, the mean over tokens,"),
@@ -26,8 +26,8 @@ MEASURES = {
 ATTENTION_ALONE = Convention(
     "Attention alone",
     "is x ← x + attention(x) from the same embeddings with the same weights, without norms, feed-forward parts and "
-    "what is dropped",
-    "norms hide growth and feed-forward parts bring distance back: what attention does could not be seen",
+    "dropout",
+    "norms hide growth and feed-forward parts restore distance, so the effect of attention would not show",
 )
 
 _HEIGHT = 240
@@ -35,11 +35,10 @@ _BESIDE = 75
 """Of a second chart: its axis, and the gap before it."""
 
 _CAPTION = (
-    "{of} after each layer, on the test split. The whole network: before its last norm. Its attention alone: the same "
-    "weights without norms and feed-forward parts, x ← x + attention(x), from the same embeddings. Each has an axis of "
-    "its own."
+    "{of} after each layer, on the test split. The whole network: before the last norm. Attention alone: the same "
+    "weights without norms and feed-forward parts, x ← x + attention(x), from the same embeddings. The axes differ."
 )
-_ONE = "{of} after each layer, on the test split; only this was measured: {what}."
+_ONE = "{of} after each layer, on the test split. Only {what} was measured."
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ def through_layers(measure: str, lines: Mapping[str, Sequence[Line]], band: Band
     shown = {state: [line for line in lines.get(state, ()) if line.drawn(log=True)] for state in STATES}
     shown = {state: some for state, some in shown.items() if some}
     if not shown:
-        return nothing(ident, question, f"Nothing is drawn: no {axis.lower()} above nought was measured.")
+        return nothing(ident, question, f"Nothing to plot: no {axis.lower()} above zero was measured.")
     first = next(iter(shown.values()))
     parts = [f"{STATES[state]}: {described(some)}" for state, some in shown.items()]
     what = STATES[next(iter(shown))].lower()

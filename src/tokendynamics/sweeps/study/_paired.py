@@ -61,13 +61,13 @@ class Comparison:
         mean: Of the differences; None without a pair.
         low: Lower end of the t-interval of the mean; None with fewer than two pairs.
         high: Upper end; likewise.
-        p: Two-sided p-value of a mean of nought; None with fewer than two pairs.
-        verdict: "separated" where the interval leaves out nought; "undecided" with fewer than two pairs.
+        p: Two-sided p-value of a mean of zero; None with fewer than two pairs.
+        verdict: "separated" where the interval leaves out zero; "undecided" with fewer than two pairs.
         better: Whether the arm is the better one; None unless separated.
         detectable: The smallest difference that so many pairs, with the deviation of these, would have separated with
             a probability of 80 %; None with fewer than two pairs.
         needed: Pairs that would separate a true difference as large as the mean, with the deviation of these, with
-            that probability; None where it is nought, would take more than 100,000, or with fewer than two pairs.
+            that probability; None where it is zero, would take more than 100,000, or with fewer than two pairs.
     """
 
     arm: str
@@ -203,7 +203,7 @@ def p_value(values: np.ndarray, mean: float = 0.0) -> float:
 
 
 def power(effect: float, pairs: int, confidence: float) -> float:
-    """Return the probability that the t-interval of so many normal differences leaves out nought.
+    """Return the probability that the t-interval of so many normal differences leaves out zero.
 
     With n pairs, t has n − 1 degrees of freedom and the noncentrality ``effect·√n``.
 

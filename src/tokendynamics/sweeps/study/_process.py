@@ -96,7 +96,7 @@ def run_process(
 
 @contextmanager
 def _held(folder: Path, key: str) -> Iterator[int | None]:
-    """Hold a run's folder, which its process goes on holding; None once nobody waits any more.
+    """Hold a run's folder, which its process continues holding; None once nobody waits any more.
 
     A process that outlived its worker is waited for: two never train in one folder.
     """

@@ -1,4 +1,4 @@
-"""One `study`: from a file to its result, through a folder that a study which was stopped goes on with."""
+"""One `study`: from a file to its result, through a folder that a study which was stopped continues with."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Monitor(TrainerCallback):
     one's own `step` is called after each step of the optimiser, and `writer` takes the numbers. A layer that changes
     its state (`mathematics` 10) beyond its intervals, or one of whose measures moves by 0.4 or more, is a line in the
     log ``tokendynamics``. What was measured stands in every checkpoint of
-    a Trainer, and a run that is resumed goes on with it.
+    a Trainer, and a run that is resumed continues with it.
 
     The training is not changed: random numbers, modes, gradients and weights are as they would have been. Nor is it
     stopped: a network that cannot be read, a pass that fails, states that are not finite are one line in the log, and
@@ -235,7 +235,7 @@ class Monitor(TrainerCallback):
             return
         try:
             probe = self._probe_of(model, tokenizer)
-        except Exception as error:  # whatever a model of anybody's raises, its training goes on
+        except Exception as error:  # whatever a model of anybody's raises, its training continues
             self._unreadable = model
             self._take(Look(step, f"not measured: {_of_arguments_here(in_short(error))}"))
             return
@@ -274,7 +274,7 @@ class Monitor(TrainerCallback):
         for change in self.series.add(look):
             _LOG.warning("%s", change.text)
         if look.status not in (MEASURED, former):
-            _LOG.warning("step %d: %s; training goes on", look.step, look.status)
+            _LOG.warning("step %d: %s; training continues", look.step, look.status)
 
     def _hand_over(self, numbers: dict[str, float], step: int, send: Send) -> None:
         if (write := self._write) is not None:
@@ -296,7 +296,7 @@ class Monitor(TrainerCallback):
         except Exception as error:
             if what not in self._failed:
                 self._failed.add(what)
-                _LOG.warning("%s failed: %s; training goes on", what, in_short(error))
+                _LOG.warning("%s failed: %s; training continues", what, in_short(error))
 
 
 def _of_arguments_here(message: str) -> str:

@@ -119,7 +119,7 @@ def cut_and_mixed(pixels: Tensor, weights: Tensor, share: float) -> tuple[Tensor
 
 @contextmanager
 def drawn_from(*seeds: int) -> Iterator[None]:
-    """Draw from these seeds inside the block; PyTorch's own generator goes on afterwards as if it were not there."""
+    """Draw from these seeds inside the block; PyTorch's own generator is left unchanged."""
     (seed,) = np.random.SeedSequence(seeds).generate_state(1, np.uint64).tolist()
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed the GPUs too

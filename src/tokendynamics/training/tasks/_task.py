@@ -23,7 +23,7 @@ class Task(Protocol):
     Attributes:
         network: ``"decoder"`` (`tokendynamics.modules.language_model`) or ``"vision"`` (likewise).
         training: Items of the training split in the order in which a run takes them: as many as `draws`, and item i
-            depends on the seed and on i alone, so that a run that was stopped goes on with the same data.
+            depends on the seed and on i alone, so that a run that was stopped continues with the same data.
         validation: Items of the split that recipes are chosen on.
         test: Items of the split that nothing is chosen on.
         measure: The name in `measures` that a study compares.
