@@ -77,6 +77,15 @@ def test_every_test_and_file_in_the_documents_exists(name: str) -> None:
         assert ((ROOT / name).parent / path).exists(), path
 
 
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_every_section_that_is_linked_to_exists(name: str) -> None:
+    for path, section in set(re.findall(r"\]\((?!http)([^)#]*)#([^)]+)\)", _read(name))):
+        document = (ROOT / name).parent / path if path else ROOT / name
+        headings = re.findall(r"^#+ (.+)$", document.read_text(encoding="utf-8"), re.MULTILINE)
+        anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+        assert section in anchors, f"{path}#{section}"
+
+
 def _resolved(dotted: str) -> object:
     """What a dotted name stands for: a module, or an attribute of one."""
     parts = dotted.split(".")
