@@ -356,10 +356,10 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(
 
     monkeypatch.setattr(run, "_outer_step", interrupted)
     assert call("learn", "solution-1", *TINY, "--out", "parts") == 130
-    assert "the same command goes on" in capsys.readouterr().err
+    assert "the same command continues" in capsys.readouterr().err
     assert not (inside / "parts" / "report.html").exists()
     assert call("learn", "solution-1", *TINY, "--out", "parts") == 0
-    assert "seed 0: goes on where it was interrupted" in capsys.readouterr().err
+    assert "seed 0: continues where it was interrupted" in capsys.readouterr().err
     for seed in range(2):
         whole, parts = (LearningRecord.open(inside / name / f"seed-{seed}") for name in ("whole", "parts"))
         assert whole.losses == parts.losses
@@ -400,7 +400,7 @@ def test_an_interrupted_measurement_says_what_is_kept(
     monkeypatch.setattr(evidence, "evidence", interrupted)
     assert call("learn", "solution-1", *TINY, "--out", "out") == 130
     told = capsys.readouterr().err.splitlines()[-1]
-    assert told == "interrupted: out keeps seed-0, seed-1 (finished); the same command goes on from there"
+    assert told == "interrupted: out keeps seed-0, seed-1 (finished); the same command continues from there"
     assert LearningRecord.open(inside / "out" / "seed-1").status == "finished"
 
 

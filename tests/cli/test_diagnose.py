@@ -103,11 +103,11 @@ def test_prompts_come_from_files_and_standard_input(
         ),
         (["diagnose", "MODEL", "--passes", "2", "--variants", ""], 2, "expected names among full"),
         (["diagnose", "MODEL", "--passes", "2", "--variants", "full,full"], 2, "expected each name once"),
-        (["diagnose", "MODEL", "--weights", "law"], 2, "--weights is about repeated passes: give --passes N as well"),
+        (["diagnose", "MODEL", "--weights", "law"], 2, "--weights needs repeated passes: add --passes N"),
         (
             ["diagnose", "MODEL", "--variants", "full"],
             2,
-            "--variants is about repeated passes: give --passes N as well",
+            "--variants needs repeated passes: add --passes N",
         ),
         (["diagnose", "MODEL", "--adapter", "nowhere"], 1, "nowhere"),
         (["diagnose", "MODEL", "--adapter", "empty-folder", "--device-map", "auto"], 2, "device_map"),

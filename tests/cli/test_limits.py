@@ -59,7 +59,7 @@ def test_a_similarity_that_is_not_defined_is_not_below_a_bound(model: str, capsy
     arguments = ["diagnose", model, "--prompt", "only one", "--no-levers", "--quiet", "--json", "--out", "one"]
     assert call([*arguments, "--max-similarity", "1"]) == NOT_MET
     out, err = capsys.readouterr()
-    assert "κ' is not defined, so it cannot be compared with 1" in err
+    assert "κ′ is undefined, so it cannot be compared with 1" in err
     assert json.loads(out)["verdict"]["state"] == "undetermined"  # JSON is what was asked for
 
 
@@ -76,7 +76,7 @@ def test_limits_of_a_comparison_are_for_all_models_but_the_first(
     )
     err = capsys.readouterr().err
     assert err.startswith("limit not met: b ends in ")
-    assert "; b: κ' " in err
+    assert "; b: κ′ " in err
     assert "a ends in" not in err
     assert (Path("limited") / "comparison.json").exists()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import click
@@ -44,3 +45,21 @@ def test_one_thread_is_the_least_and_what_is_taken_unasked(command: str, option:
     with pytest.raises(click.BadParameter):
         option.type.convert("0", None, None)
     assert not isinstance(option.default, int) or option.default == 1, command
+
+
+def _helped(group: click.Group, name: str = "tokendynamics") -> Iterator[tuple[str, str]]:
+    for word, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from _helped(command, f"{name} {word}")
+        else:
+            yield f"{name} {word}", command.get_help(click.Context(command, info_name=word))
+
+
+HELP = dict(_helped(commands))
+
+
+@pytest.mark.parametrize("command", HELP)
+def test_help_shows_the_bounds_that_matter_and_no_bound_of_64_bits(command: str) -> None:
+    words = HELP[command]
+    assert not re.search(r"\d{9}|None", words)
+    assert "--threads" not in words or "x>=1" in words or "1<=x" in words

@@ -76,8 +76,8 @@ def interrupt(*_: Any, **__: Any) -> None:
 
 INTERRUPTED = {
     "before anything is written": ("_run", "_former", "nothing was written"),
-    "while the folder is locked": ("_run", "held", "no checkpoint had been written"),
-    "before the first checkpoint": ("_trainer", "put_checkpoint", "no checkpoint had been written"),
+    "while the folder is locked": ("_run", "held", "has no checkpoint yet"),
+    "before the first checkpoint": ("_trainer", "put_checkpoint", "has no checkpoint yet"),
     "after a checkpoint": ("_checkpoints", "remove_older", "checkpoint-2 is in"),
     "while the network is written": ("_fitted", "put_folder", "checkpoint-4 is in"),
     "while the page is drawn": ("_record", "Record.report", "has ended"),
@@ -111,7 +111,7 @@ def test_ctrl_c_at_the_start_of_a_resumed_run_names_the_checkpoint_that_is_there
     monkeypatch.setattr("tokendynamics.training.preset", interrupt)
     capsys.readouterr()
     assert call([*tiny(text), "--resume"]) == 130
-    line = "interrupted: checkpoint-4 is in train-bytes-small; go on with --resume\n"
+    line = "interrupted: checkpoint-4 is in train-bytes-small; continue with --resume\n"
     assert capsys.readouterr().err == line
 
 
@@ -130,7 +130,7 @@ def test_ctrl_c_in_a_sweep_or_a_study_says_whether_anything_is_there(
         (store / "study.json").write_text("{}")
         raise KeyboardInterrupt
 
-    for name, work, words in (("read_plan", interrupt, "nothing was written"), (command, begun, "go on with --resume")):
+    for name, work, words in (("read_plan", interrupt, "nothing was written"), (command, begun, "continue with --resume")):
         monkeypatch.setattr(f"tokendynamics.{package}.{name}", work)
         assert call([command, "spec.toml"]) == 130
         assert words in capsys.readouterr().err.splitlines()[-1]
@@ -159,7 +159,7 @@ def test_every_preset_is_listed_with_its_size(capsys: pytest.CaptureFixture[str]
         ([*SMALL, "--set", "options.contxt=5"], "options: expected entries among context"),
         ([*SMALL, "--seed", "-1"], "--seed"),
         ([*SMALL, "--sample-every", "0"], "--sample-every"),
-        ([*SMALL, "--sample-tokens", "9"], "--sample-tokens is about samples: give --sample-every N as well"),
+        ([*SMALL, "--sample-tokens", "9"], "--sample-tokens needs samples: add --sample-every STEPS"),
         (["train", "digits", "--sample-every", "9", "--out", "train-bytes-small"], "samples: expected a task of text"),
     ],
 )

@@ -236,7 +236,7 @@ def test_a_saved_model_is_read_with_its_processor_as_any_other(tmp_path):
     assert audit["A_inertia"].values.tolist() == [[8, 8, 0]] * 2
     said = CliRunner().invoke(commands, ["inspect", str(tmp_path / "model"), "--verify"])
     assert said.exit_code == 0, said.output
-    assert "Every layer's own attention is what its factors give" in said.output
+    assert "The factors of every layer reproduce its attention" in said.output
     (tmp_path / "images").mkdir()
     random = np.random.default_rng(0)
     for number in range(3):

@@ -1,4 +1,4 @@
-"""``tokendynamics check``: which statements of the theory speak about a file's flow and start, and which do not."""
+"""``tokendynamics check``: which statements of the theory apply to the flow and start of a file."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ Examples:
 
 @click.command("check", epilog=_EPILOG)
 @click.argument("spec", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--threads", type=whole(1), help="CPU threads; wins over [solver] threads.")
+@click.option("--threads", type=whole(1), help="CPU threads; overrides [solver] threads.")
 @click.option("--json", "as_json", is_flag=True, help="Print the checks as JSON on standard output.")
 def check_command(spec: Path, threads: int | None, as_json: bool) -> None:
-    """Say which theorems apply to the flow of the TOML file SPEC, what they predict, and why the others do not.
+    """List the theorems that apply to the flow of the TOML file SPEC with their predictions, and why the others do not.
 
     Hypotheses are measured on the circuits and the start; nothing is integrated and nothing is written.
     """
@@ -35,17 +35,17 @@ def check_command(spec: Path, threads: int | None, as_json: bool) -> None:
     from tokendynamics.specification._simulation import check
 
     file = read(spec)
-    found = check(file, threads=threads)
+    checks = check(file, threads=threads)
     if as_json:
         from tokendynamics.provenance._manifest import plain
 
-        summary = {"file": spec.name, "title": file.tables.title, "checks": found}
+        summary = {"file": spec.name, "title": file.tables.title, "checks": checks}
         echo_json(plain(summary))
     else:
-        _print(found, file.tables.title or spec.name)
+        _print(checks, file.tables.title or spec.name)
 
 
-def _print(found: list[Check], title: str) -> None:
+def _print(checks: list[Check], title: str) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -54,18 +54,18 @@ def _print(found: list[Check], title: str) -> None:
 
     console = Console(highlight=False)
     table = Table(box=SIMPLE_HEAD, title=Text(title), title_justify="left")
-    for column in ("statement", "applies", "what it predicts, or why it does not apply"):
+    for column in ("statement", "applies", "prediction, or why it does not apply"):
         table.add_column(column, no_wrap=column == "statement")
-    for one in sorted(found, key=lambda each: -each.applies_to.mean()):
+    for one in sorted(checks, key=lambda one: -one.applies_to.mean()):
         table.add_row(one.statement, _applies(one), Text(_account(one)))
     console.print(table)
-    noted = [one for one in found if one.applies_to.any() and one.erratum]
+    noted = [one for one in checks if one.applies_to.any() and one.erratum]
     for one in noted:
         console.print(Text(f"{one.statement}, erratum: {one.erratum}"))
 
 
 def _applies(one: Check) -> str:
-    """Say yes, no, or to which of the systems."""
+    """Return yes, no, or the systems to which a statement applies."""
     from tokendynamics.theorems._result import counted
 
     if one.applies:
@@ -74,10 +74,10 @@ def _applies(one: Check) -> str:
 
 
 def _account(one: Check) -> str:
-    """Return the prediction with what was assumed, and each hypothesis violated somewhere with its margin."""
-    said = [] if one.prediction is None else [one.prediction.text]
-    assumed = [f"assumed: {text}" for text in one.assumed] if said else []
-    return "\n".join([*said, *assumed, *_violated(one)])
+    """Return the prediction with its assumptions, and each hypothesis violated somewhere with its margin."""
+    prediction = [] if one.prediction is None else [one.prediction.text]
+    assumed = [f"assumed: {text}" for text in one.assumed] if prediction else []
+    return "\n".join([*prediction, *assumed, *_violated(one)])
 
 
 def _violated(one: Check) -> list[str]:

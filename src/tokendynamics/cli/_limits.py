@@ -1,4 +1,4 @@
-"""Limits on what a diagnosis may find: options for automatic checks, and the exit code where a limit is not met."""
+"""Limits on the result of a diagnosis: options for automatic checks, and the exit code if a limit is not met."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from tokendynamics.diagnosis import Verdict
 
 NOT_MET = 3
-"""Exit code where the results are written and a limit is not met."""
+"""Exit code if a limit is not met; the results are written all the same."""
 
 STATES = ("spread", "drawing together", "consensus", "rank collapse", "anisotropic", "undetermined")
-"""Those of a verdict, which is not imported before a command runs."""
+"""The states of a verdict, repeated here because verdicts are imported only when a command runs."""
 
 
 class States(click.ParamType):
@@ -45,7 +45,7 @@ class States(click.ParamType):
 
 
 class Similarity(click.ParamType):
-    """A finite number up to 1, the largest similarity there is.
+    """A finite number up to 1, the largest similarity.
 
     >>> Similarity().convert("0.5", None, None)
     0.5
@@ -64,12 +64,14 @@ class Similarity(click.ParamType):
 def limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options --fail-on, --max-similarity and --quiet to a command."""
     for option in (
-        click.option("--quiet", is_flag=True, help="Print no progress, notes or results; a limit not met is printed."),
+        click.option(
+            "--quiet", is_flag=True, help="Print no progress, notes or results, only limits that are not met."
+        ),
         click.option(
             "--max-similarity",
             type=Similarity(),
             metavar="X",
-            help=f"Exit with code {NOT_MET} if the within-text similarity κ' after the last layer is above X.",
+            help=f"Exit with code {NOT_MET} if the within-text similarity κ′ after the last layer is above X.",
         ),
         click.option(
             "--fail-on",
@@ -88,9 +90,9 @@ def code_for(
     """Return the exit code of a command, after one line on standard error where a limit is not met.
 
     Args:
-        judged: Name, verdict and trace of each network that the limits are for.
-        fail_on: States that none may end in; None for no such limit.
-        max_similarity: Bound of κ' after the last layer, which an undefined κ' does not keep; None for no bound.
+        judged: Name, verdict and trace of each network that must meet the limits.
+        fail_on: States that are not allowed after the last layer; None for no such limit.
+        max_similarity: Bound of κ′ after the last layer, which an undefined κ′ does not meet; None for no bound.
     """
     reasons = []
     for name, verdict, trace in judged:
@@ -99,10 +101,10 @@ def code_for(
             reasons.append(f"{name} ends in “{verdict.state}” (--fail-on)")
         if max_similarity is not None and math.isnan(kappa):
             reasons.append(
-                f"{name}: κ' is not defined, so it cannot be compared with {max_similarity:g} (--max-similarity)"
+                f"{name}: κ′ is undefined, so it cannot be compared with {max_similarity:g} (--max-similarity)"
             )
         elif max_similarity is not None and kappa > max_similarity:
-            reasons.append(f"{name}: κ' {kappa:.3g} is above {max_similarity:g} (--max-similarity)")
+            reasons.append(f"{name}: κ′ {kappa:.3g} is above {max_similarity:g} (--max-similarity)")
     if reasons:
         line(f"limit not met: {'; '.join(reasons)}")
     return NOT_MET if reasons else 0

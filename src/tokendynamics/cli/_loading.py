@@ -1,4 +1,4 @@
-"""The options that say how a model is read, for commands that run one."""
+"""The options that say how a model is loaded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tokendynamics.numerics._printable import shortened
 
 
 class DeviceMap(click.ParamType):
-    """Either "auto", or devices of modules by name.
+    """Either "auto", or the device of each module by name.
 
     >>> DeviceMap().convert("embed_tokens=cpu,layers=0", None, None)
     {'embed_tokens': 'cpu', 'layers': 0}
@@ -22,7 +22,7 @@ class DeviceMap(click.ParamType):
     name = "devices"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return what `tokendynamics.load` takes."""
+        """Return the argument `device_map` of `tokendynamics.load`."""
         if value == "auto":
             return value
         pairs = [part.partition("=") for part in str(value).split(",")]
@@ -41,11 +41,11 @@ def _device(word: str) -> str | int:
 
 
 _OPTIONS = (
-    click.option("--adapter", type=Folder(), help="Folder of an adapter (LoRA and the like) to apply."),
+    click.option("--adapter", type=Folder(), help="Folder of an adapter (such as LoRA) to apply."),
     click.option(
         "--stream/--no-stream",
         default=None,
-        help="Read each block's weights just before it runs, or all at once.  [default: as they fit into memory]",
+        help="Whether to read each block's weights just before it runs.  [default: where they do not fit into memory]",
     ),
     click.option(
         "--dtype",
@@ -59,10 +59,10 @@ _OPTIONS = (
         "--device-map",
         type=DeviceMap(),
         metavar="auto|MODULE=DEVICE,…",
-        help="Several devices: filled in turn, or as named.",
+        help="Use several devices: filled in turn, or as named.",
     ),
     half_option(),
-    click.option("--allow-pickle", is_flag=True, help="Read pickled weights (weights only, but trust their source)."),
+    click.option("--allow-pickle", is_flag=True, help="Also read pickled weights; use it for sources that you trust."),
     click.option(
         "--cache",
         type=Folder(),
@@ -70,7 +70,7 @@ _OPTIONS = (
     ),
 )
 LOADING = ("adapter", "stream", "dtype", "device", "device_map", "half", "allow_pickle", "cache")
-"""What `loading_options` adds, as `tokendynamics.load` calls it."""
+"""The options of `loading_options`, named as the arguments of `tokendynamics.load`."""
 
 
 def loading_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -79,7 +79,7 @@ def loading_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def loading_options_without(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return what adds the options of `LOADING` to a command, but for some that mean something else there."""
+    """Return a decorator that adds the options of `LOADING` except those that the command defines itself."""
 
     def added(command: Callable[..., Any]) -> Callable[..., Any]:
         for name, option in reversed(list(zip(LOADING, _OPTIONS, strict=True))):

@@ -41,7 +41,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or wrong input, 3 a limit is not met
 --max-similarity), 130 interrupted.
 """
 
-# What PyTorch says, as a RuntimeError or TypeError, where an array does not fit into memory or into any memory.
+# Messages of PyTorch, as a RuntimeError or TypeError, where an array does not fit into this memory or into any.
 _MEMORY = (
     "can't allocate memory",
     "not enough memory",
@@ -49,21 +49,21 @@ _MEMORY = (
     "Overflow when unpacking",
 )
 _TOO_LARGE = (
-    "memory is not enough for a run of this size; ask for less: fewer tokens, prompts or systems, "
+    "memory is not enough for a run of this size; use fewer tokens, prompts or systems, "
     "in circuits smaller -N, -M, --batch, --hidden, --samples or --starts"
 )
 
 _FILES = os.strerror(errno.EMFILE)
-"""What the system says, and libraries quote in errors of their own, where a process may open no further file."""
+"""The message of the system, quoted by libraries, where a process may not open another file."""
 _TOO_MANY_FILES = "the limit of open files is too low for this command; raise it (ulimit -n 256)"
 
 _MESSAGE = 350
-"""Characters left for what is wrong where advice of ours follows it."""
+"""Characters of a message that is followed by advice."""
 
 
 @click.group(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="tokendynamics")
-@click.option("--traceback", is_flag=True, help="Show the whole traceback of a failure (for a bug report).")
+@click.option("--traceback", is_flag=True, help="Show the whole traceback of a failure, for a bug report.")
 def commands(traceback: bool) -> None:
     """Where do a transformer's tokens go with depth, why, and what can be done about it?"""
 
@@ -95,7 +95,7 @@ def main(arguments: list[str] | None = None) -> None:
         code = _report_abort(error)
     except (KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
-    except BaseException as error:  # a panic of a library in Rust is no Exception
+    except BaseException as error:  # a panic of a library in Rust is not an Exception
         if "--traceback" in arguments:
             raise
         code = _report_failure(error)
@@ -103,17 +103,17 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _check_characters(arguments: list[str]) -> None:
-    """Refuse a null byte: no shell passes one, a program that calls `main` can, and no file or name has one."""
+    """Refuse null bytes: no shell passes them, but a program that calls `main` can."""
     for argument in arguments:
         if "\0" in argument:
             raise click.UsageError(f"expected arguments without null bytes, got {argument!r}")
 
 
 def _report_usage(error: click.ClickException) -> int:
-    """Print what is wrong with the call and where its help is."""
+    """Print the usage error and where the help is."""
     message, context = error.format_message(), getattr(error, "ctx", None)
     if context is not None and not context.args and message == context.get_help():
-        echo(message, err=True)  # nothing was asked for: the help is the answer
+        echo(message, err=True)  # a group without a command prints its help
     elif context is not None:
         fail(f"{shortened(message, _MESSAGE)} (see {context.command_path} --help)")
     else:
@@ -122,7 +122,7 @@ def _report_usage(error: click.ClickException) -> int:
 
 
 def _report_abort(error: click.Abort) -> int:
-    """Report what click takes for an interruption: the end of a damaged file, as if of standard input."""
+    """Report an interruption, or the end of a damaged file, which click takes for the end of standard input."""
     if isinstance(error.__cause__, EOFError):
         fail(f"a file ends before its content does ({error.__cause__})")
         return 1

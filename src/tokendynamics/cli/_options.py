@@ -1,4 +1,4 @@
-"""Options that several commands share: numbers whose bounds are checked as they are read, and the folder of results."""
+"""Options that several commands share: numbers that are checked when they are parsed, and the folder of results."""
 
 from __future__ import annotations
 
@@ -19,17 +19,31 @@ VARIANTS = ("full", "no-ffn", "no-norm", "attention-only")
 """Those of `tokendynamics.deeper`, which is not imported before a command runs."""
 
 
-def whole(at_least: int = -_LARGEST, at_most: int = _LARGEST) -> Any:
-    """Return an integer within its bounds, and of 64 bits in any case.
+def whole(at_least: int | None = None, at_most: int | None = None) -> Any:
+    """Return the type of an integer of at most 64 bits, within the bounds that the help then shows.
 
     >>> whole(1).convert("3", None, None)
     3
     """
-    return click.IntRange(at_least, at_most)
+    return _Whole() if at_least is None and at_most is None else _WholeInRange(at_least, at_most)
+
+
+class _Whole(click.types.IntParamType):
+    """An integer of at most 64 bits."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if abs(number) > _LARGEST:
+            self.fail(f"expected an integer of at most 64 bits, got {shortened(str(value), 50)}", param, ctx)
+        return number
+
+
+class _WholeInRange(click.IntRange, _Whole):
+    """An integer of at most 64 bits within bounds."""
 
 
 class Share(click.FloatRange):
-    """A number strictly between 0 and 1; NaN, which compares with nothing, is none.
+    """A number strictly between 0 and 1; NaN is refused.
 
     >>> Share().convert("0.5", None, None)
     0.5
@@ -39,7 +53,7 @@ class Share(click.FloatRange):
         super().__init__(0.0, 1.0, min_open=True, max_open=True)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Read as `click.FloatRange` does, without NaN."""
+        """Convert as `click.FloatRange` does, and refuse NaN."""
         number = super().convert(value, param, ctx)
         if math.isnan(number):
             self.fail("NaN is not in the range 0<x<1.", param, ctx)
@@ -67,7 +81,7 @@ class Above(click.ParamType):
 
 
 class Sinks(click.ParamType):
-    """Which tokens are left out as sinks, as `tokendynamics.trace` takes it.
+    """The tokens that are left out as massive, as the argument `sinks` of `tokendynamics.trace`.
 
     >>> Sinks().convert("0,5", None, None), Sinks().convert("none", None, None)
     ([0, 5], [])
@@ -76,7 +90,7 @@ class Sinks(click.ParamType):
     name = "sinks"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return "detect" or positions."""
+        """Return "detect" or a list of positions."""
         if value == "detect":
             return value
         parts = [] if value == "none" else str(value).split(",")
@@ -87,7 +101,7 @@ class Sinks(click.ParamType):
 
 
 class Variants(click.ParamType):
-    """Variants of a network, as `tokendynamics.deeper` takes them.
+    """Variants of a network, as the argument of `tokendynamics.deeper`.
 
     >>> Variants().convert("full, no-ffn", None, None)
     ('full', 'no-ffn')
@@ -108,7 +122,7 @@ class Variants(click.ParamType):
 
 
 class Folder(click.Path):
-    """A folder's name; an empty one, which would quietly be the current folder, is refused."""
+    """The name of a folder; an empty name is refused, since it would silently mean the current folder."""
 
     def __init__(self) -> None:
         super().__init__(file_okay=False, path_type=Path)
@@ -121,18 +135,18 @@ class Folder(click.Path):
 
 
 def check_writable(out: Path | None) -> None:
-    """Refuse a target that cannot be made before minutes are spent on what should go there.
+    """Refuse a folder that cannot be written, before minutes are spent on its content.
 
     Args:
-        out: The folder; None for one in the current folder.
+        out: The folder; None for a folder in the current one.
 
     Raises:
-        click.BadParameter: Nothing can be made there.
+        click.BadParameter: Nothing can be written there.
     """
     target = (out or Path()).absolute()
     existing = next(path for path in (target, *target.parents) if path.exists())
     try:
-        # Permissions do not tell: some file systems refuse what their mode allows.
+        # Permissions are not reliable: some file systems refuse what their mode allows.
         with tempfile.TemporaryDirectory(dir=existing, prefix=".probe-"):
             return
     except OSError:
@@ -142,15 +156,15 @@ def check_writable(out: Path | None) -> None:
 
 def overwrite_option(**settings: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return the option --overwrite; `settings` are click's."""
-    help = "Replace files in the way that no earlier run of this command wrote."
+    help = "Also replace files that no earlier run of this command wrote."
     return click.option("--overwrite", is_flag=True, help=help, **settings)
 
 
 def result_options(folder: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return what adds --out, --format, --overwrite and --json to a command that writes datasets and a page.
+    """Return a decorator that adds --out, --format, --overwrite and --json to a command.
 
     Args:
-        folder: What the results are called without --out, for the help.
+        folder: The name of the results without --out, for the help.
     """
     options = (
         click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on standard output."),
@@ -182,7 +196,7 @@ def sink_options(command: Callable[..., Any]) -> Callable[..., Any]:
             type=Above(1.0),
             default=4.0,
             show_default=True,
-            help="How many times the median norm of its prompt makes a token a sink.",
+            help="A token is massive if its norm is this many times the median of its prompt.",
         ),
         click.option(
             "--sinks",
@@ -190,7 +204,7 @@ def sink_options(command: Callable[..., Any]) -> Callable[..., Any]:
             metavar="detect|none|POSITIONS",
             default="detect",
             show_default=True,
-            help="What is left out as a sink: tokens found by their norm, none, or positions such as 0,1.",
+            help="Which tokens are left out as massive: those detected by norm, none, or positions such as 0,1.",
         ),
     ):
         command = option(command)
@@ -198,9 +212,9 @@ def sink_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def half_option() -> Callable[[Any], Any]:
-    """Return the option that names one half of a network of two."""
+    """Return the option that names one half of a network with two."""
     return click.option(
         "--half",
         type=click.Choice(["encoder", "decoder", "text", "vision"]),
-        help="Which half of a network of two.",
+        help="Which half of a network with two, such as an encoder-decoder.",
     )

@@ -1,4 +1,4 @@
-"""What a command says while it works (standard error) and when it is done (standard output)."""
+"""Messages of a command: progress on standard error, results on standard output."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from tokendynamics.words import plural
 _MOST_ROWS = 12
 
 _MOST_NOTES = 5
-"""Prompts that repeat each other may be many; the first few say what is wrong with the file."""
+"""Most repeated prompts that are named."""
 
 
 UNDRAWN = "not drawn"
-"""In place of the path of a page that could not be drawn."""
+"""Shown instead of the path of a page that could not be drawn."""
 
 
 def attempted(write: Callable[[], object]) -> PageError | None:
-    """Write a page, and return why it could not be drawn: the results are printed first, and then that is raised."""
+    """Write a page, and return the error if it could not be drawn, to be raised after the results are printed."""
     try:
         write()
     except PageError as error:
@@ -41,17 +41,17 @@ def attempted(write: Callable[[], object]) -> PageError | None:
 
 
 def saved_in(folder: Path) -> tuple[Path, ...]:
-    """Return the paths of what a folder's manifest names, in order."""
+    """Return the paths of the files in a folder's manifest, in order."""
     written = written_in(folder)
     return tuple(folder / name for name in sorted(written.entries)) if written else ()
 
 
 class Output:
-    """Progress and results in the terminal; with `as_json`, standard output holds nothing but the JSON.
+    """Progress and results in the terminal; with `as_json`, standard output holds only the JSON.
 
     Args:
         as_json: Whether the results are printed as JSON instead of a table.
-        quiet: Whether nothing is printed but that JSON.
+        quiet: Whether only that JSON is printed.
     """
 
     def __init__(self, as_json: bool, quiet: bool = False) -> None:
@@ -67,25 +67,25 @@ class Output:
         self._messages.print(Text(message), soft_wrap=True)
 
     def note_repeated(self, texts: Mapping[str, str]) -> None:
-        """Name the first prompts that repeat each other: they are no two observations."""
+        """Name the first prompts that repeat each other, since copies are not separate observations."""
         for repeated in repeated_texts(texts)[:_MOST_NOTES]:
             self.say(f"note: {repeated.text}")
 
     @contextmanager
     def progress(self) -> Iterator[Progress]:
-        """Show a bar for each piece of work; a single line where standard error is no terminal."""
+        """Show a bar for each step of the work, or one line each where standard error is not a terminal."""
         if self._messages.is_terminal and not self.quiet:
             with bar(self._messages) as report:
                 yield report
             return
         begun: set[str] = set()
 
-        def said(done: float, total: float, what: str) -> None:
+        def announce(done: float, total: float, what: str) -> None:
             if what not in begun:
                 begun.add(what)
                 self.say(what if isinstance(total, float) else f"{what} ({total})")
 
-        yield said
+        yield announce
 
     def show(self, found: Diagnosis, report: Path | None) -> None:
         """Print the verdict, the layers in a table, and where the report is."""
@@ -94,7 +94,7 @@ class Output:
         if self._as_json or self.quiet:
             return
         model = found.model
-        heads = f"{plural(model['heads'], 'head')} × " if model["heads"] else ""  # none where no attention can be read
+        heads = f"{plural(model['heads'], 'head')} × " if model["heads"] else ""  # 0 where no attention can be read
         heading = f"{model['name']}: {plural(model['layers'], 'layer')} × {heads}dim {model['dim']}"
         self._results.print(Text(f"\n{heading}, {model['parameters']:,} parameters\n", style="bold"))
         for finding in found.verdict.sentences:
@@ -112,7 +112,7 @@ class Output:
         self._results.print(Text(f"\nReport: {report or UNDRAWN}\nData:   {', '.join(found.files) or 'beside it'}"))
 
     def _show_deeper(self, found: Diagnosis) -> None:
-        """Print what happens when the network is made deeper, if that was asked for."""
+        """Print the results of repeated passes, if there are any."""
         if found.deeper is None and not found.deeper_refused:
             return
         first, *others = deeper_in_words(found)

@@ -1,4 +1,4 @@
-"""The prompts of a command: given in it, files that are one each, and files of one a line."""
+"""The prompts of a command: texts on the command line, files with one prompt, and files with one prompt a line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import click
 from tokendynamics.numerics._printable import printable, shortened
 
 _MOST_BYTES = 16 << 20
-"""More text than any model's context holds; a device such as /dev/zero never ends."""
+"""More text than the context of any model holds; a device such as /dev/zero never ends."""
 
 _STDIN = Path("-")
 _TEXT_FILE, _PROMPTS = "--text-file", "--prompts"
@@ -26,8 +26,8 @@ def prompt_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options --prompt, --text-file and --prompts to a command, as `prompts`, `text_files`, `prompt_files`."""
     file = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
     one_a_line = (
-        "A UTF-8 file with a prompt on each line, empty lines skipped; or JSON Lines: strings, or objects with "
-        '"text" and, if you like, "name" (\'-\' reads standard input). May be repeated.'
+        "A UTF-8 file with one prompt a line, empty lines skipped; or JSON Lines: strings, or objects with "
+        '"text" and optionally "name". "-" reads standard input. May be repeated.'
     )
     for option in (
         click.option(_PROMPTS, "prompt_files", multiple=True, type=file, help=one_a_line),
@@ -36,9 +36,9 @@ def prompt_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "text_files",
             multiple=True,
             type=file,
-            help="A UTF-8 file that is one prompt ('-' reads standard input); may be repeated.",
+            help='A UTF-8 file with one prompt; "-" reads standard input. May be repeated.',
         ),
-        click.option("--prompt", "prompts", multiple=True, help="A text to follow through the model; may be repeated."),
+        click.option("--prompt", "prompts", multiple=True, help="A text to trace through the model. May be repeated."),
     ):
         command = option(command)
     return command
@@ -49,12 +49,12 @@ def named_prompts(
 ) -> dict[str, str] | None:
     """Return the prompts in order; None if there are none.
 
-    A file is called by its name, or by its path where two have one name; a line by its file and number, or by the name
-    it gives itself.
+    A file is called by its name, or by its path where two have the same name; a line by its file and number, or by its
+    own name.
 
     Raises:
         click.BadParameter: A file that is given twice, cannot be read as text, is too long or holds no prompt; a line
-            that is no prompt; two prompts of one name.
+            that is not a prompt; two prompts of one name.
     """
     files = [(path, _TEXT_FILE) for path in text_files] + [(path, _PROMPTS) for path in prompt_files]
     paths, names = [path for path, _ in files], [path.name for path, _ in files]
@@ -73,7 +73,7 @@ def named_prompts(
 
 @dataclass(frozen=True)
 class _Prompt:
-    """A prompt, and where it stands if on a line of a file."""
+    """A prompt, and its place if it is a line of a file."""
 
     name: str
     text: str
@@ -88,8 +88,8 @@ def _text(path: Path) -> str:
 
 
 def _lines(path: Path, name: str) -> Iterator[_Prompt]:
-    """Yield the prompts of a file of one a line."""
-    # A mark of byte order is no part of a text, and no JSON.
+    """Yield the prompts of a file with one a line."""
+    # A byte order mark is neither text nor JSON.
     lines = enumerate(_decoded(path, _PROMPTS).removeprefix("\ufeff").split("\n"), start=1)
     filled = {number: line for number, line in lines if line.strip()}
     if not filled:
@@ -101,14 +101,14 @@ def _lines(path: Path, name: str) -> Iterator[_Prompt]:
     for number in filled:
         place = f"line {number} of {path}"
         if number in errors:
-            beside = f", but line {min(values)} is: write all lines as JSON or none" if values else ""
-            raise _refused(_PROMPTS, f"{place} is no JSON string or object ({errors[number]}){beside}")
+            other = f", but line {min(values)} is: write all lines as JSON or none" if values else ""
+            raise _refused(_PROMPTS, f"{place} is not a JSON string or object ({errors[number]}){other}")
         text, given = _of_json(values[number], place)
         yield _Prompt(given or f"{name}:{number}", text, place)
 
 
 def _as_json(lines: dict[int, str]) -> tuple[dict[int, Any], dict[int, str]]:
-    """Return the lines that are a JSON string or object, and of the others why they are none, by number."""
+    """Return by number the lines that are a JSON string or object, and the reasons of the others."""
     values: dict[int, Any] = {}
     errors: dict[int, str] = {}
     for number, line in lines.items():
@@ -150,7 +150,7 @@ def _of_json(value: str | dict[str, Any], place: str) -> tuple[str, str | None]:
         try:
             part.encode("utf-8")
         except UnicodeEncodeError as error:
-            raise _refused(_PROMPTS, f"{place} has half of a surrogate pair, which is no character") from error
+            raise _refused(_PROMPTS, f"{place} has half of a surrogate pair, which is not a character") from error
     return text, name
 
 
@@ -168,11 +168,11 @@ def _decoded(path: Path, option: str) -> str:
 
 
 def _bytes(path: Path, option: str) -> bytes:
-    """Return the beginning of a file, one byte more than is allowed at most."""
+    """Return the beginning of a file, at most one byte more than is allowed."""
     if path == _STDIN:
         return _beginning(sys.stdin.buffer)
     if not path.is_file():
-        advice = f"pass what it gives through standard input: {option} - < FILE"
+        advice = f"pass its content through standard input: {option} - < FILE"
         raise _refused(option, f"{path} is not a regular file; {advice}")
     try:
         with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""``tokendynamics simulate``: run what a file describes and write trajectory, certificates, figures and a page."""
+"""``tokendynamics simulate``: run the simulation of a file and write trajectory, certificates, figures and a page."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import click
 
 from tokendynamics.cli._options import Folder, check_writable, overwrite_option, whole
 from tokendynamics.cli._terminal import echo, echo_json
+from tokendynamics.words import plural
 
 if TYPE_CHECKING:
     from tokendynamics.specification import Simulation
@@ -19,16 +20,16 @@ if TYPE_CHECKING:
 _EPILOG = """
 \b
 Examples:
-  tokendynamics simulate --example list               files to start from
+  tokendynamics simulate --example list               names of examples
   tokendynamics simulate --example fig3 > fig3.toml   one of them
   tokendynamics simulate fig3.toml                    writes simulation-fig3
   tokendynamics simulate fig3.toml --out run --json
-  tokendynamics check fig3.toml                       theorems, no integration
+  tokendynamics check fig3.toml                       theorems only, without integration
 
 The folder holds report.html, trajectory.zarr, certificates.json, manifest.json, a copy of the file, and the figures.
-A system that ends before the horizon keeps what it reached; the table of statuses says so, and the exit code is still
-0. After Ctrl-C what was reached is saved with the status "interrupted", without figures and page, and the exit code is
-130.
+A system that ends before the horizon keeps its last state. The table of statuses reports it, and the exit code is
+still 0. After Ctrl-C the states reached are saved with the status "interrupted", without figures and page, and the exit
+code is 130.
 """
 
 
@@ -36,7 +37,7 @@ A system that ends before the horizon keeps what it reached; the table of status
 @click.argument("spec", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--example", help="Print a documented example instead of running; 'list' names them.")
 @click.option("--out", type=Folder(), help="Folder of the simulation.  [default: simulation-SPEC]")
-@click.option("--threads", type=whole(1), help="CPU threads; wins over [solver] threads.")
+@click.option("--threads", type=whole(1), help="CPU threads; overrides [solver] threads.")
 @overwrite_option()
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on standard output.")
 def simulate_command(
@@ -44,7 +45,7 @@ def simulate_command(
 ) -> None:
     """Simulate the flow that the TOML file SPEC describes.
 
-    An unknown key, a wrong unit or a shape that does not fit is one line with its line number in the file.
+    An unknown key, a wrong unit or a wrong shape is reported in one line with its line number in the file.
     """
     if example is not None and spec is None:
         _print_example(example)
@@ -99,9 +100,9 @@ def _say_interrupted(simulation: Simulation, folder: Path) -> None:
     stopped = trajectory.end_times[trajectory.status == "interrupted"]
     counted = ", ".join(f"{count} {status}" for status, count in statuses.items())
     earliest = f", the first at t = {stopped.min():g} of {trajectory.times[-1]:g}" if stopped.size else ""
-    systems = f"{statuses.total()} system{'s' * (statuses.total() > 1)}"
+    systems = plural(statuses.total(), "system")
     where = folder / "trajectory.zarr"
-    echo(f"interrupted: {systems}, {counted}{earliest}; what was reached is in {where}", err=True)
+    echo(f"interrupted: {systems}, {counted}{earliest}; the states reached are in {where}", err=True)
 
 
 def _print_json(simulation: Simulation, folder: Path, paths: tuple[Path, ...]) -> None:
@@ -133,22 +134,24 @@ def _print_tables(simulation: Simulation, folder: Path, paths: tuple[Path, ...])
         table.add_row(status, str(count), f"{chosen.min():g}", f"{chosen.max():g}")
     console.print(table)
     table = Table(box=SIMPLE_HEAD, title="Certificates", title_justify="left")
-    for column in ("statement", "outcome", "margin", "tolerance", "what was found"):
+    for column in ("statement", "outcome", "margin", "tolerance", "result"):
         table.add_column(
             column, justify="right" if column in ("margin", "tolerance") else "left", no_wrap=column == "statement"
         )
-    for found in simulation.certificates or ():
-        row = (found.statement, found.outcome, f"{found.margin:.3g}", f"{found.tolerance:.3g}", Text(found.text))
-        table.add_row(*row)
-        for part in found.conditions if len(found.conditions) > 1 else ():
-            *numbers, text = _condition_row(part)
-            table.add_row("", *numbers, Text(text))
-    console.print(table if simulation.certificates else "No statement of the theory applies: nothing to certify.\n")
+    for certificate in simulation.certificates or ():
+        numbers = f"{certificate.margin:.3g}", f"{certificate.tolerance:.3g}"
+        table.add_row(certificate.statement, certificate.outcome, *numbers, Text(certificate.text))
+        for part in certificate.conditions if len(certificate.conditions) > 1 else ():
+            *cells, text = _condition_row(part)
+            table.add_row("", *cells, Text(text))
+    console.print(
+        table if simulation.certificates else "No statement of the theory applies, so nothing is certified.\n"
+    )
     console.print(Text(f"{folder}: {', '.join(path.name for path in paths)}"))
 
 
 def _condition_row(part: Condition) -> tuple[str, str, str, str]:
-    """One condition of a certificate: its worst outcome, and there the margin and the systems."""
+    """Return the worst outcome of a condition, with its margin and the systems that have it."""
     from tokendynamics.theorems._result import counted
 
     outcome = next(word for word in ("fails", "undecided", "holds") if (part.outcome == word).any())

@@ -1,4 +1,4 @@
-"""``tokendynamics study``: train the arms of a file with paired seeds, and say what is separated and what is not."""
+"""``tokendynamics study``: train the arms of a file with paired seeds, and compare them with intervals."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 _EPILOG = """
 \b
 Examples:
-  tokendynamics study --example list                  files to start from
+  tokendynamics study --example list                  names of examples
   tokendynamics study --example table1 > table1.toml
   tokendynamics study table1.toml                     writes study-table1 and study-table1-report
-  tokendynamics study table1.toml --resume            goes on after a stop, and tries again what failed
+  tokendynamics study table1.toml --resume            continues after a stop, and repeats failed runs
   tokendynamics study table1.toml --scheduler tcp://10.0.0.1:8786 --out /shared/table1
 
-The folder beside the runs holds report.html, study.json, the tables (CSV) and the dataset (Zarr).
-With a scheduler elsewhere, --out must be a folder that all its workers share.
+The folder study-SPEC-report holds report.html, study.json, the tables (CSV) and the dataset (Zarr).
+With a scheduler on other machines, --out must be a folder that all its workers share.
 """
 
 
@@ -34,9 +34,11 @@ With a scheduler elsewhere, --out must be a folder that all its workers share.
 @click.argument("spec", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--example", help="Print a documented example instead of running; 'list' names them.")
 @click.option("--out", type=Folder(), help="Folder of the runs.  [default: study-SPEC]")
-@click.option("--workers", type=whole(1, 1024), help="Runs at a time.  [default: one for each processor]")
-@click.option("--scheduler", metavar="ADDRESS", help="A scheduler of dask.distributed, such as tcp://10.0.0.1:8786.")
-@click.option("--resume", is_flag=True, help="Go on with a folder that is there.")
+@click.option("--workers", type=whole(1, 1024), help="Number of simultaneous runs.  [default: one for each processor]")
+@click.option(
+    "--scheduler", metavar="ADDRESS", help="Address of a scheduler of dask.distributed, such as tcp://10.0.0.1:8786."
+)
+@click.option("--resume", is_flag=True, help="Continue the study in the folder.")
 @overwrite_option()
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on standard output.")
 def study_command(
@@ -51,7 +53,7 @@ def study_command(
 ) -> None:
     """Train every run of the study that the TOML file SPEC describes, and compare its arms seed by seed.
 
-    A run that fails is left out of its pair and named. What is wrong in the file is one line with its line number.
+    A failed run is named, and its pair is left out. An error in the file is reported in one line with its line number.
     """
     if example is not None and spec is None:
         _print_example(example)
@@ -59,7 +61,7 @@ def study_command(
     if spec is None or example is not None:
         raise click.UsageError("expected either SPEC or --example NAME; --example list names the examples")
     if workers is not None and scheduler is not None:
-        raise click.UsageError("expected --workers or --scheduler: workers of a scheduler are its own")
+        raise click.UsageError("expected either --workers or --scheduler, which has its own workers; got both")
     check_writable(out)
 
     store = out or Path(f"study-{spec.stem}")
@@ -92,7 +94,7 @@ def _run(
 
 
 def _kept(store: Path) -> str:
-    return f"what is done is in {store}; go on with --resume" if (store / "study.json").is_file() else NOTHING
+    return f"finished parts are in {store}; continue with --resume" if (store / "study.json").is_file() else NOTHING
 
 
 def _print_example(name: str) -> None:

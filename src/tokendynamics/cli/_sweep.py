@@ -1,4 +1,4 @@
-"""``tokendynamics sweep``: run the systems that a file's design describes, and say what became of them."""
+"""``tokendynamics sweep``: run the systems of a file's design, and report their outcomes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 _EPILOG = """
 \b
 Examples:
-  tokendynamics sweep --example list                  files to start from
+  tokendynamics sweep --example list                  names of examples
   tokendynamics sweep --example outcomes > outcomes.toml
   tokendynamics sweep outcomes.toml                   writes sweep-outcomes.zarr and sweep-outcomes-report
-  tokendynamics sweep outcomes.toml --resume          goes on after a stop
+  tokendynamics sweep outcomes.toml --resume          continues after a stop
   tokendynamics sweep outcomes.toml --scheduler tcp://10.0.0.1:8786
 
-The folder beside the store holds report.html, the phase diagram (PNG, SVG) and shares.csv.
-Results depend on the file alone, to the last bit: not on the workers, nor on when and how often the sweep was stopped.
+The folder sweep-SPEC-report holds report.html, the phase diagram (PNG, SVG) and shares.csv.
+Results depend only on the file, to the last bit: not on the workers, nor on when and how often the sweep was stopped.
 """
 
 
@@ -35,8 +35,10 @@ Results depend on the file alone, to the last bit: not on the workers, nor on wh
 @click.option("--example", help="Print a documented example instead of running; 'list' names them.")
 @click.option("--out", type=Folder(), help="Folder of the Zarr store.  [default: sweep-SPEC.zarr]")
 @click.option("--workers", type=whole(1, 1024), help="Processes on this machine.  [default: one for each processor]")
-@click.option("--scheduler", metavar="ADDRESS", help="A scheduler of dask.distributed, such as tcp://10.0.0.1:8786.")
-@click.option("--resume", is_flag=True, help="Go on with a store that is there.")
+@click.option(
+    "--scheduler", metavar="ADDRESS", help="Address of a scheduler of dask.distributed, such as tcp://10.0.0.1:8786."
+)
+@click.option("--resume", is_flag=True, help="Continue the sweep in the store.")
 @overwrite_option()
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on standard output.")
 def sweep_command(
@@ -51,7 +53,7 @@ def sweep_command(
 ) -> None:
     """Run the sweep that the TOML file SPEC describes: a specification with a table [sweep].
 
-    An axis that the specification does not have is one line with its line number in the file.
+    An axis that the specification does not have is reported in one line with its line number in the file.
     """
     if example is not None and spec is None:
         _print_example(example)
@@ -59,7 +61,7 @@ def sweep_command(
     if spec is None or example is not None:
         raise click.UsageError("expected either SPEC or --example NAME; --example list names the examples")
     if workers is not None and scheduler is not None:
-        raise click.UsageError("expected --workers or --scheduler: workers of a scheduler are its own")
+        raise click.UsageError("expected either --workers or --scheduler, which has its own workers; got both")
     check_writable(out)
 
     store = out or Path(f"sweep-{spec.stem}.zarr")
@@ -93,7 +95,7 @@ def _run(
 
 
 def _kept(store: Path) -> str:
-    return f"what is done is in {store}; go on with --resume" if store.is_dir() else NOTHING
+    return f"finished parts are in {store}; continue with --resume" if store.is_dir() else NOTHING
 
 
 def _print_example(name: str) -> None:

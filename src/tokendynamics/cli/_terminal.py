@@ -1,4 +1,4 @@
-"""Lines for the terminal: foreign text in them cannot act on it, and a failure is one line."""
+"""Lines for the terminal: text in them cannot control it, and a failure is one line."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from tokendynamics.numerics._printable import printable, shortened
 LONGEST_LINE = 500
 """Characters of a line that reports a failure."""
 
-# What JSON leaves as it is and a terminal obeys, hides or cannot encode.
+# Characters that JSON does not escape and a terminal obeys, hides or cannot encode.
 _RAW = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
 
 
 def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
-    """Print lines of text, on standard error if `err`, with control characters shown as signs.
+    """Print lines of text, on standard error if `err`, with control characters as visible signs.
 
-    The stream is used as it is: click would write UTF-8 where the stream says ASCII.
+    The stream is not changed: click would write UTF-8 to an ASCII stream.
     """
     stream = sys.stderr if err else sys.stdout
     print(printable(text, keep="\n"), end="\n" if nl else "", file=stream, flush=stream is not None)
 
 
 def echo_json(value: Any) -> None:
-    """Print one line of JSON on standard output, with escapes for what the encoding of the stream does not have."""
+    """Print one line of JSON on standard output, with escapes for characters that the encoding of the stream lacks."""
     line = json_line(value)
     try:
         line.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
@@ -50,7 +50,7 @@ def line(text: str) -> None:
 
 
 def json_line(value: Any) -> str:
-    r"""Return JSON on one line, in which no character is one that a terminal obeys.
+    r"""Return JSON on one line without characters that a terminal obeys.
 
     Args:
         value: Plain values, every number finite.
@@ -59,13 +59,13 @@ def json_line(value: Any) -> str:
     '{"name": "ä\\u009b"}'
     """
     text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-    return _RAW.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
+    return _RAW.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
 
 
 class Console(rich.console.Console):
-    r"""A console on which tokens, names and titles are text and nothing else: no escape sequence passes.
+    r"""A console on which tokens, names and titles are only text: no escape sequence passes.
 
-    Rich's own colours are styles beside the text and are not touched.
+    Colours by Rich are styles, which are kept.
 
     >>> import io
     >>> file = io.StringIO()

@@ -1,4 +1,4 @@
-"""``tokendynamics train``: train a network in a chosen regime, and go on where a run was stopped."""
+"""``tokendynamics train``: train a network in a chosen regime, or continue a stopped run."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 _EPILOG = """
 \b
 Examples:
-  tokendynamics train list                            presets, a line each
+  tokendynamics train list                            presets, one line each
   tokendynamics train bytes-small --regime divergence
   tokendynamics train bytes-small --regime divergence --resume
   tokendynamics train enwik8 --data ~/data/enwik8 --remedy diagonal --set model.positions=decoupled
   tokendynamics train enwik8 --data ~/data/enwik8 --sample-every 500
   torchrun --nproc-per-node 4 --no-python tokendynamics train imagenet --data ~/data/imagenet
-  tokendynamics diagnose train-bytes-small/model      what its tokens do
+  tokendynamics diagnose train-bytes-small/model      the tokens of the trained network
 
 \b
-A step takes recipe.batch × recipe.accumulation items on each process. Those of wikitext103 count with 2
-processes and those of imagenet with 4 ('train list'); with fewer, raise recipe.accumulation: a run says to what.
+A step takes recipe.batch × recipe.accumulation items on each process. The steps of wikitext103 assume 2
+processes, those of imagenet 4 ('train list'). With fewer, raise recipe.accumulation to the value that a run prints.
 
 \b
 The folder holds record.json (losses, measures, norms and distances through the layers), report.html,
@@ -65,18 +65,36 @@ class Setting(click.ParamType):
 
 @click.command("train", epilog=_EPILOG)
 @click.argument("preset")
-@click.option("--regime", help="Of the attention: baseline, convergence, divergence, intermediate, ….")
-@click.option("--remedy", type=click.Choice(["none", "identity", "diagonal"]), help="+ λI or + λA in the logits.")
-@click.option("--data", metavar="PATH", help="In place of the preset's data.")
-@click.option("--seed", type=whole(0), help="Of weights, data and dropout.  [default: 0]")
-@click.option("--steps", type=whole(1), help="Steps of the optimiser, in place of the preset's.")
-@click.option("--learning-rate", type=Above(0.0), help="The highest, in place of the preset's.")
-@click.option("--set", "settings", type=Setting(), multiple=True, metavar="PART.NAME=VALUE", help="Any other entry.")
+@click.option("--regime", help="Regime of the attention: baseline, convergence, divergence, intermediate, ….")
+@click.option(
+    "--remedy",
+    type=click.Choice(["none", "identity", "diagonal"]),
+    help="Add λI (identity) or λA (diagonal) to the logits.",
+)
+@click.option("--data", metavar="PATH", help="Data instead of those of the preset.")
+@click.option("--seed", type=whole(0), help="Random seed of weights, data and dropout.  [default: 0]")
+@click.option("--steps", type=whole(1), help="Steps of the optimiser, instead of those of the preset.")
+@click.option("--learning-rate", type=Above(0.0), help="Highest learning rate, instead of that of the preset.")
+@click.option(
+    "--set",
+    "settings",
+    type=Setting(),
+    multiple=True,
+    metavar="PART.NAME=VALUE",
+    help="Set any other entry of the experiment.",
+)
 @click.option("--out", type=Folder(), help="Folder of the run.  [default: train-PRESET]")
-@click.option("--resume", is_flag=True, help="Go on with a run that is there.")
+@click.option("--resume", is_flag=True, help="Continue the run in the folder.")
 @click.option("--threads", type=whole(1, 1024), default=1, show_default=True, help="PyTorch threads.")
-@click.option("--log-to", "loggers", multiple=True, default=("tensorboard",), show_default=True, help="A logger.")
-@click.option("--sample-every", type=whole(1), metavar="STEPS", help="Steps from one sample of text to the next.")
+@click.option(
+    "--log-to",
+    "loggers",
+    multiple=True,
+    default=("tensorboard",),
+    show_default=True,
+    help="Name of a logger. May be repeated.",
+)
+@click.option("--sample-every", type=whole(1), metavar="STEPS", help="Write a sample of text every STEPS steps.")
 @click.option("--sample-tokens", type=whole(1), help="Tokens of each sample.  [default: 1024]")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on standard output.")
 def train_command(
@@ -96,7 +114,7 @@ def train_command(
     sample_tokens: int | None,
     as_json: bool,
 ) -> None:
-    """Train the network of PRESET and measure it on data that it has not seen."""
+    """Train the network of PRESET and measure it on held-out data."""
     from tokendynamics.cli._output import UNDRAWN, attempted
 
     if preset == "list":
@@ -113,7 +131,7 @@ def train_command(
         callbacks = _samples(sample_every, sample_tokens)
         options: dict[str, Any] = {"resume": resume, "threads": threads, "loggers": loggers, "callbacks": callbacks}
         record = _trained(preset, changes, folder, options, as_json=as_json)
-        if int(os.environ.get("RANK", "0")) > 0:  # the first of several processes speaks for all
+        if int(os.environ.get("RANK", "0")) > 0:  # the first of several processes reports for all
             return
         undrawn = attempted(lambda: record.report(folder / "report.html"))
         if as_json:
@@ -127,26 +145,26 @@ def train_command(
 
 
 def kept(folder: Path) -> str:
-    """Return in words what an interrupted run has left in its folder.
+    """Return a sentence about what an interrupted run left in its folder.
 
     Args:
-        folder: Of the run; it need not exist.
+        folder: The folder of the run; it need not exist.
     """
     from tokendynamics.training._folder import CHECKPOINTS, EXPERIMENT, RECORD
 
     if (folder / RECORD).is_file():
-        return f"the run in {folder} has ended, and its record is there"
+        return f"the run in {folder} is complete, with its record"
     if not (folder / EXPERIMENT).is_file():
         return NOTHING
     written = [path for path in (folder / CHECKPOINTS).glob("checkpoint-*") if path.is_dir()]
     if not written:
-        return f"no checkpoint had been written in {folder}; --resume starts again from step 0"
+        return f"{folder} has no checkpoint yet; --resume starts again from step 0"
     last = max(written, key=lambda path: int(path.name.rpartition("-")[2]))
-    return f"{last.name} is in {folder}; go on with --resume"
+    return f"{last.name} is in {folder}; continue with --resume"
 
 
 def _changes(settings: tuple[tuple[str, str, Any], ...], recipe: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return what is set of an experiment by part; an option of its own comes before --set."""
+    """Return the changes of an experiment by part; a separate option takes precedence over --set."""
     changes: dict[str, dict[str, Any]] = {"model": {}, "recipe": {}, "options": {}}
     for part, name, value in settings:
         changes[part][name] = value
@@ -165,10 +183,10 @@ def _trained(preset: str, changes: dict[str, Any], folder: Path, options: dict[s
 
 
 def _samples(every: int | None, tokens: int | None) -> list[Any]:
-    """Return the callback that writes samples, if any are asked for."""
+    """Return the callback that writes samples, if --sample-every is given."""
     if every is None:
         if tokens is not None:
-            raise click.UsageError("--sample-tokens is about samples: give --sample-every N as well, or leave it out")
+            raise click.UsageError("--sample-tokens needs samples: add --sample-every STEPS, or remove --sample-tokens")
         return []
     from tokendynamics.training import Samples
 
@@ -180,8 +198,10 @@ def _line(experiment: Experiment) -> str:
 
     model, recipe, processes = experiment.model, experiment.recipe, PROCESSES.get(experiment.name, 1)
     size = f"{model['num_hidden_layers']} layers × {model['hidden_size']}"
-    told = f", {processes} processes × {recipe.batch}" if processes > 1 else ""
-    return f"{experiment.name:<14}{experiment.task:<8}{experiment.data:<14}{size:<18}{recipe.steps:,} steps{told}"
+    spread = f", {processes} processes × {recipe.batch}" if processes > 1 else ""
+    return (
+        f"{experiment.name:<14}{experiment.task:<8}{experiment.data:<14}{size:<18}{recipe.steps:,} steps{spread}"
+    )
 
 
 def _summary(record: Record, folder: Path) -> dict[str, Any]:

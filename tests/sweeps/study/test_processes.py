@@ -159,7 +159,7 @@ def test_ctrl_c_ends_the_runs_and_says_how_to_go_on(planted: Planted, begun: Beg
     os.killpg(process.pid, signal.SIGINT)
     _, said = process.communicate(timeout=300)
     assert process.returncode == 130
-    assert "interrupted: what is done is in study-two; go on with --resume" in said
+    assert "interrupted: finished parts are in study-two; continue with --resume" in said
     assert "Traceback" not in said
     until(lambda: all(map(gone, pids)))
     assert open_study(store).dataset["status"].sel(arm="baseline", seed=1) == "finished"

@@ -1,4 +1,4 @@
-"""``tokendynamics circuits``: hand-built, learned and surveyed one-layer transformers on pairs of categories."""
+"""``tokendynamics circuits``: one-layer transformers on pairs of categories, built by hand or learned."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Examples:
 
 
 class _Group(click.Group):
-    """Blames the option that was typed for what the library says of its own argument."""
+    """Names the option that was typed where the library names its argument."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

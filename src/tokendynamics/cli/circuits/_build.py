@@ -1,4 +1,4 @@
-"""``tokendynamics circuits build``: a transformer set by hand, and whether it computes what it should."""
+"""``tokendynamics circuits build``: a transformer set by hand, and whether it computes the task."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ SOLUTION is one of {", ".join(SOLUTIONS)}.
 \b
 Examples:
   tokendynamics circuits build solution-1 --x "1,3,2,2"
-  tokendynamics circuits build solution-1-printed -N 3 --out printed   where it fails
+  tokendynamics circuits build solution-1-printed -N 3 --out printed   the pairs for which it fails
   tokendynamics circuits build solution-2 --q-true mine.csv -M 20 --json
   tokendynamics circuits build softmax-3 --sharpness 10
-  tokendynamics circuits build softmax-2 -M 200   right up to about 1/√M
+  tokendynamics circuits build softmax-2 -M 200   exact up to about 1/√M
 """
 
 
@@ -48,7 +48,7 @@ Examples:
     "--x", "sequences", multiple=True, help='A sequence such as "1,3,2,2"; may be repeated.  [default: drawn]'
 )
 @solution_options
-@click.option("--seed", type=whole(), default=0, show_default=True, help="Of the drawn sequences.")
+@click.option("--seed", type=whole(), default=0, show_default=True, help="Random seed of the drawn sequences.")
 @out_option("Folder for matrices and page.", ("circuits.npz", "circuits.json"))
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on standard output.")
 def build_command(
@@ -63,10 +63,10 @@ def build_command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Build a one-layer transformer by hand and compare its answers with what they should be.
+    """Build a one-layer transformer by hand and compare its outputs with the targets.
 
-    Every pair of categories is tried. A construction that is wrong as printed is built as well, and it is said where
-    it fails; the exit code is still 0.
+    Every pair of categories is tried. For a construction that is wrong as printed the pairs for which it fails are
+    listed; the exit code is still 0.
     """
     checked_name(solution)
     given = [_parsed(x) for x in sequences]

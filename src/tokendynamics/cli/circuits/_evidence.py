@@ -42,16 +42,20 @@ Examples:
 @click.argument("model")
 @task_options
 @solution_options
-@click.option("--samples", type=whole(50), default=2000, show_default=True, help="Sequences the model is run on.")
-@click.option("--resamples", type=whole(20), default=200, show_default=True, help="Of each interval.")
+@click.option(
+    "--samples", type=whole(50), default=2000, show_default=True, help="Number of sequences that the model is run on."
+)
+@click.option(
+    "--resamples", type=whole(20), default=200, show_default=True, help="Bootstrap resamples of each interval."
+)
 @click.option(
     "--confidence",
     type=Share(),
     default=0.95,
     show_default=True,
-    help="Of each interval.",
+    help="Confidence level of each interval.",
 )
-@click.option("--seed", type=whole(), default=0, show_default=True, help="Of every draw.")
+@click.option("--seed", type=whole(), default=0, show_default=True, help="Random seed of every draw.")
 @click.option("--threads", type=whole(1), help="CPU threads.")
 @out_option("Folder for the evidence and its page.", ("evidence.json",))
 @click.option("--json", "as_json", is_flag=True, help="Print the evidence as JSON on standard output.")
@@ -70,9 +74,9 @@ def evidence_command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Measure whether MODEL's logic is in the attention or in the feed-forward part.
+    """Measure whether the logic of MODEL is in the attention or in the feed-forward part.
 
-    Path patching and ablation decide; variance shares, correlation and probing are always shown beside them.
+    Path patching and ablation decide; variance shares, correlation and probing are also shown.
     """
     from tokendynamics.circuits.evidence import check_measurable, evidence
     from tokendynamics.cli._output import Output
@@ -117,7 +121,7 @@ def evidence_command(
 
 
 def _learned(model: str, say: Callable[[str], None]) -> LearningRecord:
-    """Return the learned model of a folder; of several the one with the median loss."""
+    """Return the learned model of a folder, or the one with the median loss of several."""
     from tokendynamics.circuits.learning import LearningRecord
     from tokendynamics.report.circuits._reports import median_record
 
@@ -129,12 +133,12 @@ def _learned(model: str, say: Callable[[str], None]) -> LearningRecord:
         record = median_record([LearningRecord.open(path.parent) for path in several])
     except ArgumentValueError as error:
         raise renamed(error, {"folder": "MODEL"}) from error
-    say(f"{folder} holds {len(several)} runs: seed {record.seed} has the median loss and is taken")
+    say(f"{folder} holds {len(several)} runs: seed {record.seed} is used, which has the median loss")
     return record
 
 
 def _refuse_options(model: str, values: dict[str, Any]) -> None:
-    """Refuse a model that is no folder, or options of task and solution, which a learned model has of its own."""
+    """Refuse a model that is not a folder, or options of task and solution, which a learned model already has."""
     if not Path(model).is_dir():
         wanted = f"the folder of a learned model or one of {', '.join(SOLUTIONS)}"
         raise ArgumentValueError(expected("MODEL", wanted, repr(model)))

@@ -1,4 +1,4 @@
-"""Writes the results of a circuits command: data, manifest and page, whole or not at all."""
+"""Write the results of a circuits command, data, manifest and page, completely or not at all."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _OVERWRITE = "tokendynamics.overwrite"
 def out_option(
     help: str, entries: Sequence[str], *, required: bool = False
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add the options --out and --overwrite; a folder is refused at once where a foreign file is in the way.
+    """Add the options --out and --overwrite; a folder is refused at once if another file is in the way.
 
     Args:
-        help: Of --out.
+        help: The help of --out.
         entries: Names of the data files; the page and the manifest are added.
         required: Whether --out must be given.
     """
@@ -55,7 +55,7 @@ def out_option(
         context.meta[_OVERWRITE] = value
 
     def both(command: Callable[..., Any]) -> Callable[..., Any]:
-        # Eager: it must be known when --out is looked at.
+        # Eager: --out needs its value.
         allowing = overwrite_option(is_eager=True, expose_value=False, callback=remembered)
         out = click.option("--out", type=click.Path(file_okay=False), required=required, callback=checked, help=help)
         return out(allowing(command))
@@ -68,17 +68,17 @@ def _overwrite(context: click.Context) -> bool:
 
 
 def _check_no_runs(folder: Path, command: str) -> None:
-    """Refuse a folder with learned models that have no manifest yet: what learned them goes on there."""
+    """Refuse a folder with learned models that have no manifest yet: their command continues there."""
     learning = "tokendynamics circuits learn"
     found = (*folder.glob("seed-*/record.json"), *folder.glob("seed-*/progress.pt"))
     if found and command != learning:
-        wanted = f"a folder without the results of another command than {command}"
-        came = f"{folder} with those of {learning}"
+        wanted = f"a folder without results of other commands than {command}"
+        came = f"{folder} with results of {learning}"
         raise ArgumentValueError(expected("--out", wanted, came, "choose another folder"))
 
 
 def manifest_of(parameters: Mapping[str, Any], *, seed: int | None, started: datetime) -> dict[str, Any]:
-    """Return the manifest of this call, with the versions of what was used."""
+    """Return the manifest of this call, with the versions of the imported packages."""
     import torch
 
     from tokendynamics.provenance._manifest import manifest
@@ -99,14 +99,15 @@ def write_results(
     arrays: tuple[str, Mapping[str, Any]] | None = None,
     shared: bool = False,
 ) -> tuple[tuple[str, ...], PageError | None]:
-    """Write the data, then the page, each step whole; see `whole_folder`.
+    """Write the data, then the page, each completely or not at all; see `whole_folder`.
 
     `summary` and `arrays` are file name and content of the JSON and the NPZ, `page` makes the page from the names of
-    the data files, and a folder is `shared` if it holds other results, such as learned models, that others may be at
-    work on. Files of an earlier call are replaced, and that is said.
+    the data files, and a folder is `shared` if it holds other results, such as learned models, that other
+    processes may be writing. Files of an earlier call are replaced and named.
 
     Returns:
-        What was written, the page last; and why there is no page, to be raised once the results are printed.
+        The names of the files, the page last; and the error if there is no page, to be raised after the results are
+        printed.
     """
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""``tokendynamics circuits landscape``: stationary points, basins, and which claims about them hold."""
+"""``tokendynamics circuits landscape``: stationary points, basins, and the claims of the paper about them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tokendynamics.cli._terminal import echo_json
 from tokendynamics.cli.circuits._folder import out_option
 from tokendynamics.cli.circuits._task_options import functional_of, law_of
 from tokendynamics.numerics._errors import PageError
+from tokendynamics.words import plural
 
 if TYPE_CHECKING:
     from tokendynamics.circuits.landscape import Basins, LandscapeSurvey
@@ -39,20 +40,30 @@ Examples:
 @click.argument("section", metavar="WHICH", type=click.Choice(["3.1", "3.2", "3.3"]))
 @click.option("--categories", "-N", type=whole(), help="N, the number of categories.  [default: 5]")
 @click.option("--positions", "-M", type=whole(), default=6, show_default=True, help="M, the length of the sequences.")
-@click.option("--law", default="uniform", show_default=True, metavar="uniform|zipf|P1,P2,…", help="Of the categories.")
-@click.option("--q-true", "q_true", metavar="FILE|random:SEED|digits[:BASE]", help="Of 3.3.  [default: random:0]")
+@click.option(
+    "--law", default="uniform", show_default=True, metavar="uniform|zipf|P1,P2,…", help="Law of the categories."
+)
+@click.option(
+    "--q-true", "q_true", metavar="FILE|random:SEED|digits[:BASE]", help="q_true of 3.3.  [default: random:0]"
+)
 @click.option("--causal", is_flag=True, help="Mask the attention of 3.3.")
 @click.option("--starts", type=whole(), help="Random starts of the descent.  [default: 40; 10 for 3.2, which is slow]")
-@click.option("--seed", type=whole(), default=0, show_default=True, help="Of the starts and of free parameters.")
 @click.option(
-    "--method", type=click.Choice(["quasi-newton", "gradient-flow"]), default="quasi-newton", show_default=True
+    "--seed", type=whole(), default=0, show_default=True, help="Random seed of the starts and of free parameters."
 )
-@click.option("--budget", type=whole(), default=600, show_default=True, help="Steps of one run at most.")
+@click.option(
+    "--method",
+    type=click.Choice(["quasi-newton", "gradient-flow"]),
+    default="quasi-newton",
+    show_default=True,
+    help="How the loss is descended.",
+)
+@click.option("--budget", type=whole(), default=600, show_default=True, help="Most steps of one run.")
 @click.option("--threads", type=whole(1), default=1, show_default=True, help="CPU threads.")
 @out_option("Folder for the data and the page.", ("landscape.json",))
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on standard output.")
 def landscape_command(threads: int, out: Path | None, as_json: bool, **given: Any) -> None:
-    """Say where the exact expected loss of the paper's section WHICH has stationary points, and where descent ends."""
+    """Find the stationary points of the exact expected loss of the paper's section WHICH, and where descent ends."""
     from tokendynamics.cli._output import Output
     from tokendynamics.cli.circuits._folder import manifest_of, write_results
     from tokendynamics.numerics._resources import limited_threads
@@ -90,7 +101,7 @@ def _surveyed(given: Mapping[str, Any], output: Output) -> LandscapeSurvey:
 
 
 def _parameters(given: Mapping[str, Any], found: LandscapeSurvey) -> dict[str, Any]:
-    """Return what was asked, with the values of the options that were left out."""
+    """Return the options, with the values of those that were left out."""
     asked = {**given, "categories": len(found.landscape.law), "starts": len(found.basins.runs)}
     drawn = found.section == "3.3" and given["q_true"] is None
     return asked | {"q_true": _FUNCTIONAL} if drawn else asked
@@ -105,8 +116,8 @@ def _print(found: LandscapeSurvey, out: Path | None, files: tuple[str, ...]) -> 
     console.print(Text(f"\n{found.name}\n", style="bold"))
     console.print(_points(found) if found.points else _stalls(found))
     console.print(_shares(runs))
-    same = "The same runs" if len(runs.runs) > 1 else "The same run"
-    console.print(Text(f"{same}, by what stopped them: {', '.join(f'{n} {why}' for why, n in runs.statuses.items())}"))
+    same = "Runs" if len(runs.runs) > 1 else "Run"
+    console.print(Text(f"{same} by reason of the end: {', '.join(f'{n} {why}' for why, n in runs.statuses.items())}"))
     for claim in found.claims:
         console.print(Text(f"• {claim}"))
     if out is not None:
@@ -114,7 +125,7 @@ def _print(found: LandscapeSurvey, out: Path | None, files: tuple[str, ...]) -> 
 
 
 def _table(title: str, columns: Sequence[str], words: Sequence[str]) -> Any:
-    """Return an empty table: numbers stand at the right, and only the column "shared by its members" may wrap."""
+    """Return an empty table with numbers at the right, where only the column "shared by its members" may wrap."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -146,7 +157,7 @@ def _stalls(found: LandscapeSurvey) -> Any:
 
 def _shares(runs: Basins) -> Any:
     many = len(runs.runs)
-    title = f"{runs.method}, {many} start{'s' * (many > 1)}"
+    title = f"{runs.method}, {plural(many, 'start')}"
     table = _table(title, ("ends as", "starts", "share", "95 % interval"), ("ends as",))
     for share in runs.shares:
         table.add_row(share.kind, str(share.count), f"{share.fraction:.1%}", f"{share.low:.1%} – {share.high:.1%}")

@@ -1,4 +1,4 @@
-"""``tokendynamics circuits learn``: train from several seeds, and say what was learned and where it sits."""
+"""``tokendynamics circuits learn``: train from several seeds, and measure which part does the logic."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tokendynamics.provenance._progress import Progress
 
 _BYTES = 32
-"""Of each token of the evidence, which is measured after the training and must not fail there."""
+"""Bytes for each token of the evidence, checked first since the evidence is measured only after the training."""
 
 _EPILOG = """
 \b
@@ -32,8 +32,8 @@ Examples:
   tokendynamics circuits learn combined --flavour towards-2 --seeds 3 --out learned-c2
   tokendynamics circuits learn combined -N 10 -M 50 --batch 1000 --seeds 1 --out full   the paper's size
 
-Each seed has a folder of its own (record.json, parameters.npz). After Ctrl-C the same command goes on where it was
-interrupted; seeds that are finished are not trained again.
+Each seed has its own folder (record.json, parameters.npz). After Ctrl-C the same command continues where it was
+interrupted; finished seeds are not trained again.
 """
 
 
@@ -46,12 +46,12 @@ interrupted; seeds that are finished are not trained again.
     type=click.Choice(["free", "towards-1", "towards-2", "towards-3"]),
     default="free",
     show_default=True,
-    help="What the combined model leans towards at first.",
+    help="The solution that a penalty favours at first in the combined model.",
 )
 @task_options
-@click.option("--seeds", type=whole(1, 10_000), default=5, show_default=True, help="How many runs.")
-@click.option("--seed", type=whole(0), default=0, show_default=True, help="Of the first run.")
-@click.option("--batch", type=whole(), default=500, show_default=True, help="Fresh sequences per outer step.")
+@click.option("--seeds", type=whole(1, 10_000), default=5, show_default=True, help="Number of runs.")
+@click.option("--seed", type=whole(0), default=0, show_default=True, help="Random seed of the first run.")
+@click.option("--batch", type=whole(), default=500, show_default=True, help="New sequences per outer step.")
 @click.option("--steps", type=whole(), default=50, show_default=True, help="Outer steps.")
 @click.option("--inner", type=whole(), default=20, show_default=True, help="Iterations of L-BFGS per outer step.")
 @click.option("--hidden", type=whole(), help="Hidden units.  [default: N², N or M, as the architecture needs]")
@@ -74,7 +74,7 @@ def learn_command(
     as_json: bool,
     **recipe: Any,
 ) -> None:
-    """Train one-layer transformers on the pair task, and measure where their logic sits.
+    """Train one-layer transformers on the pair task, and measure which part does the logic.
 
     ARCHITECTURE is solution-1, solution-2, solution-3 (tailored) or combined. q_true is the same for every seed;
     weights and batches differ. Without options N = 6 and M = 16.
@@ -125,13 +125,13 @@ def _run(
     folder = out / f"seed-{seed}"
     finished, begun = (folder / "record.json").is_file(), (folder / "progress.pt").is_file()
 
-    def told(done: float, total: float, what: str) -> None:
-        # First called once `learn` has seen that what was begun is the same run.
+    def report(done: float, total: float, what: str) -> None:
+        # First called after `learn` has verified that the unfinished run is the same.
         if begun and done == 0:
-            output.say(f"seed {seed}: goes on where it was interrupted, from {folder}")
+            output.say(f"seed {seed}: continues where it was interrupted, from {folder}")
         progress(done, total, what)
 
-    record = learn(task, **chosen, seed=seed, folder=folder, progress=told, threads=None)
+    record = learn(task, **chosen, seed=seed, folder=folder, progress=report, threads=None)
     if finished:
         output.say(f"seed {seed}: finished before, read from {folder}")
     return record
@@ -149,15 +149,15 @@ def _measured(records: list[LearningRecord], samples: int, progress: Progress) -
 
 
 def _kept(out: Path, numbers: Iterable[int]) -> str:
-    """Say what an interrupted call leaves."""
+    """Return a line about the results of an interrupted call."""
     folders = [f"seed-{number}" for number in numbers]
     finished = [name for name in folders if (out / name / "record.json").is_file()]
     begun = [name for name in folders if (out / name / "progress.pt").is_file()]
     if not finished and not begun:
         return "interrupted: nothing was written"
-    said = ((finished, "finished"), (begun, "as far as it came"))
-    kept = " and ".join(f"{', '.join(names)} ({state})" for names, state in said if names)
-    return f"interrupted: {out} keeps {kept}; the same command goes on from there"
+    states = ((finished, "finished"), (begun, "unfinished"))
+    kept = " and ".join(f"{', '.join(names)} ({state})" for names, state in states if names)
+    return f"interrupted: {out} keeps {kept}; the same command continues from there"
 
 
 def _summary(records: list[LearningRecord], evidences: Sequence[Evidence | None]) -> dict[str, Any]:

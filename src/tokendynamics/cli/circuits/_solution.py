@@ -1,4 +1,4 @@
-"""A hand-built transformer by its name and the options that go with it."""
+"""A hand-built transformer by its name and options."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SOLUTIONS = (
     "solution-2-printed", "solution-3", "solution-3-printed", "linear", "softmax-1", "softmax-2", "softmax-3",
     "mixture",
 )  # fmt: skip
-"""The names of the catalogue, here so that help needs no heavy import."""
+"""The names of the catalogue, repeated here so that help needs no heavy import."""
 
 _FLAGS = {
     "form": "--form",
@@ -34,13 +34,20 @@ _FLAGS = {
 def solution_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of the hand-built transformers."""
     options = (
-        click.option("--causal", is_flag=True, default=None, help="Mask the attention; the answers stay the same."),
-        click.option("--form", help="Of solution 1: rows, uniform, indicators, printed; of 2 and 3: exact, printed."),
-        click.option("-K", "K", type=float, help="Scale of solutions 2 and 3; a K too small names the least one."),
-        click.option("--sharpness", type=float, help="β of softmax-1 and softmax-3.  [default: 40]"),
-        click.option("--base", type=float, help="Of the linear case.  [default: 10]"),
+        click.option("--causal", is_flag=True, default=None, help="Mask the attention; the outputs stay the same."),
         click.option(
-            "--share", "attention_share", type=float, help="Part of q_true that a mixture decides in attention.  [0.5]"
+            "--form", help="Form of solution 1: rows, uniform, indicators, printed; of 2 and 3: exact, printed."
+        ),
+        click.option(
+            "-K", "K", type=float, help="Scale of solutions 2 and 3; too small a K is refused with the least one."
+        ),
+        click.option("--sharpness", type=float, help="β of softmax-1 and softmax-3.  [default: 40]"),
+        click.option("--base", type=float, help="Base of the linear case.  [default: 10]"),
+        click.option(
+            "--share",
+            "attention_share",
+            type=float,
+            help="Share of q_true that a mixture computes in attention.  [0.5]",
         ),
     )
     for option in reversed(options):
@@ -49,10 +56,10 @@ def solution_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def checked_name(name: str) -> str:
-    """Return the name if there is such a solution.
+    """Return the name of a known solution.
 
     Raises:
-        ArgumentValueError: There is none.
+        ArgumentValueError: An unknown name.
     """
     if name not in SOLUTIONS:
         raise ArgumentValueError(expected("SOLUTION", f"one of {', '.join(SOLUTIONS)}", repr(name)))
@@ -60,7 +67,7 @@ def checked_name(name: str) -> str:
 
 
 def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those that were typed."""
+    """Return the options that were typed."""
     return {option: value for option, value in options.items() if value is not None}
 
 
@@ -69,8 +76,8 @@ def build_solution(name: str, task: PairTask, options: Mapping[str, Any]) -> One
 
     Args:
         name: One of `SOLUTIONS`.
-        task: What it computes.
-        options: Those of `solution_options`; None where one was not given.
+        task: The task that it computes.
+        options: Those of `solution_options`; None where an option was left out.
 
     Raises:
         ArgumentValueError: An option that this solution does not have, or a value that the constructor refuses.
@@ -89,7 +96,7 @@ def build_solution(name: str, task: PairTask, options: Mapping[str, Any]) -> One
 
 
 def default_functional(name: str, options: Mapping[str, Any]) -> str:
-    """Say what q_true is by default: the linear case computes that of its base, softmax-2 positive ones only."""
+    """Return the default of q_true: the linear case computes digits of its base, softmax-2 only positive values."""
     if name != "linear":
         return "positive:0" if name == "softmax-2" else "random:0"
     return "digits" if options["base"] is None else f"digits:{options['base']!r}"

@@ -1,4 +1,4 @@
-"""The options that say what the task is, and the task they make."""
+"""The options that define the task."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Refusal = ArgumentTypeError | ArgumentValueError | MemoryLimitError
 _NOT_NAMED_ALIKE = {"task": "--positions"}
-"""A task is refused as such only if it is too short."""
+"""The library refuses a whole task only if it is too short."""
 
 
 def renamed(error: Refusal, names: Mapping[str, str]) -> Refusal:
@@ -33,7 +33,7 @@ def renamed(error: Refusal, names: Mapping[str, str]) -> Refusal:
 
 
 def flags_of(command: click.Command) -> dict[str, str]:
-    """Return what the user typed for each argument of the library: an option's names with its longest spelling.
+    """Return what the user typed for each argument of the library: the longest spelling of each option.
 
     >>> import click
     >>> flags_of(click.Command("one", params=[click.Option(["--x", "sequences"]), click.Argument(["model"])]))["x"]
@@ -65,7 +65,7 @@ def task_options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="N × N numbers (.json, .csv or .npy; previous category first), standard normal draws, positive ones "
             "with columns of mean 1, or 10·a + b.",
         ),
-        click.option("--law", metavar="uniform|zipf|P1,P2,…", help="Of the categories.  [default: uniform]"),
+        click.option("--law", metavar="uniform|zipf|P1,P2,…", help="Law of the categories.  [default: uniform]"),
     )
     for option in reversed(options):
         command = option(command)
@@ -93,13 +93,13 @@ def task_of(
 
 
 def task_parameters(task: PairTask, q_true: str, law: str | None) -> dict[str, Any]:
-    """Return what a manifest says of the task."""
+    """Return the entries of a manifest about the task."""
     described = {"categories": task.categories, "positions": task.positions}
     return {**described, "q_true": q_true, "law": "uniform" if law is None else law}
 
 
 def functional_of(spec: str, categories: int | None, default: int, law: Any) -> Any:
-    """Return the matrix that --q-true describes; the law is what columns have their mean under."""
+    """Return the matrix that --q-true describes; the law defines the means of columns."""
     from tokendynamics.circuits._task import PairTask
     from tokendynamics.circuits.functionals import pair_numbers, positive_functional, random_functional
 
@@ -182,7 +182,7 @@ def _read_csv(path: Path) -> Any:
     import numpy as np
 
     with warnings.catch_warnings():
-        # An empty file is refused below by its shape; NumPy's warning on top says nothing more.
+        # An empty file is refused below by its shape, so NumPy's warning adds nothing.
         warnings.simplefilter("ignore", UserWarning)
         return np.loadtxt(path, delimiter=",", ndmin=2, encoding="utf-8-sig")
 
