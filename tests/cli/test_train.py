@@ -130,7 +130,8 @@ def test_ctrl_c_in_a_sweep_or_a_study_says_whether_anything_is_there(
         (store / "study.json").write_text("{}")
         raise KeyboardInterrupt
 
-    for name, work, words in (("read_plan", interrupt, "nothing was written"), (command, begun, "continue with --resume")):
+    stops = [("read_plan", interrupt, "nothing was written"), (command, begun, "continue with --resume")]
+    for name, work, words in stops:
         monkeypatch.setattr(f"tokendynamics.{package}.{name}", work)
         assert call([command, "spec.toml"]) == 130
         assert words in capsys.readouterr().err.splitlines()[-1]

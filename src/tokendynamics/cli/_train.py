@@ -199,9 +199,7 @@ def _line(experiment: Experiment) -> str:
     model, recipe, processes = experiment.model, experiment.recipe, PROCESSES.get(experiment.name, 1)
     size = f"{model['num_hidden_layers']} layers × {model['hidden_size']}"
     spread = f", {processes} processes × {recipe.batch}" if processes > 1 else ""
-    return (
-        f"{experiment.name:<14}{experiment.task:<8}{experiment.data:<14}{size:<18}{recipe.steps:,} steps{spread}"
-    )
+    return f"{experiment.name:<14}{experiment.task:<8}{experiment.data:<14}{size:<18}{recipe.steps:,} steps{spread}"
 
 
 def _summary(record: Record, folder: Path) -> dict[str, Any]:
