@@ -82,7 +82,7 @@ def test_a_run_leaves_trajectory_figures_certificates_and_manifest(
     assert "report.html" in printed.out
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert '<bdi class="model">two systems of the free flow</bdi>' in page
-    assert "Both systems ended as “reached the horizon”, at t = 1." in page
+    assert "Both systems reached the end of the time interval at t = 1." in page
     assert "System 1. " in page  # the one that the file names
     assert all(f'href="./{name}"' in page for name in ("trajectory.zarr", "tokens.svg", "specification.toml"))
     assert "reached the horizon" in printed.out

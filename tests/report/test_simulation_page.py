@@ -21,6 +21,7 @@ from tokendynamics import specification
 from tokendynamics.dynamics import Trajectory
 from tokendynamics.numerics._errors import ArgumentValueError
 from tokendynamics.report.simulation import Account, render_simulation
+from tokendynamics.report.simulation._words import _PHRASES
 from tokendynamics.specification.examples import example_names, example_text
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -113,7 +114,7 @@ def test_the_curves_hold_what_is_measured_again(clustering: Trajectory) -> None:
 def test_the_sentences_hold_the_numbers_of_the_last_state(clustering: Trajectory) -> None:
     states = np.asarray(clustering.states)
     said = " ".join(findings_of(render_simulation(clustering)))
-    assert "The run ended as “reached the horizon”, at t = 6." in said
+    assert "The run reached the end of the time interval at t = 6." in said
     count = groups(states[-1])
     assert 1 < count < 9
     assert f"directions of the 9 tokens form {count} clusters (tokens at most 5° apart" in said
@@ -138,9 +139,9 @@ def test_a_batch_of_mixed_ends_counts_each_system_up_to_its_own(mixed: Trajector
     counts = {str(word): int((mixed.status == word).sum()) for word in np.unique(mixed.status)}
     assert len(counts) == 3
     said = findings_of(page)
-    assert said[0].startswith("Of 20 systems ")
+    assert said[0].startswith("Of 20 systems, ")
     for status, count in counts.items():
-        assert re.search(rf"{count} ended as “{status}”, at t = ", said[0])
+        assert re.search(rf"{count} {_PHRASES[status]} at t = ", said[0])
     # 4 tokens × 20 systems: median, lowest and highest of those that still run, and how many these are.
     rows = saved(page, "norms")
     assert rows[0][-1] == "Systems that count"
@@ -177,7 +178,7 @@ def test_what_diverges_is_said_with_its_size_and_drawn_as_directions() -> None:
     page = render_simulation(run)
     said = " ".join(findings_of(page))
     assert run.status == "diverged"
-    assert f"ended as “diverged”, at t = {float(run.end_times):.4g}" in said
+    assert f"diverged at t = {float(run.end_times):.4g}" in said
     last = np.abs(np.asarray(run.states)[-1]).ravel()
     found = re.search(r"median norm of the tokens is (.*?) at the end and was 1\.5 at the start", said)
     assert found is not None
@@ -198,17 +199,17 @@ def test_numbers_that_are_not_finite_are_left_out_and_said() -> None:
         run, tensor=run.tensor.new_tensor(states), status=np.array(["reached the horizon", "not finite"] * 2)[:3]
     )
     page = render_simulation(broken)
-    assert "1 system of 3 ended in a state that is not finite; nothing is said of where." in findings_of(page)
+    assert "1 system of 3 ended in a non-finite state, whose measures are undefined." in findings_of(page)
     rows = saved(page, "norms")[1:]
     assert [row[2] for row in rows] == ["1.0", "", ""]
     assert rows[2][1] != ""
     whole = render_simulation(replace(broken, tensor=run.tensor))
-    assert "not finite;" not in " ".join(findings_of(whole))
+    assert "non-finite" not in " ".join(findings_of(whole))
 
 
 def test_one_token_one_dimension_and_a_token_at_zero() -> None:
     alone = render_simulation(td.simulate(free([[1.0]], [[-1.0]]), [[2.0]], [0.0, 1.0, 2.0]))
-    assert "There is one token: nothing to compare it with." in findings_of(alone)
+    assert "With one token there is no distance to measure." in findings_of(alone)
     assert 'id="cosine"' not in alone
     rows = saved(alone, "paths")[1:]
     assert [float(row[2]) for row in rows] == pytest.approx([2.0, 2 / np.e, 2 / np.e**2], rel=1e-6)
@@ -222,7 +223,7 @@ def test_one_token_one_dimension_and_a_token_at_zero() -> None:
 def test_a_single_time_has_no_curves(clustering: Trajectory) -> None:
     once = replace(clustering, tensor=clustering.tensor[:1], times=clustering.times[:1], reached=clustering.reached[:1])
     page = render_simulation(once)
-    assert "One time is kept: there are no curves." in page
+    assert "Only one time is stored, so there are no curves." in page
     assert "<figure" not in page
     assert len(ended(page)) == 1
 
@@ -274,7 +275,7 @@ def test_a_large_batch_makes_a_small_page_that_says_what_was_chosen() -> None:
     page = render_simulation(many)
     assert len(page.encode()) < 2_000_000
     assert (
-        "The curves are of 50 of 1,000 systems at 81 of 200 times, evenly by number. What is said above is of all."
+        "The curves show 50 of 1,000 systems at 81 of 200 times, evenly spaced. The statements above cover all systems."
         in page
     )
     assert [row[:2] for row in ended(page)] == [["0–999", "reached the horizon"]]
@@ -310,7 +311,7 @@ def test_statements_of_the_theory_are_listed_with_their_outcome(clustering: Traj
     worse = findings_of(render_simulation(clustering, Account(certificates=failed)))[-1]
     assert worse == f"2 statements of the theory apply: 2 failed ({', '.join(one.statement for one in failed)})."
     none = findings_of(render_simulation(clustering, Account(certificates=())))[-1]
-    assert none == "No statement of the theory applies: there is nothing to certify."
+    assert none == "No statement of the theory applies."
     assert "theory" not in findings_of(render_simulation(clustering))[-1]
 
 
@@ -328,7 +329,7 @@ def test_a_trajectory_writes_its_page_also_after_it_was_opened(clustering: Traje
 
 def test_a_flow_that_is_not_known_still_has_a_page(clustering: Trajectory) -> None:
     page = render_simulation(replace(clustering, flow=None))
-    assert "under a flow that the file does not hold" in page
+    assert "under a flow that is not stored" in page
     assert "potential" not in re.findall(r'<figure id="([^"]+)">', page)
 
 

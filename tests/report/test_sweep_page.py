@@ -14,9 +14,10 @@ import xarray as xr
 from report.reading import saved
 from tokendynamics.numerics import ArgumentTypeError
 from tokendynamics.numerics._intervals import wilson
-from tokendynamics.report.sweep._shares import Share, percent
+from tokendynamics.report.sweep._shares import Share
 from tokendynamics.sweeps import report
 from tokendynamics.sweeps._report import parameters
+from tokendynamics.words import percent
 
 ZERO, CONSENSUS, UNDECIDED = 0, 3, 5
 HORIZON, BUDGET = "reached the horizon", "step budget spent"
@@ -49,19 +50,19 @@ def findings(page: str) -> list[str]:
 
 def test_how_often_each_outcome_was_is_said_with_its_interval(tmp_path: Path) -> None:
     said = findings(page_of(swept([[3, 3, 3, 3, 3, 3, 0, 0, 0, 5]], scale=[1.0]), tmp_path))
-    assert said[0].startswith("Of 10 systems, 6 ended as “consensus”: 60 % (95 % interval 31 % to 83 %); 3 as “zero”: ")
-    assert "1 as “undecided”: 10.0 % (95 % interval 1.8 % to 40.4 %)." in said[0]
+    assert said[0].startswith("Of 10 systems, 6 ended as “consensus”, 60 % (95 % CI 31–83 %); 3 as “zero”, ")
+    assert "1 as “undecided”, 10.0 % (95 % CI 1.8–40.4 %)." in said[0]
     assert [f"{100 * end:.0f}" for end in wilson(6, 10)] == ["31", "83"]
     said = findings(page_of(swept(np.full((1, 20), ZERO), scale=[1.0]), tmp_path))
-    assert said[0] == f"All 20 systems ended as “zero” (95 % interval from {100 * wilson(20, 20)[0]:.0f} %)."
+    assert said[0] == f"All 20 systems ended as “zero” (95 % CI {100 * wilson(20, 20)[0]:.0f} % or more)."
 
 
 @pytest.mark.parametrize(
     ("codes", "sentence"),
     [
-        ([[0, 0], [3, 3]], "At each of the 2 points of the design all systems ended alike."),
-        ([[0, 3], [3, 3]], "At 1 of the 2 points of the design all systems ended alike."),
-        ([[0, 3], [3, 0]], "At none of the 2 points of the design did all systems end alike."),
+        ([[0, 0], [3, 3]], "All systems had the same outcome at each of the 2 points of the design."),
+        ([[0, 3], [3, 3]], "All systems had the same outcome at 1 of the 2 points of the design."),
+        ([[0, 3], [3, 0]], "Systems had different outcomes at each of the 2 points of the design."),
     ],
 )
 def test_at_how_many_points_all_ended_alike(codes: list, sentence: str, tmp_path: Path) -> None:
@@ -69,36 +70,36 @@ def test_at_how_many_points_all_ended_alike(codes: list, sentence: str, tmp_path
 
 
 def test_points_of_one_system_do_not_agree_with_themselves(tmp_path: Path) -> None:
-    assert "alike" not in page_of(swept([[0], [3]], scale=[0.5, 1.0]), tmp_path)
+    assert "the same outcome" not in page_of(swept([[0], [3]], scale=[0.5, 1.0]), tmp_path)
 
 
 def test_what_moves_along_a_parameter_is_named_with_its_extremes(tmp_path: Path) -> None:
     codes = np.array([[ZERO] * 20, [CONSENSUS] * 10 + [ZERO] * 10, [CONSENSUS] * 20])
-    (said,) = (one for one in findings(page_of(swept(codes, scale=[2.0, 1.0, 0.5]), tmp_path)) if "Along" in one)
+    (said,) = (one for one in findings(page_of(swept(codes, scale=[2.0, 1.0, 0.5]), tmp_path)) if "With scale" in one)
     low, high = (100 * end for end in (wilson(20, 20)[0], wilson(0, 20)[1]))
     assert said == (
-        f"Along scale the share of “zero” changes most: it is 0 % (95 % interval 0 % to {high:.0f} %) at 0.5 and 100 % "
-        f"(95 % interval {low:.0f} % to 100 %) at 2; the intervals do not overlap."
+        f"With scale, the share of “zero” changes most: 0 % (95 % CI 0–{high:.0f} %) at 0.5 and 100 % (95 % CI "
+        f"{low:.0f}–100 %) at 2; the intervals do not overlap."
     )
 
 
 def test_a_change_within_the_intervals_may_be_chance(tmp_path: Path) -> None:
     codes = [[ZERO, ZERO, ZERO, CONSENSUS], [ZERO, ZERO, CONSENSUS, CONSENSUS]]
-    (said,) = (one for one in findings(page_of(swept(codes, scale=[0.5, 1.0]), tmp_path)) if "Along" in one)
-    assert said.endswith("the intervals overlap: that may be chance.")
+    (said,) = (one for one in findings(page_of(swept(codes, scale=[0.5, 1.0]), tmp_path)) if "With scale" in one)
+    assert said.endswith("the intervals overlap, so the change may be chance.")
 
 
 def test_no_change_is_said_to_be_none(tmp_path: Path) -> None:
     said = findings(page_of(swept([[ZERO, CONSENSUS], [CONSENSUS, ZERO]], scale=[0.5, 1.0]), tmp_path))
-    assert "Along scale no share changes, all other parameters counted together." in said
+    assert "No share changes with scale (pooled over the other parameters)." in said
 
 
 @pytest.mark.parametrize(
     ("status", "tries", "sentence"),
     [
         (HORIZON, 1, "All 4 systems reached the horizon."),
-        (HORIZON, [1, 1, 2, 2], "All 4 systems reached the horizon; 2 systems had spent the first budget of steps"),
-        ([HORIZON, BUDGET, HORIZON, HORIZON], [1, 2, 1, 1], f"3 “{HORIZON}”; 1 “{BUDGET}”; 1 system had spent"),
+        (HORIZON, [1, 1, 2, 2], "All 4 systems reached the horizon; 2 systems spent the first step budget"),
+        ([HORIZON, BUDGET, HORIZON, HORIZON], [1, 2, 1, 1], f"3 “{HORIZON}”; 1 “{BUDGET}”; 1 system spent"),
     ],
 )
 def test_how_the_runs_ended(status: Any, tries: Any, sentence: str, tmp_path: Path) -> None:
@@ -124,7 +125,7 @@ def test_a_map_has_every_cell_and_its_numbers(tmp_path: Path) -> None:
     for row in rows:
         np.testing.assert_allclose([float(row[5]), float(row[6])], wilson(int(row[2]), 10))
     tips = set(re.findall(r"<title>(scale = [^<]*)</title>", page))
-    assert "scale = 1, tokens = 4: consensus 7 of 10: 70 % (95 % interval 40 % to 89 %)" in tips
+    assert "scale = 1, tokens = 4: consensus 7 of 10: 70 % (95 % CI 40–89 %)" in tips
     assert len(tips) == 6 * 2  # for both outcomes
     assert "share 1/2" in page
     flat = page_of(swept(np.full((2, 2, 5), ZERO), scale=[0.1, 1.0], tokens=[2, 4]), tmp_path)

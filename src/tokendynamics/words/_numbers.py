@@ -63,14 +63,16 @@ def count(value: int) -> str:
 
 
 def percent(share: float | None, digits: int = 2) -> str:
-    """Write a share as a percentage.
+    """Write a share as a percentage; a share below 1 never reads 100 %.
 
-    >>> percent(0.123), percent(1.0), percent(0.0004), percent(None)
-    ('12 %', '100 %', '0.04 %', 'undefined')
+    >>> percent(0.123), percent(1.0), percent(0.0004), percent(0.99998), percent(None)
+    ('12 %', '100 %', '0.04 %', '99.998 %', 'undefined')
     """
     if share is None or math.isnan(share):
         return UNDEFINED
-    return f"{number(100 * share, 3 if 0.995 <= share < 10 else digits)} %"
+    if 0.99 < share < 1.0:
+        digits += math.ceil(-math.log10(1 - share) - 1e-9)
+    return f"{number(100 * share, digits if share < 1 else max(digits, 3))} %"
 
 
 def factor(value: float | None) -> str:

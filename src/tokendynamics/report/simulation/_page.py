@@ -73,7 +73,7 @@ def render_simulation(trajectory: Trajectory, account: Account | None = None) ->
     return render(
         "simulation.html.jinja",
         title=f"{told.title}: where do the tokens go?",
-        verdict_title="What became of them",
+        verdict_title="Result",
         sections=_sections(run, found, told),
         conventions=_CONVENTIONS,
         manifest={name: _shortened(value) for name, value in told.manifest.items() if name not in _PER_SYSTEM},
@@ -121,15 +121,18 @@ def _of_trajectory(trajectory: Trajectory) -> Account:
 def _sections(run: Shown, found: Ends, told: Account) -> list[Section]:
     one_time = len(run.times) < 2
     curves = [] if one_time else [over_time(run, measure) for measure in measures(run)]
-    said = tuple(each for each in (chosen(run), "One time is kept: there are no curves." if one_time else "") if each)
+    single = "Only one time is stored, so there are no curves." if one_time else ""
+    sentences = tuple(filter(None, (chosen(run), single)))
     not_paired = run.tokens > 1 and not run.pairs_measured
     notes = (f"Distances and clusters of {run.tokens:,} tokens are not measured over time.",) if not_paired else ()
-    sections = [Section("time", "What changes over time?", said, figures=tuple(curves), notes=notes)]
+    sections = [Section("time", "What changes over time?", sentences, figures=tuple(curves), notes=notes)]
     if not one_time:
         sections.append(Section("tokens", QUESTION, figures=(paths_figure(run, told.system),)))
     sections.append(Section("systems", _ended(run), tables=(systems_table(run, found),)))
     if told.certificates:
-        sections.append(Section("statements", "What held of the theory?", tables=(_certificates(told.certificates),)))
+        sections.append(
+            Section("statements", "Which statements of the theory held?", tables=(_certificates(told.certificates),))
+        )
     return sections
 
 
@@ -141,8 +144,8 @@ def _certificates(certificates: Sequence[Certificate]) -> Table:
     rows = tuple(
         cells([one.statement, one.outcome, float(one.margin), float(one.tolerance), one.text]) for one in certificates
     )
-    columns = ("Statement", "Outcome", "Margin", "Tolerance", "What was found")
-    return Table("Statements that apply to some system; a margin of at least 0 holds", columns, rows)
+    columns = ("Statement", "Outcome", "Margin", "Tolerance", "Explanation")
+    return Table("Statements that apply to at least one system; a statement holds from margin 0 on", columns, rows)
 
 
 def _facts(run: Shown, manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -153,7 +156,7 @@ def _facts(run: Shown, manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _shortened(value: Any) -> Any:
-    """Return an entry of the manifest with what is too long for a page left out: matrices, starts token by token."""
+    """Return an entry of the manifest without values too long for a page, such as matrices and initial states."""
     if isinstance(value, Mapping):
         return {name: _shortened(each) for name, each in value.items()}
     if isinstance(value, np.ndarray):
@@ -165,23 +168,22 @@ def _shortened(value: Any) -> Any:
 _CONVENTIONS = (
     Convention(
         "The end",
-        "is the last state of a system: at the horizon, or where its run ended before",
-        "a system that diverged would be counted with states that it never had",
+        "is the last state of a system, at the last time or where its run ended earlier",
+        "a diverged system would count with states that it never had",
     ),
     Convention(
         "Systems over time",
-        "a system counts in the curves up to the end of its run, and not beyond",
-        "the last state of systems that ended early would be drawn on, as if they rested there",
+        "a system counts in the curves up to the end of its run",
+        "systems that ended early would look as if they rested at their last state",
     ),
     Convention(
         "Clusters",
-        "are the groups of directions that links of at most 5° join, chains included (single linkage), as in the "
-        "figures of positional",
-        "at a wider angle there are fewer, at a narrower one more",
+        "are groups of directions joined by angles of at most 5° (single linkage), as in the figures of positional",
+        "a wider angle gives fewer clusters, a narrower one more",
     ),
     Convention(
         "Numbering",
-        "systems are counted from 0, as in the file and in the data; tokens from 1, as in the papers",
-        "names would not fit those of the other figures",
+        "systems are counted from 0, as in the data; tokens from 1, as in the papers",
+        "labels would differ from those of the other figures",
     ),
 )

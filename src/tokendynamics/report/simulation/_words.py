@@ -1,4 +1,4 @@
-"""The first sentences of a simulation's page, each with what was measured for it."""
+"""A simulation in sentences: how it ended, where the tokens are then, and which statements held."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from tokendynamics.dynamics._status import Status
 from tokendynamics.report.simulation._ends import Ends
 from tokendynamics.report.simulation._measures import ANGLE
 from tokendynamics.report.simulation._shown import Shown
@@ -19,7 +20,7 @@ _MOST_COUNTS = 6
 
 
 def shape(run: Shown) -> str:
-    """Say what was simulated.
+    """Return what was simulated.
 
     Args:
         run: What is shown.
@@ -32,7 +33,7 @@ def shape(run: Shown) -> str:
 def _moved_by(run: Shown) -> str:
     flow = run.flow
     if flow is None:
-        return ", under a flow that the file does not hold (a function of the user’s)"
+        return ", under a flow that is not stored (a user-defined function)"
     where = _SPACES.get(run.space, f"in the space {run.space!r}")
     attends = flow.attention
     mask = "causal" if attends.causal else "full"
@@ -43,24 +44,24 @@ def _moved_by(run: Shown) -> str:
 
 
 def findings(run: Shown, found: Ends, certificates: Sequence[Certificate] | None) -> list[str]:
-    """Return sentences on how the run ended, where the tokens are then, and what the theory has to say.
+    """Return sentences on how the run ended, where the tokens are then, and which statements of the theory held.
 
     Args:
         run: What is shown.
         found: Its ends.
         certificates: What held of the statements that apply; None where none was asked.
     """
-    said = [_how_it_ended(run), *_directions(run, found), *_lengths(run, found), *_distances(run, found)]
+    sentences = [_how_it_ended(run), *_directions(run, found), *_lengths(run, found), *_distances(run, found)]
     broken = int((~found.finite).sum())
     if broken:
-        said.append(f"{_some(broken, run.many)} ended in a state that is not finite; nothing is said of where.")
+        sentences.append(f"{_some(broken, run.many)} ended in a non-finite state, whose measures are undefined.")
     if certificates is not None:
-        said.append(_certified(certificates))
-    return said
+        sentences.append(_certified(certificates))
+    return sentences
 
 
 def _how_it_ended(run: Shown) -> str:
-    """Say how all systems ended, by status."""
+    """Return how all systems ended, by status."""
     parts = []
     for status, count in run.statuses.most_common():
         at = run.end_times[run.status == status]
@@ -70,9 +71,25 @@ def _how_it_ended(run: Shown) -> str:
     if len(parts) == 1:
         count, status, when = parts[0]
         whose = "The run" if run.many == 1 else f"All {run.many:,} systems" if run.many > 2 else "Both systems"
-        return f"{whose} ended as “{status}”, at {when}."
-    listed = "; ".join(f"{count:,} ended as “{status}”, at {when}" for count, status, when in parts)
-    return f"Of {run.many:,} systems {listed}."
+        return f"{whose} {_phrase(status)} at {when}."
+    listed = "; ".join(f"{count:,} {_phrase(status)} at {when}" for count, status, when in parts)
+    return f"Of {run.many:,} systems, {listed}."
+
+
+_PHRASES: dict[str, str] = {
+    Status.HORIZON: "reached the end of the time interval",
+    Status.CONSENSUS: "reached consensus",
+    Status.DIVERGED: "diverged",
+    Status.EQUILIBRIUM: "came to rest",
+    Status.BUDGET: "spent the step budget",
+    Status.UNDERFLOW: "stopped because the step size underflowed",
+    Status.NOT_FINITE: "stopped because the velocity was not finite",
+    Status.INTERRUPTED: "was interrupted",
+}
+
+
+def _phrase(status: str) -> str:
+    return _PHRASES.get(status, f"ended as “{status}”")
 
 
 def _some(count: int, many: int) -> str:
@@ -83,16 +100,16 @@ def _some(count: int, many: int) -> str:
 
 def _directions(run: Shown, found: Ends) -> list[str]:
     if run.tokens == 1:
-        return ["There is one token: nothing to compare it with."]
+        return ["With one token there is no distance to measure."]
     known = np.isfinite(found.cosine)
-    said = []
+    sentences = []
     if (found.finite & ~known).any():
         missing = int((found.finite & ~known).sum())
-        said.append(f"{_some(missing, run.many)} ended with a token at zero, which has no direction.")
+        sentences.append(f"{_some(missing, run.many)} ended with a token at zero, which has no direction.")
     if not known.any():
-        return said
+        return sentences
     if np.isfinite(found.clusters).any():
-        said.append(_clusters(run, found))
+        sentences.append(_clusters(run, found))
     both = known & np.isfinite(found.cosine_at_start)
     end = _typical(found.cosine[known], _cosine)
     start = (
@@ -101,12 +118,12 @@ def _directions(run: Shown, found: Ends) -> list[str]:
         else ""
     )
     whose = "The mean cosine of two tokens" if run.many == 1 else "The mean cosine of two tokens of a system"
-    said.append(f"{whose} is {end} at the end{start}.")
-    return said
+    sentences.append(f"{whose} is {end} at the end{start}.")
+    return sentences
 
 
 def _cosine(value: float) -> str:
-    """Write a cosine; one that is nearly 1 by what is missing, for it is not 1.
+    """Write a cosine; one near 1 by its difference from 1.
 
     >>> _cosine(0.5), _cosine(1.0), _cosine(1 - 2e-7)
     ('0.5', '1', '1 − 2 × 10⁻⁷')
@@ -119,7 +136,7 @@ def _typical(values: np.ndarray, write: Callable[[float], str] = number) -> str:
     if len(values) == 1:
         return write(float(values[0]))
     low, middle, high = (write(float(each)) for each in (values.min(), np.median(values), values.max()))
-    return middle if low == high else f"{middle} in the median ({low} to {high})"
+    return middle if low == high else f"{middle} (median; range {low} to {high})"
 
 
 def _clusters(run: Shown, found: Ends) -> str:
@@ -145,7 +162,7 @@ def _clusters(run: Shown, found: Ends) -> str:
 
 
 def _lengths(run: Shown, found: Ends) -> list[str]:
-    """Say what became of the norms, where tokens are free to grow."""
+    """Return how the norms changed, in free space."""
     if run.on_surface or not found.finite.any():
         return []
     whose = "norm of the token" if run.tokens == 1 else "median norm of the tokens"
@@ -168,7 +185,7 @@ def _distances(run: Shown, found: Ends) -> list[str]:
 
 def _certified(certificates: Sequence[Certificate]) -> str:
     if not certificates:
-        return "No statement of the theory applies: there is nothing to certify."
+        return "No statement of the theory applies."
     counts = Counter(one.outcome for one in certificates)
     words: dict[str, str] = {"holds": "held", "fails": "failed", "undecided": "undecided"}
     listed = ", ".join(f"{counts[outcome]} {word}" for outcome, word in words.items() if counts[outcome])
@@ -179,7 +196,7 @@ def _certified(certificates: Sequence[Certificate]) -> str:
 
 
 def chosen(run: Shown) -> str:
-    """Say which systems and times the curves are of; empty where they are of all.
+    """Return which systems and times the curves show; empty where they show all.
 
     Args:
         run: What is shown.
@@ -189,5 +206,5 @@ def chosen(run: Shown) -> str:
         parts.append(f"{len(run.systems)} of {run.many:,} systems")
     if len(run.times) < run.kept:
         parts.append(f"{len(run.times)} of {run.kept:,} times")
-    rest = " What is said above is of all." if len(run.systems) < run.many else ""
-    return f"The curves are of {' at '.join(parts)}, evenly by number.{rest}" if parts else ""
+    rest = " The statements above cover all systems." if len(run.systems) < run.many else ""
+    return f"The curves show {' at '.join(parts)}, evenly spaced.{rest}" if parts else ""

@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 
 from tokendynamics.numerics._intervals import wilson
-from tokendynamics.words import number
+from tokendynamics.words import fixed
 
 _ROUNDING = 1e-9
 
@@ -37,27 +37,15 @@ class Share:
         low, high = self.interval
         share, low, high = (100 * value for value in (self.count / self.total, low, high))
         digits = _decimals(share, low, high)
-        share, low, high = (f"{each:.{digits if 0 < each < 100 else 0}f} %" for each in (share, low, high))
-        return f"{share} (95 % interval {low} to {high})"
+        share, low, high = (fixed(value, digits if 0 < value < 100 else 0) for value in (share, low, high))
+        return f"{share} % (95 % CI {low}–{high} %)"
 
 
 def _decimals(share: float, low: float, high: float) -> int:
-    """Return how many decimals tell the ends of an interval apart, and what is nearly nothing or all from it."""
+    """Return the decimals that distinguish the ends of an interval, and shares near 0 and 100 % from these."""
     near = [min(each, 100 - each) for each in (share, low, high) if 0 < each < 100]
     needed = [-np.floor(np.log10(high - low)), *(1 - np.floor(np.log10(each)) for each in near if each > _ROUNDING)]
     return int(max(0, *needed))
-
-
-def percent(share: float) -> str:
-    """Write a share with two digits, and not as all or nothing what is neither.
-
-    >>> percent(0.5), percent(1.0), percent(3e-6), percent(0.99998), percent(0.0)
-    ('50 %', '100 %', '0.0003 %', '99.998 %', '0 %')
-    """
-    if 0.99 < share < 1.0:
-        digits = 2 + int(np.ceil(-np.log10(1 - share) - 1e-9))
-        return f"{number(100 * share, digits)} %"
-    return f"{number(100 * share, 2)} %"
 
 
 def kind_of(shares: xr.Dataset) -> str:

@@ -1,4 +1,4 @@
-"""What is said of a sweep before its diagrams."""
+"""A sweep in sentences: how often each outcome occurred, where systems agree, which parameter changes the shares."""
 
 from __future__ import annotations
 
@@ -6,35 +6,34 @@ import numpy as np
 import xarray as xr
 
 from tokendynamics.plots._parameter import parameter
-from tokendynamics.report.sweep._shares import Share, along, kind_of, percent, together, words_of
-from tokendynamics.words import count, number, plural
+from tokendynamics.report.sweep._shares import Share, along, kind_of, together, words_of
+from tokendynamics.words import count, number, percent, plural
 
 HORIZON = "reached the horizon"
 UNDECIDED = "undecided"
 
 
 def findings(shares: xr.Dataset, status: xr.Dataset, again: int) -> list[str]:
-    """Return sentences on how often each outcome was, where systems agree, and what moves it.
+    """Return sentences on how often each outcome occurred, where systems agree, and which parameters change it.
 
     Args:
         shares: Counts of each outcome over the parameters.
         status: Counts of each status, likewise.
         again: How many systems were tried again.
     """
-    said = [_how_often(shares), *_agreement(shares)]
-    said += [_moves(shares, str(axis)) for axis in shares.total.dims if shares.sizes[axis] > 1]
-    return [*said, *_endings(status, again)]
+    sentences = [_how_often(shares), *_agreement(shares)]
+    sentences += [_change(shares, str(axis)) for axis in shares.total.dims if shares.sizes[axis] > 1]
+    return [*sentences, *_endings(status, again)]
 
 
 def _how_often(shares: xr.Dataset) -> str:
     total, words = int(shares.total.sum()), words_of(shares)
     if len(words) == 1:
         low, _ = together(shares, words[0]).interval
-        return f"{_all(total)} ended as “{words[0]}” (95 % interval from {percent(low)})."
-    counts = [together(shares, word) for word in words]
-    ended = [f"“{word}”: {share}" for word, share in zip(words, counts, strict=True)]
-    listed = "; ".join(f"{count(share.count)} as {each}" for share, each in zip(counts[1:], ended[1:], strict=True))
-    return f"Of {plural(total, 'system')}, {count(counts[0].count)} ended as {ended[0]}; {listed}."
+        return f"{_all(total)} ended as “{words[0]}” (95 % CI {percent(low)} or more)."
+    shares_of = [(word, together(shares, word)) for word in words]
+    listed = "; ".join(f"{count(share.count)} as “{word}”, {share}" for word, share in shares_of)
+    return f"Of {plural(total, 'system')}, {listed.replace(' as ', ' ended as ', 1)}."
 
 
 def _all(total: int) -> str:
@@ -42,7 +41,7 @@ def _all(total: int) -> str:
 
 
 def _agreement(shares: xr.Dataset) -> list[str]:
-    """Say at how many points all systems ended alike, where points have several."""
+    """Return at how many points of the design all systems had the same outcome."""
     totals = shares.total.values.ravel()
     if len(totals) < 2 or totals.max() < 2:
         return []
@@ -51,14 +50,14 @@ def _agreement(shares: xr.Dataset) -> list[str]:
     alike = int((ran & (largest == totals)).sum())
     where = f"{count(int(ran.sum()))} points of the design"
     if alike == ran.sum():
-        return [f"At each of the {where} all systems ended alike."]
+        return [f"All systems had the same outcome at each of the {where}."]
     if not alike:
-        return [f"At none of the {where} did all systems end alike."]
-    return [f"At {count(alike)} of the {where} all systems ended alike."]
+        return [f"Systems had different outcomes at each of the {where}."]
+    return [f"All systems had the same outcome at {count(alike)} of the {where}."]
 
 
-def _moves(shares: xr.Dataset, axis: str) -> str:
-    """Say which outcome's share changes most along one parameter, and whether that is more than chance."""
+def _change(shares: xr.Dataset, axis: str) -> str:
+    """Return which outcome's share changes most along one parameter, and whether the change is significant."""
     over = parameter(axis, _values(shares, axis))
     spans = []
     for word in words_of(shares):
@@ -69,11 +68,11 @@ def _moves(shares: xr.Dataset, axis: str) -> str:
         spans.append((max(fractions) - min(fractions), word, sorted((low, high)), found))
     span, word, (first, last), found = max(spans, key=lambda each: each[0])
     if span == 0:
-        return f"Along {axis} no share changes, all other parameters counted together."
+        return f"No share changes with {axis} (pooled over the other parameters)."
     apart = _apart(found[first], found[last])
-    verdict = "the intervals do not overlap" if apart else "the intervals overlap: that may be chance"
+    verdict = "the intervals do not overlap" if apart else "the intervals overlap, so the change may be chance"
     ends = " and ".join(f"{found[place]} at {over.labels[place]}" for place in (first, last))
-    return f"Along {axis} the share of “{word}” changes most: it is {ends}; {verdict}."
+    return f"With {axis}, the share of “{word}” changes most: {ends}; {verdict}."
 
 
 def _apart(one: Share, other: Share) -> bool:
@@ -83,12 +82,12 @@ def _apart(one: Share, other: Share) -> bool:
 
 def _endings(status: xr.Dataset, again: int) -> list[str]:
     total, words = int(status.total.sum()), words_of(status)
-    tried = f"; {plural(again, 'system')} had spent the first budget of steps and ran again, in the stiff engine"
+    tried = f"; {plural(again, 'system')} spent the first step budget and ran again with the stiff engine"
     rest = tried if again else ""
     if words == [HORIZON]:
         return [f"{_all(total)} reached the horizon{rest}."]
     listed = "; ".join(f"{count(together(status, word).count)} “{word}”" for word in words)
-    return [f"The runs ended as follows: {listed}{rest}."]
+    return [f"Status of the runs: {listed}{rest}."]
 
 
 def _values(shares: xr.Dataset, axis: str) -> np.ndarray:
@@ -96,7 +95,7 @@ def _values(shares: xr.Dataset, axis: str) -> np.ndarray:
 
 
 def ranges(shares: xr.Dataset) -> list[tuple[str, str]]:
-    """Return what varied: each parameter with its values, or where they begin and end."""
+    """Return every parameter with its values, or their range."""
     facts = []
     for axis in map(str, shares.total.dims):
         over = parameter(axis, _values(shares, axis))
