@@ -309,6 +309,8 @@ def _check_pair(query: Schedule, key: Schedule) -> None:
 
 
 def _side_by_side(first: Tensor, second: Tensor) -> Tensor:
+    if first.shape[:-1] == second.shape[:-1]:
+        return torch.cat([first, second], dim=-1)
     leading = torch.broadcast_shapes(first.shape[:-1], second.shape[:-1])
     return torch.cat([first.expand(*leading, -1), second.expand(*leading, -1)], dim=-1)
 

@@ -75,8 +75,19 @@ def may_cross(event: Event, before: Tensor, after: Tensor, start: Tensor, slopes
         return ~(slowest > SLOWER * event.speed)
     if type(event) not in (Consensus, NormAbove):
         return torch.ones_like(before, dtype=torch.bool)
-    # By how much a unit row, or the logarithm of a norm, can change.
     change = REACH * h * (slopes.abs().amax(dim=0).norm(dim=-1) / start.norm(dim=-1)).amax(dim=-1)
+    return within_reach(before, after, change)
+
+
+def within_reach(before: Tensor, after: Tensor, change: Tensor) -> Tensor:
+    """Tell in which steps the value of `Consensus` or `NormAbove` can be zero.
+
+    Args:
+        before: Values at the start of the steps, (system,).
+        after: Those at the end.
+        change: The most by which a token can differ from where it is at one end, relative to its norm there, (system,).
+    """
+    # By how much a chord of two unit rows, or the logarithm of a norm, can change.
     reach = torch.where(change < 0.5, 2 * change / (1 - change), torch.inf)
     return ~((torch.minimum(before, after) > reach) | (torch.maximum(before, after) < -reach))
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.integrate import BDF, LSODA, OdeSolver
+from scipy.integrate import BDF, LSODA, DenseOutput, OdeSolver
 from scipy.sparse import csc_matrix
 from scipy.sparse.linalg import LinearOperator, gmres
 from torch import Tensor
@@ -25,9 +25,9 @@ from tokendynamics.dynamics._field import Field
 from tokendynamics.dynamics._jacobian import jacobian, jacobian_vector
 from tokendynamics.dynamics._status import Status
 from tokendynamics.dynamics.engines import _batched as batched
-from tokendynamics.dynamics.engines._crossings import crossings, is_sampled
+from tokendynamics.dynamics.engines._crossings import crossings, is_sampled, within_reach
 from tokendynamics.dynamics.engines._problem import Outcome, Problem
-from tokendynamics.dynamics.events import Event
+from tokendynamics.dynamics.events import Consensus, Event, NormAbove
 from tokendynamics.numerics._resources import limited_threads
 from tokendynamics.provenance._progress import silent
 
@@ -310,7 +310,8 @@ class _System:
             return dense(min(before - base + share * length, float(solver.t)))
 
         values = [self._value(event, until, state) for event in self.events]
-        shares = [self._shares(number, value, path, length) for number, value in enumerate(values)]
+        change = _largest_change(dense, solver.y, length, self.equations.shape) if self.events else np.inf
+        shares = [self._shares(number, value, path, length, change) for number, value in enumerate(values)]
         ending = len(self.problem.events)
         for number, found in enumerate(shares[ending:]):
             for share in found:
@@ -327,19 +328,23 @@ class _System:
         self.t, self.y, self.values = until, state.copy(), values
         return status
 
-    def _shares(self, number: int, after: float, path: Callable[[float], np.ndarray], length: float) -> list[float]:
+    def _shares(
+        self, number: int, after: float, path: Callable[[float], np.ndarray], length: float, change: float
+    ) -> list[float]:
         """Return the shares of the step at which an event's value falls to zero."""
         event, before, start = self.events[number], self.values[number], self.t
         if number < len(self.problem.events) and before <= 0:
             return [0.0]  # A value of the caller's own may have jumped with the circuits.
         if not is_sampled(event) and not before > 0 >= after:
             return []
+        ends = [torch.tensor([end], dtype=torch.float64) for end in (before, after)]
+        if type(event) in (Consensus, NormAbove) and not within_reach(*ends, torch.tensor([change])):
+            return []
 
         def value(rows: Tensor, shares: Tensor) -> Tensor:
             found = [self._value(event, start + share * length, path(share)) for share in shares.tolist()]
             return torch.tensor(found, dtype=torch.float64)
 
-        ends = (torch.tensor([end], dtype=torch.float64) for end in (before, after))
         return crossings(value, *ends)[1].tolist()
 
     def _value(self, event: Event, t: float, y: np.ndarray) -> float:
@@ -355,6 +360,22 @@ class _System:
     def _report(self) -> None:
         start, end, systems = self.problem.times[0], self.problem.times[-1], len(self.outcome.status)
         self.problem.report((self.row + (self.t - start) / (end - start)) / systems)
+
+
+def _largest_change(dense: DenseOutput, end: np.ndarray, length: float, shape: tuple[int, int]) -> float:
+    """Bound how far a token is within a step from where it ends, relative to its norm there; infinite if not known.
+
+    LSODA's path is a polynomial about the end, in shares of the step: with its coefficients a_k no coordinate moves by
+    more than ``Σ_k≥1 |a_k|``. Other paths are sampled whatever they are.
+    """
+    coefficients, unit = getattr(dense, "yh", None), getattr(dense, "h", None)
+    if coefficients is None or unit is None:
+        return np.inf
+    moved = np.abs(coefficients[:, 1:]) @ abs(length / unit) ** np.arange(1, coefficients.shape[1])
+    sizes = np.linalg.norm(end.reshape(shape), axis=-1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        change = (np.linalg.norm(moved.reshape(shape), axis=-1) / sizes).max()
+    return float(change) if np.isfinite(change) else np.inf
 
 
 def _extents(field: Field, tokens: int, dim: int) -> np.ndarray:
