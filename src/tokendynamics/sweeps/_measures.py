@@ -68,7 +68,7 @@ ALWAYS: dict[str, Measure] = {
     ),
     "tries": Measure(
         "int8",
-        "1, 2 where the stiff engine tried again, 3 where many explicit steps did",
+        "which try the numbers are of: 1 the first, 2 that of the stiff engine, 3 that of many explicit steps",
         of_run=lambda setup, run, table: np.ones(len(run.status)),
     ),
 }
