@@ -27,6 +27,7 @@ from reproductions.positional.trained import (
     working_folder,
 )
 from reproductions.record import Quantity, Record, timed
+from tokendynamics.numerics._intervals import T_COVERAGE
 from tokendynamics.provenance._progress import Progress, reporting
 
 POSITIONS = {"rotary": "decoupled", "sinusoidal": "sinusoidal"}
@@ -66,7 +67,7 @@ def reproduce(
     return Record(
         paper="positional",
         figure="Figure 6",
-        statement=said(rows),
+        statement=f"{said(rows)} {T_COVERAGE}.",
         quantities=(*(row for own in rows.values() for row in own), *of_trainings(records)),
         invented=f"the networks and {words_of_training(layers, steps)}, 16 rotary columns, what faster is (ln gains "
         "more from the embedding to the last layer), and both projections",

@@ -31,6 +31,7 @@ from reproductions.positional.trained import (
     working_folder,
 )
 from reproductions.record import Quantity, Record, measured, timed
+from tokendynamics.numerics._intervals import T_COVERAGE
 from tokendynamics.provenance._progress import Progress, reporting
 
 REGIMES = ("convergence", "intermediate", "divergence", "baseline")
@@ -73,7 +74,7 @@ def reproduce(
     return Record(
         paper="positional",
         figure="Figure 7",
-        statement=said(rows),
+        statement=f"{said(rows)} {T_COVERAGE}.",
         quantities=(*claimed, *of_trainings(records)),
         invented=f"the networks and {words_of_training(layers, steps)}, and both projections",
         seed=seeds[0],

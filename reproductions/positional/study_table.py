@@ -19,6 +19,7 @@ from reproductions.record import Quantity, Record, measured, timed
 from tokendynamics import plots
 from tokendynamics.numerics._errors import CheckpointError
 from tokendynamics.numerics._extras import require
+from tokendynamics.numerics._intervals import T_COVERAGE
 from tokendynamics.provenance._progress import Progress, reporting
 from tokendynamics.sweeps.study import Comparison, StudyPlan, StudyResult, TestedClaim, parse_plan, study
 from tokendynamics.sweeps.study._dataset import dataset_of
@@ -81,7 +82,7 @@ class Table:
         return Record(
             paper="positional",
             figure=self.figure,
-            statement=f"Reduced: {size_of(plan)}, in the place of {self.paper}. {said(self, result)}",
+            statement=f"Reduced: {size_of(plan)}, in the place of {self.paper}. {said(self, result)} {T_COVERAGE}.",
             quantities=quantities(self, result),
             invented=f"size and data, learning rates tuned for every arm on {_tuned_on(plan)}, claims tested on a "
             f"split that nothing was chosen on: what `tokendynamics study --example {self.example}` prints",

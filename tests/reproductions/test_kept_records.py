@@ -15,6 +15,7 @@ from reproductions.figures import FIGURES
 from reproductions.kept import PAGE, store_record, stored_records, summary
 from reproductions.record import Quantity, Record, measured
 from tokendynamics.numerics._errors import ArgumentValueError
+from tokendynamics.numerics._intervals import T_COVERAGE
 
 FOLDER = Path(__file__).parents[2] / "docs" / "papers"
 QUICK_AT_FULL_SIZE = (
@@ -48,6 +49,19 @@ def test_the_records_are_of_full_size_and_their_page_is_the_one_they_make() -> N
         written = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
         # What was written is what would be written again: nothing is lost on the way in, verdicts follow from numbers.
         assert json.loads(json.dumps(record.as_json())) == written
+
+
+T_INTERVALS = re.compile(r"95 % interval \S+ … \S+ over \d+ seeds|end of its \d+ % interval")
+
+
+def test_where_t_intervals_over_seeds_are_printed_it_is_said_what_they_cover() -> None:
+    printed = {
+        name: record.statement
+        for name, record in stored_records(FOLDER).items()
+        if any(T_INTERVALS.search(f"{row.name}; {row.unsettled}") for row in record.quantities)
+    }
+    assert {"positional-fig6", "positional-fig7", "positional-table1"} <= set(printed)
+    assert [name for name, statement in printed.items() if T_COVERAGE not in statement] == []
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.iterdir()), ids=lambda path: path.name)

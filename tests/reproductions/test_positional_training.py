@@ -33,6 +33,7 @@ from reproductions.positional.trained import place_of, short_training, texts_of_
 from reproductions.record import Quantity, Record, Verdict
 from tokendynamics import plots
 from tokendynamics.numerics._errors import CheckpointError
+from tokendynamics.numerics._intervals import T_COVERAGE
 from tokendynamics.sweeps.study import StudyResult
 from tokendynamics.training import Record as Training
 
@@ -442,6 +443,7 @@ def test_a_figure_goes_on_with_the_trainings_that_are_there(tmp_path: Path, monk
 def test_a_short_table_is_trained_drawn_and_marked_as_reduced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record = TABLES["table3"].reproduce(steps=2, seeds=1, folder=tmp_path)
     assert record.statement.startswith("Reduced: 2 layers of 16, 2 steps of ")
+    assert T_COVERAGE in record.statement
     assert record["runs that did not finish"].ours == 0
     assert record["seconds of a run, median"].ours > 0
     assert [row.name for row in record.quantities if row.name.startswith("bits per byte: (RoPE + λA) − (RoPE + λI)")]
