@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -132,8 +132,8 @@ SATISFIED: list[tuple[str, Callable[[], Flow], Tensor]] = [
 ]
 
 
-def found(statement: str, flow: Flow, start: Tensor) -> Check:
-    return {one.statement: one for one in check(flow, start)}[statement]
+def found(statement: str, flow: Flow, start: Tensor, times: Sequence[float] | None = None) -> Check:
+    return {one.statement: one for one in check(flow, start, times)}[statement]
 
 
 @pytest.mark.parametrize(("statement", "flow", "start"), SATISFIED)
@@ -172,8 +172,10 @@ def test_a_large_flow_of_another_structure_is_not_measured() -> None:
 
     flow = Flow(Attention(counted, torch.stack([EYE, EYE]), weights="linear"), Sphere())
     asked.clear()
-    assert [one.statement for one in check(flow, AROUND) if one.applies] == ["asymptotic-remark-4.2"]
-    assert asked == []
+    found = check(flow, AROUND, [0.0, 20.0])
+    assert [one.statement for one in found if one.applies] == ["asymptotic-remark-4.2"]
+    # Its shape is asked at the first time, and nothing at other times.
+    assert set(asked) == {0.0}
 
 
 def test_a_check_is_printed_as_one_line() -> None:
@@ -185,7 +187,7 @@ def test_a_check_is_printed_as_one_line() -> None:
 
 def test_what_a_callable_does_at_all_times_is_assumed_and_never_checked() -> None:
     flow = half_space(qk=lambda t: torch.stack([P * math.cos(t), SKEW]), ov=lambda t: torch.stack([EYE, EYE]))
-    result = found("asymptotic-4.1", flow, ON_ONE_SIDE)
+    result = found("asymptotic-4.1", flow, ON_ONE_SIDE, [0.0, 20.0])
     assert result.applies
     unmeasured = [one for one in result.hypotheses if one.holds is None]
     assert [one.name for one in unmeasured] == [MULTIPLE, "qk bounded"]
@@ -195,7 +197,7 @@ def test_what_a_callable_does_at_all_times_is_assumed_and_never_checked() -> Non
 
 def test_a_callable_that_leaves_the_multiples_of_the_identity_is_refused() -> None:
     flow = half_space(ov=lambda t: torch.stack([EYE, EYE + 1e-3 * t * P]))
-    reasons = found("asymptotic-4.1", flow, ON_ONE_SIDE).reasons
+    reasons = found("asymptotic-4.1", flow, ON_ONE_SIDE, [0.0, 20.0]).reasons
     assert [reason.partition(":")[0] for reason in reasons] == [MULTIPLE]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -30,8 +31,8 @@ def one_sided(seed: int, tokens: int = 5) -> Tensor:
     return start
 
 
-def the(statement: str, flow: Flow, start: Tensor) -> Check:
-    return next(one for one in check(flow, start) if one.statement == statement)
+def the(statement: str, flow: Flow, start: Tensor, times: Sequence[float] | None = None) -> Check:
+    return next(one for one in check(flow, start, times) if one.statement == statement)
 
 
 def certified(statement: str, flow: Flow, start: Tensor, end: float = 20.0) -> Certificate:
@@ -134,7 +135,7 @@ def test_flows_that_violate_the_hypotheses_refute_the_certificate(seed: int) -> 
 def test_nothing_is_proved_of_a_rate_where_qk_is_not_known_at_all_times() -> None:
     flow = Flow(Attention(lambda t: EYE * math.cos(t), EYE), Sphere())
     assert float(width_rate(flow, one_sided(0))) == 0.0
-    assert the("asymptotic-4.1", flow, one_sided(0)).applies
+    assert the("asymptotic-4.1", flow, one_sided(0), [0.0, 20.0]).applies
 
 
 def test_symmetry_is_measured_in_the_precision_that_came() -> None:

@@ -91,6 +91,13 @@ class Attention:
         return self._known.shape[-3]
 
     @property
+    def size(self) -> str:
+        """Heads and dim in words, without asking a function of time."""
+        if not shape_is_known(self._known):
+            return "shape not known yet"
+        return f"{self.heads} head{'s' * (self.heads > 1)}, dim {self.dim}"
+
+    @property
     def system_shape(self) -> tuple[int, ...]:
         """Leading axes of the matrices: () where all systems share them."""
         # A function of time is one for all systems.
@@ -251,8 +258,7 @@ class Attention:
         positions = "" if self.positions is None else f", {type(self.positions).__name__}"
         mask = "causal" if self.causal else "full mask"
         kinds = f"qk {type(self.qk).__name__}, ov {type(self.ov).__name__}"
-        heads = f"{self.heads} head{'s' * (self.heads > 1)}"
-        return f"Attention({heads}, dim {self.dim}, {kinds}, {mask}, {self.weights}{positions})"
+        return f"Attention({self.size}, {kinds}, {mask}, {self.weights}{positions})"
 
     def _placed(self, x: ArrayLike, t: float) -> tuple[Tensor, Attention]:
         """Return checked states, and the attention with its shapes known, in their precision and place."""

@@ -292,7 +292,8 @@ class RotaryPositions(Positions):
         return self.each(lambda schedule: Constant(basis.mT.unsqueeze(-3) @ schedule.matrix_at(0.0)))
 
     def __repr__(self) -> str:
-        return f"RotaryPositions({tuple(self.query.shape)}, base {self.base:g}, scale {self.scale:g})"
+        size = tuple(self._known.shape) if shape_is_known(self._known) else "shape not known yet"
+        return f"RotaryPositions({size}, base {self.base:g}, scale {self.scale:g})"
 
     def to(self, *, dtype: torch.dtype, device: torch.device) -> RotaryPositions:
         """See `Positions`."""

@@ -172,8 +172,7 @@ class Flow:
 
     def __repr__(self) -> str:
         mask = "causal" if self.attention.causal else "full mask"
-        heads = f"{self.heads} head{'s' * (self.heads > 1)}"
-        return f"Flow({heads}, dim {self.dim}, {mask}, {self.space.name}, {self.normalization})"
+        return f"Flow({self.attention.size}, {mask}, {self.space.name}, {self.normalization})"
 
 
 def _check_layer(moved: Tensor) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from tokendynamics.attention.schedules._as_schedule import FromCallable, PerHead
+from tokendynamics.attention.schedules._as_schedule import has_function
 from tokendynamics.dynamics._flow import Flow
 from tokendynamics.dynamics._options import read_times
 from tokendynamics.dynamics._trajectory import Trajectory
@@ -37,7 +37,7 @@ def begun(flow: Flow, x0: ArrayLike | Trajectory, times: ArrayLike, jumps: Array
         return flow  # refused by name where the start is read
     declared = as_tensor(jumps, "jumps").reshape(-1).tolist() if np.size(np.asarray(jumps, dtype=object)) else []
     if declared:
-        if not any(map(_has_function, flow.attention.schedules)):
+        if not any(map(has_function, flow.attention.schedules)):
             wanted = "none where no matrix is a function of time; schedules know their own jumps"
             raise ArgumentValueError(expected("jumps", wanted, declared))
         flow = flow.with_jumps(declared)
@@ -80,11 +80,6 @@ def notes_on_time(engine: str, problem: Problem, outcome: Outcome, events: Seque
     if (coarse := _coarse_times(problem, outcome)) is not None:
         found.append(coarse)
     return found
-
-
-def _has_function(schedule: object) -> bool:
-    heads = schedule.heads if isinstance(schedule, PerHead) else (schedule,)
-    return any(isinstance(head, FromCallable) for head in heads)
 
 
 def _coarse_times(problem: Problem, outcome: Outcome) -> str | None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
+from tokendynamics.attention.schedules._as_schedule import has_function
 from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.dynamics._options import read_times
 from tokendynamics.numerics._arguments import ArrayLike
@@ -31,8 +32,8 @@ def check(flow: Flow, x0: ArrayLike, times: ArrayLike | None = None) -> list[Che
         flow: What moves the tokens.
         x0: The start, shape (…, token, dim). Leading axes are systems: `.applies_to` has every one, `.applies` says
             whether that is all, and margins are those of the worst.
-        times: Those of the run, whose first and last bound where functions of time are looked at; some times from 0
-            to 138 if None.
+        times: Those of the run, whose first and last bound where functions of time are looked at; needed where a
+            matrix is a callable. If None, schedules of other classes are looked at at some times from 0 to 138.
 
     Returns:
         One `Check` per statement, in the order of the papers: `.statement`, `.applies`, `.applies_to`, `.reasons`
@@ -41,7 +42,7 @@ def check(flow: Flow, x0: ArrayLike, times: ArrayLike | None = None) -> list[Che
 
     Raises:
         ArgumentTypeError, ArgumentValueError: A start that is no real array, holds NaN, or has another dim; times
-            that do not increase.
+            that do not increase, or none where a matrix is a callable.
 
     >>> import torch
     >>> from tokendynamics.attention import Attention
@@ -51,9 +52,16 @@ def check(flow: Flow, x0: ArrayLike, times: ArrayLike | None = None) -> list[Che
     >>> [found.statement for found in check(flow, [[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]]) if found.applies]
     ['asymptotic-remark-4.2', 'asymptotic-5.1']
     """
-    start = as_start(flow, x0)
+    if not isinstance(flow, Flow):
+        raise ArgumentTypeError(expected("flow", "a Flow", type(flow).__name__))
     if times is not None:
-        flow = over_horizon(flow, np.array(read_times(times)))
+        moments = read_times(times)
+        flow = over_horizon(flow.beginning(moments[0]), np.array(moments))
+    elif any(map(has_function, flow.attention.schedules)):
+        wanted = "the output times of the run, where a matrix is a function of time"
+        advice = "the function is asked between the first and the last of them"
+        raise ArgumentValueError(expected("times", wanted, "None", advice))
+    start = as_start(flow, x0)
     return [statement.check(flow, start) for statement in STATEMENTS]
 
 

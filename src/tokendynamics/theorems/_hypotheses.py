@@ -35,8 +35,13 @@ def rounding(dim: int, *dtypes: torch.dtype) -> float:
 
 def precision(schedule: Schedule) -> torch.dtype:
     """Return the dtype in which the matrices of a schedule came."""
-    first = 0.0 if schedule.constant or hasattr(schedule, "pieces") else _moments(schedule)[0]
+    first = 0.0 if known_at_all_times(schedule) else _moments(schedule)[0]
     return schedule.matrix_at(first).dtype
+
+
+def known_at_all_times(schedule: Schedule) -> bool:
+    """Tell whether a schedule takes a few matrices and no others, all of which are known."""
+    return schedule.constant or getattr(schedule, "pieces", None) is not None
 
 
 def observed(schedule: Schedule) -> tuple[list[Tensor], bool]:

@@ -301,6 +301,12 @@ def with_jumps(schedule: Schedule, jumps: Sequence[float]) -> Schedule:
     return schedule.with_jumps(jumps) if isinstance(schedule, FromCallable | PerHead) else schedule
 
 
+def has_function(schedule: Schedule) -> bool:
+    """Tell whether some head is a function of time, which may not exist at all times."""
+    heads = schedule.heads if isinstance(schedule, PerHead) else (schedule,)
+    return any(isinstance(head, FromCallable) for head in heads)
+
+
 def is_sampled(schedule: Schedule) -> bool:
     """Tell whether a schedule is known only where it is asked, so that what it does in between may be missed."""
     if isinstance(schedule, PerHead):
@@ -318,7 +324,8 @@ def as_schedule(value: ScheduleLike, argument: str) -> Schedule:
         ArgumentTypeError: Not a matrix, a schedule or a callable; or integer or complex numbers.
         ArgumentValueError: Fewer than two axes, or numbers that are not finite.
     """
-    if isinstance(value, Schedule):
+    # In this order: a protocol asks for every attribute, `shape` too, which calls a function whose shape is not known.
+    if isinstance(value, FromCallable | PerHead | Schedule):
         return value
     if isinstance(value, list | tuple) and any(_stands_for_itself(entry) for entry in value):
         return side_by_side([as_schedule(entry, f"{argument}[{i}]") for i, entry in enumerate(value)], argument)
@@ -334,4 +341,6 @@ def as_schedule(value: ScheduleLike, argument: str) -> Schedule:
 
 def _stands_for_itself(entry: Any) -> bool:
     """Tell whether an entry of a list is a head's circuits, not numbers."""
-    return isinstance(entry, Schedule | FactoredMatrix) or (not isinstance(entry, Tensor | type) and callable(entry))
+    if isinstance(entry, FromCallable | PerHead | Schedule | FactoredMatrix):
+        return True
+    return not isinstance(entry, Tensor | type) and callable(entry)

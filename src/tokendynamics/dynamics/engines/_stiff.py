@@ -338,7 +338,8 @@ class _System:
         if not is_sampled(event) and not before > 0 >= after:
             return []
         ends = [torch.tensor([end], dtype=torch.float64) for end in (before, after)]
-        if type(event) in (Consensus, NormAbove) and not within_reach(*ends, torch.tensor([change])):
+        farthest = torch.tensor([change], dtype=torch.float64)
+        if type(event) in (Consensus, NormAbove) and not within_reach(ends[0], ends[1], farthest):
             return []
 
         def value(rows: Tensor, shares: Tensor) -> Tensor:
