@@ -124,3 +124,20 @@ def test_a_value_that_rises_above_zero_and_falls_again_within_a_step_is_found():
     found, shares = crossings(bump, *ends)
     assert found.tolist() == [0]
     assert float(shares) == pytest.approx(0.48, abs=1e-9)
+
+
+@pytest.mark.parametrize(("bound", "looked_at"), [(1e6, False), (1.0001, True)])
+def test_implicit_steps_are_looked_into_only_where_the_event_can_be_reached(monkeypatch, bound, looked_at):
+    asked = []
+
+    def noting(self, field, x, t):
+        asked.append(float(t[0]))
+        return norm(self, field, x, t)
+
+    norm = NormAbove.value
+    monkeypatch.setattr(NormAbove, "value", noting)
+    decays = Flow(Attention(ZERO, -EYE), Free())
+    run = simulate(decays, [[1.0, 0.0]], [0.0, 1.0], engine="stiff", events=[NormAbove(bound)])
+    accepted = int(run.counts["accepted"])
+    # The guard against overflow is one of these events too: twice at the start, then at the end of each step.
+    assert (len(asked) > 2 * (accepted + 2)) is looked_at

@@ -14,6 +14,7 @@ from tokendynamics.specification._build import build
 from tokendynamics.specification._draws import OfSystems
 from tokendynamics.sweeps import parse_plan, sweep
 from tokendynamics.sweeps._outcome import OUTCOMES
+from tokendynamics.sweeps._task import _further
 
 FREE = """
 [attention]
@@ -63,6 +64,17 @@ def test_many_explicit_steps_decide_what_few_of_either_kind_do_not(client: Clien
     np.testing.assert_allclose(thrice.consensus.values[again], enough.consensus.values[again], atol=1e-3)
     assert (thrice.right_hand_sides.values[again] > twice.right_hand_sides.values[again]).all()
     np.testing.assert_array_equal(thrice.consensus.values[~again], twice.consensus.values[~again])
+
+
+@pytest.mark.parametrize(("engine", "order"), [("batched", [2, 3]), ("compiled", [3, 2])])
+def test_the_cheaper_try_comes_first(engine: str, order: list[int]) -> None:
+    plan = parse_plan(SMALL.replace("task = 2", "task = 2\nretry_steps = 7\nlast_steps = 500"), "a")
+    setup = plan.setup(next(iter(plan.blocks(tuple(0 for _ in plan.tasks)))))
+    tries = list(_further(plan, setup, engine))
+    assert [number for number, _ in tries] == order
+    options = dict(tries)
+    assert (options[2]["engine"], options[2]["max_steps"]) == ("stiff", 7)
+    assert (options[3]["engine"], options[3]["max_steps"]) == (engine, 500)
 
 
 CLUSTERS = """
