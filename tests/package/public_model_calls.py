@@ -274,6 +274,7 @@ MODELS: dict[str, Callable[[], Call]] = {
     ),
     "Checkpoint.packs": lambda: _call(model().packs, several=([IDS], "any"), packed=(True, "flag")),
     "Checkpoint.one_pack": lambda: _call(model().one_pack, several=([IDS], "any")),
+    "Checkpoint.fewest_packs": lambda: _call(model().fewest_packs, several=([IDS], "any"), tokens=(12, "integer")),
     "Checkpoint.watch_attention": lambda: _call(
         model().watch_attention, ids=(IDS, "any"), watch=(lambda call: None, "any")
     ),

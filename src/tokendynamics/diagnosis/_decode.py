@@ -133,7 +133,7 @@ def _at_positions(
 ) -> dict[int, tuple[Tensor, Tensor]]:
     found: dict[int, tuple[Tensor, Tensor]] = {}
     last = max(steps)
-    with RepeatedStack(ckpt, pack, how) as stack:
+    with RepeatedStack(ckpt, [pack], how) as stack:
         for number in range(last + 1):
             report(number, last + 1, "decoding")
             if number:
@@ -170,7 +170,7 @@ def _generated(
     for _ in range(count):
         with ExitStack() as stack:
             longer = ckpt.one_pack([ids])
-            repeated = stack.enter_context(RepeatedStack(ckpt, longer, how))
+            repeated = stack.enter_context(RepeatedStack(ckpt, [longer], how))
             for _ in range(step):
                 repeated.advance()
             decoder = stack.enter_context(ckpt.decoder(longer))

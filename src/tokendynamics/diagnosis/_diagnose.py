@@ -247,11 +247,14 @@ def _tried(ckpt: Checkpoint, texts: Any, counting: dict[str, Any], report: Progr
 def _deeper(
     ckpt: Checkpoint, texts: Any, further: _Further, counting: dict[str, Any], report: Progress
 ) -> tuple[Deeper | None, str]:
-    """Return variants made deeper, or None and why there are none: a network that does not run on its own output."""
+    """Return variants made deeper, or None and why there are none.
+
+    That is a network that does not run on its own output, or choices that do not go with these prompts.
+    """
     chosen: dict[str, Any] = {"weights": further.weights, "variants": further.variants}
     try:
         return find_deeper(ckpt, texts, further.passes, **chosen, truncate=counting["truncate"], progress=report), ""
-    except CheckpointError as error:
+    except (ArgumentValueError, CheckpointError) as error:
         return None, str(error)
 
 

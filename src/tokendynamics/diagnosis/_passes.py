@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
@@ -102,7 +102,7 @@ def passes(
     prompts = named_prompts(text, ckpt := as_checkpoint(ckpt))
     how = pass_options(weights, feed_back, positions, ckpt.variant if variant is None else variant, pad_to, seed, std)
     asked = _Asked(as_count(n, "n"), 0.0 if until is None else _bound(until), reference, store)
-    return _run(ckpt, prompts, _pack(ckpt, prompts, asked.count, truncate), how, asked, progress)
+    return _run(ckpt, prompts, _packs(ckpt, prompts, asked.count, how.pad_to, truncate), how, asked, progress)
 
 
 @dataclass(frozen=True)
@@ -146,16 +146,16 @@ def _deviation(std: float, weights: str) -> float:
     return as_positive(std, "std")
 
 
-def _pack(ckpt: Checkpoint, prompts: Mapping[str, Any], count: int, truncate: bool) -> Pack:
+def _packs(ckpt: Checkpoint, prompts: Mapping[str, Any], count: int, pad_to: int | None, truncate: bool) -> list[Pack]:
     check_fits(8 * count * (len(BY_PROMPT) * len(prompts) + len(OVER_PROMPTS)), "n", "fewer passes")
     given = [prepared(ckpt, item, truncate=truncate, argument=name) for name, item in prompts.items()]
-    return ckpt.one_pack([each.inputs for each in given])
+    return ckpt.fewest_packs([each.inputs for each in given], pad_to)
 
 
 def _run(
     ckpt: Checkpoint,
     prompts: Mapping[str, Any],
-    pack: Pack,
+    packs: Sequence[Pack],
     how: PassOptions,
     asked: _Asked,
     progress: bool | Progress,
@@ -163,7 +163,7 @@ def _run(
     attrs = _conventions(ckpt, how, asked.reference)
     target = None if asked.store is None else as_path(str(asked.store), "store")
     texts = {name: in_words(each) for name, each in prompts.items()}
-    with reporting(progress) as report, RepeatedStack(ckpt, pack, how) as stack:
+    with reporting(progress) as report, RepeatedStack(ckpt, packs, how) as stack:
         _check_reference(asked.reference, min(stack.own_lengths))
         identity = json.dumps(attrs | {"texts": texts, "fingerprint": stack.fingerprint()})
         run = _started(stack, target, identity, asked.reference)

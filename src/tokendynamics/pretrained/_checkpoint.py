@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from tokendynamics.numerics._arguments import as_flag
+from tokendynamics.numerics._arguments import as_count, as_flag
 from tokendynamics.numerics._errors import (
     ArgumentTypeError,
     ArgumentValueError,
@@ -36,7 +36,7 @@ from tokendynamics.pretrained._length_dependence import depends_on_length, lengt
 from tokendynamics.pretrained._network import Network, evaluating
 from tokendynamics.pretrained._origin import Origin
 from tokendynamics.pretrained._other_libraries import refusing, silenced
-from tokendynamics.pretrained._packs import Pack, one_pack_of, packs_of
+from tokendynamics.pretrained._packs import Pack, fewest_packs, packs_of
 from tokendynamics.pretrained._remedied_factors import with_columns
 from tokendynamics.pretrained._remedy_columns import columns_of
 from tokendynamics.pretrained._states import PackStates, SiteStates, StateWatch, collect_states, run
@@ -247,13 +247,31 @@ class Checkpoint(ChangedPasses):
         Raises:
             ArgumentTypeError, ArgumentValueError: See `states`; or prompts that cannot share a pass.
         """
-        arguments = self._all_arguments(several)
-        pack = one_pack_of(arguments, self.packing, filler_of(self), self._class_of)
-        if pack is None:
+        packs = self.fewest_packs(several)
+        if len(packs) != 1:
             advice = "pass them one by one, or prompts of one length"
             wanted, came = "prompts that can share a forward pass", f"{self.name}, which takes {self.packing}"
             raise ArgumentValueError(expected("texts", wanted, came, advice))
-        return pack
+        return packs[0]
+
+    def fewest_packs(self, several: Sequence[Tensor | Mapping[str, Any]], tokens: int | None = None) -> list[Pack]:
+        """Put several prompts into as few forward passes as can be, however large each is.
+
+        Args:
+            several: Each as `states` takes it.
+            tokens: To how many each prompt will be filled up; None to leave them as they are.
+
+        Raises:
+            ArgumentTypeError, ArgumentValueError: See `states`.
+        """
+        arguments = self._all_arguments(several)
+        filled = 0 if tokens is None else as_count(tokens, "tokens")
+
+        def class_of(own: int) -> Hashable:
+            return self._class_of(max(own, filled))
+
+        together = self.packing if len(arguments) > 1 else "none"
+        return fewest_packs(arguments, together, filler_of(self), class_of)
 
     @property
     def packing(self) -> Packing:

@@ -45,19 +45,37 @@ def _all_alike(tokens: int) -> Hashable:
     return 0
 
 
-def one_pack_of(
+def fewest_packs(
     several: Sequence[dict[str, Any]], packing: Packing, filler: int, class_of: Classes = _all_alike
-) -> Pack | None:
-    """Put all inputs into one pass, whatever it costs; None where they cannot share one. See `packs_of`."""
-    if len(several) == 1:
-        return Pack((0,), several[0])
-    places = list(range(len(several)))
-    if packing.startswith("any lengths") and all(set(each) == {"input_ids"} for each in several):
-        if len({class_of(each["input_ids"].shape[1]) for each in several}) > 1:
-            return None
-        return _filled(places, {place: each["input_ids"][0] for place, each in enumerate(several)}, packing, filler)
-    alike = len({_shape_of(each, place) for place, each in enumerate(several)}) == 1
-    return _side_by_side(places, several) if alike and packing != "none" else None
+) -> list[Pack]:
+    """Put inputs into as few passes as can be, whatever each costs; the inputs of each in their order.
+
+    Args:
+        several: Arguments of the forward pass, each for one input.
+        packing: Which may share one.
+        filler: The token that fills up a shorter prompt.
+        class_of: Tells apart, by their tokens, prompts of different lengths that may not share one.
+
+    >>> short, long = ({"input_ids": torch.arange(count)[None]} for count in (3, 9))
+    >>> [pack.places for pack in fewest_packs([short, long, short], "any lengths", 0, lambda tokens: tokens > 5)]
+    [(0, 2), (1,)]
+    """
+    groups: dict[Hashable, list[int]] = {}
+    for place, each in enumerate(several):
+        if packing == "none":
+            kind: Hashable = place
+        elif packing.startswith("any lengths") and set(each) == {"input_ids"}:
+            kind = ("prompts", class_of(each["input_ids"].shape[1]))
+        else:
+            kind = _shape_of(each, place)
+        groups.setdefault(kind, []).append(place)
+    packs = []
+    for places in groups.values():
+        if packing.startswith("any lengths") and len(places) > 1 and set(several[places[0]]) == {"input_ids"}:
+            packs.append(_filled(places, {place: several[place]["input_ids"][0] for place in places}, packing, filler))
+        else:
+            packs.append(_side_by_side(places, several))
+    return packs
 
 
 def packs_of(

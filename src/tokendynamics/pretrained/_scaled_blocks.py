@@ -50,15 +50,15 @@ class ScaledBlocks(ExitStack):
     """Hooks that keep the states of a network's blocks near 1 and remember what they were divided by.
 
     Attributes:
-        log_scale: Logarithm of that, for each prompt.
+        log_scale: Logarithm of that, for each prompt that goes through them next.
 
     Args:
         network: Under a variant for which `why_not_scaled` says nothing.
         layout: Of it.
-        prompts: How many go through it at once.
+        prompts: How many go through it at once; to be set with `log_scale` where they change.
     """
 
-    def __init__(self, network: nn.Module, layout: Layout, prompts: int) -> None:
+    def __init__(self, network: nn.Module, layout: Layout, prompts: int = 1) -> None:
         super().__init__()
         self.log_scale: Float64[Tensor, " prompt"] = torch.zeros(prompts, dtype=torch.float64)
         self._network, self._layout = network, layout
