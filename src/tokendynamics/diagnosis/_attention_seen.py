@@ -110,15 +110,21 @@ def _of_prompt(ckpt: Checkpoint, item: Any, patterns: bool, truncate: bool, name
         came = f"{len(found)} attentions in {len(attending)} layers"
         raise CheckpointError(expected(ckpt.name, "a network whose attention shows, once a layer", came))
     tokens = given.labels(found[0]["received"].shape[-1])
+    counts = {each["received"].shape[-1] for each in found}
+    if len(counts) > 1:
+        came = f"{', '.join(map(str, sorted(counts)))} tokens in different layers"
+        raise CheckpointError(expected(ckpt.name, "an attention over the same tokens in every layer", came))
     return {name: _by_layer([each[name] for each in found], attending, facts.layers) for name in found[0]} | {
         "tokens": tokens
     }
 
 
 def _by_layer(values: list[np.ndarray], attending: list[int], layers: int) -> np.ndarray:
-    """Stack values of the layers with an attention, NaN in the others."""
-    whole = np.full((layers, *values[0].shape), np.nan)
-    whole[[layer - 1 for layer in attending]] = np.stack(values)
+    """Stack values by head of the layers with an attention; NaN in the others, and for heads that a layer has not."""
+    heads = max(len(each) for each in values)
+    whole = np.full((layers, heads, *values[0].shape[1:]), np.nan)
+    for layer, each in zip(attending, values, strict=True):
+        whole[layer - 1, : len(each)] = each
     return whole
 
 

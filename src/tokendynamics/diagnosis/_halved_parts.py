@@ -107,9 +107,7 @@ def _why_without(ckpt: Checkpoint) -> str:
     for number, layer in enumerate(ckpt.layout.layers, start=1):
         if layer.residual is None:
             return f"the parts of layer {number} are not found ({layer.problem})"
-        if layer.attention is None or not layer.attention.causal:
-            return "it is not known to predict the next token from earlier ones alone"
-    return ""
+    return "" if ckpt.causal else "it is not known to predict the next token from earlier ones alone"
 
 
 def _losses(ckpt: Checkpoint, given: Sequence[Prepared], report: Progress) -> _Losses | None:

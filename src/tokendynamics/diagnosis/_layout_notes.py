@@ -23,4 +23,9 @@ def notes_of(ckpt: Checkpoint) -> dict[str, str]:
         notes.append(f"{some} no attention: what concerns attention is undefined there")
     if ckpt.layout.decoder_alone:
         notes.append(_DECODER_ALONE)
+    if ckpt.layout.streams > 1:
+        notes.append(
+            f"each block hands on {ckpt.layout.streams} streams of states: these are the states that the network "
+            "calls its hidden states, which its attention does not write to"
+        )
     return {"notes": "; ".join(notes)} if notes else {}

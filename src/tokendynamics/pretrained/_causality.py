@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from tokendynamics.numerics._errors import CheckpointError, expected
 from tokendynamics.pretrained._network import evaluating, without_cache
 from tokendynamics.pretrained._other_libraries import refusing, silenced
+from tokendynamics.pretrained.discovery._outputs import states_given
 
 _TOKENS = 8
 
@@ -30,7 +31,9 @@ def ignores_later_tokens(network: nn.Module, vocabulary: int, last_block: str, n
 
     def keep(module: nn.Module, positional: Any, output: Any) -> None:
         del module, positional
-        states.append((output[0] if isinstance(output, tuple | list) else output).detach().clone())
+        given = states_given(output)
+        if given is not None:
+            states.append(given.detach().clone())
 
     first = torch.randint(0, vocabulary, (1, _TOKENS), generator=torch.Generator().manual_seed(1))
     second = first.clone()

@@ -16,7 +16,9 @@ from tokendynamics.pretrained._network import evaluating, without_cache
 from tokendynamics.pretrained._other_libraries import refusing, silenced
 from tokendynamics.pretrained._packs import Pack
 from tokendynamics.pretrained._states import moved
+from tokendynamics.pretrained._streams import check_one_stream
 from tokendynamics.pretrained.discovery._layout import Layout
+from tokendynamics.pretrained.discovery._outputs import states_given, with_states_given
 
 
 class Decoder(ExitStack):
@@ -29,12 +31,16 @@ class Decoder(ExitStack):
         pack: Token ids of as many tokens as the states will have.
         vocabulary: Token ids of the network.
         name: What a message calls it.
+
+    Raises:
+        CheckpointError: Its blocks hand on several streams of states.
     """
 
     def __init__(
         self, whole: nn.Module, network: nn.Module, layout: Layout, pack: Pack, vocabulary: int, name: str
     ) -> None:
         super().__init__()
+        check_one_stream(layout, name)
         self._whole, self._layout, self._name, self._vocabulary = whole, layout, name, vocabulary
         end = layout.blocks[-1] if layout.final_norm is None else layout.final_norm[0]
         self._end = network.get_submodule(end)
@@ -75,11 +81,10 @@ class Decoder(ExitStack):
 
     def _replace(self, module: nn.Module, given: Any, output: Any) -> Any:
         del module, given
-        if self._states is None:
+        former = states_given(output)
+        if self._states is None or former is None:
             return None
-        if isinstance(output, tuple):
-            return (self._states.reshape(output[0].shape).to(output[0]), *output[1:])
-        return self._states.reshape(output.shape).to(output)
+        return with_states_given(output, self._states.reshape(former.shape).to(former))
 
 
 def no_head(name: str) -> str:

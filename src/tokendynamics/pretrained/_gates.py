@@ -27,6 +27,7 @@ from tokendynamics.pretrained._states import moved
 from tokendynamics.pretrained._varied_network import existing_parts
 from tokendynamics.pretrained.discovery._calls import state_of
 from tokendynamics.pretrained.discovery._layout import Layout
+from tokendynamics.pretrained.discovery._outputs import states_given, with_states_given
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,9 @@ class GatedNetwork(ExitStack):
     def _leave(self, module: nn.Module, positional: Any, output: Any) -> None:
         del module, positional
         if self._gates is not None:
-            self._states.append(output[0] if isinstance(output, tuple) else output)
+            states = states_given(output)
+            if states is not None:
+                self._states.append(states)
 
     def _gate(self, parts: list[int]) -> Callable[[nn.Module, Any, Any], Any]:
         def hook(module: nn.Module, positional: Any, output: Any) -> Any:
@@ -167,9 +170,8 @@ class GatedNetwork(ExitStack):
             call = self._calls.get(module, 0)
             self._calls[module] = call + 1
             gate = self._gates[self._layer, parts[call % len(parts)]]
-            if isinstance(output, tuple):
-                return (output[0] * gate.to(output[0]), *output[1:])
-            return output * gate.to(output)
+            states = states_given(output)
+            return None if states is None else with_states_given(output, states * gate.to(states))
 
         return hook
 

@@ -22,6 +22,7 @@ from tokendynamics.pretrained._variant import Variant
 from tokendynamics.pretrained.discovery._calls import state_of, with_state
 from tokendynamics.pretrained.discovery._interface import multiplied_logits
 from tokendynamics.pretrained.discovery._layout import Layout
+from tokendynamics.pretrained.discovery._outputs import states_given, with_states_given
 
 _LARGEST = 2.0**20
 """States are divided where they are larger than this, or smaller than its inverse."""
@@ -92,14 +93,16 @@ class ScaledBlocks(ExitStack):
 
     def _rescale(self, module: nn.Module, given: Any, output: Any) -> Any:
         del module, given
-        states = output[0] if isinstance(output, tuple) else output
+        states = states_given(output)
+        if states is None:
+            return None
         largest = states.abs().amax(dim=tuple(range(1, states.ndim))).double().cpu()
         beyond = (largest > _LARGEST) | (largest < 1 / _LARGEST)
         known = beyond & torch.isfinite(largest) & (largest > 0)
         exponent = torch.where(known, torch.log2(largest.clamp_min(1e-300)).round(), 0.0)
         self.log_scale = self.log_scale + exponent * math.log(2)
         scaled = states * torch.exp2(-exponent).to(states).reshape(-1, *(1,) * (states.ndim - 1))
-        return (scaled, *output[1:]) if isinstance(output, tuple) else scaled
+        return with_states_given(output, scaled)
 
     def _before_norm(self, module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
         del module

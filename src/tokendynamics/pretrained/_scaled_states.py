@@ -19,6 +19,7 @@ from tokendynamics.pretrained._packs import Pack
 from tokendynamics.pretrained._scaled_blocks import ScaledBlocks, why_not_scaled
 from tokendynamics.pretrained._states import run
 from tokendynamics.pretrained.discovery._calls import state_of
+from tokendynamics.pretrained.discovery._outputs import states_given
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,9 @@ class _Watch(ExitStack):
 
     def _leave(self, module: nn.Module, positional: Any, output: Any) -> None:
         del module, positional
-        self._keep(output[0] if isinstance(output, tuple) else output)
+        states = states_given(output)
+        if states is not None:
+            self._keep(states)
 
     def _end(self, module: nn.Module, positional: Any, output: Tensor) -> None:
         del module, positional

@@ -18,8 +18,10 @@ from tokendynamics.pretrained._other_libraries import refusing, silenced
 from tokendynamics.pretrained._own_tokens import OwnTokens
 from tokendynamics.pretrained._packs import Pack
 from tokendynamics.pretrained._states import moved
+from tokendynamics.pretrained._streams import check_by_token, check_one_stream
 from tokendynamics.pretrained.discovery._calls import state_of, with_state
 from tokendynamics.pretrained.discovery._layout import Layout
+from tokendynamics.pretrained.discovery._outputs import states_given
 
 
 @dataclass(frozen=True)
@@ -47,10 +49,14 @@ class Stack(ExitStack):
         layout: Of it.
         pack: Inputs of as many tokens as the states will have.
         name: What a message calls it.
+
+    Raises:
+        CheckpointError: Its blocks hand on several streams of states.
     """
 
     def __init__(self, network: nn.Module, layout: Layout, pack: Pack, name: str) -> None:
         super().__init__()
+        check_one_stream(layout, name)
         self._network, self._layout, self._name = network, layout, name
         first = next(each for each in network.parameters() if not each.is_meta)
         self._arguments = {key: moved(value, first) for key, value in pack.arguments.items()}
@@ -149,8 +155,11 @@ class Stack(ExitStack):
 
     def _leave(self, module: nn.Module, positional: Any, output: Any) -> None:
         del module, positional
-        if self._given is not None:
-            self._seen.append(output[0] if isinstance(output, tuple) else output)
+        states = states_given(output)
+        if self._given is not None and states is not None:
+            self._seen.append(states)
 
     def _by_prompt(self, state: Tensor) -> Tensor:
-        return state if state.ndim > 2 else state.reshape(self._prompts, -1, state.shape[-1])
+        by_prompt = state if state.ndim > 2 else state.reshape(self._prompts, -1, state.shape[-1])
+        check_by_token([by_prompt])
+        return by_prompt

@@ -20,9 +20,11 @@ from tokendynamics.pretrained._other_libraries import silenced
 from tokendynamics.pretrained._own_tokens import OwnTokens
 from tokendynamics.pretrained._packs import Pack
 from tokendynamics.pretrained._received import ReceivedAttention
+from tokendynamics.pretrained._streams import check_by_token
 from tokendynamics.pretrained.discovery._calls import state_of
 from tokendynamics.pretrained.discovery._interface import noticing, showing
 from tokendynamics.pretrained.discovery._layout import Layout
+from tokendynamics.pretrained.discovery._outputs import states_given
 from tokendynamics.pretrained.discovery._residual import Residual
 
 
@@ -148,6 +150,7 @@ class StateWatch(ExitStack):
         with noticing(attention_seen), OwnTokens(self._network, self._layout) as tokens:
             _run(network, pack.arguments)
         own = tokens.places(pack.arguments)
+        check_by_token(self.feed_forward)
         attention = _joined([torch.full_like(self.feed_forward[0], torch.nan), *self.attention])[:, :, own]
         feed_forward = _joined(self.feed_forward)[:, :, own]
         final = self.final[-1][:, own].clone() if self.final else None
@@ -210,7 +213,8 @@ class StateWatch(ExitStack):
         def hook(module: nn.Module, positional: Any, output: Any) -> None:
             del module, positional
             # Attention modules return (state, weights), blocks a tensor; older versions wrapped blocks likewise.
-            if get_ident() == self._thread:
-                keep(self._by_prompt(output[0] if isinstance(output, tuple) else output))
+            states = states_given(output)
+            if states is not None and get_ident() == self._thread:
+                keep(self._by_prompt(states))
 
         self.callback(module.register_forward_hook(hook).remove)

@@ -15,6 +15,7 @@ from tokendynamics.pretrained._network import evaluating
 from tokendynamics.pretrained._variant import Variant
 from tokendynamics.pretrained.discovery._calls import state_of
 from tokendynamics.pretrained.discovery._layout import Layout
+from tokendynamics.pretrained.discovery._outputs import states_given, with_states_given
 from tokendynamics.pretrained.discovery._positional import PositionalPart, zeroed
 
 
@@ -87,9 +88,8 @@ class VariedNetwork(ExitStack):
             gate = gates[call % len(gates)]
             if gate == 1:
                 return None
-            if isinstance(output, tuple):
-                return (weighted(output[0], gate), *output[1:])
-            return weighted(output, gate)
+            states = states_given(output)
+            return None if states is None else with_states_given(output, weighted(states, gate))
 
         return hook
 

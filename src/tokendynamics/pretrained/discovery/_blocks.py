@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -113,6 +113,20 @@ def leaves_out_cross_attention(block: BlockCall, found: Pass) -> bool:
     return any(type(module) in attending and module not in ran for module in block.call.module.modules())
 
 
+def streams_of(blocks: Sequence[BlockCall]) -> int:
+    """Return how many tensors of states each block hands on to the next: more than one in a reversible network.
+
+    Args:
+        blocks: Their calls, in the order in which they ran.
+    """
+    counts = [1]
+    for before, after in pairwise(block.call for block in blocks):
+        positional, named = after.arguments
+        read = [*positional, *named.values()]
+        counts.append(1 + sum(any(each is other for each in read) for other in before.beside))
+    return max(counts)
+
+
 def _chained(network: nn.Module, found: Pass) -> list[ModuleCall]:
     """Return the calls of the longest list of modules each of which reads what the one before it gave."""
     best: list[ModuleCall] = []
@@ -127,7 +141,22 @@ def _chained(network: nn.Module, found: Pass) -> list[ModuleCall]:
     if not best:
         wanted = "a list of blocks (an nn.ModuleList whose modules read what the one before them gave)"
         raise LayoutNotFoundError(expected(type(network).__name__, wanted, "none"))
+    outside = _alike_outside(network, found, best)
+    if outside:
+        wanted = "all blocks in one list (an nn.ModuleList), with the same tokens in each"
+        came = f"{len(best)} of {len(best) + outside} {type(best[0].module).__name__} in the longest"
+        raise LayoutNotFoundError(expected(type(network).__name__, wanted, came))
     return best
+
+
+def _alike_outside(network: nn.Module, found: Pass, blocks: Sequence[ModuleCall]) -> int:
+    """Return how many calls of blocks of the same class stand in other lists: Funnel and CANINE pool tokens between."""
+    kind = type(blocks[0].module)
+    if next(blocks[0].module.children(), None) is None:
+        return 0
+    listed = {each for module in network.modules() if isinstance(module, nn.ModuleList) for each in module.children()}
+    calls = [call for call in found.calls if type(call.module) is kind and call.module in listed]
+    return sum(not any(call is each or _inside(call, each) for each in blocks) for call in calls)
 
 
 def _follows(after: ModuleCall, before: ModuleCall) -> bool:

@@ -14,6 +14,7 @@ from tokendynamics.pretrained._length_dependence import as_before
 from tokendynamics.pretrained._network import without_cache
 from tokendynamics.pretrained._other_libraries import silenced
 from tokendynamics.pretrained.discovery._interface import AttentionCall, watching
+from tokendynamics.pretrained.discovery._outputs import all_states_given, states_given
 
 _STATE_NAMES = ("hidden_states", "x", "inputs_embeds", "hidden_state")
 
@@ -31,6 +32,7 @@ class ModuleCall:
         arguments: Everything it was given, positional and by name, with the noise.
         start: When it began; every beginning, end and attention of the pass has a number of its own.
         end: When it ended.
+        beside: Further tensors of the shape of `y` that it gave.
     """
 
     name: str
@@ -41,6 +43,7 @@ class ModuleCall:
     arguments: tuple[tuple[Any, ...], dict[str, Any]]
     start: int
     end: int
+    beside: tuple[Tensor, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -109,9 +112,10 @@ class _Recorder:
         del positional, named
         start, given, x, arguments = self.open.pop()
         name, _ = self.running.pop()
-        y = _first(output)
-        if y is not None:
-            call = ModuleCall(name, module, given, x, y.clone(), arguments, start, self._tick())
+        y = states_given(output)
+        if y is not None and y.is_floating_point():
+            beside = tuple(each for each in all_states_given(output) if each is not y)
+            call = ModuleCall(name, module, given, x, y.clone(), arguments, start, self._tick(), beside)
             self.found.calls.append(call)
 
     def _name(self, module: nn.Module) -> str:
@@ -141,12 +145,6 @@ def with_state(
         return (x, *positional[1:]), named
     name = next(name for name in _STATE_NAMES if named.get(name) is given)
     return positional, {**named, name: x}
-
-
-def _first(output: Any) -> Tensor | None:
-    if isinstance(output, tuple | list):
-        output = next((each for each in output if isinstance(each, Tensor)), None)
-    return output if isinstance(output, Tensor) and output.is_floating_point() else None
 
 
 def as_features(states: Tensor | None, batch: int, tokens: int) -> Tensor | None:

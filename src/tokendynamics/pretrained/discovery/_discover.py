@@ -18,7 +18,7 @@ from tokendynamics.pretrained.discovery._attention_layout import (
     recomputed_error,
 )
 from tokendynamics.pretrained.discovery._block_norms import block_norms
-from tokendynamics.pretrained.discovery._blocks import BlockCall, block_calls, leaves_out_cross_attention
+from tokendynamics.pretrained.discovery._blocks import BlockCall, block_calls, leaves_out_cross_attention, streams_of
 from tokendynamics.pretrained.discovery._calls import ModuleCall, Pass, as_features, record
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
 from tokendynamics.pretrained.discovery._layout import NO_ATTENTION, AttentionLayout, BlockLayout, Layout, Positions
@@ -102,7 +102,9 @@ def _discovered(
     tables = [(name, table) for name, table in network.named_buffers() if table.ndim == 1]
     layers = [_layer(block, quiet, found, first, tables) for block, quiet in zip(blocks, quiet_blocks, strict=True)]
     attentions = [layer.attention for layer, _ in layers]
-    names = tuple(block.call.name for block in blocks)
+    names, streams = tuple(block.call.name for block in blocks), streams_of(quiet_blocks)
+    if streams > 1:
+        layers = [(replace(layer, residual=None, problem=_several(layer, streams)), seen) for layer, seen in layers]
     positions = _positions(attentions, network, inputs)
     layout = Layout(
         blocks=names,
@@ -113,9 +115,16 @@ def _discovered(
         packing="none",
         found_on=found_on,
         decoder_alone=any(leaves_out_cross_attention(block, first) for block in quiet_blocks),
+        streams=streams,
     )
     layout = replace(layout, packing=packing_of(network, inputs, causal=layout.causal))
     return Discovery(layout, tuple(seen for _, seen in layers), quiet_blocks[0].call.y.shape[-1])
+
+
+def _several(layer: BlockLayout, streams: int) -> str:
+    """Return what is wrong with a layer of a network whose blocks hand on several tensors of states."""
+    known = [each for each in layer.problem.split("; ") if each and "output" not in each]
+    return "; ".join([*known, f"its blocks hand on {streams} streams of states"])
 
 
 def _layer(
@@ -167,7 +176,7 @@ def _check_axes(block: ModuleCall) -> None:
         return
     shape, wanted = tuple(block.y.shape), "states of shape (input, token, feature)"
     if shape[0] != 2 and shape[1] == 2:
-        advice = "build it with batch_first=True"
+        advice = "build it with batch_first=True if its class has that; others of this layout are not read"
         raise LayoutNotFoundError(expected(block.name, wanted, f"{shape} for 2 inputs, with tokens first", advice))
     if shape[1] < 2:
         raise LayoutNotFoundError(expected(block.name, wanted, f"{shape}", "make inputs of at least two tokens"))

@@ -125,6 +125,8 @@ class Layout:
         packing: Which inputs may share a forward pass.
         found_on: "the network itself" or "a small copy".
         decoder_alone: Whether it is a decoder whose cross-attention did not run, since nothing of an encoder was there.
+        streams: How many tensors of states each block hands on to the next; of several (a reversible network), the
+            states are those that the network calls its hidden states.
     """
 
     blocks: tuple[str, ...]
@@ -135,6 +137,7 @@ class Layout:
     packing: Packing
     found_on: str
     decoder_alone: bool = False
+    streams: int = 1
 
     @property
     def causal(self) -> bool:
@@ -164,6 +167,7 @@ class Layout:
             "packing": self.packing,
             "found_on": self.found_on,
             "decoder_alone": self.decoder_alone,
+            "streams": self.streams,
             "kinds": [_short(asdict(kind)) for kind in kinds],
             "layers": [kinds.index(layer) for layer in self.layers],
         }

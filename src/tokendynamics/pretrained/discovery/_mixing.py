@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from tokendynamics.pretrained.discovery._calls import ModuleCall, with_state
+from tokendynamics.pretrained.discovery._outputs import states_given
 
 Mixing: TypeAlias = Literal["none", "earlier tokens", "all tokens"]
 """Which other tokens act on a token inside a block."""
@@ -43,7 +44,10 @@ def _output(block: ModuleCall, x: Tensor, token: int | None) -> Tensor:
     given = next(each for each in (*positional, *named.values()) if isinstance(each, Tensor) and each.shape == x.shape)
     positional, named = with_state(state, given, positional, named)
     output = block.module(*positional, **named)
-    return output[0] if isinstance(output, tuple) else output
+    states = states_given(output)
+    if states is None:
+        raise ValueError(type(output).__name__)
+    return states
 
 
 def _differ(one: Tensor, other: Tensor) -> bool:

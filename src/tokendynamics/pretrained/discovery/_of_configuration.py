@@ -104,7 +104,11 @@ def _small_copy(
 
 
 def _empty_copy(config: Any, layers: Sequence[int], depth: int, half: str | None, origin: str) -> nn.Module:
-    small = small_config(config, layers, depth)
+    def refusal(words: str) -> CheckpointError:
+        return CheckpointError(expected(origin, "a configuration of which a small copy can be made", words))
+
+    with refusing(refusal):  # some settings follow from others and cannot be set
+        small = small_config(config, layers, depth)
     # Batched products of experts exist in few types; one expert after the other exists in all.
     small._experts_implementation_internal = "eager"
     return half_of(empty_network(small), half, origin)[1]

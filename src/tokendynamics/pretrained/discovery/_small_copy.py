@@ -33,6 +33,7 @@ _SMALL: Mapping[str, int] = {
 
 _DEPTHS = ("num_hidden_layers", "encoder_layers", "decoder_layers", "num_decoder_layers")
 _TOKENS = 7
+_GIVE_INPUTS = "pass the network itself with inputs=, a function that makes the arguments of so many inputs"
 _PATCHES = 3
 
 
@@ -139,16 +140,32 @@ def random_inputs(network: Any, seed: int = 1) -> Callable[[int], Mapping[str, T
         generator = torch.Generator().manual_seed(seed)
         with silenced():
             if name == "input_ids":
-                ids = torch.randint(2, config.vocab_size - 1, (count, _TOKENS), generator=generator)
+                vocabulary = size_in(config, "vocab_size", network)
+                ids = torch.randint(2, vocabulary - 1, (count, _TOKENS), generator=generator)
                 return {name: ids.to(device)}
             if name == "pixel_values":
-                size = config.image_size
+                size = size_in(config, "image_size", network)
                 height, width = (size, size) if isinstance(size, int) else size
-                shape = (count, config.num_channels, height, width)
+                shape = (count, size_in(config, "num_channels", network), height, width)
             elif name == "input_features":
-                shape = (count, config.num_mel_bins, 2 * config.max_source_positions)
+                most = size_in(config, "max_source_positions", network)
+                shape = (count, size_in(config, "num_mel_bins", network), 2 * most)
             else:
-                raise LayoutNotFoundError(f"its inputs are {name}, which are neither token ids nor images nor sounds")
+                problem = f"its inputs are {name}, which are neither token ids nor images nor sounds"
+                raise LayoutNotFoundError(f"{problem}; {_GIVE_INPUTS}")
             return {name: torch.randn(shape, generator=generator).to(next(network.parameters()))}
 
     return make
+
+
+def size_in(config: Any, name: str, network: nn.Module) -> Any:
+    """Return a size of the inputs that a configuration names.
+
+    Raises:
+        LayoutNotFoundError: It names none, as where a part of it does, or where any number is a token id.
+    """
+    size = getattr(config, name, None)
+    if size is None:
+        wanted = f"{name} in the configuration, which random inputs are made by"
+        raise LayoutNotFoundError(expected(type(network).__name__, wanted, "none", _GIVE_INPUTS))
+    return size

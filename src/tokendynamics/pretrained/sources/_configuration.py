@@ -98,6 +98,8 @@ def check_sizes(config: Any, origin: str) -> None:
     """
     where = f"{origin}: config.json"
     sizes = {name: getattr(config, theirs, None) for name, theirs in _COUNTS.items()}
+    if sizes["context"] == -1:
+        sizes["context"] = None  # as XLNet says that any length will do
     for name, value in sizes.items():
         if value is not None or name in _NEEDED:
             least = 0 if name == "feed_forward_dim" else 1  # a network may be attention alone
