@@ -91,7 +91,11 @@ def sentences_of(
     depths = [trace.sizes["layer"] - 1 for trace in found.traces]
     trace = found.traces[0]
     repeated = [str(name) for name, of in zip(trace.prompt.values, trace.repeats.values, strict=True) if of >= 0]
-    sentences.append(tokens_finding(found.tokens_shared, _left_out(found.traces), depths, repeated))
+    sentences.append(
+        tokens_finding(
+            found.tokens_shared, _left_out(found.traces), depths, repeated, counts_shared=found.counts_shared
+        )
+    )
     return tuple(each for each in sentences if each is not None)
 
 

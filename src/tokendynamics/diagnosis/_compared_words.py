@@ -217,7 +217,14 @@ def updates_finding(names: tuple[str, str], difference: xr.Dataset) -> Finding |
     return Finding(text, "updates", {"layer": int(layer), "part": part, "quotient": size})
 
 
-def tokens_finding(tokens_shared: bool, left_out: int, depths: Sequence[int], repeated: Sequence[str] = ()) -> Finding:
+def tokens_finding(
+    tokens_shared: bool,
+    left_out: int,
+    depths: Sequence[int],
+    repeated: Sequence[str] = (),
+    *,
+    counts_shared: bool = True,
+) -> Finding:
     """Say which tokens and which layers are held against each other.
 
     Args:
@@ -225,8 +232,14 @@ def tokens_finding(tokens_shared: bool, left_out: int, depths: Sequence[int], re
         left_out: Tokens that are left out at some layer.
         depths: Of all networks.
         repeated: Texts that repeat others.
+        counts_shared: Whether all have as many states for the same tokens.
     """
-    if tokens_shared:
+    if tokens_shared and not counts_shared:
+        text = (
+            "The models have different numbers of tokens for the same input, since they add tokens of their own (a "
+            "class, registers): tokens have no pairs, and the massive ones of each are left out of it alone."
+        )
+    elif tokens_shared:
         text = "All models read the same tokens, and those that are massive in one of them are left out in all "
         text += f"({left_out} of them)." if left_out else "(there are none)."
     else:

@@ -50,6 +50,7 @@ class Together:
             the other; None where `unpaired` says why.
         unpaired: Likewise: why the states have no pairs; empty where they do.
         tokens_shared: Whether every prompt is the same tokens in all.
+        counts_shared: Whether all that read the same tokens have as many states for them.
         given: The prompts as each network reads them.
     """
 
@@ -58,6 +59,7 @@ class Together:
     gaps: list[xr.Dataset | None] = field(default_factory=list)
     unpaired: list[str] = field(default_factory=list)
     tokens_shared: bool = True
+    counts_shared: bool = True
     given: list[list[Prepared]] = field(default_factory=list)
 
 
@@ -95,6 +97,7 @@ def run_together(
     for group, pack in _passes(ckpts, given, found.tokens_shared):
         for model, states in group.items():
             check_states(ckpts[model], states)
+        _part_unequal(found, group)
         removed = _left_out_together(list(group.values()), sinks, ratio)
         for number, (model, states) in enumerate(group.items()):
             tokens = [given[model][place].labels(length) for place, length in _placed(states)]
@@ -113,7 +116,9 @@ def run_together(
         attrs |= token_conditions(ckpt.tokenizer, inputs)
         found.traces.append(_as_dataset([own[place] for place in range(len(own))], prompts, attrs, estimates))
         found.estimates.append(estimates)
-    found.gaps = [_as_gaps(own, list(prompts)) if own else None for own in gaps]
+    found.gaps = [
+        None if why or not own else _as_gaps(own, list(prompts)) for own, why in zip(gaps, found.unpaired, strict=True)
+    ]
     return found
 
 
@@ -191,6 +196,15 @@ def _sharing(ckpt: Checkpoint, inputs: Sequence[Mapping[str, Any]]) -> Hashable:
     return ckpt.packing, ckpt.device.type, ckpt.streamed, classes
 
 
+def _part_unequal(found: Together, group: Mapping[int, PackStates]) -> None:
+    """Say that states have no pairs where a network adds other tokens to an input (class, registers) than the first."""
+    for other, states in group.items():
+        if 0 in group and states.lengths != group[0].lengths:
+            counts = f"{group[0].lengths[0]} and {states.lengths[0]}"
+            found.unpaired[other - 1] = f"they have different numbers of tokens for the same input ({counts})"
+            found.counts_shared = False
+
+
 def _placed(states: PackStates) -> Iterator[tuple[int, int]]:
     return zip(states.places, states.lengths, strict=True)
 
@@ -200,7 +214,8 @@ def _left_out_together(
 ) -> list[list[Bool[Tensor, "_ _"]]]:
     """Return the tokens of each prompt that are left out, for each network: what any of them leaves out, all do.
 
-    Networks of different depth leave a token out where one does at the nearest relative depth.
+    Networks of different depth leave a token out where one does at the nearest relative depth. Those that have other
+    numbers of tokens for the same input have none in common.
     """
     chosen = []
     for states in group:
@@ -208,13 +223,14 @@ def _left_out_together(
         own = [sizes[:, number, :length] for number, length in enumerate(states.lengths)]
         chosen.append([tokens_left_out(find_sinks(each, ratio), sinks) for each in own])
     depths = [len(states.feed_forward) - 1 for states in group]
-    return [
-        [
-            torch.stack([each[nearest_layers(depth, other)] for each, other in zip(same, depths, strict=True)]).any(0)
-            for same in zip(*chosen, strict=True)
-        ]
-        for depth in depths
-    ]
+    lengths = [states.lengths for states in group]
+
+    def together(model: int, prompt: int) -> Bool[Tensor, "_ _"]:
+        alike = [other for other, own in enumerate(lengths) if own == lengths[model]]
+        chosen_there = [chosen[other][prompt][nearest_layers(depths[model], depths[other])] for other in alike]
+        return torch.stack(chosen_there).any(0)
+
+    return [[together(model, prompt) for prompt in range(len(lengths[model]))] for model in range(len(group))]
 
 
 def nearest_layers(depth: int, other: int) -> list[int]:

@@ -13,6 +13,7 @@ from tokendynamics.numerics._errors import CheckpointError, expected
 from tokendynamics.pretrained._checkpoint import Checkpoint
 from tokendynamics.pretrained._network import evaluating, without_cache
 from tokendynamics.pretrained._other_libraries import refusing, silenced
+from tokendynamics.pretrained._own_tokens import OwnTokens
 from tokendynamics.pretrained._packs import Pack
 from tokendynamics.pretrained._states import StateWatch, run
 
@@ -28,9 +29,10 @@ def states_on_inputs_of(
         pack: What goes through the first one.
 
     Returns:
-        The states after the attention of each block of `other` and after the block, index 0 for block 1; padding is not
-        taken back. None where its blocks cannot be run so: another number format, device or depth, a network whose
-        blocks are read while they run, or blocks that take other arguments.
+        The states after the attention of each block of `other` and after the block, index 0 for block 1; tokens that
+        the first network adds by itself are left out, the padding of shorter prompts is not. None where its blocks
+        cannot be run so: another number format, device or depth, a network whose blocks are read while they run, or
+        blocks that take other arguments.
     """
     if first.streamed or other.streamed or first.architecture.layers != other.architecture.layers:
         return None
@@ -63,7 +65,9 @@ def states_on_inputs_of(
                 hook = lend(other.model.get_submodule(lent))
                 handle = first.model.get_submodule(name).register_forward_pre_hook(hook, with_kwargs=True)
                 stack.callback(handle.remove)
+            tokens = stack.enter_context(OwnTokens(first.model, first.layout))
             run(first.model, pack.arguments)
-            return torch.stack(watch.attention), torch.stack(watch.feed_forward[1:])
+            own = tokens.places(pack.arguments)
+            return torch.stack(watch.attention)[:, :, own], torch.stack(watch.feed_forward[1:])[:, :, own]
     except CheckpointError:
         return None
