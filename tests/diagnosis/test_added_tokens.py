@@ -61,6 +61,8 @@ def test_learned_prompts_of_other_lengths_leave_the_tokens_of_the_prompt_in_pair
     own = other.state_dict()
     alike = {name: value for name, value in first.state_dict().items() if value.shape == own[name].shape}
     other.load_state_dict(alike, strict=False)
+    with torch.no_grad():  # the table holds the learned prompts behind the tokens of the vocabulary
+        other.input_embedding.weight[:60] = first.input_embedding.weight[:60]
     gaps = td.compare(first, other, texts=PROMPTS).gaps
     assert gaps is not None
     embedded = gaps.isel(other=0).state_difference.sel(layer=0, component="feed_forward")

@@ -12,7 +12,8 @@ from torch import Tensor
 
 import tokendynamics as td
 from pretrained.hybrids import HYBRIDS, blocks_of, hybrid_network
-from tokendynamics.numerics import AttentionFactorsError
+from pretrained.test_attention_factors import _attention_by_hand, _normed
+from tokendynamics.numerics import AttentionFactorsError, CheckpointError
 from tokendynamics.pretrained._other_libraries import silenced
 
 IDS = torch.randint(3, 60, (1, 13), generator=torch.Generator().manual_seed(5))
@@ -203,3 +204,65 @@ def test_a_recurrence_behind_an_attention_is_not_taken_for_the_attention() -> No
         layers = td.load(hybrid_network(name)).layout.layers
         assert [layer.residual is None for layer in layers] == [False, True, False, True]
         assert [layer.parts for layer in layers] == [(None, None)] * 4
+
+
+GATED = ("qwen3_next", "qwen3_5", "lfm3", "bailing_hybrid")
+
+
+@pytest.mark.parametrize("name", _EVERY)
+def test_factors_give_the_attention_of_a_hybrid_or_say_why_there_are_none(name: str) -> None:
+    network = hybrid_network(name)
+    checkpoint = td.load(network)
+    patterns: list[Tensor] = []
+    checkpoint.watch_attention(IDS, lambda call: patterns.append(call.weights[0].double()))
+    for number, layer in enumerate(HYBRIDS[name][2]):
+        if name in GATED or name.startswith("zamba"):
+            words = "a gate may change them" if name in GATED else "it reads 64 features of a token"
+            with pytest.raises(CheckpointError, match=words):
+                checkpoint.attention(layer)
+            continue
+        found = checkpoint.layout.layers[layer - 1].attention
+        assert found is not None
+        if "value" in found.normed:  # no product of matrices is what the values of MLA are
+            continue
+        read, given = _seen_of(checkpoint, network, layer)
+        weights = checkpoint.attention(layer)
+        # With the patterns of the network, whatever norms or rotations make them: the values and the output.
+        x = _normed(read.double(), weights)
+        total = torch.zeros_like(x)
+        for head, group in enumerate(weights.groups.tolist()):
+            value = x @ weights.value[group].double()
+            value = value if weights.value_bias is None else value + weights.value_bias[group].double()
+            total += patterns[number][head] @ value @ weights.output[head].double()
+        total = total if weights.output_bias is None else total + weights.output_bias.double()
+        torch.testing.assert_close(total, given.double(), rtol=1e-5, atol=1e-5 * float(given.abs().max()))
+        if not found.normed:  # and all of it, where queries and keys are no more than turned
+            by_hand = _attention_by_hand(read, weights, found.causal)
+            torch.testing.assert_close(by_hand, given.double(), rtol=1e-5, atol=1e-5 * float(given.abs().max()))
+
+
+def _seen_of(checkpoint: td.Checkpoint, network: Any, layer: int) -> tuple[Tensor, Tensor]:
+    """What a block reads, and what the output projection of its attention gives."""
+    block = network.get_submodule(checkpoint.layout.blocks[layer - 1])
+    attention = checkpoint.layout.layers[layer - 1].attention
+    assert attention is not None
+    kept: dict[str, Tensor] = {}
+
+    def before(module: Any, positional: Any, named: Any) -> None:
+        del module
+        states = (each for each in (*positional, *named.values()) if isinstance(each, Tensor))
+        kept["read"] = next(each for each in states if each.is_floating_point())[0]
+
+    def after(module: Any, positional: Any, output: Tensor) -> None:
+        del module, positional
+        kept["given"] = output[0]
+
+    handles = [
+        block.register_forward_pre_hook(before, with_kwargs=True),
+        block.get_submodule(attention.output[0]).register_forward_hook(after),
+    ]
+    with torch.no_grad(), silenced():
+        network(input_ids=IDS, use_cache=False)
+    for handle in handles:
+        handle.remove()
+    return kept["read"], kept["given"]
