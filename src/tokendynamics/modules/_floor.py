@@ -35,14 +35,6 @@ def definite_floor(definite: Tensor, skew: Tensor | None) -> Tensor:
     return (2 * least - 1 / torch.linalg.matrix_norm(inverse)).relu()
 
 
-def pivot_floor(sizes: Tensor) -> Tensor:
-    """Return ``f = max(0, 2·MARGIN·eps·mean d − min d)``, (block,), for pivots of sizes d (block, size).
-
-    Pivots of an indefinite matrix may be much smaller than the matrix, which is then no nearer to a singular one.
-    """
-    return (2 * MARGIN * torch.finfo(sizes.dtype).eps * sizes.mean(-1) - sizes.amin(-1)).relu()
-
-
 def before_floor(definite: Tensor, skew: Tensor, eps: float) -> Tensor | None:
     """Return what `definite_floor` adds to the matrix that becomes `definite`, (block,); None where none becomes that.
 
