@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import ClassVar
+from collections.abc import Collection, Mapping
+from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -13,6 +14,8 @@ from tokendynamics.numerics._errors import ArgumentValueError, expected
 
 IGNORED = -100
 """The label of what is in no loss."""
+_WITHOUT_EFFECT = ("use_cache", "cache_position", "token_type_ids", "num_items_in_batch", "skip_logits")
+"""Arguments of a forward pass that do not affect the results here, and may have any value."""
 
 
 class Network(PreTrainedModel):
@@ -49,6 +52,49 @@ def mean_over_items(total: Tensor, num_items: Tensor | float | None, here: Tenso
     if num_items is None:
         num_items = here
     return total / (num_items.to(total.device) if isinstance(num_items, Tensor) else num_items)
+
+
+def check_further(arguments: Mapping[str, Any]) -> None:
+    """Refuse arguments of a forward pass that would change its results if they were not ignored.
+
+    Args:
+        arguments: Those that the network has no names for.
+
+    Raises:
+        ArgumentValueError: One that is neither None nor False, and not among those without effect.
+    """
+    for name, value in arguments.items():
+        if value is not None and value is not False and name not in _WITHOUT_EFFECT:
+            advice = "this network does not read it: leave it out"
+            raise ArgumentValueError(expected(name, "no such argument", type(value).__name__, advice))
+
+
+def check_mask(mask: Tensor | None, shape: tuple[int, int]) -> None:
+    """Refuse a mask that is not one of (batch, token), or padding that is not on the right."""
+    if mask is None:
+        return
+    if tuple(mask.shape) != shape:
+        wanted = f"shape {shape}, zeros for padding"
+        raise ArgumentValueError(expected("attention_mask", wanted, tuple(mask.shape)))
+    if bool((mask[:, 1:] > mask[:, :-1]).any()):
+        raise ArgumentValueError(expected("attention_mask", "padding on the right alone", "a token after padding"))
+
+
+def check_positions(positions: Tensor | None, mask: Tensor | None, tokens: int) -> None:
+    """Refuse positions, (batch, token) or (token,), other than 0, 1, 2, …: several texts in one row, say.
+
+    Args:
+        positions: Those given; None where none are.
+        mask: (batch, token), zeros where a position may be any; None where there are no such tokens.
+        tokens: Tokens of a row.
+    """
+    if positions is None:
+        return
+    of_shape = positions.shape[-1:] == (tokens,)
+    other = positions != torch.arange(tokens, device=positions.device) if of_shape else torch.ones(())
+    if bool((other if mask is None else other * (mask > 0)).any()):
+        advice = "give every text a row of its own, padded on the right"
+        raise ArgumentValueError(expected("position_ids", "0, 1, 2, … in every row", "others", advice))
 
 
 def check_choices(**chosen: tuple[str, Collection[str]]) -> None:

@@ -27,9 +27,10 @@ class SignedMatrix(nn.Module):
     minors have the signs that s asks for.
 
     A floor keeps the signs from being lost to rounding. ``G = L diag(softplus(d)) L^T`` becomes ``G + f I``, whose
-    eigenvalues are at least ``m = 128·eps·√(|G|_F² + |T − T^T|_F²)`` (eps of the dtype); f = 0 where those of G are well
-    above m. A definite B_sym is ``±(G + f I)``. With ``"half"`` it is ``C diag(s) C^T``, where C is the Cholesky factor of
-    ``G + f I``: ``L √softplus(d)`` for f = 0. Its eigenvalues too have sizes of at least m, by Ostrowski's theorem.
+    eigenvalues are at least ``m = 128·eps·√(|G|_F² + |T − T^T|_F²)`` (eps of the dtype); f = 0 where those of G are
+    well above m. A definite B_sym is ``±(G + f I)``. With ``"half"`` it is ``C diag(s) C^T``, where C is the Cholesky
+    factor of ``G + f I``: ``L √softplus(d)`` for f = 0. The sizes of its eigenvalues are at least m, by Ostrowski's
+    theorem.
 
     Args:
         dim: Rows and columns.

@@ -8,10 +8,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput, CausalLMOutput
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.utils.generic import can_return_tuple
 
 from tokendynamics.modules._block import Block, drawn_apart
 from tokendynamics.modules._constrained_attention import ConstrainedAttention, Form, Output, Scope, Start
-from tokendynamics.modules._network import IGNORED, Network, mean_over_items
+from tokendynamics.modules._network import IGNORED, Network, check_further, check_mask, check_positions, mean_over_items
 from tokendynamics.modules._positions import (
     DecoupledRotary,
     Kind,
@@ -80,13 +82,15 @@ class Decoder(_Pretrained):
         self.norm = nn.LayerNorm(dim) if config.norms == "pre" else None
         self._started()
 
+    @can_return_tuple
     def forward(
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         output_hidden_states: bool | None = None,
-        **_: Any,
+        position_ids: Tensor | None = None,
+        **further: Any,
     ) -> BaseModelOutput:
         """Return the states of every token, (batch, token, dim).
 
@@ -95,18 +99,22 @@ class Decoder(_Pretrained):
             inputs_embeds: (batch, token, dim), in place of `input_ids`.
             attention_mask: (batch, token), zeros for padding on the right: no token before it sees it.
             output_hidden_states: Whether to return the states after every layer, the last ones after the last norm.
+            position_ids: 0, 1, 2, … in every row, (batch, token); those of padding may be any.
+            further: None, False, or without effect: ``use_cache``, ``token_type_ids`` and the like.
 
         Raises:
-            ArgumentValueError: No input or both, a sequence that is too long, or padding that is not on the right.
+            ArgumentValueError: No input or both, a sequence that is too long, padding that is not on the right, other
+                positions, or a further argument that would change the results.
         """
+        check_further(further)
         if (input_ids is None) == (inputs_embeds is None):
             raise ArgumentValueError(expected("input_ids", "either input_ids or inputs_embeds", "both or neither"))
-        if attention_mask is not None and bool((attention_mask[:, 1:] > attention_mask[:, :-1]).any()):
-            raise ArgumentValueError(expected("attention_mask", "padding on the right alone", "a token after padding"))
         x = cast(Tensor, self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds)
         longest = self.config.max_position_embeddings
         if x.shape[1] > longest:
             raise ArgumentValueError(expected("input_ids", f"{longest} tokens at most", x.shape[1]))
+        check_mask(attention_mask, x.shape[:2])
+        check_positions(position_ids, attention_mask, x.shape[1])
         x = x if self.positions is None else self.positions(x)
         states = [x]
         for layer in self.layers:
@@ -141,6 +149,11 @@ class LanguageModel(_Pretrained, GenerationMixin):
         self.generation_config.use_cache = False
         self._started()
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        _name_for_trainers(cls)
+
+    @can_return_tuple
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -150,7 +163,8 @@ class LanguageModel(_Pretrained, GenerationMixin):
         output_hidden_states: bool | None = None,
         logits_to_keep: int = 0,
         num_items_in_batch: Tensor | int | None = None,
-        **_: Any,
+        position_ids: Tensor | None = None,
+        **further: Any,
     ) -> CausalLMOutput:
         """Return logits (batch, token, word), and the mean loss of labels[:, 1:] (−100 is left out).
 
@@ -163,8 +177,11 @@ class LanguageModel(_Pretrained, GenerationMixin):
             logits_to_keep: How many tokens at the end have logits; 0 for all. Without labels only.
             num_items_in_batch: Divides the sum of the losses in place of the number of labels here; the labels of all
                 batches of an accumulation, so that their losses add up to the mean over all.
+            position_ids: Likewise.
+            further: Likewise.
         """
-        found = self.model(input_ids, attention_mask, inputs_embeds, output_hidden_states)
+        further |= {"position_ids": position_ids, "return_dict": True}
+        found = self.model(input_ids, attention_mask, inputs_embeds, output_hidden_states, **further)
         states = found.last_hidden_state
         if labels is None:
             logits, loss = self.lm_head(states[:, -logits_to_keep:]), None
@@ -216,6 +233,16 @@ class LanguageModel(_Pretrained, GenerationMixin):
         return self.lm_head
 
 
+def _name_for_trainers(kind: type[LanguageModel]) -> None:
+    """Write a class to the names of causal language models, to which ``AutoModelForCausalLM.register`` does not write.
+
+    A Trainer that smooths labels shifts them for these names alone; pipelines read them as well.
+    """
+    of_type = "" if kind is LanguageModel else f" {kind.__qualname__}"
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[LanguageModelConfig.model_type + of_type] = kind.__name__
+
+
+_name_for_trainers(LanguageModel)
 AutoConfig.register(LanguageModelConfig.model_type, LanguageModelConfig)
 AutoModel.register(LanguageModelConfig, Decoder)
 AutoModelForCausalLM.register(LanguageModelConfig, LanguageModel)

@@ -9,10 +9,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import AutoConfig, AutoModel, AutoModelForImageClassification
 from transformers.modeling_outputs import BaseModelOutput, ImageClassifierOutput
+from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES
+from transformers.utils.generic import can_return_tuple
 
 from tokendynamics.modules._block import Block, drawn_apart
 from tokendynamics.modules._constrained_attention import ConstrainedAttention, Form, Output, Scope, Start
-from tokendynamics.modules._network import IGNORED, Network, mean_over_items
+from tokendynamics.modules._network import IGNORED, Network, check_further, mean_over_items
 from tokendynamics.modules._positions import LearnedPositions
 from tokendynamics.modules._regimes import REGIMES
 from tokendynamics.modules.vision._config import VisionConfig
@@ -107,16 +109,21 @@ class Encoder(_Pretrained):
         self.norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps) if config.norms == "pre" else None
         self._started()
 
-    def forward(self, pixel_values: Tensor, output_hidden_states: bool | None = None, **_: Any) -> BaseModelOutput:
+    @can_return_tuple
+    def forward(
+        self, pixel_values: Tensor, output_hidden_states: bool | None = None, **further: Any
+    ) -> BaseModelOutput:
         """Return the states of every token, (batch, token, dim): the class token is the first.
 
         Args:
             pixel_values: (batch, channel, row, column).
             output_hidden_states: Whether to return the states after every layer, the last ones after the last norm.
+            further: None, False, or without effect.
 
         Raises:
-            ArgumentValueError: Images of another size.
+            ArgumentValueError: Images of another size, or a further argument that would change the results.
         """
+        check_further(further)
         x = self.embedding(pixel_values)
         states = [x]
         for layer in self.layers:
@@ -138,13 +145,14 @@ class VisionModel(_Pretrained):
         self._init_weights(self.head)
         self._started()
 
+    @can_return_tuple
     def forward(
         self,
         pixel_values: Tensor,
         labels: Tensor | None = None,
         output_hidden_states: bool | None = None,
         num_items_in_batch: Tensor | int | None = None,
-        **_: Any,
+        **further: Any,
     ) -> ImageClassifierOutput:
         """Return logits (batch, class) that the class token gives, and the mean loss.
 
@@ -154,8 +162,9 @@ class VisionModel(_Pretrained):
             output_hidden_states: See `Encoder.forward`.
             num_items_in_batch: Divides the sum of the losses in place of the number of labels here (−100 is left out);
                 entries of the labels of all batches of an accumulation, as a Trainer counts them.
+            further: See `Encoder.forward`.
         """
-        found = self.model(pixel_values, output_hidden_states)
+        found = self.model(pixel_values, output_hidden_states, **further, return_dict=True)
         logits = self.head(found.last_hidden_state[:, 0])
         loss = None
         if labels is not None:
@@ -166,6 +175,7 @@ class VisionModel(_Pretrained):
         return ImageClassifierOutput(loss=loss, logits=logits, hidden_states=found.hidden_states)
 
 
+MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES[VisionConfig.model_type] = VisionModel.__name__  # for pipelines
 AutoConfig.register(VisionConfig.model_type, VisionConfig)
 AutoModel.register(VisionConfig, Encoder)
 AutoModelForImageClassification.register(VisionConfig, VisionModel)
