@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 MARGIN = 128
-"""Least eigenvalue of a definite symmetric part, as a multiple of the rounding error of the matrix.
+"""Least size of an eigenvalue of a symmetric part, as a multiple of the rounding error of the matrix.
 
 It leaves room for what products with other matrices and their inverses do to that error.
 """
@@ -33,6 +33,32 @@ def definite_floor(definite: Tensor, skew: Tensor | None) -> Tensor:
     # With m on its diagonal D can be inverted however small its pivots are.
     inverse = torch.linalg.inv_ex(definite + least[:, None, None] * eye_like(definite))[0]
     return (2 * least - 1 / torch.linalg.matrix_norm(inverse)).relu()
+
+
+def above_floor(symmetric: Tensor, skew: Tensor | None, negative: Tensor) -> Tensor:
+    """Return ``S + f sgn(S)``, whose eigenvalues have sizes of at least 2m; f = 0 where those of S have.
+
+    ``sgn(S) = U diag(s) U^T`` has the eigenvectors of S and s = −1 for its lowest eigenvalues, as many as are negative
+    by construction: rounding may have hidden their signs. The first derivatives are those of the formula.
+
+    Args:
+        symmetric: S, (block, size, size).
+        skew: The skew part of the same matrix; None where there is none.
+        negative: Number of negative eigenvalues of each block, (block,).
+    """
+    constant = symmetric.detach().nan_to_num(0.0, 0.0, 0.0)  # what is not finite stays so in the sum below
+    eigenvalues, vectors = torch.linalg.eigh(constant)
+    place = torch.arange(symmetric.shape[-1], device=symmetric.device)
+    signs = torch.where(place < negative.unsqueeze(-1), -1.0, 1.0).to(symmetric.dtype)
+    # The eigenvectors are constants: derivatives of single ones do not exist where eigenvalues are equal.
+    within = vectors.mT @ symmetric @ vectors
+    least, eps = margin(symmetric, skew, torch.finfo(symmetric.dtype).eps), torch.finfo(symmetric.dtype).eps
+    floor = (2 * least - (signs * within.diagonal(dim1=-2, dim2=-1)).amin(-1)).relu()
+    smallest = (eps * torch.linalg.matrix_norm(constant))[:, None, None].clamp(min=torch.finfo(symmetric.dtype).tiny)
+    gaps = (eigenvalues.unsqueeze(-1) - eigenvalues.unsqueeze(-2)).abs().maximum(smallest)
+    slopes = (signs.unsqueeze(-1) - signs.unsqueeze(-2)).abs() / gaps
+    sign = vectors @ (torch.diag_embed(signs) + slopes * (within - within.detach())) @ vectors.mT
+    return symmetric + floor[:, None, None] * sign
 
 
 def before_floor(definite: Tensor, skew: Tensor, eps: float) -> Tensor | None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tokendynamics.modules._arguments import check_spreads, placement
-from tokendynamics.modules._floor import before_floor, definite_floor, eye_like, margin
+from tokendynamics.modules._floor import MARGIN, above_floor, before_floor, definite_floor, eye_like, margin
 from tokendynamics.modules._precision import at_least_float32, without_autocast
 from tokendynamics.numerics._arguments import as_positive, as_square
 from tokendynamics.numerics._errors import ArgumentValueError, expected
@@ -26,11 +26,10 @@ class SignedMatrix(nn.Module):
     dim is odd). Every matrix with a definite symmetric part is one of these; with ``"half"``, those whose leading
     minors have the signs that s asks for.
 
-    A floor keeps the signs from being lost to rounding. ``G = L diag(softplus(d)) L^T`` becomes ``G + f I``, whose
-    eigenvalues are at least ``m = 128·eps·√(|G|_F² + |T − T^T|_F²)`` (eps of the dtype); f = 0 where those of G are
-    well above m. A definite B_sym is ``±(G + f I)``. With ``"half"`` it is ``C diag(s) C^T``, where C is the Cholesky
-    factor of ``G + f I``: ``L √softplus(d)`` for f = 0. The sizes of its eigenvalues are at least m, by Ostrowski's
-    theorem.
+    A floor keeps the signs from being lost to rounding: eigenvalues of B_sym have sizes of at least
+    ``m = 128·eps·|B|_F`` (eps of the dtype). For ``S = L diag(s·softplus(d)) L^T``, B_sym is ``S ± f I`` where it is
+    definite, and ``S + f sgn(S)`` with ``"half"``, sgn the sign function of a matrix; f = 0 where the eigenvalues of S
+    are well above m.
 
     Args:
         dim: Rows and columns.
@@ -101,16 +100,12 @@ class SignedMatrix(nn.Module):
         below, skew = at_least_float32(self.lower).tril(-1), self._skew()
         lower, sizes = below + eye_like(below), nn.functional.softplus(at_least_float32(self.diagonal))
         with without_autocast(below):
-            definite = _product(lower, sizes)
-            floor = definite_floor(definite, skew)[:, None, None]
-            raised = definite + floor * eye_like(definite)
             if self.sign == "half":
-                factor = torch.linalg.cholesky_ex(raised)[0]
-                # Where nothing is added the factor is at hand, without the rounding errors of a factorisation.
-                factor = torch.where(floor > 0, factor, lower * sizes.sqrt().unsqueeze(-2))
-                matrix = _product(factor, self.signs)
+                matrix = above_floor(_product(lower, self.signs * sizes), skew, (self.signs < 0).sum(-1))
             else:
-                matrix = raised * self.signs.unsqueeze(-1)
+                definite = _product(lower, sizes)
+                floor = definite_floor(definite, skew)
+                matrix = (definite + floor[:, None, None] * eye_like(definite)) * self.signs.unsqueeze(-1)
         matrix = matrix if skew is None else matrix + skew
         return matrix[0] if len(matrix) == 1 else torch.block_diag(*matrix)
 
@@ -166,27 +161,30 @@ class SignedMatrix(nn.Module):
             came = f"{int((pivots > 0).sum())} positive and {int((pivots < 0).sum())} negative"
             wanted = f"{int((self.signs > 0).sum())} positive and {int((self.signs < 0).sum())} negative"
             raise ArgumentValueError(expected("matrix", f"{wanted} eigenvalues of its symmetric part", came))
-        lower, raw = self._before_floor(torch.stack([lower for lower, _ in factors]), pivots, skew)
+        lower, raw = self._before_floor(halves, torch.stack([lower for lower, _ in factors]), pivots, skew)
         self.signs.copy_(pivots.sign())
         self.diagonal.copy_(_inverse_softplus(raw))
         self.lower.copy_(lower.tril(-1))
         if self.skew is not None:
             self.skew.copy_(skew.tril(-1))
 
-    def _before_floor(self, lower: Tensor, pivots: Tensor, skew: Tensor) -> tuple[Tensor, Tensor]:
+    def _before_floor(self, symmetric: Tensor, lower: Tensor, pivots: Tensor, skew: Tensor) -> tuple[Tensor, Tensor]:
         """Return L and the sizes of the pivots that the floor makes into those given."""
         eps, sizes = torch.finfo(at_least_float32(self.lower).dtype).eps, pivots.abs()
-        raised = _product(lower, sizes)
-        floor = before_floor(raised, skew, eps)
+        definite = symmetric * pivots.sign().unsqueeze(-1)
+        least, lowest = 2 * margin(symmetric, skew, eps), torch.linalg.eigvalsh(symmetric).abs().amin(-1)
+        if self.sign == "half":  # the floor moves those near 2m by less than a rounding error
+            floor = torch.zeros_like(least) if bool((lowest >= (1 - 1 / MARGIN) * least).all()) else None
+        else:
+            floor = before_floor(definite, skew, eps)
         if floor is None:
-            least, lowest = 2 * margin(raised, skew, eps), torch.linalg.eigvalsh(raised)[:, 0]
             below = (least - lowest).argmax()
-            part = "L |D| L^T of its symmetric part L D L^T" if self.sign == "half" else "its symmetric part"
-            wanted, came = f"eigenvalues of {part} from {float(least[below]):.2g}", f"{float(lowest[below]):.2g}"
-            raise ArgumentValueError(expected("matrix", wanted, came, f"rounding in {self.lower.dtype} hides its sign"))
+            wanted, came = f"eigenvalues of its symmetric part from {float(least[below]):.2g}", float(lowest[below])
+            advice = f"rounding in {self.lower.dtype} hides its sign"
+            raise ArgumentValueError(expected("matrix", wanted, f"{came:.2g}", advice))
         if not bool(floor.any()):
             return lower, sizes
-        factors = [unit_lower_factors(block) for block in raised - floor[:, None, None] * eye_like(raised)]
+        factors = [unit_lower_factors(block) for block in definite - floor[:, None, None] * eye_like(definite)]
         return torch.stack([lower for lower, _ in factors]), torch.stack([sizes for _, sizes in factors])
 
     def _blocks_of(self, matrix: Tensor) -> Tensor:
