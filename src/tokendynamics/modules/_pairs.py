@@ -54,7 +54,19 @@ def swapped(columns: Tensor) -> Tensor:
 def joined(pairs: Sequence[Pair]) -> tuple[Tensor, Tensor]:
     """Return the queries and the keys of all pairs side by side, turned."""
     queries, keys = zip(*(_plain(pair) for pair in pairs), strict=True)
-    return (queries[0], keys[0]) if len(pairs) == 1 else (torch.cat(queries, -1), torch.cat(keys, -1))
+    return (queries[0], keys[0]) if len(pairs) == 1 else (_side_by_side(queries), _side_by_side(keys))
+
+
+def by_token(columns: Tensor) -> Tensor:
+    """Return (…, token, head, column) of (…, head, token, column), or the other way round.
+
+    A token's heads are side by side in memory: copies and gradients in that order cost the least.
+    """
+    return columns.transpose(-2, -3)
+
+
+def _side_by_side(parts: Sequence[Tensor]) -> Tensor:
+    return by_token(torch.cat([by_token(part) for part in parts], -1))
 
 
 def _plain(pair: Pair) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 from torch.nn import functional
 
-from tokendynamics.modules._pairs import Pair, joined
+from tokendynamics.modules._pairs import Pair, by_token, joined
 
 
 def terms_attention(pairs: Sequence[Pair], value: Tensor, *, causal: bool, scale: float, dropout: float) -> Tensor:
@@ -24,8 +24,9 @@ def terms_attention(pairs: Sequence[Pair], value: Tensor, *, causal: bool, scale
     if further <= 0:
         return joined_attention(pairs, value, causal=causal, scale=scale, dropout=dropout)
     # The fused kernels want all of one width: without these zeros training would cost half as much again.
-    padded = functional.pad(value, (0, further))
-    return joined_attention(pairs, padded, causal=causal, scale=scale, dropout=dropout)[..., : value.shape[-1]]
+    padded = by_token(functional.pad(by_token(value), (0, further)))
+    mixed = joined_attention(pairs, padded, causal=causal, scale=scale, dropout=dropout)
+    return by_token(by_token(mixed)[..., : value.shape[-1]])
 
 
 def joined_attention(pairs: Sequence[Pair], value: Tensor, *, causal: bool, scale: float, dropout: float) -> Tensor:
