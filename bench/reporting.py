@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bench.measure import Comparison
 from tokendynamics.diagnosis import diagnose
-from tokendynamics.report import write_report
+from tokendynamics.report import write
 
 LIMIT = 2e6
 
@@ -16,7 +16,7 @@ LIMIT = 2e6
 def run() -> Iterator[Comparison]:
     """The report of the demo."""
     with tempfile.TemporaryDirectory() as scratch:
-        size = write_report(diagnose("smollm2"), Path(scratch) / "report.html").stat().st_size
+        size = write(diagnose("smollm2"), Path(scratch) / "report.html").stat().st_size
     ratio = size / LIMIT
     yield Comparison(
         "report file, SmolLM2, fourteen texts, against 2 MB", size / 1e6, LIMIT / 1e6, ratio, (ratio, ratio),

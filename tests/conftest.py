@@ -50,9 +50,11 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     def blank(make: object, *, ident: str, **_: object) -> Markup:
         return Markup('<svg id="{}-svg"></svg>').format(ident)
 
-    for found in walk_packages(report.__path__, "tokendynamics.report."):
-        if "draw_for_screens" in vars(import_module(found.name)):
-            monkeypatch.setattr(f"{found.name}.draw_for_screens", blank)
+    # All are imported first: one that was imported from a patched one would keep the empty drawings.
+    modules = [import_module(found.name) for found in walk_packages(report.__path__, "tokendynamics.report.")]
+    for module in modules:
+        if "draw_for_screens" in vars(module):
+            monkeypatch.setattr(module, "draw_for_screens", blank)
 
 
 @pytest.fixture(autouse=os.environ.get("OTHER_ROUNDING") == "1")

@@ -209,7 +209,7 @@ def test_a_defect_is_one_line_and_shows_its_traceback_on_request(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("tokendynamics.report.write_report", lambda found, path: 1 / 0)
+    monkeypatch.setattr("tokendynamics.report.write", lambda found, path, max_bytes=None: 1 / 0)
     assert call(["diagnose", model, "--prompt", "a cat"]) == 1
     assert "error: unexpected ZeroDivisionError" in capsys.readouterr().err
     assert not (tmp_path / "diagnosis-random-tiny").exists()

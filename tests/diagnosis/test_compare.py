@@ -20,7 +20,7 @@ from tokendynamics.diagnosis import Comparison
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained._untrained_twin import untrained_twin
-from tokendynamics.report.comparison import render_comparison
+from tokendynamics.report import page as page_of
 
 PROMPTS = {
     "one": [5, 9, 33, 21, 7, 50], "two": [12, 3, 44, 18, 40],
@@ -272,9 +272,9 @@ def test_widths_that_differ_leave_shares_and_ratios(tiny: Callable[..., Checkpoi
     assert found.gaps is None
     assert "The weights of wide and narrow are not compared: their widths differ (8 and 16)." in str(found)
     assert str(found).count("are not compared") == 1  # one sentence, and no table of what is undefined
-    page = render_comparison(found)
+    page = page_of(found)
     assert "Differences of products and matrices" not in page
-    assert "Differences of products and matrices" in render_comparison(several)
+    assert "Differences of products and matrices" in page_of(several)
     assert bool(found.difference.consensus_within.sel(site="feed_forward").notnull().all())
     assert bool(found.difference.update_quotient.sel(component="attention")[0, 1:].notnull().all())
 

@@ -20,7 +20,7 @@ from tokendynamics.diagnosis._halved_words import halved_finding
 from tokendynamics.diagnosis._sensitivities import sensitivities
 from tokendynamics.pretrained._inputs import prepared
 from tokendynamics.provenance._progress import silent
-from tokendynamics.report.comparison import render_comparison
+from tokendynamics.report import page as page_of
 
 LAYERS, TEXTS, TOKENS = 4, 60, 40
 
@@ -182,7 +182,7 @@ def test_depths_that_differ_are_held_against_each_other_by_relative_depth(compar
 
 
 def test_the_page_shows_curves_of_the_models_that_have_a_loss(compared: Comparison) -> None:
-    page = render_comparison(compared)
+    page = page_of(compared)
     for ident in ("halved-attention", "halved-feed-forward", "halved-difference-attention"):
         assert f'id="{ident}"' in page
     own = page[page.index('id="halved-attention"') :]
@@ -209,7 +209,7 @@ def test_parts_at_a_half_are_run_only_when_asked_for(whole: Any) -> None:
     comparison = td.compare(whole, whole, texts=[[5, 9, 33], [12, 3, 44]], weights=False)
     assert comparison.halved is None
     assert not said(comparison)
-    assert "halved" not in render_comparison(comparison)
+    assert "halved" not in page_of(comparison)
 
 
 def test_copies_of_a_text_make_nothing_surer(whole: Any) -> None:

@@ -18,7 +18,7 @@ from diagnosis.planted_damage import damaged, network
 from tokendynamics.diagnosis import Comparison
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.pretrained import Checkpoint
-from tokendynamics.report.comparison import render_comparison
+from tokendynamics.report import page as page_of
 
 PROMPTS = {"one": [5, 9, 33, 21, 7, 50], "two": [12, 3, 44, 18, 40], "three": [20, 31, 8, 6]}
 
@@ -68,7 +68,7 @@ def assert_same(back: Comparison, found: Comparison) -> None:
 
 @pytest.mark.usefixtures("undrawn")
 def test_a_page_is_made_from_what_was_saved(found: Comparison, saved: Path) -> None:
-    assert render_comparison(td.Comparison.open(saved)) == render_comparison(found)
+    assert page_of(td.Comparison.open(saved)) == page_of(found)
 
 
 def test_what_is_infinite_comes_back_infinite(found: Comparison, saved: Path) -> None:

@@ -20,7 +20,7 @@ from tokendynamics.diagnosis import Diagnosis, diagnose
 from tokendynamics.diagnosis import _result as saving
 from tokendynamics.numerics import _extras as extras
 from tokendynamics.numerics._errors import ArgumentValueError
-from tokendynamics.report import render_report
+from tokendynamics.report import page as page_of
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def test_one_without_an_audit_opens_without_one(tmp_path: Path) -> None:
 def test_a_report_is_written_from_what_was_measured(found: Diagnosis, tmp_path: Path) -> None:
     found.save(tmp_path / "out")
     path = Diagnosis.open(tmp_path / "out").report(tmp_path / "page.html")
-    assert path.read_text(encoding="utf-8") == render_report(found)
+    assert path.read_text(encoding="utf-8") == page_of(found)
     with pytest.raises(ArgumentValueError, match="max_bytes: expected at most 1000"):
         found.report(tmp_path / "other.html", max_bytes=1000)
     assert not (tmp_path / "other.html").exists()

@@ -19,7 +19,7 @@ from tokendynamics.diagnosis import Diagnosis
 from tokendynamics.diagnosis._result import data_file_names
 from tokendynamics.numerics import ArgumentValueError, AttentionFactorsError, CheckpointError
 from tokendynamics.numerics import _extras as extras
-from tokendynamics.report import render_report
+from tokendynamics.report import page as page_of
 
 PROMPTS = {"one": [5, 9, 33, 21, 7, 50], "other": [12, 3, 44]}
 REASON = "layer 1: its attention does not use transformers' attention interface"
@@ -66,7 +66,7 @@ def test_what_is_saved_has_no_audit_and_says_why(found: Diagnosis, format: Any, 
 
 @pytest.mark.usefixtures("undrawn")
 def test_the_page_says_it_once_and_draws_nothing_of_the_weights(found: Diagnosis) -> None:
-    page = render_report(found)
+    page = page_of(found)
     text = text_of(page)
     assert text.count(REASON) == 1
     assert text.count("They were not audited, and the verdict says why.") == 1
@@ -83,7 +83,7 @@ def test_a_network_with_factors_says_nothing_of_it() -> None:
     found = td.diagnose(network_of("llama")[0], PROMPTS)
     assert found.audit is not None
     assert found.audit_refused == ""
-    text = text_of(render_report(found))
+    text = text_of(page_of(found))
     assert "not audited" not in text
     assert "3 layers × 4 heads" in text
 

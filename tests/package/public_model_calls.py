@@ -20,8 +20,6 @@ from tokendynamics.attention import from_asymptotic, from_logical, from_position
 from tokendynamics.circuits import shift
 from tokendynamics.diagnosis import judge, prediction_against_trace, repeated_texts
 from tokendynamics.pretrained import remedy_coefficients, remedy_parameters, remove_remedy
-from tokendynamics.report.comparison import write_comparison
-from tokendynamics.report.simulation import write_simulation
 from tokendynamics.specification import check, parse, read, run
 from tokendynamics.specification.examples import example_text
 from tokendynamics.sweeps import examples as sweep_examples
@@ -287,18 +285,14 @@ MODELS: dict[str, Callable[[], Call]] = {
         comparison().save, folder=("saved", "any"), format=("zarr", "choice"), overwrite=(True, "flag")
     ),
     "Trajectory.save": lambda: _call(trajectory().save, path=("saved", "any"), overwrite=(True, "flag")),
-    "write_report": lambda: _call(
-        report.write_report, diagnosis=(diagnosis(), "ours"), path=("saved", "any"), max_bytes=(10, "integer")
+    "write": lambda: _call(
+        report.write, result=(diagnosis(), "ours"), path=("saved", "any"), max_bytes=(10, "integer")
     ),
-    "write_comparison": lambda: _call(
-        write_comparison, comparison=(comparison(), "ours"), path=("saved", "any"), max_bytes=(10, "integer")
+    "write, a comparison": lambda: _call(
+        report.write, result=(comparison(), "ours"), path=("saved", "any"), max_bytes=(10, "integer")
     ),
-    "write_simulation": lambda: _call(
-        write_simulation,
-        trajectory=(trajectory(), "ours"),
-        path=("saved", "any"),
-        account=(None, "any"),
-        max_bytes=(10, "integer"),
+    "write, a trajectory": lambda: _call(
+        report.write, result=(trajectory(), "ours"), path=("saved", "any"), max_bytes=(10, "integer")
     ),
     "judge": lambda: _call(
         judge, audit=(diagnosis().audit, "any"), trace=(diagnosis().trace, "ours"), refused=("", "text")

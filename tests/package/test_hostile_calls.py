@@ -83,7 +83,7 @@ def test_wrong_arguments_are_refused_by_name(name: str, tmp_path: Path, monkeypa
 _LONG = {
     *("load", "load, live", "audit", "trace", "what_if", "diagnose", "compare", "decode", "deeper", "run"),
     *("token_paths", "token_clusters", "Diagnosis.save", "Comparison.save", "Trajectory.save"),
-    *("write_report", "write_comparison", "write_simulation", "judge"),
+    *("write", "write, a comparison", "write, a trajectory", "judge"),
 }
 """Together more than 20 seconds."""
 

@@ -4,7 +4,10 @@ import ast
 import importlib
 import inspect
 import pkgutil
+import re
+import tomllib
 from graphlib import CycleError, TopologicalSorter
+from importlib.util import resolve_name
 from pathlib import Path
 
 import pytest
@@ -29,9 +32,13 @@ EVERYTHING = MODULES | modules_of(REPRODUCTIONS)
 PACKAGES = [name for name, path in MODULES.items() if path.name == "__init__.py"]
 
 
-def imports(tree: ast.AST) -> set[str]:
-    """Modules of ours that are imported anywhere in a file: in functions and under TYPE_CHECKING too."""
-    found = set()
+DOOR = "tokendynamics.results._door"
+"""The one module that reaches upwards, by a name: it gives results `tokendynamics.report`."""
+
+
+def imports(tree: ast.AST, name: str = "") -> set[str]:
+    """Modules of ours that are imported anywhere in a file: in functions, under TYPE_CHECKING, and by their names."""
+    found = imports_by_name(tree, name)
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module in EVERYTHING:
             submodules = {f"{node.module}.{alias.name}" for alias in node.names} & EVERYTHING.keys()
@@ -43,8 +50,44 @@ def imports(tree: ast.AST) -> set[str]:
     return found
 
 
+def imports_by_name(tree: ast.AST, name: str) -> set[str]:
+    """Modules of ours whose names a file with `import_module` writes down; every one that an f-string may become."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and called(node) == "import_module"]
+    if not calls:
+        return set()
+    package = name if name in PACKAGES else name.rpartition(".")[0]
+    relative = {
+        resolve_name(text.value, package)
+        for call in calls
+        if isinstance(text := call.args[0], ast.Constant) and text.value.startswith(".")
+    }
+    whole = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    patterns = [pattern_of(call.args[0], name) for call in calls if isinstance(call.args[0], ast.JoinedStr)]
+    matched = {each for each in EVERYTHING for pattern in patterns if re.fullmatch(pattern, each)}
+    return (relative | whole | matched) & EVERYTHING.keys() - {"tokendynamics"}
+
+
+def called(node: ast.Call) -> str:
+    """Return the last part of the name of what is called."""
+    return getattr(node.func, "attr", getattr(node.func, "id", ""))
+
+
+def pattern_of(text: ast.JoinedStr, name: str) -> str:
+    """Return what an f-string may become, as a regular expression; its own name is known."""
+    parts = []
+    for part in text.values:
+        if isinstance(part, ast.Constant):
+            parts.append(re.escape(str(part.value)))
+        else:
+            own = isinstance(part, ast.FormattedValue) and getattr(part.value, "id", "") == "__name__"
+            parts.append(re.escape(name) if own else r"[\w.]+")
+    return "".join(parts)
+
+
 def test_no_module_imports_itself_by_any_way_round():
-    graph = {name: imports(ast.parse(path.read_text())) - {name} for name, path in EVERYTHING.items()}
+    graph = {name: imports(ast.parse(path.read_text()), name) - {name} for name, path in EVERYTHING.items()}
+    assert "tokendynamics.report" in graph[DOOR]
+    del graph[DOOR]
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as ring:
@@ -56,6 +99,26 @@ def test_a_ring_would_be_seen_wherever_it_is_imported():
     typed = "if TYPE_CHECKING:\n    from tokendynamics.dynamics import events, Flow\n"
     assert imports(ast.parse(lazy)) == {"tokendynamics.dynamics"}
     assert imports(ast.parse(typed)) == {"tokendynamics.dynamics", "tokendynamics.dynamics.events"}
+    named = 'import_module("tokendynamics.report")'
+    assert imports(ast.parse(named)) == {"tokendynamics.report"}
+    looked_up = 'PAGES = {"x": "tokendynamics.report"}\ndef f(x):\n    return importlib.import_module(PAGES[x])\n'
+    assert imports(ast.parse(looked_up)) == {"tokendynamics.report"}
+    formatted = 'import_module(f"{__name__}.{home}")'
+    assert "tokendynamics.spaces._free" in imports(ast.parse(formatted), "tokendynamics.spaces")
+    assert "tokendynamics.spectra" in imports(ast.parse('import_module(f"tokendynamics.{name}")'))
+    relative = 'import_module("._free", __package__)'
+    assert imports(ast.parse(relative), "tokendynamics.spaces") == {"tokendynamics.spaces._free"}
+
+
+def test_one_module_alone_reaches_upwards_by_a_name():
+    """Rows are held by import-linter; a name that is looked up reaches nothing above its own package, but the door."""
+    rows = tomllib.loads(Path("pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]["layers"]
+    height = {package.strip(): -place for place, row in enumerate(rows) for package in row.split("|")}
+    for name, path in MODULES.items():
+        own = name.split(".")[1] if "." in name else ""
+        reached = {each.split(".")[1] for each in imports_by_name(ast.parse(path.read_text()), name) if "." in each}
+        upwards = {each for each in reached - {own} if own in height and height[each] >= height[own]}
+        assert upwards == ({"report"} if name == DOOR else set()), name
 
 
 @pytest.mark.parametrize("name", EVERYTHING)

@@ -15,7 +15,7 @@ from pretrained.families import inputs_of, network_of
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
 from tokendynamics.pretrained import load
 from tokendynamics.pretrained._other_libraries import silenced
-from tokendynamics.report import write_report
+from tokendynamics.report import write
 
 IDS = [5, 9, 33, 21, 7, 50]
 
@@ -101,7 +101,7 @@ def test_the_whole_diagnosis_runs_on_images(vision: tuple[Any, Path], tmp_path: 
     found = td.diagnose(checkpoint, folder, value="VO")
     found.save(tmp_path / "out")
     assert found.paths.attrs["prompt"] == "a.png"
-    assert write_report(found, tmp_path / "report.html").is_file()
+    assert write(found, tmp_path / "report.html").is_file()
 
 
 def test_what_no_network_of_this_kind_reads_is_refused(vision: tuple[Any, Path], tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tokendynamics.diagnosis._layer_states import State
 from tokendynamics.diagnosis._levers_found import Levers
 from tokendynamics.diagnosis._result import Diagnosis
 from tokendynamics.diagnosis._verdict import Verdict, Worst
-from tokendynamics.report import render_report
+from tokendynamics.report import page as page_of
 from tokendynamics.training import Record
 from tokendynamics.words import Convention, Finding
 
@@ -318,7 +318,7 @@ def diagnosis() -> Diagnosis:
 @pytest.fixture(scope="session")
 def page(diagnosis: Diagnosis) -> str:
     """Its report."""
-    return render_report(diagnosis)
+    return page_of(diagnosis)
 
 
 @pytest.fixture(scope="session")
@@ -349,7 +349,7 @@ def hostile() -> str:
 def defined_page() -> str:
     """The report of a model whose A exists, with friendly names."""
     found = synthetic(layers=6, heads=4, prompts=2, grouped=False)
-    return render_report(replace(found, model=found.model | {"name": "friendly", "random_seed": 7}))
+    return page_of(replace(found, model=found.model | {"name": "friendly", "random_seed": 7}))
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits.constructions import mixture
 from tokendynamics.circuits.evidence import evidence
 from tokendynamics.circuits.functionals import random_functional
-from tokendynamics.report.circuits._page import write_circuits
+from tokendynamics.report import write
 from tokendynamics.report.circuits._reports import evidence_report
 
 pytestmark = pytest.mark.browser
@@ -27,7 +27,7 @@ TASK = PairTask(random_functional(3, seed=1), positions=4)
 def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     model = mixture(TASK)
     found = evidence(model, TASK, samples=100, resamples=20)
-    path: Path = write_circuits(evidence_report(model, found, {}, []), tmp_path_factory.mktemp("page") / "report.html")
+    path: Path = write(evidence_report(model, found, {}, []), tmp_path_factory.mktemp("page") / "report.html")
     return path.as_uri()
 
 

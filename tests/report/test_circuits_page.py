@@ -24,8 +24,10 @@ from tokendynamics.circuits.functionals import positive_functional, random_funct
 from tokendynamics.circuits.landscape import survey
 from tokendynamics.circuits.landscape._claims import Section
 from tokendynamics.circuits.learning import LearningRecord, learn
+from tokendynamics.report import page as page_of
+from tokendynamics.report import write
 from tokendynamics.report.circuits._matrix import Panel, Side, matrices
-from tokendynamics.report.circuits._page import CircuitsReport, render_circuits, write_circuits
+from tokendynamics.report.circuits._page import CircuitsReport
 from tokendynamics.report.circuits._reports import (
     best_head,
     built_report,
@@ -58,7 +60,7 @@ def task() -> PairTask:
 def built(task: PairTask) -> str:
     model = replace(solution_1(task, form="printed"), name=HOSTILE)
     comparison = compare(model, [[1, 2, 2, 3]])
-    return render_circuits(built_report(comparison, MANIFEST, ["a folder/su?m.json"], meant="wrong"))
+    return page_of(built_report(comparison, MANIFEST, ["a folder/su?m.json"], meant="wrong"))
 
 
 @pytest.fixture(scope="module")
@@ -68,19 +70,19 @@ def found(task: PairTask) -> Evidence:
 
 @pytest.fixture(scope="module")
 def examined(task: PairTask, found: Evidence) -> str:
-    return render_circuits(evidence_report(mixture(task), found, MANIFEST, []))
+    return page_of(evidence_report(mixture(task), found, MANIFEST, []))
 
 
 @pytest.fixture(scope="module")
 def learned(task: PairTask) -> tuple[list[LearningRecord], str]:
     records = [learn(task, "solution-1", batch=50, steps=4, inner=5, seed=seed) for seed in range(3)]
     evidences = [evidence(record.transformer, task, samples=60, resamples=20) for record in records]
-    return records, render_circuits(learning_report(records, evidences, MANIFEST, []))
+    return records, page_of(learning_report(records, evidences, MANIFEST, []))
 
 
 @pytest.fixture(scope="module")
 def surveyed() -> str:
-    return render_circuits(landscape_report(survey("3.1", categories=3, positions=4, starts=1), MANIFEST, []))
+    return page_of(landscape_report(survey("3.1", categories=3, positions=4, starts=1), MANIFEST, []))
 
 
 @pytest.fixture(params=["built", "examined", "learned", "surveyed", "study_page", "run_page"])
@@ -270,7 +272,7 @@ def test_a_landscape_tells_losses_in_all_and_per_token(surveyed: str) -> None:
 @pytest.mark.usefixtures("unchecked")
 def test_stalls_are_shown_per_token() -> None:
     found = survey("3.2", categories=2, positions=3, starts=1)
-    rows = table(render_circuits(landscape_report(found, MANIFEST, [])), "stalls-section")
+    rows = table(page_of(landscape_report(found, MANIFEST, [])), "stalls-section")
     assert [value(row[0]) for row in rows] == [2.0, 4.0, 6.0]
     assert [value(row[1]) for row in rows] == pytest.approx([one.loss / 2 for one in found.stalls], rel=1e-3)
     # T of two equal categories: the loss per token of always saying the mean.
@@ -280,7 +282,7 @@ def test_stalls_are_shown_per_token() -> None:
 def test_a_run_that_broke_off_at_once_still_makes_a_page(task: PairTask) -> None:
     record = replace(learn(task, "solution-1", batch=20, steps=1, inner=1), losses=(), final_loss=float("nan"))
     said = evidence(record.transformer, task, samples=60, resamples=20)
-    page = render_circuits(learning_report([record], [said], MANIFEST, []))
+    page = page_of(learning_report([record], [said], MANIFEST, []))
     assert "undefined" in page
     assert ">nan<" not in page
 
@@ -361,12 +363,12 @@ def test_the_page_is_written_whole_or_not_at_all(
     tmp_path: Path, task: PairTask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report = built_report(compare(solution_2(task), []), MANIFEST, [], meant="exact")
-    path = write_circuits(report, tmp_path / "new" / "page.html")
-    assert path.read_text(encoding="utf-8") == render_circuits(report)
+    path = write(report, tmp_path / "new" / "page.html")
+    assert path.read_text(encoding="utf-8") == page_of(report)
     before = path.read_bytes()
     monkeypatch.setattr(Path, "replace", lambda self, target: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        write_circuits(CircuitsReport("q", "n", "a", (), (), ()), path)
+        write(CircuitsReport("q", "n", "a", (), (), ()), path)
     assert path.read_bytes() == before
     assert [one.name for one in path.parent.iterdir()] == ["page.html"]
 
@@ -398,7 +400,7 @@ def test_a_page_on_a_transformer_states_its_task_and_what_interaction_is(
 @pytest.mark.usefixtures("undrawn")
 def test_a_page_on_a_landscape_states_its_task_and_defines_T(section: Section, predicted: str) -> None:
     found = survey(section, law=[0.5, 0.3, 0.2], positions=3, starts=1, budget=5)
-    page = unescape(render_circuits(landscape_report(found, MANIFEST, [])))
+    page = unescape(page_of(landscape_report(found, MANIFEST, [])))
     assert predicted in page
     assert "N = 3 categories with probabilities 0.5, 0.3, 0.2 and independent, M = 3 positions" in page
     assert ("the loss per token of always predicting the mean" in page) == (section != "3.3")

@@ -12,7 +12,7 @@ import pytest
 from report.conftest import synthetic
 from report.reading import close, table_of
 from tokendynamics.diagnosis import Deeper, Diagnosis
-from tokendynamics.report import render_report
+from tokendynamics.report import page as page_of
 from tokendynamics.report.diagnosis._deeper import deeper_parts
 from tokendynamics.report.kit._figure import Figure
 
@@ -33,18 +33,18 @@ def _figures(found: Diagnosis) -> tuple[Figure, ...]:
 
 @pytest.mark.usefixtures("undrawn")
 def test_the_section_is_there_only_where_it_was_asked_for(found: Diagnosis) -> None:
-    page = render_report(replace(found, deeper=None))
+    page = page_of(replace(found, deeper=None))
     assert "deeper" not in re.sub(r"(?s)<style.*?</style>", "", page)
-    page = render_report(replace(found, deeper=None, deeper_refused="it is streamed"))
+    page = page_of(replace(found, deeper=None, deeper_refused="it is streamed"))
     assert "It was not made deeper: it is streamed." in page
-    page = render_report(found)
+    page = page_of(found)
     assert page.index('<section id="levers"') < page.index('<section id="deeper"') < page.index('<section id="updates"')
     assert "Deeper: weights" in page
 
 
 @pytest.mark.usefixtures("undrawn")
 def test_the_tables_of_the_figures_hold_the_datasets_numbers(found: Diagnosis) -> None:
-    page = render_report(found)
+    page = page_of(found)
     assert found.deeper is not None
     table = found.deeper.table
     for row in table_of(page, "deeper-consensus"):

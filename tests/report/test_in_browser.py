@@ -14,7 +14,7 @@ import pytest
 
 from report.chromium import PHONE, emulate, on_a_phone, width_on_a_phone
 from tokendynamics.diagnosis._result import Diagnosis
-from tokendynamics.report import write_report
+from tokendynamics.report import write
 
 pytestmark = pytest.mark.browser
 
@@ -41,7 +41,7 @@ image.src = "data:image/png;base64," + source;
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory, diagnosis: Diagnosis) -> str:
-    return write_report(diagnosis, tmp_path_factory.mktemp("report") / "report.html").as_uri()
+    return write(diagnosis, tmp_path_factory.mktemp("report") / "report.html").as_uri()
 
 
 def picture(browser: Any, selector: str) -> dict[str, float]:

@@ -11,7 +11,7 @@ import xarray as xr
 
 from report.conftest import HOSTILE, synthetic
 from tokendynamics.diagnosis import Diagnosis, Levers
-from tokendynamics.report import render_report
+from tokendynamics.report import page as page_of
 from tokendynamics.report.diagnosis._levers import levers_parts
 
 
@@ -88,7 +88,7 @@ def test_what_the_named_lever_changes_stands_beside_the_network_as_it_is(found: 
     assert rows["κ"] == ["2", "2.25", "+2.500", "+2.000", "+3.000"]
     assert rows["share of the token"] == ["0.7", "0.35", "−0.350", "+0.000", "+0.000"]
     assert rows["loss (nats)"] == ["2", "2.5", "+0.500", "undefined", "undefined"]
-    assert HOSTILE not in render_report(of_two)
+    assert HOSTILE not in page_of(of_two)
 
 
 def test_without_a_candidate_no_table_of_trials_is_shown(found: Diagnosis) -> None:

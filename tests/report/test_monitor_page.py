@@ -15,7 +15,7 @@ import pytest
 
 from report.reading import close, figure_of, saved, table_of
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.report.training import render_monitor
+from tokendynamics.report import page as page_of
 from tokendynamics.report.training._monitor_maps import MOST_LOOKS, Scale
 from tokendynamics.training import Monitor
 from tokendynamics.training.monitor._looks import Look
@@ -57,7 +57,7 @@ def monitor() -> Monitor:
 
 @pytest.fixture(scope="module")
 def page(monitor: Monitor) -> str:
-    return render_monitor(monitor.series)
+    return page_of(monitor.series)
 
 
 def test_a_training_that_collapses_is_said_to(monitor: Monitor, page: str) -> None:
@@ -73,7 +73,7 @@ def test_a_training_that_collapses_is_said_to(monitor: Monitor, page: str) -> No
 
 
 def test_a_training_that_leaves_tokens_apart_is_said_to() -> None:
-    page = render_monitor(series_of(*(look(step, SPREAD, SPREAD) for step in (0, 500, 1000))))
+    page = page_of(series_of(*(look(step, SPREAD, SPREAD) for step in (0, 500, 1000))))
     assert answer(page) == "Spread"
     assert findings(page) == [
         "At step 1,000 the state after the last layer is spread, with a within-text similarity κ′ of 0.01 (90 % CI "
@@ -85,7 +85,7 @@ def test_a_training_that_leaves_tokens_apart_is_said_to() -> None:
 
 def test_what_differs_between_layers_is_said_the_worst_first() -> None:
     looks = [look(0, SPREAD, SPREAD, SPREAD), look(500, TOGETHER, CONSENSUS, TOGETHER, half=0.05)]
-    assert findings(render_monitor(series_of(*looks))) == [
+    assert findings(page_of(series_of(*looks))) == [
         "At step 500 the state after the last layer is drawing together, with a within-text similarity κ′ of 0.30 "
         "(90 % CI 0.25–0.35), 0.01 at step 0 (3 texts).",
         "Consensus after layer 2; drawing together after layers 1, 3.",
@@ -97,7 +97,7 @@ def test_what_differs_between_layers_is_said_the_worst_first() -> None:
 
 def test_states_that_are_not_finite_are_said_to_be_with_their_steps() -> None:
     lost = [Look(step, "not finite at layer 2") for step in (1000, 1500)]
-    page = render_monitor(series_of(look(0, SPREAD, SPREAD), look(500, SPREAD, SPREAD), *lost))
+    page = page_of(series_of(look(0, SPREAD, SPREAD), look(500, SPREAD, SPREAD), *lost))
     assert answer(page) == "Not finite at layer 2"
     assert findings(page)[0].startswith("At step 500 the state after the last layer is spread")
     assert findings(page)[-1] == "From step 1,000 to step 1,500: not finite at layer 2."
@@ -106,9 +106,9 @@ def test_states_that_are_not_finite_are_said_to_be_with_their_steps() -> None:
 
 
 def test_nothing_measured_has_no_figures() -> None:
-    page = render_monitor(Series())
+    page = page_of(Series())
     assert (answer(page), findings(page)) == ("Not measured", [])
-    page = render_monitor(series_of(Look(0, "not measured: a custom network <b>")))
+    page = page_of(series_of(Look(0, "not measured: a custom network <b>")))
     assert answer(page) == "Not measured: a custom network <b>"
     assert findings(page) == ["At step 0: not measured: a custom network <b>."]
     assert "<figure" not in page
@@ -116,7 +116,7 @@ def test_nothing_measured_has_no_figures() -> None:
 
 
 def test_one_look_says_nothing_of_changes_and_one_layer_nothing_of_others() -> None:
-    page = render_monitor(series_of(look(0, (0.1, np.nan, np.nan))))
+    page = page_of(series_of(look(0, (0.1, np.nan, np.nan))))
     assert answer(page) == "Undetermined"
     assert findings(page) == [
         "At step 0 the state after the last layer is undetermined (3 texts).",
@@ -126,7 +126,7 @@ def test_one_look_says_nothing_of_changes_and_one_layer_nothing_of_others() -> N
 
 def test_what_changes_again_and_again_is_shown_in_part_and_kept_whole() -> None:
     looks = [look(100 * place, CONSENSUS if place % 2 else SPREAD) for place in range(12)]
-    page = render_monitor(series_of(*looks))
+    page = page_of(series_of(*looks))
     first, more = findings(page), findings(page, '<ol class="findings details">')
     assert "11 significant changes in 12 measurements from step 0 to step 1,100 (the 8 largest first):" in first
     assert [line.partition(":")[0] for line in more] == ["Step 900", "Step 1,000", "Step 1,100"]
@@ -166,8 +166,8 @@ def test_the_strip_shows_the_states_that_sentences_speak_of(monitor: Monitor, pa
 def test_the_headline_is_the_state_now_though_its_change_is_within_the_intervals() -> None:
     """A fresh monitor, and a diagnosis, would call it so; the list of changes keeps what noise cannot have made."""
     collapsed = (0.1, 0.3, 0.25)
-    page = render_monitor(series_of(look(0, TOGETHER, half=0.1), look(500, collapsed, half=0.1)))
-    assert answer(page) == answer(render_monitor(series_of(look(500, collapsed, half=0.1)))) == "Rank collapse"
+    page = page_of(series_of(look(0, TOGETHER, half=0.1), look(500, collapsed, half=0.1)))
+    assert answer(page) == answer(page_of(series_of(look(500, collapsed, half=0.1)))) == "Rank collapse"
     assert findings(page) == [
         "At step 500 the state after the last layer is rank collapse, with a within-text similarity κ′ of 0.30 (90 % "
         "CI 0.20–0.40), 0.30 at step 0 (3 texts).",
@@ -179,7 +179,7 @@ def test_the_headline_is_the_state_now_though_its_change_is_within_the_intervals
 def test_two_texts_make_no_state_and_the_page_says_why() -> None:
     found = series_of(look(0, SPREAD, half=np.nan), look(500, CONSENSUS, half=np.nan))
     del found.texts[2]
-    page = render_monitor(found)
+    page = page_of(found)
     assert answer(page) == "Undetermined"
     assert findings(page) == [
         "At step 500 the state after the last layer is undetermined, because a state needs three different texts, "
@@ -190,14 +190,14 @@ def test_two_texts_make_no_state_and_the_page_says_why() -> None:
 
 def test_the_largest_changes_are_shown_first_and_in_their_order() -> None:
     small, large = [(0.1, 0.1, 0.0), (0.1, 0.01, 0.0)] * 6, [(0.99, 0.01, 0.0)]
-    page = render_monitor(series_of(*(look(100 * place, each) for place, each in enumerate([*small, *large]))))
+    page = page_of(series_of(*(look(100 * place, each) for place, each in enumerate([*small, *large]))))
     first = findings(page)
     assert first[-1] == "Step 1,200: layer 1 went from spread to anisotropic (common share 0.10 → 0.99)."
     assert len([line for line in first if line.startswith("Step ")]) == 8
 
 
 def test_a_state_that_goes_on_after_looks_without_numbers_does_not_begin_again() -> None:
-    page = render_monitor(series_of(look(0, SPREAD), Look(1, "not finite at layer 1"), look(2, SPREAD)))
+    page = page_of(series_of(look(0, SPREAD), Look(1, "not finite at layer 1"), look(2, SPREAD)))
     drawn = figure_of(page, "states-map").split("</svg>")[0]
     assert re.findall(r">([^<]*⁘[^<]*)<", drawn) == ["⁘", "⁘  spread"]  # once, and in the legend
 
@@ -221,7 +221,7 @@ def test_curves_have_medians_and_ends_of_the_layers(monitor: Monitor, page: str)
 def test_many_looks_have_sixty_columns_and_a_page_of_less_than_a_megabyte() -> None:
     draw = np.random.default_rng(0)
     looks = [look(500 * place, *draw.uniform(0, 1, (16, 3)).tolist(), half=0.1) for place in range(80)]
-    page = render_monitor(series_of(*looks))
+    page = page_of(series_of(*looks))
     rows = table_of(page, "consensus-map")
     assert len(rows) == MOST_LOOKS
     assert (rows[0][0], rows[-1][0]) == ("0", "39,500")
@@ -233,7 +233,7 @@ def test_foreign_text_is_escaped_and_made_visible(hostile: str) -> None:
     found = series_of(look(0, SPREAD), look(1, CONSENSUS), Look(2, f"not measured: {hostile}"), model=hostile,
                       tokenization=hostile)  # fmt: skip
     found.texts[0] = [hostile, hostile]
-    page = render_monitor(found)
+    page = page_of(found)
     assert "<script>alert" not in page
     assert not {"\x00", "\u202e", "\x1b"} & set(page)
     assert "‹U+202E›evil" in page

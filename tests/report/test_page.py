@@ -15,7 +15,8 @@ import pytest
 from report.reading import AFTER, close, figure_of, table_of
 from tokendynamics.diagnosis._result import Diagnosis
 from tokendynamics.numerics._errors import ArgumentValueError
-from tokendynamics.report import render_report, write_report
+from tokendynamics.report import page as page_of
+from tokendynamics.report import write
 from tokendynamics.words import moment
 
 FETCHING = {"src", "href", "xlink:href", "srcset", "action", "data", "poster", "background", "formaction"}
@@ -258,7 +259,7 @@ QUICK = ("one token", "one layer")
     "shape", [pytest.param(shape, marks=() if shape in QUICK else pytest.mark.slow) for shape in SHAPES]
 )
 def test_every_shape_of_diagnosis_gives_a_whole_page_without_nan(build: Callable[..., Diagnosis], shape: str) -> None:
-    found = render_report(build(**SHAPES[shape]))
+    found = page_of(build(**SHAPES[shape]))
     assert Reader(found).open == []
     markup = re.sub(r"(?s)<script.*?</script>|<style.*?</style>", "", found)
     assert "NaN" not in markup
@@ -269,7 +270,7 @@ def test_every_shape_of_diagnosis_gives_a_whole_page_without_nan(build: Callable
 
 
 def test_measures_of_pairs_are_words_where_there_is_no_pair(build: Callable[..., Diagnosis]) -> None:
-    found = render_report(build(**SHAPES["one token"]))
+    found = page_of(build(**SHAPES["one token"]))
     part = figure_of(found, "agreement-mean-pair-cosine")
     assert "Nothing is drawn: the prompt has no two tokens that count" in part
     assert "<svg" not in part
@@ -278,14 +279,14 @@ def test_measures_of_pairs_are_words_where_there_is_no_pair(build: Callable[...,
 
 @pytest.mark.slow
 def test_a_model_without_a_final_norm_has_no_bar_for_it(build: Callable[..., Diagnosis]) -> None:
-    found = render_report(build(**SHAPES["no final norm"]))
+    found = page_of(build(**SHAPES["no final norm"]))
     part = found[found.index('id="components"') : found.index('id="norms"')]
     assert "final norm" not in part.lower()
 
 
 @pytest.mark.usefixtures("undrawn")
 def test_long_prompts_are_cut_and_say_so(build: Callable[..., Diagnosis]) -> None:
-    found = render_report(build(**SHAPES["a long prompt"]))
+    found = page_of(build(**SHAPES["a long prompt"]))
     assert "The first 256 of 300 tokens are drawn." in found
     assert found.count('class="token"') == 256
 
@@ -293,14 +294,14 @@ def test_long_prompts_are_cut_and_say_so(build: Callable[..., Diagnosis]) -> Non
 @pytest.mark.slow
 def test_the_page_is_small_and_the_same_each_time(page: str, diagnosis: Diagnosis) -> None:
     assert len(page.encode()) < 1_500_000
-    assert render_report(diagnosis) == page
+    assert page_of(diagnosis) == page
 
 
 @pytest.mark.usefixtures("undrawn")
 def test_the_file_is_written_whole(build: Callable[..., Diagnosis], tmp_path: Path) -> None:
     found = build(layers=2, prompts=1)
-    path = write_report(found, tmp_path / "new folder" / "report.html")
-    assert path.read_text(encoding="utf-8") == render_report(found)
+    path = write(found, tmp_path / "new folder" / "report.html")
+    assert path.read_text(encoding="utf-8") == page_of(found)
     assert [p.name for p in path.parent.iterdir()] == ["report.html"]
 
 
@@ -317,7 +318,7 @@ def test_a_failure_leaves_the_old_report_and_nothing_else(
 
     monkeypatch.setattr(Path, "replace", refuse)
     with pytest.raises(OSError, match="disk full"):
-        write_report(found, path)
+        write(found, path)
     assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
     assert path.read_text() == "old"
 
@@ -326,9 +327,9 @@ def test_a_failure_leaves_the_old_report_and_nothing_else(
 def test_too_large_a_page_and_a_folder_are_refused(build: Callable[..., Diagnosis], tmp_path: Path) -> None:
     found = build(layers=2, prompts=1)
     with pytest.raises(ArgumentValueError, match="max_bytes: expected at most 1000, got a page of"):
-        write_report(found, tmp_path / "report.html", max_bytes=1000)
+        write(found, tmp_path / "report.html", max_bytes=1000)
     with pytest.raises(ArgumentValueError, match="path: expected a file name"):
-        write_report(found, tmp_path)
+        write(found, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 

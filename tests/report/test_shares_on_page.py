@@ -13,7 +13,8 @@ import pytest
 from report.reading import AFTER, close, figure_of, saved, table_of, value_of
 from tokendynamics.diagnosis._layer_states import CONSENSUS, SPREAD
 from tokendynamics.diagnosis._result import Diagnosis
-from tokendynamics.report import notebook_html, render_report
+from tokendynamics.report import notebook_html
+from tokendynamics.report import page as page_of
 from tokendynamics.report.diagnosis._updates import updates_figure
 from tokendynamics.report.kit._curves import Curve, Part, Rule, curve_keys, curves_chart, stacked_chart
 from tokendynamics.report.kit._figure import Table, cells, fold
@@ -154,7 +155,7 @@ def test_every_figure_with_numbers_can_be_saved(page: str) -> None:
 
 
 def test_what_has_nothing_to_show_says_so_in_words(alone: Diagnosis) -> None:
-    page = render_report(alone)
+    page = page_of(alone)
     for ident, why in (
         ("shares-chart", "one prompt cannot tell what its tokens share"),
         ("shares-consensus", "one prompt cannot tell what its tokens share"),
@@ -170,7 +171,7 @@ def test_what_has_nothing_to_show_says_so_in_words(alone: Diagnosis) -> None:
 
 @pytest.mark.usefixtures("undrawn")
 def test_two_prompts_have_shares_and_no_intervals(build: Callable[..., Diagnosis]) -> None:
-    found = render_report(build(layers=4, prompts=2))
+    found = page_of(build(layers=4, prompts=2))
     assert "Of 2 prompts, too few for an interval." in found
     assert {row[3] for row in saved(found, "shares-chart")[1:]} == {""}
     assert "90 % interval of" not in found

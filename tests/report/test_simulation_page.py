@@ -20,7 +20,8 @@ from report.reading import close, figure_of, saved, table_of, value_of
 from tokendynamics import specification
 from tokendynamics.dynamics import Trajectory
 from tokendynamics.numerics._errors import ArgumentValueError
-from tokendynamics.report.simulation import Account, render_simulation
+from tokendynamics.report import page as page_of
+from tokendynamics.report.simulation._page import Account, simulation_page
 from tokendynamics.report.simulation._words import _PHRASES
 from tokendynamics.specification.examples import example_names, example_text
 
@@ -93,7 +94,7 @@ def mixed() -> Trajectory:
 
 
 def test_the_curves_hold_what_is_measured_again(clustering: Trajectory) -> None:
-    page, states = render_simulation(clustering), np.asarray(clustering.states)
+    page, states = page_of(clustering), np.asarray(clustering.states)
     wanted: dict[str, Callable[[np.ndarray], float]] = {
         "cosine": cosine,
         "clusters": groups,
@@ -113,7 +114,7 @@ def test_the_curves_hold_what_is_measured_again(clustering: Trajectory) -> None:
 
 def test_the_sentences_hold_the_numbers_of_the_last_state(clustering: Trajectory) -> None:
     states = np.asarray(clustering.states)
-    said = " ".join(findings_of(render_simulation(clustering)))
+    said = " ".join(findings_of(page_of(clustering)))
     assert "The run reached the end of the time interval at t = 6." in said
     count = groups(states[-1])
     assert 1 < count < 9
@@ -129,13 +130,13 @@ def test_the_sentences_hold_the_numbers_of_the_last_state(clustering: Trajectory
         np.degrees(np.arccos(np.clip(states[-1] @ states[-1].T, -1, 1)).max()), rel=6e-3
     )
     together = td.simulate(clustering.flow, np.ones((4, 3)) + 0.01 * np.eye(4, 3), [0.0, 30.0])  # type: ignore[arg-type]
-    other = " ".join(findings_of(render_simulation(together)))
+    other = " ".join(findings_of(page_of(together)))
     assert "form 1 cluster (tokens" in other
     assert re.search(r"mean cosine of two tokens is 1( − \d\S* × 10\S+)? at the end", other)
 
 
 def test_a_batch_of_mixed_ends_counts_each_system_up_to_its_own(mixed: Trajectory) -> None:
-    page, states = render_simulation(mixed), np.asarray(mixed.states)
+    page, states = page_of(mixed), np.asarray(mixed.states)
     counts = {str(word): int((mixed.status == word).sum()) for word in np.unique(mixed.status)}
     assert len(counts) == 3
     said = findings_of(page)
@@ -146,7 +147,7 @@ def test_a_batch_of_mixed_ends_counts_each_system_up_to_its_own(mixed: Trajector
     rows = saved(page, "norms")
     assert rows[0][-1] == "Systems that count"
     assert "towards the right they become fewer" in figure_of(page, "norms")
-    whole = render_simulation(replace(mixed, reached=np.ones_like(mixed.reached)))
+    whole = page_of(replace(mixed, reached=np.ones_like(mixed.reached)))
     assert "become fewer" not in whole
     for row, place in zip(rows[1:], range(len(mixed.times)), strict=True):
         sizes = np.median(np.linalg.norm(states[mixed.reached[:, place], place], axis=-1), axis=-1)
@@ -165,17 +166,17 @@ def test_a_batch_of_mixed_ends_counts_each_system_up_to_its_own(mixed: Trajector
 
 def test_systems_that_end_alike_are_one_line(mixed: Trajectory) -> None:
     status = np.array(["diverged", "equilibrium"] * 10)
-    rows = ended(render_simulation(replace(mixed, status=status)))
+    rows = ended(page_of(replace(mixed, status=status)))
     assert [row[1] for row in rows] == ["diverged", "equilibrium"]
     assert rows[0][0] == "0, 2, 4, 6, 8, 10, … (10 in all)"
     few = replace(mixed, status=np.array(["diverged"] * 15 + ["equilibrium"] * 5))
-    assert [row[0] for row in ended(render_simulation(few))] == ["0–14", "15–19"]
+    assert [row[0] for row in ended(page_of(few))] == ["0–14", "15–19"]
 
 
 def test_what_diverges_is_said_with_its_size_and_drawn_as_directions() -> None:
     bound = [td.events.NormAbove(1e6)]
     run = td.simulate(free([[0.0]], [[1.0]]), [[1.0], [2.0]], np.linspace(0, 20, 11), events=bound, rtol=1e-4)
-    page = render_simulation(run)
+    page = page_of(run)
     said = " ".join(findings_of(page))
     assert run.status == "diverged"
     assert f"diverged at t = {float(run.end_times):.4g}" in said
@@ -186,9 +187,9 @@ def test_what_diverges_is_said_with_its_size_and_drawn_as_directions() -> None:
     assert ">nan<" not in page
     flow = free(np.zeros((2, 2)).tolist(), np.eye(2).tolist())
     plane = td.simulate(flow, np.eye(2), [0.0, 1.0, 10.0], rtol=1e-4)
-    assert "Directions x/|x| are drawn" in figure_of(render_simulation(plane), "paths")
+    assert "Directions x/|x| are drawn" in figure_of(page_of(plane), "paths")
     calm = td.simulate(flow, np.eye(2), [0.0, 0.5, 1.0])
-    assert "Directions" not in figure_of(render_simulation(calm), "paths")
+    assert "Directions" not in figure_of(page_of(calm), "paths")
 
 
 def test_numbers_that_are_not_finite_are_left_out_and_said() -> None:
@@ -198,31 +199,31 @@ def test_numbers_that_are_not_finite_are_left_out_and_said() -> None:
     broken = replace(
         run, tensor=run.tensor.new_tensor(states), status=np.array(["reached the horizon", "not finite"] * 2)[:3]
     )
-    page = render_simulation(broken)
+    page = page_of(broken)
     assert "1 system of 3 ended in a non-finite state, whose measures are undefined." in findings_of(page)
     rows = saved(page, "norms")[1:]
     assert [row[2] for row in rows] == ["1.0", "", ""]
     assert rows[2][1] != ""
-    whole = render_simulation(replace(broken, tensor=run.tensor))
+    whole = page_of(replace(broken, tensor=run.tensor))
     assert "non-finite" not in " ".join(findings_of(whole))
 
 
 def test_one_token_one_dimension_and_a_token_at_zero() -> None:
-    alone = render_simulation(td.simulate(free([[1.0]], [[-1.0]]), [[2.0]], [0.0, 1.0, 2.0]))
+    alone = page_of(td.simulate(free([[1.0]], [[-1.0]]), [[2.0]], [0.0, 1.0, 2.0]))
     assert "With one token there is no distance to measure." in findings_of(alone)
     assert 'id="cosine"' not in alone
     rows = saved(alone, "paths")[1:]
     assert [float(row[2]) for row in rows] == pytest.approx([2.0, 2 / np.e, 2 / np.e**2], rel=1e-6)
-    still = render_simulation(td.simulate(free([[1.0]], [[0.0]]), [[0.0], [1.0]], [0.0, 1.0]))
+    still = page_of(td.simulate(free([[1.0]], [[0.0]]), [[0.0], [1.0]], [0.0, 1.0]))
     assert "The run ended with a token at zero, which has no direction." in findings_of(still)
     assert "Nothing is drawn: no token moves." in figure_of(still, "paths")
-    moving = render_simulation(td.simulate(free([[1.0]], [[0.0]]), [[0.5], [1.0]], [0.0, 1.0]))
+    moving = page_of(td.simulate(free([[1.0]], [[0.0]]), [[0.5], [1.0]], [0.0, 1.0]))
     assert "at zero" not in " ".join(findings_of(moving))
 
 
 def test_a_single_time_has_no_curves(clustering: Trajectory) -> None:
     once = replace(clustering, tensor=clustering.tensor[:1], times=clustering.times[:1], reached=clustering.reached[:1])
-    page = render_simulation(once)
+    page = page_of(once)
     assert "Only one time is stored, so there are no curves." in page
     assert "<figure" not in page
     assert len(ended(page)) == 1
@@ -232,13 +233,13 @@ def test_what_stays_is_said_and_not_drawn() -> None:
     """Rotation of all tokens alike: norms and angles stay, up to rounding."""
     turn = [[0.0, -1.0], [1.0, 0.0]]
     x0 = np.array([[1.0, 0.0], [1.0, 0.0]])
-    page = render_simulation(td.simulate(free(np.zeros((2, 2)).tolist(), turn), x0, np.linspace(0, 0.5, 3), rtol=1e-11))
+    page = page_of(td.simulate(free(np.zeros((2, 2)).tolist(), turn), x0, np.linspace(0, 0.5, 3), rtol=1e-11))
     assert "Nothing is drawn: it is 1 at all times" in figure_of(page, "norms")
     assert "<svg" in figure_of(page, "paths")
 
 
 def test_the_paths_are_the_states(mixed: Trajectory) -> None:
-    page = render_simulation(mixed, Account(system=3))
+    page = simulation_page(mixed, Account(system=3))
     assert "System 3. " in figure_of(page, "paths")
     rows = np.array([[float(cell) for cell in row] for row in saved(page, "paths")[1:]])
     reached = mixed.reached[3]
@@ -246,13 +247,13 @@ def test_the_paths_are_the_states(mixed: Trajectory) -> None:
     assert rows[:, 2:].reshape(wanted.shape) == pytest.approx(wanted)
     assert rows[:4, 1].tolist() == [1, 2, 3, 4]
     with pytest.raises(ArgumentValueError, match="system: expected a system from 0 to 19, got 20"):
-        render_simulation(mixed, Account(system=20))
+        simulation_page(mixed, Account(system=20))
 
 
 def test_on_the_circle_the_angle_is_drawn_without_jumps() -> None:
     flow = td.Flow(td.Attention([[0.0, 0.0], [0.0, 0.0]], [[0.0, -3.0], [3.0, 0.0]]), td.Sphere())
     run = td.simulate(flow, [[1.0, 0.0]], np.linspace(0, 4, 41))
-    rows = saved(render_simulation(run), "paths")
+    rows = saved(page_of(run), "paths")
     angles = np.array([float(row[2]) for row in rows[1:]])
     assert rows[0][2] == "Angle in degrees"
     assert np.abs(np.diff(angles)).max() < 30
@@ -272,7 +273,7 @@ def test_a_large_batch_makes_a_small_page_that_says_what_was_chosen() -> None:
         reached=np.ones((1000, 200), dtype=bool),
         end_times=np.ones(1000),
     )
-    page = render_simulation(many)
+    page = page_of(many)
     assert len(page.encode()) < 2_000_000
     assert (
         "The curves show 50 of 1,000 systems at 81 of 200 times, evenly spaced. The statements above cover all systems."
@@ -287,7 +288,7 @@ def test_a_large_batch_makes_a_small_page_that_says_what_was_chosen() -> None:
 
 def test_foreign_text_is_escaped_and_long_entries_are_cut(clustering: Trajectory) -> None:
     long = {"parameters": {"matrix": [*np.arange(900.0).tolist(), 7.0]}, "note": HOSTILE, "end_times": [1.0]}
-    page = render_simulation(
+    page = simulation_page(
         clustering, Account(title=HOSTILE, manifest=long, warnings=(HOSTILE,), files=("a b/?.zarr",))
     )
     assert "<script>alert" not in page
@@ -303,21 +304,21 @@ def test_foreign_text_is_escaped_and_long_entries_are_cut(clustering: Trajectory
 def test_statements_of_the_theory_are_listed_with_their_outcome(clustering: Trajectory) -> None:
     start = np.ones((3, 3)) + 0.1 * np.eye(3)
     certificates = tuple(td.certify(td.simulate(clustering.flow, start, [0.0, 1.0, 2.0])))[:2]  # type: ignore[arg-type]
-    page = render_simulation(clustering, Account(certificates=certificates))
+    page = simulation_page(clustering, Account(certificates=certificates))
     rows = saved(page, "statements-table-1")[1:]
     assert [row[:2] for row in rows] == [[one.statement, one.outcome] for one in certificates]
     assert findings_of(page)[-1].startswith("2 statements of the theory apply: ")
     failed = tuple(replace(one, outcome="fails") for one in certificates)
-    worse = findings_of(render_simulation(clustering, Account(certificates=failed)))[-1]
+    worse = findings_of(simulation_page(clustering, Account(certificates=failed)))[-1]
     assert worse == f"2 statements of the theory apply: 2 failed ({', '.join(one.statement for one in failed)})."
-    none = findings_of(render_simulation(clustering, Account(certificates=())))[-1]
+    none = findings_of(simulation_page(clustering, Account(certificates=())))[-1]
     assert none == "No statement of the theory applies."
-    assert "theory" not in findings_of(render_simulation(clustering))[-1]
+    assert "theory" not in findings_of(page_of(clustering))[-1]
 
 
 def test_a_trajectory_writes_its_page_also_after_it_was_opened(clustering: Trajectory, tmp_path: Path) -> None:
     path = clustering.report(tmp_path / "new" / "page.html")
-    assert path.read_text(encoding="utf-8") == render_simulation(clustering)
+    assert path.read_text(encoding="utf-8") == page_of(clustering)
     clustering.save(tmp_path / "run.zarr")
     again = Trajectory.open(tmp_path / "run.zarr").report(tmp_path / "again.html")
     assert findings_of(again.read_text(encoding="utf-8")) == findings_of(path.read_text(encoding="utf-8"))
@@ -328,7 +329,7 @@ def test_a_trajectory_writes_its_page_also_after_it_was_opened(clustering: Traje
 
 
 def test_a_flow_that_is_not_known_still_has_a_page(clustering: Trajectory) -> None:
-    page = render_simulation(replace(clustering, flow=None))
+    page = page_of(replace(clustering, flow=None))
     assert "under a flow that is not stored" in page
     assert "potential" not in re.findall(r'<figure id="([^"]+)">', page)
 

@@ -13,14 +13,16 @@ import pytest
 from report.planted_study import RATES, full_study, planted_record, planted_study
 from report.reading import close, figure_of, saved, table_of, value_of
 from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.report import page as page_of
+from tokendynamics.report import write
 from tokendynamics.report.kit._figure import Table
-from tokendynamics.report.training import _run_words as run_words
-from tokendynamics.report.training import render_run, render_study, write_study
 from tokendynamics.report.training._differences import differences
 from tokendynamics.report.training._run_figures import losses
 from tokendynamics.report.training._study_figures import validation
 from tokendynamics.report.training._study_page import _of_tuning
 from tokendynamics.report.training._study_tables import arms_table, claims_table, comparisons_table, unfinished_table
+from tokendynamics.sweeps.study import StudyResult
+from tokendynamics.training import _record as run_words
 from tokendynamics.training import preset
 
 HOSTILE = "<script>alert(1)</script></style>\"'&amp;\x00\u202eevil"
@@ -287,7 +289,7 @@ def test_what_users_wrote_is_escaped() -> None:
     study = planted_study(values, ended=ended, name=HOSTILE, text=HOSTILE, chosen=rates, claims=claims, measure=HOSTILE)
     experiment = preset("bytes-small").changed(data=HOSTILE, regime=HOSTILE)
     record = planted_record(notes=(HOSTILE,), experiment=experiment, manifest={"a": HOSTILE})
-    for page in (render_study(study, files=(f"{HOSTILE}.csv",)), render_run(record)):
+    for page in (page_of(StudyResult(study.dataset, (f"{HOSTILE}.csv",))), page_of(record)):
         assert "alert(1)</script>" not in page
         assert "<script>alert" not in page
         assert not re.search("[\x00\u202e]", page)
@@ -297,7 +299,7 @@ def test_what_users_wrote_is_escaped() -> None:
 def test_a_page_that_would_be_too_large_is_not_written(tmp_path: Path) -> None:
     study = planted_study({"baseline": BASE[:2], "divergence": BASE[:2]}, steps=1, depth=1)
     with pytest.raises(ArgumentValueError, match="max_bytes"):
-        write_study(study, tmp_path / "study.html", max_bytes=100)
+        write(study, tmp_path / "study.html", max_bytes=100)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -321,7 +323,7 @@ def test_a_run_that_broke_off_names_the_likely_causes() -> None:
     )
     assert run_words.answer(record) == "Not finite: the run ended after 36 of 600 steps."
     assert run_words.findings(record) == ["The loss is not finite in step 37.", f"G{notes[1][1:]}."]
-    page = render_run(record)
+    page = page_of(record)
     assert "Not measured, because a run is measured when it finishes." in page
     assert "Nothing is drawn: there is no number." in page
     assert page.count("above zero was measured.</p>") == 2

@@ -178,10 +178,9 @@ def _loaded(given: _Given, loading: dict[str, Any], output: Output) -> Checkpoin
 def _write_page(found: Comparison, folder: Path, overwrite: bool) -> None:
     """Add the page to the data, which are complete without the page."""
     from tokendynamics.provenance._whole import whole_folder
-    from tokendynamics.report.comparison import write_comparison
 
     with whole_folder(folder, found.manifest, _writer(), overwrite=overwrite, keep=True, argument="--out") as made:
-        write_comparison(found, made / REPORT)
+        found.report(made / REPORT)
 
 
 def _show(output: Output, found: Comparison, report: Path | None, as_json: bool) -> None:

@@ -163,10 +163,9 @@ def _write_page(found: Diagnosis, folder: Path, overwrite: bool) -> None:
     """Add the page to the data, which are complete without the page."""
     from tokendynamics.diagnosis._result import WRITER
     from tokendynamics.provenance._whole import whole_folder
-    from tokendynamics.report import write_report
 
     with whole_folder(folder, found.manifest, WRITER, overwrite=overwrite, keep=True, argument="--out") as made:
-        write_report(found, made / REPORT)
+        found.report(made / REPORT)
 
 
 def _check_passes(passes: int | None) -> None:

@@ -86,7 +86,7 @@ def _run(
         found = study(plan, store, scheduler, workers, resume=resume, progress=progress, command=command)
     undrawn = attempted(lambda: found.save(folder, overwrite=overwrite))
     if as_json:
-        echo_json({**found.summary, "store": str(store), "folder": str(folder)})
+        echo_json({**found.record, "store": str(store), "folder": str(folder)})
     else:
         _print(found, f"{store}\n{folder}: {', '.join(path.name for path in saved_in(folder))}")
     if undrawn:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,13 +18,14 @@ from tokendynamics.numerics._extras import require
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.provenance._manifest import plain, write_json
 from tokendynamics.provenance._whole import check_free, whole_folder
-from tokendynamics.words import Convention, Finding
+from tokendynamics.results import Result
+from tokendynamics.words import Convention, Finding, listing, plural
 
 WRITER = "tokendynamics compare"
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, repr=False)
+class Comparison(Result):
     """Several networks on the same texts; the first is what the others are held against.
 
     Attributes:
@@ -61,8 +61,16 @@ class Comparison:
     manifest: dict[str, Any]
     files: tuple[str, ...] = field(default=())
 
-    def __str__(self) -> str:
-        return " ".join(finding.text for finding in self.sentences)
+    @property
+    def headline(self) -> str:
+        """Which models, and on how many prompts."""
+        others, prompts = listing(self.models[1:]), plural(self.traces[0].sizes["prompt"], "prompt")
+        return f"{others} compared with {self.models[0]}, on {prompts}"
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The sentences."""
+        return self.sentences
 
     @property
     def first_difference(self) -> Difference | None:
@@ -119,20 +127,6 @@ class Comparison:
             MemoryLimitError: A file declares more than the memory.
         """
         return cls(**stored_comparison(Path(folder)))
-
-    @typed_arguments
-    def report(self, path: str | Path, *, max_bytes: int | None = None) -> Path:
-        """Write the report as one HTML file, whole or not at all.
-
-        Args:
-            path: The file to write; its folder is made if need be.
-            max_bytes: Refuse to write a page larger than this; None for no limit.
-
-        Raises:
-            ArgumentValueError: `path` is a folder, or the page would be larger than `max_bytes`.
-        """
-        # Pages stand above results, and no result imports them; see `Diagnosis.report`.
-        return import_module("tokendynamics.report.comparison").write_comparison(self, path, max_bytes=max_bytes)
 
 
 def data_file_names(comparison: Comparison, format: Format = "zarr") -> tuple[str, ...]:

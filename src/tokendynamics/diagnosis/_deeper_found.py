@@ -6,14 +6,15 @@ from dataclasses import dataclass, field
 
 import xarray as xr
 
-from tokendynamics.words import Convention
+from tokendynamics.results import Readable
+from tokendynamics.words import Convention, listing, plural
 
 DECODED = (1, 2, 5, 10, 20, 50, 100)
 """After how many passes the text is read: a text that degrades has done so by then."""
 
 
-@dataclass(frozen=True)
-class Deeper:
+@dataclass(frozen=True, repr=False)
+class Deeper(Readable):
     """A network and variants of it, made deeper by running their blocks on their own output; made by `deeper`.
 
     Attributes:
@@ -44,8 +45,15 @@ class Deeper:
         """Names of the variants that ran."""
         return tuple(map(str, self.table.variant.values))
 
-    def __str__(self) -> str:
-        return self.text
+    @property
+    def headline(self) -> str:
+        """How many passes of which variants."""
+        return f"{plural(self.table.sizes['pass'] - 1, 'pass', 'passes')} of {listing(self.variants)}"
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """The sentences."""
+        return self.sentences
 
     def __getitem__(self, name: str) -> xr.DataArray:
         """Return a variable of `table`."""

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 import xarray as xr
 
+from tokendynamics.results import Readable
 from tokendynamics.words import Convention
 
 Answer: TypeAlias = Literal[
@@ -19,8 +20,8 @@ ALL_LAYERS: Answer = "all layers do it and no single part helps"
 SOME_LAYERS: Answer = "some layers do it and no single part helps"
 
 
-@dataclass(frozen=True)
-class Levers:
+@dataclass(frozen=True, repr=False)
+class Levers(Readable):
     """Which part of a network makes its tokens agree, and what turning it down does; made by `levers`.
 
     Attributes:
@@ -61,6 +62,16 @@ class Levers:
             return {}
         row = self.table.isel(candidate=self.best)
         return {f"layer {int(row.candidate_layer)} {row.candidate_part.item()}": float(row.alpha)}
+
+    @property
+    def headline(self) -> str:
+        """The answer."""
+        return self.answer
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """The answer in two or three sentences."""
+        return (self.text,)
 
     def __str__(self) -> str:
         return self.text

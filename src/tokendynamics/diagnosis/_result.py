@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,11 +19,13 @@ from tokendynamics.numerics._extras import require
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.provenance._manifest import plain, write_json
 from tokendynamics.provenance._whole import check_free, whole_folder
-from tokendynamics.words import Convention
+from tokendynamics.results import Result
+from tokendynamics.results._door import pages
+from tokendynamics.words import Convention, Finding
 
 
-@dataclass(frozen=True)
-class Diagnosis:
+@dataclass(frozen=True, repr=False)
+class Diagnosis(Result):
     """Everything measured on one model.
 
     Attributes:
@@ -56,6 +57,17 @@ class Diagnosis:
     levers_refused: str = ""
     deeper: Deeper | None = None
     deeper_refused: str = ""
+
+    @property
+    def headline(self) -> str:
+        """Name of the model, its state after the last layer, and where it is worst."""
+        return f"{self.model['name']}: {self.verdict.headline}"
+
+    @property
+    def findings(self) -> tuple[Finding | str, ...]:
+        """The sentences of the verdict, what helps if anything was tried, and the details."""
+        levers = () if self.levers is None else (levers_in_words(self),)
+        return (*self.verdict.sentences, *levers, *self.verdict.details)
 
     @typed_arguments
     def save(
@@ -91,32 +103,17 @@ class Diagnosis:
         """
         return cls(**stored_fields(Path(folder)))
 
-    @typed_arguments
-    def report(self, path: str | Path, *, max_bytes: int | None = None) -> Path:
-        """Write the report as one HTML file, whole or not at all; see `tokendynamics.report.write_report`.
-
-        Args:
-            path: The file to write; its folder is made if need be.
-            max_bytes: Refuse to write a page larger than this; None for no limit.
-
-        Raises:
-            ArgumentValueError: `path` is a folder, or the page would be larger than `max_bytes`.
-        """
-        # Pages stand above results, and no result imports them: they are looked up when one is asked for, as the
-        # root looks up its names.
-        return import_module("tokendynamics.report").write_report(self, path, max_bytes=max_bytes)
-
     def plot(self) -> Any:
         """Return what a token's direction is made of, over depth, as an Altair chart, which a notebook shows.
 
         Returns:
             `altair.LayerChart` of the three shares, stacked; a chart of words where one prompt has none.
         """
-        return import_module("tokendynamics.report").shares_chart(self)
+        return pages().chart(self)
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the sentences of the verdict, and the shares as a picture."""
-        return import_module("tokendynamics.report").notebook_html(self)
+        return pages().notebook_html(self)
 
 
 Format = Literal["zarr", "netcdf"]

@@ -16,7 +16,9 @@ from tokendynamics.diagnosis._parts_there import parts_there
 from tokendynamics.diagnosis._prompt_shares import CONFIDENCE
 from tokendynamics.diagnosis._weights_in_words import weights_findings
 from tokendynamics.diagnosis._worst_layers import deciding_measure, worst_layers
+from tokendynamics.numerics._printable import printable
 from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.results import Readable
 from tokendynamics.words import Finding, estimate, fixed, in_layers, plural, share
 
 MOST_PARTS_NAMED = 3
@@ -49,8 +51,8 @@ class Worst:
         return f"{self.state}, {in_layers(layers)}"
 
 
-@dataclass(frozen=True)
-class Verdict:
+@dataclass(frozen=True, repr=False)
+class Verdict(Readable):
     """The diagnosis in words.
 
     Attributes:
@@ -67,8 +69,18 @@ class Verdict:
     sentences: tuple[Finding, ...]
     details: tuple[Finding, ...]
 
+    @property
+    def headline(self) -> str:
+        """The state after the last layer, and where it is worst."""
+        return f"{self.state} after the last layer; worst: {self.worst}"
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The sentences and the details."""
+        return (*self.sentences, *self.details)
+
     def __str__(self) -> str:
-        return " ".join(finding.text for finding in self.sentences)
+        return printable(" ".join(finding.text for finding in self.sentences))
 
 
 @typed_arguments

@@ -7,7 +7,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,8 @@ from tokendynamics.numerics._errors import ArgumentValueError, expected, shown
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.observables._agreement import consensus, mean_pair_cosine
 from tokendynamics.observables._distances import norms, pairwise_distances
+from tokendynamics.results import Result
+from tokendynamics.words import count, listing, number, plural
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,9 @@ def recorded(events: Sequence[Event], outcome: Outcome, leading: tuple[int, ...]
     systems, _, *shape = outcome.states.shape
     ends = outcome.end_times.tolist()
     found: dict[tuple[int, int], list[tuple[float, np.ndarray]]] = {}
-    for number, system, time, state in sorted(outcome.crossings, key=lambda crossing: crossing[2]):
+    for event, system, time, state in sorted(outcome.crossings, key=lambda crossing: crossing[2]):
         if time <= ends[system]:
-            found.setdefault((system, number), []).append((time, state.detach().cpu().numpy()))
+            found.setdefault((system, event), []).append((time, state.detach().cpu().numpy()))
     most = max(map(len, found.values()), default=0)
     counts = np.zeros((systems, len(events)), dtype=np.int64)
     times = np.full((systems, len(events), most), np.nan)
@@ -160,8 +161,8 @@ def _axes(name: str, array: np.ndarray) -> tuple[str, ...]:
     return tuple(f"{_PREFIX}{name}_axis_{i}" for i in range(array.ndim))
 
 
-@dataclass(frozen=True)
-class Trajectory:
+@dataclass(frozen=True, repr=False)
+class Trajectory(Result):
     """Tokens over time.
 
     Attributes:
@@ -230,27 +231,21 @@ class Trajectory:
             reason = f"no {error}" if isinstance(error, KeyError) else error
             raise ArgumentValueError(expected("path", "a saved trajectory", f"{path} ({reason})")) from error
 
-    @typed_arguments
-    def report(self, path: str | Path, *, max_bytes: int | None = None) -> Path:
-        """Write a page on the run as one HTML file, whole or not at all.
-
-        It says how each system ended and where its tokens are then, and draws observables over time and paths. Of
-        many systems or times some are drawn, evenly by number, and the page says which.
-
-        Args:
-            path: The file to write; its folder is made if need be.
-            max_bytes: Refuse to write a page larger than this; None for no limit.
-
-        Returns:
-            The path written.
-
-        Raises:
-            ArgumentValueError: `path` is a folder, or the page would be larger than `max_bytes`.
-        """
-        # Pages stand above results, and no result imports them; see `Diagnosis.report`.
-        return import_module("tokendynamics.report.simulation").write_simulation(self, path, max_bytes=max_bytes)
-
-    def __repr__(self) -> str:
+    @property
+    def headline(self) -> str:
+        """Shape, engine, and how many systems ended in which way."""
         words, numbers = np.unique(self.status.reshape(-1), return_counts=True)
-        ends = ", ".join(f"{number} × {word}" for word, number in zip(words, numbers, strict=True))
-        return f"Trajectory({tuple(self.tensor.shape)} by {self.engine}: {ends})"
+        ends = listing([f"{count(int(many))} × {word}" for word, many in zip(words, numbers, strict=True)])
+        return f"shape {tuple(self.tensor.shape)} by the engine {self.engine}: {ends}"
+
+    @property
+    def findings(self) -> list[str]:
+        """Times, statuses with the times they were reached at, what was recorded, and the engine's notes."""
+        first, last = (number(float(self.times[place])) for place in (0, -1))
+        found = [f"{plural(len(self.times), 'time')} from t = {first} to {last}"]
+        for word in np.unique(self.status):
+            ended = self.end_times[self.status == word]
+            least, most = number(float(ended.min())), number(float(ended.max()))
+            when = f"t = {least}" if least == most else f"t = {least} to {most}"
+            found.append(f"{word}: {plural(ended.size, 'system')}, at {when}")
+        return [*found, *self.notes]

@@ -1,6 +1,99 @@
-"""The report: a diagnosis as one self-contained HTML page that reads without network and without scripts."""
+"""Reports: each result as one self-contained HTML page that reads without network and without scripts."""
 
-from tokendynamics.report.diagnosis._notebook import notebook_html, shares_chart
-from tokendynamics.report.diagnosis._page import render_report, write_report
+from __future__ import annotations
 
-__all__ = ["notebook_html", "render_report", "shares_chart", "write_report"]
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.report._registry import page_of as _page_of
+
+if TYPE_CHECKING:
+    from tokendynamics.diagnosis._result import Diagnosis
+    from tokendynamics.report.kit._svg import Drawing
+
+__all__ = ["chart", "notebook_html", "page", "write"]
+
+_PAGES = {
+    "circuits": ("tokendynamics.report.circuits._results",),
+    "diagnosis": ("tokendynamics.report.comparison._page", "tokendynamics.report.diagnosis._page"),
+    "dynamics": ("tokendynamics.report.simulation._page",),
+    "specification": ("tokendynamics.report.simulation._specified",),
+    "sweeps": ("tokendynamics.report.sweep._page", "tokendynamics.report.training._study_page"),
+    "training": ("tokendynamics.report.training._monitor_page", "tokendynamics.report.training._run_page"),
+}
+"""Modules with the pages of the results of each package; they are imported for the first result of that package."""
+
+
+def page(result: Any) -> str:
+    """Return the page of a result as HTML that needs nothing else.
+
+    Every figure is an SVG with title and description and a table of its numbers; nothing is fetched, and all text
+    that came from a user, a tokenizer or a checkpoint is escaped, with control characters made visible.
+
+    Args:
+        result: What `tokendynamics.diagnose`, `compare`, `simulate`, `specification.run`, `training.train`, a monitor,
+            a study or a question about circuits gave.
+
+    Returns:
+        HTML, to be stored as UTF-8.
+
+    Raises:
+        ArgumentTypeError: Something else, which has no page.
+    """
+    from tokendynamics.report.kit._drawing import drawing
+
+    for kind in type(result).__mro__:
+        library, _, package = kind.__module__.partition(".")
+        if library == "tokendynamics":
+            for module in _PAGES.get(package.partition(".")[0], ()):
+                import_module(module)
+    with drawing():
+        return _page_of(result)
+
+
+@typed_arguments
+def write(result: Any, path: str | Path, max_bytes: int | None = None) -> Path:
+    """Write the page of a result as one HTML file.
+
+    It is made beside its place and then renamed: a failure or a kill leaves neither a half-written page nor a damaged
+    older one.
+
+    Args:
+        result: See `page`.
+        path: The file to write; its folder is made if need be.
+        max_bytes: Refuse to write a page larger than this; None for no limit.
+
+    Returns:
+        The path written.
+
+    Raises:
+        ArgumentTypeError: A result that has no page.
+        ArgumentValueError: `path` is a folder, or the page would be larger than `max_bytes`.
+    """
+    from tokendynamics.report.kit._page import write_page
+
+    return write_page(page(result), path, max_bytes=max_bytes)
+
+
+def notebook_html(diagnosis: Diagnosis) -> str:
+    """Return the verdict's sentences and the shares as HTML that needs nothing else; all foreign text is escaped.
+
+    Args:
+        diagnosis: From `tokendynamics.diagnose`.
+    """
+    from tokendynamics.report.diagnosis import _notebook
+
+    return _notebook.notebook_html(diagnosis)
+
+
+def chart(diagnosis: Diagnosis) -> Drawing:
+    """Return the shares of a token's direction over depth as an Altair chart; where there are none, it says why.
+
+    Args:
+        diagnosis: From `tokendynamics.diagnose`.
+    """
+    from tokendynamics.report.diagnosis import _notebook
+
+    return _notebook.shares_chart(diagnosis)

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from tokendynamics.provenance._manifest import manifest, write_json
 from tokendynamics.provenance._owned import MANIFEST
 from tokendynamics.provenance._progress import Progress, reporting
 from tokendynamics.provenance._whole import check_free, whole_folder
+from tokendynamics.results import Result
 from tokendynamics.specification._build import Setup, build
 from tokendynamics.specification._figures import check_figures, draw, figure_names
 from tokendynamics.specification._file import SpecificationFile, read
@@ -41,8 +41,8 @@ REPORT, _ANIMATION = "report.html", "animation"
 _ARRIVED = ("reached the horizon", "consensus", "equilibrium")
 
 
-@dataclass(frozen=True)
-class Simulation:
+@dataclass(frozen=True, repr=False)
+class Simulation(Result):
     """A specification that was run.
 
     Attributes:
@@ -52,6 +52,7 @@ class Simulation:
         checks: Which statements applied before the run.
         certificates: What held, of the statements that apply to some system; None where the run was interrupted.
         manifest: How to make the results again: parameters, versions, hardware, seed, duration; engine and statuses.
+        files: Names of the data files beside the page.
     """
 
     file: SpecificationFile
@@ -60,6 +61,19 @@ class Simulation:
     checks: tuple[Check, ...]
     certificates: tuple[Certificate, ...] | None
     manifest: dict[str, Any]
+    files: tuple[str, ...] = ()
+
+    @property
+    def headline(self) -> str:
+        """Title and how the run ended."""
+        return f"{self.file.tables.title or self.file.name}: {self.trajectory.headline}"
+
+    @property
+    def findings(self) -> list[str]:
+        """What the engine says of the run, warnings, and what each certificate found."""
+        certificates = self.certificates or ()
+        held = [f"{each.statement} {each.outcome}: {each.text}" for each in certificates]
+        return [*self.warnings, *held, *(["The run was interrupted."] if self.certificates is None else [])]
 
     @property
     def statuses(self) -> Counter[str]:
@@ -141,7 +155,7 @@ class Simulation:
                 self._write_figures(made)
                 names |= {path.name for path in made.iterdir()}
             with put(keep=True) as made:
-                self._write_page(made / REPORT, tuple(sorted(names)))
+                replace(self, files=tuple(sorted(names))).report(made / REPORT)
             names |= {REPORT}
         return tuple(Path(folder) / name for name in sorted({*names, MANIFEST}))
 
@@ -153,35 +167,6 @@ class Simulation:
         if output.animation is not None:
             system = output.system if self.trajectory.tensor.ndim == 4 else None
             plots.animate(self.trajectory, folder / f"{_ANIMATION}.{output.animation}", seconds=None, system=system)
-
-    @typed_arguments
-    def report(self, path: str | Path, *, max_bytes: int | None = None) -> Path:
-        """Write a page on the run as one HTML file, whole or not at all: that of the trajectory, and the certificates.
-
-        Args:
-            path: The file to write; its folder is made if need be.
-            max_bytes: Refuse to write a page larger than this; None for no limit.
-
-        Returns:
-            The path written.
-
-        Raises:
-            ArgumentValueError: `path` is a folder, or the page would be larger than `max_bytes`.
-        """
-        return self._write_page(path, (), max_bytes)
-
-    def _write_page(self, path: str | Path, files: tuple[str, ...], max_bytes: int | None = None) -> Path:
-        # Pages stand above results, and no result imports them; see `Diagnosis.report`.
-        pages = import_module("tokendynamics.report.simulation")
-        account = pages.Account(
-            title=self.file.tables.title or self.file.name,
-            manifest=self.manifest,
-            certificates=self.certificates,
-            warnings=tuple(self.warnings),
-            files=files,
-            system=self.file.tables.output.system,
-        )
-        return pages.write_simulation(self.trajectory, path, account, max_bytes=max_bytes)
 
 
 class InterruptedRun(Interrupted):

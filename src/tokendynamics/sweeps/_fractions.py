@@ -57,9 +57,19 @@ def fractions(
         count = xr.concat([(codes == code).sum(over) for code in range(len(words))], dim=variable)
         total = (codes != MISSING).sum(over)
     count = count.assign_coords({variable: list(words)}).transpose(..., variable)
-    known = total.where(total > 0)
+    return with_intervals(count, total)
+
+
+def with_intervals(count: xr.DataArray, total: xr.DataArray) -> xr.Dataset:
+    """Return count, fraction, low and high of the 95 % Wilson interval, and total; NaN where no system was run.
+
+    Args:
+        count: Systems of each kind.
+        total: Systems that were run, over the dims of `count` without the kind.
+    """
     low, high = xr.apply_ufunc(_wilson, count, total, output_core_dims=[[], []], vectorize=True)
-    return xr.Dataset({"count": count, "fraction": count / known, "low": low, "high": high, "total": total})
+    fraction = count / total.where(total > 0)
+    return xr.Dataset({"count": count, "fraction": fraction, "low": low, "high": high, "total": total})
 
 
 def _wilson(count: Any, total: Any) -> tuple[float, float]:

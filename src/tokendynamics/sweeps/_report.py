@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,58 @@ from tokendynamics.provenance._manifest import plain
 from tokendynamics.provenance._owned import MANIFEST
 from tokendynamics.provenance._reading import read_json
 from tokendynamics.provenance._whole import check_free, whole_folder
+from tokendynamics.results import Result
 from tokendynamics.sweeps._fractions import fractions
 from tokendynamics.sweeps._plan import DRAW, POINT
 from tokendynamics.sweeps._store import ENGINE, IDENTITY, VERSIONS
+from tokendynamics.words import plural
 
 WRITER = "tokendynamics sweep"
 PAGE, DIAGRAM, SHARES = "report.html", "phase-diagram", "shares.csv"
 _ROWS = 4
 """Values of a third parameter that a diagram has a row for."""
+
+
+@dataclass(frozen=True, repr=False)
+class SweepResult(Result):
+    """What a sweep found, counted.
+
+    Attributes:
+        title: What it is called.
+        shape: How many systems there are over what.
+        shares: Counts, shares and intervals of each outcome over the parameters, from `fractions`.
+        status: The same of the statuses.
+        again: How many systems were tried again.
+        systems: How many the design has; some of them may not have been run yet.
+        facts: What else is known, by name.
+        manifest: How to make it again.
+        files: Names of the data files beside the page.
+        notes: What is to be known of the diagrams.
+    """
+
+    title: str
+    shape: str
+    shares: xr.Dataset
+    status: xr.Dataset
+    again: int
+    systems: int
+    facts: tuple[tuple[str, str], ...] = ()
+    manifest: Mapping[str, Any] = field(default_factory=dict)
+    files: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def headline(self) -> str:
+        """Title and shape."""
+        return f"{self.title}: {self.shape}"
+
+    @property
+    def findings(self) -> list[str]:
+        """How many systems had each outcome, or ended with each status, the most frequent first."""
+        kind = next(str(dim) for dim in self.shares["count"].dims if dim not in self.shares.total.dims)
+        counts = self.shares["count"].sum(self.shares.total.dims)
+        met = sorted(((int(many), str(word)) for word, many in zip(counts[kind].values, counts.values, strict=True)))
+        return [f"{word}: {plural(many, 'system')}" for many, word in reversed(met) if many]
 
 
 @typed_arguments
@@ -61,11 +106,16 @@ def report(
     as_path(path, "path")
     if manifest is not None and not isinstance(manifest, dict):
         raise ArgumentTypeError(expected("manifest", "a record by name, or None", shown(manifest)))
-    # Pages stand above results, and no result imports them; see `Diagnosis.report`.
-    pages = import_module("tokendynamics.report.sweep")
+    return counted(dataset, title=title, files=files, manifest=manifest).report(path, max_bytes=max_bytes)
+
+
+def counted(
+    dataset: xr.Dataset, *, title: str = "A sweep", files: tuple[str, ...] = (), manifest: dict[str, Any] | None = None
+) -> SweepResult:
+    """Count what the page of a sweep shows; the arguments are those of `report`."""
     by = parameters(dataset) if POINT in dataset.dims else ()
     status = fractions(dataset, "status", by=by)
-    found = pages.Findings(
+    return SweepResult(
         title=title,
         shape=f"{dataset['status'].size:,} systems: "
         + " × ".join(f"{dim} ({length:,})" for dim, length in dataset["status"].sizes.items()),
@@ -78,7 +128,6 @@ def report(
         files=files,
         notes=(_IN_CELLS,) if by else (),
     )
-    return pages.write_sweep(found, path, max_bytes=max_bytes)
 
 
 def write_results(

@@ -175,7 +175,7 @@ def test_a_learning_rate_at_an_end_of_its_grid_is_in_every_record_and_table(
     warnings = [sentence for sentence in result.sentences if "may lie beyond the grid" in sentence]
     assert len(warnings) == (end is not None)
     assert all(f"for b ({rate:g}, the {end} tried)" in sentence for sentence in warnings)
-    summary = result.summary
+    summary = result.record
     assert [arm["learning_rate_at_end"] for arm in summary["arms"]] == [None, end]
     for row in (*summary["comparisons"], *summary["claims"]):
         assert (row["arm_learning_rate_at_end"], row["reference_learning_rate_at_end"]) == (end, None)

@@ -14,6 +14,7 @@ from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits._transformer import OneLayerTransformer, shift
 from tokendynamics.circuits.constructions._solutions import Selection, solution_2, solution_3
 from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.results import Result
 
 TOLERANCE = 1e-12
 """Largest error of an exact transformer, in units of the largest target (or of 1)."""
@@ -63,8 +64,8 @@ class WrongPair:
         return f"({self.previous}, {self.current}): {self.output:.6g} instead of {self.target:.6g}"
 
 
-@dataclass(frozen=True, eq=False)
-class Comparison:
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison(Result):
     """How far a transformer is from its task.
 
     Attributes:
@@ -89,6 +90,16 @@ class Comparison:
     first_token: float
     drawn: int
     seed: int
+
+    @property
+    def headline(self) -> str:
+        """Name, and whether it is exact."""
+        return f"{self.model.name}: {'exact' if self.exact else 'not exact'}"
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """The sentences."""
+        return self.sentences
 
     @property
     def exact(self) -> bool:

@@ -25,6 +25,7 @@ from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.numerics._resources import check_fits
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.provenance._manifest import plain
+from tokendynamics.results import Result
 
 Features = Callable[[Tensor], Tensor]
 
@@ -126,8 +127,8 @@ _BYTES = 32
 _DECIDING = ("path patching", "ablation")
 
 
-@dataclass(frozen=True)
-class Evidence:
+@dataclass(frozen=True, repr=False)
+class Evidence(Result):
     """What five instruments say, and the verdict that the two causal ones give.
 
     Attributes:
@@ -142,6 +143,7 @@ class Evidence:
         confidence: Of all intervals.
         name: Of the model.
         by_threshold: The verdict at other shares from which a part counts than the one that was chosen.
+        model: What was measured.
     """
 
     verdict: Verdict
@@ -154,6 +156,17 @@ class Evidence:
     confidence: float
     name: str = "transformer"
     by_threshold: Mapping[float, Verdict] = field(default_factory=dict)
+    model: OneLayerTransformer | None = field(default=None, compare=False)
+
+    @property
+    def headline(self) -> str:
+        """Name and verdict."""
+        return f"{self.name}: {self.verdict}"
+
+    @property
+    def findings(self) -> list[str]:
+        """Why, and what each instrument says."""
+        return [self.sentence, *(f"{each.name}: {each.sentence}" for each in self.instruments)]
 
     def instrument(self, name: str) -> Instrument:
         """Return the instrument of that name.
@@ -286,6 +299,7 @@ def evidence(
         confidence,
         model.name,
         {threshold: decide(found, threshold).verdict for threshold in THRESHOLDS},
+        model,
     )
 
 

@@ -43,6 +43,8 @@ from tokendynamics.numerics._resources import check_fits, limited_threads
 from tokendynamics.numerics._seeding import generator
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.provenance._progress import Progress, reporting, tracked
+from tokendynamics.results import Readable
+from tokendynamics.words import percent, plural
 
 Method = Literal["quasi-newton", "gradient-flow"]
 Scale = float | Literal["fan-in"]
@@ -118,8 +120,8 @@ class Share:
     high: float
 
 
-@dataclass(frozen=True)
-class Basins:
+@dataclass(frozen=True, repr=False)
+class Basins(Readable):
     """Where the starts of one landscape went.
 
     Attributes:
@@ -139,6 +141,20 @@ class Basins:
     budget: int
     horizon: float | None
     runs: tuple[BasinRun, ...]
+
+    @property
+    def headline(self) -> str:
+        """The landscape, and how it was descended."""
+        return f"{self.landscape}: {plural(len(self.runs), 'start')}, {self.method}, seed {self.seed}"
+
+    @property
+    def findings(self) -> list[str]:
+        """How many starts ended in each kind of point."""
+        return [
+            f"{each.kind}: {plural(each.count, 'start')}, {percent(each.fraction)} "
+            f"(95 % CI {percent(each.low)}–{percent(each.high)})"
+            for each in self.shares
+        ]
 
     @property
     def shares(self) -> tuple[Share, ...]:

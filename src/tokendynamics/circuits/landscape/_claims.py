@@ -29,6 +29,7 @@ from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics._resources import check_fits
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.provenance._progress import Progress
+from tokendynamics.results import Result
 from tokendynamics.words import number
 
 Section: TypeAlias = Literal["3.1", "3.2", "3.3"]
@@ -52,8 +53,8 @@ _LARGEST = 1e5
 """Of q_true: beyond it, curvatures at points of size 1 (random starts) and less can no longer be told from 0."""
 
 
-@dataclass(frozen=True)
-class LandscapeSurvey:
+@dataclass(frozen=True, repr=False)
+class LandscapeSurvey(Result):
     """One landscape: its stationary points, where descent ends, and what that says of the paper.
 
     Attributes:
@@ -75,6 +76,16 @@ class LandscapeSurvey:
     points: Points = ()
     stalls: tuple[Stall, ...] = ()
     marks: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def headline(self) -> str:
+        """Name and answer."""
+        return f"{self.name}: {self.answer}"
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """The claims."""
+        return self.claims
 
     @property
     def name(self) -> str:

@@ -26,6 +26,8 @@ from tokendynamics.provenance._owned import digest
 from tokendynamics.provenance._reading import read_json
 from tokendynamics.provenance._swap import NEW, locked, put_in_place, recover, staging
 from tokendynamics.provenance._whole import full_disk_as_storage_error
+from tokendynamics.results import Result
+from tokendynamics.words import count, number, percent, plural
 
 SOLVED = 0.01
 """Share of the targets' variance that a model may leave to count as having solved the task."""
@@ -34,8 +36,8 @@ _RECORD, _PARAMETERS = "record.json", "parameters.npz"
 _DIGEST = "parameters_sha256"
 
 
-@dataclass(frozen=True, eq=False)
-class LearningRecord:
+@dataclass(frozen=True, eq=False, repr=False)
+class LearningRecord(Result):
     """One run of `learn`.
 
     Attributes:
@@ -57,6 +59,20 @@ class LearningRecord:
     evaluations: int
     seconds: float
     parameters: dict[str, Tensor]
+
+    @property
+    def headline(self) -> str:
+        """Name, and whether the task was solved."""
+        return f"{self.name}: {self.status}, {'solved' if self.solved else 'not solved'}"
+
+    @property
+    def findings(self) -> list[str]:
+        """The final loss, and what it took."""
+        steps, seconds = plural(len(self.losses), "step"), number(self.seconds)
+        return [
+            f"The final loss is {number(self.final_loss)}: {percent(self.relative_loss)} of the variance is left.",
+            f"It took {steps}, {count(self.evaluations)} evaluations of the loss, and {seconds} s.",
+        ]
 
     @property
     def task(self) -> PairTask:

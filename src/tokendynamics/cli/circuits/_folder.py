@@ -112,7 +112,7 @@ def write_results(
     import numpy as np
 
     from tokendynamics.cli._output import attempted
-    from tokendynamics.report.circuits._page import write_circuits
+    from tokendynamics.report import write
 
     named = [arrays[0]] if arrays is not None else []
     names = (*named, summary[0], MANIFEST)
@@ -138,7 +138,7 @@ def write_results(
     def draw() -> None:
         report = page(names)
         with put(keep=True) as made:
-            write_circuits(report, made / PAGE)
+            write(report, made / PAGE)
 
     undrawn = attempted(draw)
     return (names if undrawn else (*names, PAGE)), undrawn

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.report._registry import page_of
 from tokendynamics.report.kit._figure import Section
-from tokendynamics.report.kit._page import render, write_page
+from tokendynamics.report.kit._page import render
 from tokendynamics.words import Convention, duration, moment, written
 
 
@@ -40,8 +39,8 @@ class CircuitsReport:
     files: tuple[str, ...] = ()
 
 
-@typed_arguments
-def render_circuits(report: CircuitsReport) -> str:
+@page_of.register(CircuitsReport)
+def circuits_page(report: CircuitsReport) -> str:
     """Return the page as HTML that needs nothing else: no request, no script to be read, all foreign text escaped.
 
     Args:
@@ -63,12 +62,6 @@ def render_circuits(report: CircuitsReport) -> str:
         it=report,
         facts=(*report.facts, *_facts(report.manifest)),
     )
-
-
-@typed_arguments
-def write_circuits(report: CircuitsReport, path: str | Path) -> Path:
-    """Write the page as one file, whole or not at all; see `write_report`."""
-    return write_page(render_circuits(report), path)
 
 
 def _facts(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import xarray as xr
 
 from tokendynamics.diagnosis._compared_words import part_named
 from tokendynamics.diagnosis._comparison import Comparison
 from tokendynamics.diagnosis._figure_names import PART_NAMES
-from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.report._registry import page_of
 from tokendynamics.report.comparison._curves import ModelCurve, curves_figure
 from tokendynamics.report.comparison._halved import halved_section
-from tokendynamics.report.kit._drawing import drawing
 from tokendynamics.report.kit._figure import Figure, Section, Table, cells
-from tokendynamics.report.kit._page import render, write_page
+from tokendynamics.report.kit._page import render
 from tokendynamics.words import duration, moment, number, written
 
 _LAYER, _DEPTH = "Layer (0 = embedding)", "Relative depth (0: embedding, 1: last layer)"
 
 
-@typed_arguments
-@drawing()
-def render_comparison(comparison: Comparison) -> str:
+@page_of.register(Comparison)
+def comparison_page(comparison: Comparison) -> str:
     """Return the whole page as HTML that needs nothing else.
 
     Args:
@@ -51,24 +47,6 @@ def render_comparison(comparison: Comparison) -> str:
         facts=_facts(comparison),
         findings=[finding.text for finding in comparison.sentences],
     )
-
-
-@typed_arguments
-def write_comparison(comparison: Comparison, path: str | Path, *, max_bytes: int | None = None) -> Path:
-    """Write the page as one file, whole or not at all; see `tokendynamics.report.write_report`.
-
-    Args:
-        comparison: From `tokendynamics.compare`.
-        path: The file to write; its folder is made if need be.
-        max_bytes: Refuse to write a page larger than this; None for no limit.
-
-    Returns:
-        The path written.
-
-    Raises:
-        ArgumentValueError: `path` is a folder, or the page would be larger than `max_bytes`.
-    """
-    return write_page(render_comparison(comparison), path, max_bytes=max_bytes)
 
 
 def _facts(comparison: Comparison) -> list[tuple[str, str]]:

@@ -7,7 +7,6 @@ import hashlib
 import altair as alt
 
 from tokendynamics.diagnosis._result import Diagnosis
-from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.report.diagnosis._shares import AXIS, QUESTION, shares_drawing, shares_sketch, unshared
 from tokendynamics.report.kit._drawing import drawing
 from tokendynamics.report.kit._page import piece
@@ -15,7 +14,6 @@ from tokendynamics.report.kit._palette import chart_config
 from tokendynamics.report.kit._svg import NARROW, WIDE, Drawing
 
 
-@typed_arguments
 @drawing()
 def notebook_html(diagnosis: Diagnosis) -> str:
     """Return the verdict's sentences and the shares as HTML that needs nothing else; all foreign text is escaped.
@@ -35,7 +33,6 @@ def notebook_html(diagnosis: Diagnosis) -> str:
     return str(whole)
 
 
-@typed_arguments
 def shares_chart(diagnosis: Diagnosis) -> Drawing:
     """Return the shares of a token's direction over depth as an Altair chart; where there are none, it says why.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from tokendynamics.diagnosis._figure_names import FigureName
 from tokendynamics.diagnosis._layer_states import State
 from tokendynamics.diagnosis._parts_there import norms_there
 from tokendynamics.diagnosis._result import Diagnosis
-from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.report._registry import page_of
 from tokendynamics.report.diagnosis._agreement import agreement_figures
 from tokendynamics.report.diagnosis._attention import attention_figure
 from tokendynamics.report.diagnosis._components import components_figures
@@ -24,9 +23,8 @@ from tokendynamics.report.diagnosis._shares import consensus_figure, shares_figu
 from tokendynamics.report.diagnosis._token_paths import Player, player, token_paths_figure
 from tokendynamics.report.diagnosis._updates import updates_figure
 from tokendynamics.report.diagnosis._weights import regimes, summary, weights
-from tokendynamics.report.kit._drawing import drawing
 from tokendynamics.report.kit._figure import Section
-from tokendynamics.report.kit._page import piece, render, write_page
+from tokendynamics.report.kit._page import piece, render
 from tokendynamics.words import Convention, count, duration, moment, plural, ranges, written
 
 _TITLES: dict[FigureName, str] = {
@@ -59,9 +57,8 @@ _UNAUDITED = (
 )
 
 
-@typed_arguments
-@drawing()
-def render_report(diagnosis: Diagnosis) -> str:
+@page_of.register(Diagnosis)
+def diagnosis_page(diagnosis: Diagnosis) -> str:
     """Return the whole report as one HTML page that needs nothing else.
 
     Every figure is an SVG with title and description and a table of its numbers; nothing is fetched, and all text
@@ -111,27 +108,6 @@ def _sections(diagnosis: Diagnosis, moving: Player) -> list[Section]:
     if diagnosis.deeper is not None or diagnosis.deeper_refused:
         parts["deeper"] = deeper_parts(diagnosis)
     return [Section(name, title, **parts[name]) for name, title in _TITLES.items() if name in parts]
-
-
-@typed_arguments
-def write_report(diagnosis: Diagnosis, path: str | Path, *, max_bytes: int | None = None) -> Path:
-    """Write the report of `diagnosis` as one HTML file.
-
-    It is made beside its place and then renamed: a failure or a kill leaves neither a half-written report nor a
-    damaged older one.
-
-    Args:
-        diagnosis: From `tokendynamics.diagnose`.
-        path: The file to write; its folder is made if need be.
-        max_bytes: Refuse to write a page larger than this; None for no limit.
-
-    Returns:
-        The path written.
-
-    Raises:
-        ArgumentValueError: `path` is a folder, or the page would be larger than `max_bytes`.
-    """
-    return write_page(render_report(diagnosis), path, max_bytes=max_bytes)
 
 
 def _of_the_weights(diagnosis: Diagnosis) -> dict[str, Any]:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tokendynamics.dynamics import Trajectory
 from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.numerics._signatures import typed_arguments
-from tokendynamics.report.kit._drawing import drawing
+from tokendynamics.report._registry import page_of
 from tokendynamics.report.kit._figure import Section, Table, cells
-from tokendynamics.report.kit._page import render, write_page
+from tokendynamics.report.kit._page import render
 from tokendynamics.report.simulation._ends import Ends, ends, systems_table
 from tokendynamics.report.simulation._measures import measures
 from tokendynamics.report.simulation._over_time import over_time
@@ -49,9 +47,8 @@ class Account:
     system: int = 0
 
 
-@typed_arguments
-@drawing()
-def render_simulation(trajectory: Trajectory, account: Account | None = None) -> str:
+@page_of.register(Trajectory)
+def simulation_page(trajectory: Trajectory, account: Account | None = None) -> str:
     """Return the whole page as HTML that needs nothing else.
 
     Args:
@@ -89,27 +86,6 @@ def render_simulation(trajectory: Trajectory, account: Account | None = None) ->
 
 _PER_SYSTEM = ("counts", "end_times", "status", "horizon")
 """What the page says itself, or what has a number for each system."""
-
-
-@typed_arguments
-def write_simulation(
-    trajectory: Trajectory, path: str | Path, account: Account | None = None, *, max_bytes: int | None = None
-) -> Path:
-    """Write the page as one file, whole or not at all; see `tokendynamics.report.write_report`.
-
-    Args:
-        trajectory: From `tokendynamics.simulate`.
-        path: The file to write; its folder is made if need be.
-        account: See `render_simulation`.
-        max_bytes: Refuse to write a page larger than this; None for no limit.
-
-    Returns:
-        The path written.
-
-    Raises:
-        ArgumentValueError: `path` is a folder, or the page would be larger than `max_bytes`.
-    """
-    return write_page(render_simulation(trajectory, account), path, max_bytes=max_bytes)
 
 
 def _of_trajectory(trajectory: Trajectory) -> Account:

@@ -3,56 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import xarray as xr
 
-from tokendynamics.numerics._signatures import typed_arguments
-from tokendynamics.report.kit._drawing import drawing
+from tokendynamics.report._registry import page_of
 from tokendynamics.report.kit._figure import Section, Table, cells
-from tokendynamics.report.kit._page import render, write_page
+from tokendynamics.report.kit._page import render
 from tokendynamics.report.sweep._diagrams import diagrams
 from tokendynamics.report.sweep._shares import kind_of, together, words_of
 from tokendynamics.report.sweep._words import findings, ranges
+from tokendynamics.sweeps._report import SweepResult
 from tokendynamics.words import Convention, count, written
 
 _LONGEST = 400
 
 
-@dataclass(frozen=True)
-class Findings:
-    """What a sweep found, counted.
-
-    Attributes:
-        title: What it is called.
-        shape: How many systems there are over what.
-        shares: Counts, shares and intervals of each outcome over the parameters, from `fractions`.
-        status: The same of the statuses.
-        again: How many systems were tried again.
-        systems: How many the design has; some of them may not have been run yet.
-        facts: What else is known, by name.
-        manifest: How to make it again.
-        files: Names of the data files beside the page.
-        notes: What is to be known of the diagrams.
-    """
-
-    title: str
-    shape: str
-    shares: xr.Dataset
-    status: xr.Dataset
-    again: int
-    systems: int
-    facts: tuple[tuple[str, str], ...] = ()
-    manifest: Mapping[str, Any] = field(default_factory=dict)
-    files: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
-@typed_arguments
-@drawing()
-def render_sweep(found: Findings) -> str:
+@page_of.register(SweepResult)
+def sweep_page(found: SweepResult) -> str:
     """Return the whole page as HTML that needs nothing else; all text that came from a user is escaped.
 
     Args:
@@ -78,25 +46,7 @@ def render_sweep(found: Findings) -> str:
     )
 
 
-@typed_arguments
-def write_sweep(found: Findings, path: str | Path, *, max_bytes: int | None = None) -> Path:
-    """Write the page as one file, whole or not at all; see `tokendynamics.report.write_report`.
-
-    Args:
-        found: See `render_sweep`.
-        path: The file to write; its folder is made if need be.
-        max_bytes: Refuse to write a page larger than this; None for no limit.
-
-    Returns:
-        The path written.
-
-    Raises:
-        ArgumentValueError: `path` is a folder, or the page would be larger than `max_bytes`.
-    """
-    return write_page(render_sweep(found), path, max_bytes=max_bytes)
-
-
-def _sections(found: Findings) -> list[Section]:
+def _sections(found: SweepResult) -> list[Section]:
     shown = diagrams(found.shares)
     further = [str(axis) for axis in found.shares.total.dims if found.shares.sizes[axis] > 1][2:]
     notes = [f"Systems of all values of {' and of '.join(further)} are counted together here."] if further else []
@@ -106,7 +56,7 @@ def _sections(found: Findings) -> list[Section]:
     return [*sections, Section("ends", "How did the runs end?", tables=_tables(found))]
 
 
-def _tables(found: Findings) -> tuple[Table, ...]:
+def _tables(found: SweepResult) -> tuple[Table, ...]:
     shown = [found.status] if kind_of(found.shares) == "status" else [found.shares, found.status]
     return tuple(_table(shares) for shares in shown)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from tokendynamics.numerics._intervals import wilson
+from tokendynamics.sweeps._fractions import with_intervals
 from tokendynamics.words import fixed
 
 _ROUNDING = 1e-9
@@ -78,11 +78,4 @@ def summed(shares: xr.Dataset, axes: list[str]) -> xr.Dataset:
     others = [dim for dim in shares.total.dims if dim not in axes]
     if not others:
         return shares
-    count, total = shares["count"].sum(others), shares.total.sum(others)
-    low, high = xr.apply_ufunc(_wilson, count, total, output_core_dims=[[], []], vectorize=True)
-    fraction = count / total.where(total > 0)
-    return xr.Dataset({"count": count, "fraction": fraction, "low": low, "high": high, "total": total})
-
-
-def _wilson(count: Any, total: Any) -> tuple[float, float]:
-    return wilson(int(count), int(total)) if total else (np.nan, np.nan)
+    return with_intervals(shares["count"].sum(others), shares.total.sum(others))

@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import xarray as xr
 
 from tokendynamics.diagnosis._attention_sinks import ATTENTION_SINK
 from tokendynamics.diagnosis._figure_names import PART_NAMES
 from tokendynamics.diagnosis._layer_states import ANISOTROPIC, CONSENSUS, SPREAD
-from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.provenance._manifest import versions
+from tokendynamics.report._registry import page_of
 from tokendynamics.report.kit._curves import Rule
-from tokendynamics.report.kit._drawing import drawing
 from tokendynamics.report.kit._figure import Figure, Section
-from tokendynamics.report.kit._page import piece, render, write_page
+from tokendynamics.report.kit._page import piece, render
 from tokendynamics.report.training._lines import Line, thinned
 from tokendynamics.report.training._monitor_maps import MISSING, Scale, drawn, numbers_map, states_map
-from tokendynamics.report.training._monitor_words import answer, findings, lines
 from tokendynamics.report.training._over_steps import over_steps
 from tokendynamics.training.monitor._changes import LARGE, ROOM
 from tokendynamics.training.monitor._looks import MEASURED
-from tokendynamics.training.monitor._series import Series
+from tokendynamics.training.monitor._series import Series, answer, findings, lines
 from tokendynamics.words import Convention, count, plural, written
 
 _QUESTION = "where do its tokens go during training?"
 
 
-@typed_arguments
-@drawing()
-def render_monitor(series: Series) -> str:
+@page_of.register(Series)
+def monitor_page(series: Series) -> str:
     """Return the whole page as HTML that needs nothing else; all text that came from a user is escaped.
 
     Args:
@@ -58,24 +53,6 @@ def render_monitor(series: Series) -> str:
         findings=findings(series),
         details=more,
     )
-
-
-@typed_arguments
-def write_monitor(series: Series, path: str | Path, *, max_bytes: int | None = None) -> Path:
-    """Write the page as one file, whole or not at all; see `tokendynamics.report.write_report`.
-
-    Args:
-        series: See `render_monitor`.
-        path: The file to write; its folder is made if need be.
-        max_bytes: Refuse to write a page larger than this; None for no limit.
-
-    Returns:
-        The path written.
-
-    Raises:
-        ArgumentValueError: `path` is a folder, or the page would be larger than `max_bytes`.
-    """
-    return write_page(render_monitor(series), path, max_bytes=max_bytes)
 
 
 _MEASURED = {

@@ -13,9 +13,8 @@ from tokendynamics.report.kit._curves import Rule
 from tokendynamics.report.kit._figure import Figure
 from tokendynamics.report.training._lines import MOST_POINTS, Line, thinned
 from tokendynamics.report.training._over_steps import over_steps
-from tokendynamics.report.training._run_words import course, in_words, measure_of, value
 from tokendynamics.report.training._through_layers import MEASURES, STATES, Band, through_layers
-from tokendynamics.training import Record
+from tokendynamics.training._record import Record, course, in_words, measure_of, value
 
 _CONDITIONS = {"query_condition": "Q", "contraction_condition": "A", "value_condition": "V"}
 _REAL_PARTS = {"value_real_lowest": "lowest", "value_real_highest": "highest"}

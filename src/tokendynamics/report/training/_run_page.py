@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from tokendynamics.numerics._signatures import typed_arguments
-from tokendynamics.report.kit._drawing import drawing
+from tokendynamics.report._registry import page_of
 from tokendynamics.report.kit._figure import Section, Table, cells
-from tokendynamics.report.kit._page import render, write_page
+from tokendynamics.report.kit._page import render
 from tokendynamics.report.training._manifest import made, shortened
 from tokendynamics.report.training._run_figures import conditioning, layers, learning_rate, losses, measure_over_steps
-from tokendynamics.report.training._run_words import answer, findings, in_words, value
 from tokendynamics.report.training._through_layers import ATTENTION_ALONE
-from tokendynamics.training import Record
+from tokendynamics.training._record import Record, answer, findings, in_words, value
 from tokendynamics.words import Convention, count, number, written
 
 _QUESTION = "how did the training go?"
 
 
-@typed_arguments
-@drawing()
-def render_run(record: Record) -> str:
+@page_of.register(Record)
+def run_page(record: Record) -> str:
     """Return the whole page as HTML that needs nothing else; all text that came from a user is escaped.
 
     Args:
@@ -48,24 +44,6 @@ def render_run(record: Record) -> str:
         findings=findings(record),
         details=(),
     )
-
-
-@typed_arguments
-def write_run(record: Record, path: str | Path, *, max_bytes: int | None = None) -> Path:
-    """Write the page as one file, whole or not at all; see `tokendynamics.report.write_report`.
-
-    Args:
-        record: See `render_run`.
-        path: The file to write; its folder is made if need be.
-        max_bytes: Refuse to write a page larger than this; None for no limit.
-
-    Returns:
-        The path written.
-
-    Raises:
-        ArgumentValueError: `path` is a folder, or the page would be larger than `max_bytes`.
-    """
-    return write_page(render_run(record), path, max_bytes=max_bytes)
 
 
 def _shape(record: Record) -> str:

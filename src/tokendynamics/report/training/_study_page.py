@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
-
 from tokendynamics.numerics._intervals import T_COVERAGE
-from tokendynamics.numerics._signatures import typed_arguments
-from tokendynamics.report.kit._drawing import drawing
+from tokendynamics.report._registry import page_of
 from tokendynamics.report.kit._figure import NO_MARKUP, Section
-from tokendynamics.report.kit._page import piece, render, write_page
+from tokendynamics.report.kit._page import piece, render
 from tokendynamics.report.training._differences import differences
 from tokendynamics.report.training._manifest import made, shortened
 from tokendynamics.report.training._study_figures import layers, validation
@@ -24,17 +19,14 @@ from tokendynamics.words import Convention, plural
 _QUESTION = "which differences are significant?"
 
 
-@typed_arguments
-@drawing()
-def render_study(result: StudyResult, *, files: Sequence[str] = (), manifest: Mapping[str, Any] | None = None) -> str:
+@page_of.register(StudyResult)
+def study_page(result: StudyResult) -> str:
     """Return the whole page as HTML that needs nothing else; all text that came from a user is escaped.
 
     Args:
         result: From `tokendynamics.sweeps.study.study` or `open_study`.
-        files: Names of the data files beside the page.
-        manifest: How to make it again; None for what the result records.
     """
-    record = result.manifest if manifest is None else manifest
+    record = result.manifest
     attributes = result.dataset.attrs
     specification = str(attributes.get("specification", ""))
     return render(
@@ -44,7 +36,7 @@ def render_study(result: StudyResult, *, files: Sequence[str] = (), manifest: Ma
         sections=_sections(result),
         conventions=_CONVENTIONS,
         manifest={name: shortened(value) for name, value in record.items()},
-        files=files,
+        files=result.files,
         scripts=("shared.js",),
         sheets=("page.css",),
         about=piece("specification.html.jinja", text=specification) if specification else NO_MARKUP,
@@ -57,33 +49,6 @@ def render_study(result: StudyResult, *, files: Sequence[str] = (), manifest: Ma
         findings=result.findings,
         details=result.details,
     )
-
-
-@typed_arguments
-def write_study(
-    result: StudyResult,
-    path: str | Path,
-    *,
-    files: Sequence[str] = (),
-    manifest: Mapping[str, Any] | None = None,
-    max_bytes: int | None = None,
-) -> Path:
-    """Write the page as one file, whole or not at all; see `tokendynamics.report.write_report`.
-
-    Args:
-        result: See `render_study`.
-        path: The file to write; its folder is made if need be.
-        files: See `render_study`.
-        manifest: See `render_study`.
-        max_bytes: Refuse to write a page larger than this; None for no limit.
-
-    Returns:
-        The path written.
-
-    Raises:
-        ArgumentValueError: `path` is a folder, or the page would be larger than `max_bytes`.
-    """
-    return write_page(render_study(result, files=files, manifest=manifest), path, max_bytes=max_bytes)
 
 
 def _shape(result: StudyResult) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import xarray as xr
 from tokendynamics.numerics._errors import ArgumentTypeError, expected, shown
 from tokendynamics.numerics._printable import printable
 from tokendynamics.provenance._manifest import plain
+from tokendynamics.results import Result
 from tokendynamics.sweeps.study._claims import Claim, TestedClaim, decided
 from tokendynamics.sweeps.study._files import write_results
 from tokendynamics.sweeps.study._paired import Arm, Comparison, arm_of, compared
@@ -29,7 +29,7 @@ from tokendynamics.sweeps.study._words import (
 from tokendynamics.training._record import FINISHED
 
 
-class StudyResult:
+class StudyResult(Result):
     """What a study found.
 
     Args:
@@ -51,13 +51,14 @@ class StudyResult:
             Attributes: ``name``, ``preset``, ``measure`` (its name), ``better`` ("lower" or "higher"), ``reference``,
             ``confidence``, ``claims`` (JSON: a list of better, worse, difference), ``specification`` (the file's
             text), ``manifest`` (JSON).
+        files: Names of the data files beside the page.
     """
 
-    def __init__(self, dataset: xr.Dataset) -> None:
+    def __init__(self, dataset: xr.Dataset, files: tuple[str, ...] = ()) -> None:
         if not isinstance(dataset, xr.Dataset) or "measure" not in dataset or "reference" not in dataset.attrs:
             came = shown(type(dataset).__name__)
             raise ArgumentTypeError(expected("dataset", "what `study` or `open_study` gave", came))
-        self.dataset = dataset
+        self.dataset, self.files = dataset, files
 
     @property
     def name(self) -> str:
@@ -93,6 +94,11 @@ class StudyResult:
     def manifest(self) -> dict[str, Any]:
         """How to make it again."""
         return json.loads(self.dataset.attrs["manifest"])
+
+    @property
+    def headline(self) -> str:
+        """Name and answer."""
+        return f"{self.name}: {self.answer}"
 
     @cached_property
     def values(self) -> dict[str, dict[int, float]]:
@@ -139,7 +145,7 @@ class StudyResult:
         """Which arms differ significantly from the reference, in one sentence."""
         return answer(self.comparisons, self.reference)
 
-    @cached_property
+    @property
     def findings(self) -> list[str]:
         """Each comparison, significant ones first, then each claim, then how many runs finished."""
         order = ("separated", "not separated", "undecided")
@@ -188,7 +194,7 @@ class StudyResult:
         }
 
     @property
-    def summary(self) -> dict[str, Any]:
+    def record(self) -> dict[str, Any]:
         """The result as plain JSON values; the numbers of single runs are in `dataset`."""
         return {
             "name": self.name,
@@ -219,29 +225,12 @@ class StudyResult:
         """
         return write_results(
             self.dataset,
-            self.summary,
+            self.record,
             Path(folder),
-            lambda path, files: self.report(path, files=files),
+            lambda path, files: StudyResult(self.dataset, files).report(path),
             manifest=self.manifest,
             overwrite=overwrite,
         )
-
-    def report(self, path: str | Path, *, files: tuple[str, ...] = (), max_bytes: int | None = None) -> Path:
-        """Write the page of the study as one HTML file, whole or not at all.
-
-        Args:
-            path: The file; its folder is made if need be.
-            files: Names of the data files beside the page.
-            max_bytes: Refuse to write a page larger than this; None for no limit.
-
-        Returns:
-            The path written.
-
-        Raises:
-            ArgumentValueError: The page would be larger than `max_bytes`, or `path` is a folder.
-        """
-        # Pages stand above results, and no result imports them; see `Diagnosis.report`.
-        return import_module("tokendynamics.report.training").write_study(self, path, files=files, max_bytes=max_bytes)
 
 
 def _claim_row(found: TestedClaim) -> dict[str, Any]:

@@ -1,0 +1,59 @@
+"""The pages of results about circuits that no command asked for: what is known of them is what they hold."""
+
+from __future__ import annotations
+
+from tokendynamics.circuits.constructions._comparison import Comparison
+from tokendynamics.circuits.evidence import Evidence, evidence
+from tokendynamics.circuits.landscape import LandscapeSurvey
+from tokendynamics.circuits.learning import LearningRecord
+from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.report._registry import page_of
+from tokendynamics.report.circuits._page import circuits_page
+from tokendynamics.report.circuits._reports import built_report, evidence_report, landscape_report, learning_report
+
+
+@page_of.register(Comparison)
+def built_page(comparison: Comparison) -> str:
+    """Return the page of a hand-built transformer.
+
+    Args:
+        comparison: What it answers.
+    """
+    return circuits_page(built_report(comparison, {}, (), meant="exact"))
+
+
+@page_of.register(Evidence)
+def evidence_page(found: Evidence) -> str:
+    """Return the page of a transformer and the five instruments.
+
+    Args:
+        found: What they say.
+
+    Raises:
+        ArgumentValueError: It does not hold the model.
+    """
+    if found.model is None:
+        raise ArgumentValueError(expected("result", "evidence with its model", "model=None", "measure it again"))
+    return circuits_page(evidence_report(found.model, found, {}, ()))
+
+
+@page_of.register(LearningRecord)
+def learning_page(record: LearningRecord) -> str:
+    """Return the page of one run of `learn`, whose model is measured for it where the run finished.
+
+    Args:
+        record: What the run left.
+    """
+    measurable = record.status == "finished" and record.task.positions > 1
+    found = evidence(record.transformer, record.task, seed=record.seed) if measurable else None
+    return circuits_page(learning_report([record], [found], {}, ()))
+
+
+@page_of.register(LandscapeSurvey)
+def landscape_page(found: LandscapeSurvey) -> str:
+    """Return the page of one loss landscape.
+
+    Args:
+        found: What was found.
+    """
+    return circuits_page(landscape_report(found, {}, ()))
