@@ -9,18 +9,19 @@ from typing import Any
 import numpy as np
 import torch
 import xarray as xr
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from tokendynamics.diagnosis._trace import named_prompts
+from tokendynamics.diagnosis._trace_memory import attention_bytes
 from tokendynamics.numerics._errors import CheckpointError, expected
 from tokendynamics.numerics._resources import check_fits
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.pretrained import Checkpoint
-from tokendynamics.pretrained._inputs import prepared
+from tokendynamics.pretrained._inputs import Prepared, prepared
 from tokendynamics.pretrained._load import Model, as_checkpoint
 from tokendynamics.pretrained._not_finite import check_finite_state, check_states
-from tokendynamics.pretrained.discovery._interface import AttentionCall
+from tokendynamics.pretrained.discovery._attention_call import AttentionCall
 from tokendynamics.provenance._progress import Progress, reporting, tracked
 
 _MEASURES: Mapping[str, tuple[str, ...]] = {
@@ -45,7 +46,7 @@ def attention_seen(
     """Measure the attention weights w_ij (receiver i, sender j) of every layer and head on real input.
 
     Weights are measured as they are computed, by the network's own plain implementation, and let go of; only
-    `patterns` keeps them.
+    `patterns` keeps them. Long prompts are measured in blocks of receivers, so that memory is linear in the tokens.
 
     Args:
         ckpt: Anything `tokendynamics.load` takes, or a checkpoint already loaded.
@@ -67,7 +68,8 @@ def attention_seen(
         ArgumentTypeError, ArgumentValueError: Prompts that this network does not read.
         CheckpointError: Its attention does not show, the weights cannot be read, or its numbers are not finite: the
             layer and the number format are named.
-        MemoryLimitError: Patterns larger than the memory.
+        MemoryLimitError: Patterns larger than the memory; or, of a network that makes them for all pairs of tokens
+            itself, the weights of one layer.
 
     >>> from tokendynamics.pretrained import load
     >>> table = attention_seen(load("random:distilgpt2"), "a short text")
@@ -76,36 +78,55 @@ def attention_seen(
     """
     ckpt = as_checkpoint(ckpt)
     prompts = named_prompts(texts, ckpt)
+    given = {name: prepared(ckpt, item, truncate=truncate, argument=name) for name, item in prompts.items()}
+    _check_fit(ckpt, {name: len(each.tokens or ()) for name, each in given.items()}, patterns)
     with reporting(progress) as report:
-        rows = [
-            _of_prompt(ckpt, item, patterns, truncate, name)
-            for name, item in tracked(prompts.items(), report, "watching the attention")
-        ]
+        rows = [_of_prompt(ckpt, each, patterns) for each in tracked(given.values(), report, "watching the attention")]
     return _as_dataset(ckpt, rows, list(prompts))
 
 
-def _of_prompt(ckpt: Checkpoint, item: Any, patterns: bool, truncate: bool, name: str) -> dict[str, Any]:
-    given = prepared(ckpt, item, truncate=truncate, argument=name)
+def _check_fit(ckpt: Checkpoint, tokens: Mapping[str, int], patterns: bool) -> None:
+    """Refuse prompts whose weights, or the patterns of all of them, are larger than the memory."""
+    longest = max(tokens, key=lambda name: tokens[name])
+    check_fits(attention_bytes(ckpt, tokens[longest], watched=True), longest, "shorten the prompt")
+    if patterns:
+        of_pair = 8 * ckpt.architecture.layers * ckpt.architecture.heads
+        each = sum(of_pair * count**2 for count in tokens.values())
+        together = 0 if len(tokens) == 1 else len(tokens) * of_pair * tokens[longest] ** 2
+        what = f"the patterns of {longest if len(tokens) == 1 else f'{len(tokens)} prompts'}"
+        check_fits(each + together, what, "leave patterns=False, or pass fewer or shorter prompts")
+
+
+def _of_prompt(ckpt: Checkpoint, given: Prepared, patterns: bool) -> dict[str, Any]:
     facts = ckpt.architecture
-    if patterns and given.tokens is not None:
-        needed = 8 * facts.layers * facts.heads * len(given.tokens) ** 2
-        check_fits(needed, f"the patterns of {name}", "leave patterns=False, or shorten the prompt")
     found: list[dict[str, np.ndarray]] = []
     not_finite: list[int] = []
+    whole: list[np.ndarray] = []  # the patterns of all layers, made once the number of tokens is known
+    attending = ckpt.layout.attending
 
     def watch(call: AttentionCall) -> None:
-        own = call.weights[0].double().cpu()
-        if not bool(own.isfinite().all()):
+        shape = (*call.query.shape[1:3], call.key.shape[2])
+        sums = _Sums(*shape)
+        if patterns and not whole:
+            whole.append(np.full((facts.layers, *shape), np.nan))
+        fits = bool(whole) and whole[0].shape[1:] == shape and len(found) < len(attending)
+        layer = attending[len(found)] - 1 if fits else None
+        finite = True
+        for rows, weights, mask in call.by_rows():
+            some = weights[0].double().cpu()
+            finite &= bool(some.isfinite().all())
+            sums.add(rows.start, some, _seen(some, mask))
+            if layer is not None:
+                whole[0][layer, :, rows] = some.numpy()
+        if not finite:
             not_finite.append(len(found) + 1)
-        measured = measures(own, _seen(own, call.mask))
-        found.append(measured | ({"pattern": own.numpy()} if patterns else {}))
+        found.append(sums.measures())
 
     ckpt.watch_attention(given.inputs, watch)
     if not_finite:
         for states in ckpt.states_in_packs([given.inputs]):  # names the first layer whose states are not finite
             check_states(ckpt, states)
         check_finite_state(ckpt, torch.tensor(torch.nan), f"layer {not_finite[0]}", "attention weights")
-    attending = ckpt.layout.attending
     if len(found) != len(attending):
         came = f"{len(found)} attentions in {len(attending)} layers"
         raise CheckpointError(expected(ckpt.name, "a network whose attention shows, once a layer", came))
@@ -114,9 +135,8 @@ def _of_prompt(ckpt: Checkpoint, item: Any, patterns: bool, truncate: bool, name
     if len(counts) > 1:
         came = f"{', '.join(map(str, sorted(counts)))} tokens in different layers"
         raise CheckpointError(expected(ckpt.name, "an attention over the same tokens in every layer", came))
-    return {name: _by_layer([each[name] for each in found], attending, facts.layers) for name in found[0]} | {
-        "tokens": tokens
-    }
+    measured = {name: _by_layer([each[name] for each in found], attending, facts.layers) for name in found[0]}
+    return measured | {"tokens": tokens} | ({"pattern": whole[0]} if whole else {})
 
 
 def _by_layer(values: list[np.ndarray], attending: list[int], layers: int) -> np.ndarray:
@@ -128,12 +148,12 @@ def _by_layer(values: list[np.ndarray], attending: list[int], layers: int) -> np
     return whole
 
 
-def _seen(weights: Tensor, mask: Tensor | None) -> Tensor:
-    """Return which senders each receiver may see, (receiver, sender)."""
+def _seen(weights: Float[Tensor, "head row sender"], mask: Tensor | None) -> Bool[Tensor, "row sender"]:
+    """Return which senders some receivers may see."""
     if mask is None:
         return torch.ones(weights.shape[-2:], dtype=torch.bool)
     shown = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
-    return shown.reshape(-1, *shown.shape[-2:])[0].cpu()
+    return shown.reshape(-1, *shown.shape[-2:])[0].expand(weights.shape[-2:]).cpu()
 
 
 def measures(
@@ -150,20 +170,45 @@ def measures(
     >>> found["received"].tolist(), found["to_self"].tolist(), found["to_first"].tolist()
     ([[0.25, 0.0]], [0.875], [0.25])
     """
-    tokens = weights.shape[-1]
-    others = ~torch.eye(tokens, dtype=torch.bool) if seen is None else seen & ~torch.eye(tokens, dtype=torch.bool)
-    count = others.sum(dim=0)
-    received = (weights * others).sum(dim=-2) / torch.where(count > 0, count, torch.nan)
-    diagonal = weights.diagonal(dim1=-2, dim2=-1)
-    found = {
-        "received": received,
-        "entropy": torch.special.entr(weights).sum(dim=-1).mean(dim=-1),
-        "to_self": diagonal.mean(dim=-1),
-        "to_previous": weights.diagonal(offset=-1, dim1=-2, dim2=-1).mean(dim=-1),
-        "to_first": weights[:, 1:, 0].mean(dim=-1),
-        "to_sink": (1.0 - weights.sum(dim=-1)).mean(dim=-1),
-    }
-    return {name: value.numpy() for name, value in found.items()}
+    heads, receivers, senders = weights.shape
+    sums = _Sums(heads, receivers, senders)
+    sums.add(0, weights, torch.ones(receivers, senders, dtype=torch.bool) if seen is None else seen)
+    return sums.measures()
+
+
+class _Sums:
+    """Sums over the receivers of one layer's weights, added some rows at a time."""
+
+    def __init__(self, heads: int, receivers: int, senders: int) -> None:
+        self._receivers = receivers
+        self._received = torch.zeros(heads, senders, dtype=torch.float64)
+        self._count = torch.zeros(senders, dtype=torch.float64)
+        self._sums = {name: torch.zeros(heads, dtype=torch.float64) for name in _MEASURES if name != "received"}
+
+    def add(self, first: int, weights: Float[Tensor, "head row sender"], seen: Bool[Tensor, "row sender"]) -> None:
+        """Add the weights of some receivers, of which the first has this number, and what they may see."""
+        rows, senders = weights.shape[-2:]
+        others = seen & (torch.arange(first, first + rows)[:, None] != torch.arange(senders))
+        later = 1 if first == 0 else 0  # in these rows the first token that has one before it
+        of_rows = {
+            "entropy": torch.special.entr(weights).sum(dim=-1),
+            "to_self": weights.diagonal(offset=first, dim1=-2, dim2=-1),
+            "to_previous": weights[:, later:].diagonal(offset=first + later - 1, dim1=-2, dim2=-1),
+            "to_first": weights[:, later:, 0],
+            "to_sink": 1.0 - weights.sum(dim=-1),
+        }
+        self._received += (weights * others).sum(dim=-2)
+        self._count += others.sum(dim=0)
+        for name, values in of_rows.items():
+            self._sums[name] += values.sum(dim=-1)
+
+    def measures(self) -> dict[str, Float[np.ndarray, "*shape"]]:
+        """Return the means."""
+        after_first = self._receivers - 1 or torch.nan
+        rows = {"to_previous": after_first, "to_first": after_first}
+        received = self._received / torch.where(self._count > 0, self._count, torch.nan)
+        means = {name: values / rows.get(name, self._receivers) for name, values in self._sums.items()}
+        return {name: values.numpy() for name, values in ({"received": received} | means).items()}
 
 
 def _as_dataset(ckpt: Checkpoint, rows: list[dict[str, Any]], names: list[str]) -> xr.Dataset:
@@ -191,6 +236,8 @@ def _as_dataset(ckpt: Checkpoint, rows: list[dict[str, Any]], names: list[str]) 
 
 def _stacked(rows: list[dict[str, Any]], name: str, sizes: tuple[int, ...]) -> np.ndarray:
     """Stack the prompts' arrays, NaN beyond the tokens of a shorter one."""
+    if len(rows) == 1:
+        return rows[0][name][None]
     whole = np.full((len(rows), *rows[0][name].shape[:2], *sizes), np.nan)
     for place, row in enumerate(rows):
         values = row[name]

@@ -26,11 +26,10 @@ from tokendynamics.diagnosis._prompt_trace import (
     measure_pack,
     slower_observables,
 )
+from tokendynamics.diagnosis._trace_memory import check_trace_fits
 from tokendynamics.diagnosis._trace_variables import described
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected, shown
-from tokendynamics.numerics._resources import check_fits
 from tokendynamics.numerics._signatures import typed_arguments
-from tokendynamics.observables._many_tokens import are_many
 from tokendynamics.pretrained import Architecture, Checkpoint
 from tokendynamics.pretrained._forward_arguments import are_token_ids
 from tokendynamics.pretrained._image_files import images_in
@@ -83,7 +82,8 @@ def trace(
 
     Raises:
         ArgumentTypeError, ArgumentValueError: No prompt, an empty, too long or unreadable one; a wrong argument.
-        MemoryLimitError: A prompt whose states and cosines are larger than the memory.
+        MemoryLimitError: A prompt whose states, or whose attention where the network itself makes an array of all pairs
+            of tokens, are larger than the memory; or prompts whose states together are.
 
     >>> from tokendynamics.pretrained import load
     >>> table = trace(load("random:distilgpt2"), "a short text")
@@ -112,11 +112,7 @@ def _passes_in_words(ckpt: Checkpoint, packed: bool) -> str:
 def _inputs_of(ckpt: Checkpoint, prompts: Mapping[str, Any], truncate: bool) -> list[Prepared]:
     """Return every prompt as arguments of a forward pass; what is wrong is found before the work begins."""
     given = [prepared(ckpt, item, truncate=truncate, argument=name) for name, item in prompts.items()]
-    needed = {name: _bytes_needed(ckpt, len(each.tokens or ())) for name, each in zip(prompts, given, strict=True)}
-    largest = max(needed, key=lambda name: needed[name])
-    check_fits(needed[largest], largest, "shorten the prompt")
-    if ckpt.streamed:
-        check_fits(sum(needed.values()), "texts", "they pass each block together: trace them in several calls")
+    check_trace_fits(ckpt, {name: len(each.tokens or ()) for name, each in zip(prompts, given, strict=True)})
     return given
 
 
@@ -140,17 +136,6 @@ def in_words(item: Any) -> str:
     if isinstance(item, str | Path):
         return item if isinstance(item, str) else item.name
     return "arguments by name" if isinstance(item, Mapping) else f"a {type(item).__name__}"
-
-
-def _bytes_needed(ckpt: Checkpoint, tokens: int) -> int:
-    """Count the bytes of one prompt, at least.
-
-    They are its states as passed on, the cosines that are kept, in float64, and the logits and the attention of one
-    layer, in float32.
-    """
-    facts = ckpt.architecture
-    states, cosines = 2 * facts.layers + 1, 0 if are_many(tokens, facts.dim) else 8 * tokens
-    return states * tokens * (facts.dim * ckpt.dtype.itemsize + cosines) + 8 * facts.heads * tokens**2
 
 
 def _check_above(**bounds: tuple[float, float]) -> None:

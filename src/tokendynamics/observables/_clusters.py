@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool, Float64, Int64
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
@@ -17,6 +17,9 @@ from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.observables._directions import unit_rows
 from tokendynamics.observables._distances import angles
+
+_PAIRS = 2**20
+"""Pairs of tokens that are compared at a time."""
 
 
 @typed_arguments
@@ -45,8 +48,31 @@ def clusters(x: ArrayLike, angle: int | float) -> Any:
     states = as_states(x)
     if not 0 <= angle <= math.pi:
         raise ArgumentValueError(expected("angle", "radians from 0 to π", angle, "convert degrees first"))
-    linked = angles(unit_rows(states.double())) <= angle
-    return like(_component_counts(linked), x)
+    unit, tokens = unit_rows(states.double()), states.shape[-2]
+    systems = unit.reshape(-1, *states.shape[-2:])
+    if tokens**2 > _PAIRS:
+        counts = torch.tensor([_count_in_blocks(system, angle) for system in systems], device=unit.device)
+    else:
+        together = systems.split(max(1, _PAIRS // max(1, tokens**2)))
+        counts = torch.cat([_component_counts(angles(some) <= angle) for some in together])
+    return like(counts.reshape(states.shape[:-2]), x)
+
+
+def _count_in_blocks(unit: Float64[Tensor, "token dim"], angle: float) -> int:
+    """Count the components of many tokens, whose links are found some rows at a time."""
+    tokens = len(unit)
+    component = np.arange(tokens)
+    count = tokens
+    for start in range(0, tokens, rows := max(1, _PAIRS // tokens)):
+        linked = angles(unit[start : start + rows], unit) <= angle
+        left, right = np.nonzero(linked.cpu().numpy())
+        pairs = np.unique(component[start + left] * count + component[right])  # int8 must not add up to 0
+        edges = np.ones(len(pairs), dtype=np.int8), (pairs // count, pairs % count)
+        count, merged = connected_components(coo_array(edges, shape=(count, count)), directed=False)
+        component = merged[component]
+        if count == 1:
+            break
+    return int(count)
 
 
 def _component_counts(linked: Bool[Tensor, "*system token token"]) -> Int64[Tensor, "*system"]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from tokendynamics.numerics._arguments import ArrayLike, as_count, as_states
 from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.numerics._resources import check_fits
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.observables._directions import unit_rows
 
@@ -49,13 +50,14 @@ def direction_clusters(x: ArrayLike, most: int = 8) -> DirectionClusters:
 
     Raises:
         ArgumentValueError: Fewer than three tokens, other axes, or a token that is zero or not finite.
+        MemoryLimitError: Tokens whose distances, of all pairs, are larger than the memory.
 
     >>> found = direction_clusters([[1.0, 0.0], [1.0, 0.1], [0.0, 2.0], [0.1, 2.0], [0.05, 1.0]])
     >>> found.count, found.member.tolist(), round(found.silhouette, 2)
     (2, [1, 1, 0, 0, 0], 1.0)
     """
     from scipy.cluster.hierarchy import fcluster, linkage
-    from scipy.spatial.distance import squareform
+    from scipy.spatial.distance import pdist, squareform
 
     states = as_states(x)
     if states.ndim != 2 or len(states) < 3:
@@ -63,9 +65,11 @@ def direction_clusters(x: ArrayLike, most: int = 8) -> DirectionClusters:
             expected("x", "(token, dim) with at least three tokens", f"shape {tuple(states.shape)}")
         )
     as_count(most, "most", 2)
+    # The distances of all pairs, and those of each pair once, here and in SciPy.
+    check_fits(16 * len(states) ** 2, "x", "pass fewer tokens")
     units = unit_rows(states.double()).cpu().numpy()
-    distances = np.square(units[:, None] - units[None]).sum(axis=-1) / 2  # 1 − cos, without cancellation
-    tree = linkage(squareform(distances, checks=False), method="average")
+    of_pairs = pdist(units, "sqeuclidean") / 2  # 1 − cos, without cancellation
+    distances, tree = squareform(of_pairs), linkage(of_pairs, method="average")
     best = (np.nan, np.zeros(len(units), dtype=int), np.full(len(units), np.nan))
     for count in range(2, min(most, len(units) - 1) + 1):
         member = fcluster(tree, count, criterion="maxclust") - 1

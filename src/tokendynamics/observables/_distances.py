@@ -107,8 +107,11 @@ def euclidean(x: Float[Tensor, "*system token dim"]) -> Float[Tensor, "*system t
     return torch.stack(rows, dim=-2)
 
 
-def angles(unit: Float[Tensor, "*system token dim"]) -> Float[Tensor, "*system token token"]:
-    """Return the angles between unit rows, in radians."""
-    apart = torch.cdist(unit, unit, compute_mode="donot_use_mm_for_euclid_dist")
-    together = torch.cdist(unit, -unit, compute_mode="donot_use_mm_for_euclid_dist")
+def angles(
+    unit: Float[Tensor, "*system row dim"], others: Float[Tensor, "*system token dim"] | None = None
+) -> Float[Tensor, "*system row token"]:
+    """Return the angles between unit rows, in radians; between them and others where these are given."""
+    others = unit if others is None else others
+    apart = torch.cdist(unit, others, compute_mode="donot_use_mm_for_euclid_dist")
+    together = torch.cdist(unit, -others, compute_mode="donot_use_mm_for_euclid_dist")
     return 2 * torch.atan2(apart, together)

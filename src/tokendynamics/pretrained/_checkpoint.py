@@ -43,8 +43,9 @@ from tokendynamics.pretrained._states import PackStates, SiteStates, StateWatch,
 from tokendynamics.pretrained._streaming import StreamedNetwork
 from tokendynamics.pretrained._variant import Variant
 from tokendynamics.pretrained._weights import AttentionWeights
+from tokendynamics.pretrained.discovery._attention_call import AttentionCall
 from tokendynamics.pretrained.discovery._discover import Discovery
-from tokendynamics.pretrained.discovery._interface import AttentionCall, showing, watching
+from tokendynamics.pretrained.discovery._interface import showing, watching
 from tokendynamics.pretrained.discovery._packing import Packing, filler_of, packing_of
 
 

@@ -15,6 +15,7 @@ from tokendynamics.pretrained._dispatch import without_hooks
 from tokendynamics.pretrained._network import at_least_single
 from tokendynamics.pretrained._other_libraries import silenced
 from tokendynamics.pretrained._weights import AttentionWeights
+from tokendynamics.pretrained.discovery._attention_call import AttentionCall
 from tokendynamics.pretrained.discovery._attention_layout import (
     TRUSTED,
     affine_of,
@@ -24,7 +25,7 @@ from tokendynamics.pretrained.discovery._attention_layout import (
 from tokendynamics.pretrained.discovery._calls import as_features, with_state
 from tokendynamics.pretrained.discovery._columns import Affine, Part, composed
 from tokendynamics.pretrained.discovery._discover import Seen
-from tokendynamics.pretrained.discovery._interface import AttentionCall, watching
+from tokendynamics.pretrained.discovery._interface import watching
 from tokendynamics.pretrained.discovery._layout import AttentionLayout
 
 _SEED = 3

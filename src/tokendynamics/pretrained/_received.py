@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from tokendynamics.pretrained.discovery._interface import AttentionCall
+from tokendynamics.pretrained.discovery._attention_call import AttentionCall
 
 FAR = 4
 """Receivers at least so many tokens away count: nearer ones attend to a token for what it says."""
@@ -20,11 +20,17 @@ FEWEST = 8
 
 @dataclass(frozen=True)
 class _Receivers:
-    """From which tokens a token receives, how many they are (NaN: too few), and what if they attended to all alike."""
+    """What follows from a mask for some receivers.
 
-    far: Bool[Tensor, "prompt token token"]
-    count: Float[Tensor, "prompt token"]
-    uniform: Float[Tensor, "prompt token"]
+    Attributes:
+        far: From which of them a token receives.
+        count: How many these are.
+        alike: What they would give it in sum if each attended alike to all that it sees.
+    """
+
+    far: Bool[Tensor, "prompt row token"]
+    count: Int[Tensor, "prompt token"]
+    alike: Float[Tensor, "prompt token"]
 
 
 @dataclass
@@ -44,18 +50,31 @@ class ReceivedAttention:
     _last: tuple[Tensor | None, _Receivers] | None = None
 
     def __call__(self, call: AttentionCall) -> None:
-        """Measure one attention."""
-        weights = call.weights.float().mean(dim=1)
-        prompts, receivers, senders = weights.shape
+        """Measure one attention, some receivers at a time."""
+        (prompts, _, receivers, _), senders = call.query.shape, call.key.shape[2]
         if receivers != senders:  # towards another sequence: nothing here receives it
             return
-        if self._last is None or not _same(self._last[0], call.mask) or self._last[1].far.shape != weights.shape:
-            there = _there(self.lengths or (senders,) * prompts, senders).to(weights.device)
-            # Most layers share their mask, and what follows from it.
-            self._last = call.mask, _receivers(call.mask, weights, there)
-        found = self._last[1]
-        self.received.append(((weights * found.far).sum(dim=-2) / found.count).cpu())
-        self.uniform.append(found.uniform)
+        there = _there(self.lengths or (senders,) * prompts, senders).to(call.query.device)
+        total, count, alike = (torch.zeros(prompts, senders, device=call.query.device) for _ in range(3))
+        for rows, weights, mask in call.by_rows():
+            mean = weights.float().mean(dim=1)
+            receivers_of = self._receivers(mask, rows, there, mean.shape)
+            total += (mean * receivers_of.far).sum(dim=-2)
+            count += receivers_of.count
+            alike += receivers_of.alike
+        count = torch.where(count >= FEWEST, count, torch.nan)
+        self.received.append((total / count).cpu())
+        self.uniform.append((alike / count).cpu())
+
+    def _receivers(
+        self, mask: Tensor | None, rows: slice, there: Bool[Tensor, "prompt token"], shape: torch.Size
+    ) -> _Receivers:
+        if shape[-2] < shape[-1]:
+            return _receivers(mask, rows, there, shape)
+        # Most layers share their mask, and what follows from it: of a short prompt it is kept.
+        if self._last is None or not _same(self._last[0], mask) or self._last[1].far.shape != shape:
+            self._last = mask, _receivers(mask, rows, there, shape)
+        return self._last[1]
 
     def by_layer(self, attends: Sequence[bool]) -> Float[Tensor, "kind layer prompt token"] | None:
         """Return received and uniform weight of every layer; None where not every layer's attention shows once.
@@ -77,27 +96,23 @@ def _same(one: Tensor | None, other: Tensor | None) -> bool:
     return one is other or (one.shape == other.shape and torch.equal(one, other))
 
 
-def _receivers(
-    mask: Tensor | None, weights: Float[Tensor, "prompt token token"], there: Bool[Tensor, "prompt token"]
-) -> _Receivers:
-    seen = _seen(mask, weights) & there.unsqueeze(-2) & there.unsqueeze(-1)
-    place = torch.arange(weights.shape[-1], device=weights.device)
-    far = seen & ((place[:, None] - place).abs() >= FAR)
-    many = far.sum(dim=-2)
-    count = torch.where(many >= FEWEST, many, torch.nan)
+def _receivers(mask: Tensor | None, rows: slice, there: Bool[Tensor, "prompt token"], shape: torch.Size) -> _Receivers:
+    place = torch.arange(shape[-1], device=there.device)
+    seen = _seen(mask, shape).to(there.device) & there[:, rows, None] & there.unsqueeze(-2)
+    far = seen & ((place[rows, None] - place).abs() >= FAR)
     alike = seen.sum(dim=-1, keepdim=True).clamp(min=1).reciprocal()
-    return _Receivers(far, count, ((alike * far).sum(dim=-2) / count).cpu())
+    return _Receivers(far, far.sum(dim=-2), (alike * far).sum(dim=-2))
 
 
 def _there(lengths: tuple[int, ...], longest: int) -> Bool[Tensor, "prompt token"]:
     return torch.arange(longest) < torch.tensor(lengths)[:, None]
 
 
-def _seen(mask: Tensor | None, weights: Float[Tensor, "prompt token token"]) -> Bool[Tensor, "prompt token token"]:
+def _seen(mask: Tensor | None, shape: torch.Size) -> Bool[Tensor, "prompt row token"]:
     """Return which senders each receiver may see, by any head."""
     if mask is None:
-        return torch.ones_like(weights, dtype=torch.bool)
+        return torch.ones(shape, dtype=torch.bool)
     shown = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
     shown = shown[None] if shown.ndim == 3 else shown
     by_head = shown.any(dim=1) if shown.ndim == 4 else shown
-    return by_head[..., : weights.shape[-1]].expand_as(weights)
+    return by_head[..., : shape[-1]].expand(shape)

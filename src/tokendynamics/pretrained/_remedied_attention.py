@@ -19,12 +19,8 @@ from tokendynamics.pretrained._network import evaluating, without_cache
 from tokendynamics.pretrained._other_libraries import silenced
 from tokendynamics.pretrained._remedy_columns import NAME, LambdaColumns, Ungrouped, columns_of, remedies_in
 from tokendynamics.pretrained.discovery._calls import state_of
-from tokendynamics.pretrained.discovery._interface import (
-    WATCHED,
-    WITH_REMEDY,
-    configurations,
-    plain_attention,
-)
+from tokendynamics.pretrained.discovery._interface import WATCHED, WITH_REMEDY, configurations
+from tokendynamics.pretrained.discovery._plain_attention import plain_attention
 from tokendynamics.pretrained.discovery._small_copy import random_inputs
 
 IN_CONFIGURATION = "tokendynamics_remedy"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from tokendynamics.pretrained.discovery._attention_call import AttentionCall
 from tokendynamics.pretrained.discovery._calls import ModuleCall, as_features
 from tokendynamics.pretrained.discovery._columns import (
     Affine,
@@ -19,9 +20,9 @@ from tokendynamics.pretrained.discovery._columns import (
     stored_how,
     width_read,
 )
-from tokendynamics.pretrained.discovery._interface import AttentionCall, attend
 from tokendynamics.pretrained.discovery._layout import AttentionLayout
 from tokendynamics.pretrained.discovery._norms import Norm, norm_of
+from tokendynamics.pretrained.discovery._plain_attention import attend
 from tokendynamics.pretrained.discovery._rotation import Rotation, fitted_matrices, rotation_of, turned, unturned
 
 TRUSTED = 1e-5
@@ -251,16 +252,18 @@ def _norm_before(own: ModuleCall, block: ModuleCall, calls: Sequence[ModuleCall]
 
 
 def _is_causal(attention: AttentionCall) -> bool:
-    if attention.mask is None or attention.weights.shape[-1] < 2:
+    mask, weights = attention.mask, attention.weights
+    if mask is None or weights.shape[-1] < 2:
         return False
-    above = torch.ones(attention.weights.shape[-2:], dtype=torch.bool).triu(1)
-    return bool((attention.weights[..., above] == 0).all())
+    above = torch.ones(weights.shape[-2:], dtype=torch.bool).triu(1)
+    return bool((weights[..., above] == 0).all())
 
 
 def _mask_holds_a_bias(attention: AttentionCall) -> bool:
-    if attention.mask is None or not attention.mask.is_floating_point():
+    mask = attention.mask
+    if mask is None or not mask.is_floating_point():
         return False
-    seen = attention.mask[attention.mask > -1e4]
+    seen = mask[mask > -1e4]
     return bool((seen != 0).any())
 
 

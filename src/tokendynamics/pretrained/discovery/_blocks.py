@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from tokendynamics.numerics._errors import expected
+from tokendynamics.pretrained.discovery._attention_call import AttentionCall
 from tokendynamics.pretrained.discovery._calls import ModuleCall, Pass
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
-from tokendynamics.pretrained.discovery._interface import AttentionCall
 
 
 @dataclass(frozen=True, eq=False)

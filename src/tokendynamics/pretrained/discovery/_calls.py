@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from tokendynamics.pretrained._length_dependence import as_before
 from tokendynamics.pretrained._network import without_cache
 from tokendynamics.pretrained._other_libraries import silenced
-from tokendynamics.pretrained.discovery._interface import AttentionCall, watching
+from tokendynamics.pretrained.discovery._attention_call import AttentionCall
+from tokendynamics.pretrained.discovery._interface import watching
 from tokendynamics.pretrained.discovery._outputs import all_states_given, states_given
 
 _STATE_NAMES = ("hidden_states", "x", "inputs_embeds", "hidden_state")

@@ -21,7 +21,14 @@ from tokendynamics.pretrained.discovery._block_norms import block_norms
 from tokendynamics.pretrained.discovery._blocks import BlockCall, block_calls, leaves_out_cross_attention, streams_of
 from tokendynamics.pretrained.discovery._calls import ModuleCall, Pass, as_features, record
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
-from tokendynamics.pretrained.discovery._layout import NO_ATTENTION, AttentionLayout, BlockLayout, Layout, Positions
+from tokendynamics.pretrained.discovery._layout import (
+    NO_ATTENTION,
+    NOT_SHOWN,
+    AttentionLayout,
+    BlockLayout,
+    Layout,
+    Positions,
+)
 from tokendynamics.pretrained.discovery._mixing import Mixing, mixing_of
 from tokendynamics.pretrained.discovery._norms import Norm, norm_of
 from tokendynamics.pretrained.discovery._packing import packing_of
@@ -204,7 +211,7 @@ def _attention(
 ) -> tuple[AttentionLayout | None, Seen | None, int | None, str]:
     """Return a block's attention, what it was called with, when its output projection ended, and what is wrong."""
     if not block_call.attentions:
-        return None, None, None, "its attention does not use transformers' attention interface"
+        return None, None, None, NOT_SHOWN
     if len(block_call.attentions) > 1:
         return None, None, None, f"its attention runs {len(block_call.attentions)} times"
     (time, call), block, projected = next(iter(block_call.attentions)), block_call.call, None

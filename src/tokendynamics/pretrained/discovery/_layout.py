@@ -20,6 +20,8 @@ the embeddings, without or with a norm behind it; nothing but the mask."""
 
 NO_ATTENTION = "it has no attention"
 
+NOT_SHOWN = "its attention does not use transformers' attention interface"
+
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionLayout:
@@ -103,6 +105,11 @@ class BlockLayout:
     def causal(self) -> bool:
         """Whether no later token is known to act on a token."""
         return self.mixing != "all tokens" if self.attention is None else self.attention.causal
+
+    @property
+    def shows(self) -> bool:
+        """Whether it has an attention whose queries, keys and values can be watched."""
+        return self.attends and (self.attention is not None or NOT_SHOWN not in self.problem)
 
     @property
     def parts(self) -> tuple[str | None, str | None]:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from tokendynamics.diagnosis._prompt_trace import SINK_RATIO
-from tokendynamics.diagnosis._trace import _bytes_needed, _conventions, in_words
+from tokendynamics.diagnosis._trace import _conventions, in_words
+from tokendynamics.diagnosis._trace_memory import attention_bytes, state_bytes
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.numerics._resources import check_fits
 from tokendynamics.pretrained import Checkpoint, load
@@ -93,7 +94,8 @@ def _check(ckpt: Checkpoint, given: Sequence[Mapping[str, Any]]) -> None:
         came = f"{len(given)} that begin alike, as far as the network reads them"
         raise ArgumentValueError(expected("texts", "at least two different texts", came))
     lengths = [each["input_ids"].shape[-1] if "input_ids" in each else 0 for each in given]
-    check_fits(sum(_bytes_needed(ckpt, length) for length in lengths), "texts", "use fewer or shorter texts")
+    states = sum(state_bytes(ckpt, length) for length in lengths)
+    check_fits(states + attention_bytes(ckpt, max(lengths)), "texts", "use fewer or shorter texts")
 
 
 def _equal(one: Any, other: Any) -> bool:
