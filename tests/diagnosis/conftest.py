@@ -24,6 +24,7 @@ TINY = {
         "model_type": "bert", "num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 8,
         "intermediate_size": 16, "vocab_size": 300, "max_position_embeddings": 64,
     },
+    "bloom": {"model_type": "bloom", "n_layer": 3, "n_head": 2, "hidden_size": 8, "vocab_size": 300},
 }  # fmt: skip
 
 

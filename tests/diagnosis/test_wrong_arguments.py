@@ -12,8 +12,10 @@ import pytest
 import torch
 
 import tokendynamics as td
+from tokendynamics.diagnosis._trace_memory import check_trace_fits
 from tokendynamics.numerics import _resources as memory
 from tokendynamics.numerics._errors import MemoryLimitError, TokenDynamicsError
+from tokendynamics.observables import direction_clusters
 from tokendynamics.pretrained import Checkpoint
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -123,11 +125,17 @@ def test_a_diagnosis_is_saved_to_a_path_and_nothing_else(tiny: Tiny, tmp_path: P
 
 
 def test_what_does_not_fit_is_refused_before_it_is_computed(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
-    small, large = tiny("gpt2", n_positions=40_000), tiny("gpt2", n_embd=1 << 12)
+    dense, large = tiny("bloom"), tiny("gpt2", n_embd=1 << 12)
     monkeypatch.setattr(memory, "installed_memory", lambda: 1 << 27)
     monkeypatch.setattr(memory, "free_memory", lambda: 1 << 27)
-    with pytest.raises(MemoryLimitError, match=r"prompt 1: .*0\.1 GiB of memory .*23\.9 GiB needed at least; shorten"):
-        td.trace(small, "a" * 40_000)
+    with pytest.raises(MemoryLimitError, match=r"prompt 1: .*0\.1 GiB of memory .*35\.8 GiB needed at least; shorten"):
+        td.trace(dense, "a" * 40_000)
+    # PyTorch's attention is watched in blocks of rows, and these states fit.
+    check_trace_fits(tiny("gpt2", n_positions=40_000), {"prompt 1": 40_000})
+    with pytest.raises(MemoryLimitError, match=r"texts: .* GiB needed at least; the states of all are kept"):
+        check_trace_fits(tiny("gpt2"), {f"prompt {number}": 40_000 for number in range(20)})
+    with pytest.raises(MemoryLimitError, match=r"x: .*3\.8 GiB needed at least"):
+        direction_clusters(np.broadcast_to(np.array([1.0, 2.0]), (16_000, 2)))
     with pytest.raises(MemoryLimitError, match=r"the audit of .* 0\.5 GiB needed at least"):
         td.audit(large)
     with pytest.raises(MemoryLimitError, match=r"tensor h\.0\.attn\.c_attn\.weight: .* 0\.2 GiB needed at least"):

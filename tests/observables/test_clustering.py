@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tokendynamics.numerics._errors import ArgumentValueError
-from tokendynamics.observables import clusters
+from tokendynamics.observables import _clusters, clusters
 
 
 def circle(angles):
@@ -63,3 +63,40 @@ def test_counts_are_int64_tensors_for_tensors_and_ints_for_lists():
 def test_an_angle_that_is_no_angle_in_radians_is_refused(angle):
     with pytest.raises(ArgumentValueError, match=r"angle: expected radians from 0 to π.*convert degrees"):
         clusters([[1.0]], angle)
+
+
+def _chains(tokens):
+    """Points on a circle in arcs of very different lengths, shuffled, and how many arcs there are."""
+    random = np.random.default_rng(3)
+    sizes = [tokens // 2, tokens // 4, tokens - tokens // 2 - tokens // 4 - 2, 1, 1]
+    starts = np.arange(len(sizes)) * 1.1
+    placed = [start + 1e-4 * np.arange(size) for start, size in zip(starts, sizes, strict=True)]
+    return circle(random.permutation(np.concatenate(placed))), len(sizes)
+
+
+@pytest.mark.parametrize("pairs", [1, 40 * 7, 10**9])
+@pytest.mark.parametrize("angle", [0.0, 1.1e-4, 0.1, 3.0])
+def test_blocks_of_rows_count_what_all_pairs_at_once_do(pairs, angle, monkeypatch):
+    random = np.random.default_rng(1)
+    x = np.concatenate([random.standard_normal((5, 40, 2)), np.ones((1, 40, 2)), _chains(40)[0][None]])
+    wanted = clusters(x, angle)
+    monkeypatch.setattr(_clusters, "_PAIRS", pairs)
+    assert clusters(x, angle).tolist() == wanted.tolist()
+
+
+def test_many_tokens_are_counted_without_a_matrix_of_all_pairs():
+    x, arcs = _chains(2500)
+    largest = 0
+
+    class Sizes(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            nonlocal largest
+            result = func(*args, **(kwargs or {}))
+            if isinstance(result, torch.Tensor):
+                largest = max(largest, result.numel())
+            return result
+
+    with Sizes():
+        assert clusters(x, 1.1e-4) == arcs
+        assert clusters(np.ones((2500, 2)), 0.0) == 1
+    assert largest <= _clusters._PAIRS < 2500**2 / 4

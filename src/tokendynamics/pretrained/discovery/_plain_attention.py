@@ -62,7 +62,7 @@ def attend_multiplied(
 
 
 def attend(
-    query: Float[Tensor, "batch head token d_head"],
+    query: Float[Tensor, "batch head receiver d_head"],
     key: Float[Tensor, "batch kv_head token d_head"],
     value: Float[Tensor, "batch kv_head token d_value"],
     *,
@@ -72,7 +72,7 @@ def attend(
     sinks: Tensor | None = None,
     bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return Σ_j w_ij v_j, (batch, token, head, d_value), and the weights w, (batch, head, token, token).
+    """Return Σ_j w_ij v_j, (batch, receiver, head, d_value), and the weights w, (batch, head, receiver, token).
 
     The logits are ``scale · ⟨q_i, k_j⟩``, capped, then biased and masked; a sink is one more logit without a value.
 
@@ -87,7 +87,7 @@ def attend(
 
 
 def attention_weights(
-    query: Float[Tensor, "batch head token d_head"],
+    query: Float[Tensor, "batch head receiver d_head"],
     key: Float[Tensor, "batch kv_head token d_head"],
     *,
     mask: Tensor | None,
@@ -95,7 +95,7 @@ def attention_weights(
     soft_cap: float | None = None,
     sinks: Tensor | None = None,
     bias: Tensor | None = None,
-) -> Float[Tensor, "batch head token token"]:
+) -> Float[Tensor, "batch head receiver token"]:
     """Return the weights of `attend`.
 
     >>> x = torch.eye(2, dtype=torch.float64).reshape(1, 1, 2, 2)
