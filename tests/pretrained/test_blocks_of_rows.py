@@ -14,6 +14,7 @@ import xarray as xr
 
 import tokendynamics as td
 from pretrained.families import half_of_network, inputs_of, network_of
+from tokendynamics.diagnosis._attention_seen import _MEASURES
 from tokendynamics.pretrained import load
 from tokendynamics.pretrained.discovery import _row_mask, _rows
 from tokendynamics.pretrained.discovery._row_mask import RowMask
@@ -31,11 +32,12 @@ def _in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _assert_same(one: xr.Dataset, other: xr.Dataset) -> None:
     assert set(one.data_vars) == set(other.data_vars)
+    of_weights = {*_MEASURES, "pattern", "attention_received", "attention_uniform", "attention_sink_mass"}
     for name, values in ((str(name), values) for name, values in one.data_vars.items()):
         if values.dtype.kind == "f":
             size = np.nanmax(np.abs(values.values), initial=0.0)
-            # Differences of cosines are roundings of the cosines, which are of size 1.
-            size = max(size, 1.0) if name.startswith(("component_change", "kappa_change")) else size
+            # What is a difference of cosines, which are of size 1, has their roundings.
+            size = size if name in of_weights else max(size, 1.0)
             np.testing.assert_allclose(other[name].values, values.values, rtol=0, atol=1e-6 * size, err_msg=name)
 
 
