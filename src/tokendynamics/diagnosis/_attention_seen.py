@@ -105,7 +105,7 @@ def _of_prompt(ckpt: Checkpoint, given: Prepared, patterns: bool) -> dict[str, A
     attending = ckpt.layout.attending
 
     def watch(call: AttentionCall) -> None:
-        shape = (*call.query.shape[1:3], call.key.shape[2])
+        shape = (call.query.shape[1], call.query.shape[2], call.key.shape[2])
         sums = _Sums(*shape)
         if patterns and not whole:
             whole.append(np.full((facts.layers, *shape), np.nan))
