@@ -107,9 +107,12 @@ def _of_prompt(ckpt: Checkpoint, given: Prepared, patterns: bool) -> dict[str, A
     def watch(call: AttentionCall) -> None:
         shape = (call.query.shape[1], call.query.shape[2], call.key.shape[2])
         sums = _Sums(*shape)
-        if patterns and not whole:
-            whole.append(np.full((facts.layers, *shape), np.nan))
-        fits = bool(whole) and whole[0].shape[1:] == shape and len(found) < len(attending)
+        if patterns and (not whole or whole[0].shape[1] < shape[0]):
+            larger = np.full((facts.layers, *shape), np.nan)
+            if whole and whole[0].shape[2:] == shape[1:]:  # a layer before had fewer heads
+                larger[:, : whole[0].shape[1]] = whole[0]
+            whole[:] = [larger]
+        fits = bool(whole) and whole[0].shape[2:] == shape[1:] and len(found) < len(attending)
         layer = attending[len(found)] - 1 if fits else None
         finite = True
         for rows, weights, mask in call.by_rows():
@@ -117,7 +120,7 @@ def _of_prompt(ckpt: Checkpoint, given: Prepared, patterns: bool) -> dict[str, A
             finite &= bool(some.isfinite().all())
             sums.add(rows.start, some, _seen(some, mask))
             if layer is not None:
-                whole[0][layer, :, rows] = some.numpy()
+                whole[0][layer, : shape[0], rows] = some.numpy()
         if not finite:
             not_finite.append(len(found) + 1)
         found.append(sums.measures())
