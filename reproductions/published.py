@@ -25,7 +25,7 @@ class Published:
         paper: "asymptotic", "logical" or "positional".
         entry: Its table in the file: printed numbers and matrices by name; ``figure``, ``statement`` and ``invented``
             as `Record` has them; ``rows`` of expected values. A row has a ``name``; ``equals``, ``at_most`` or
-            ``at_least`` with the tolerance ``within``; and, as `Quantity` has them, ``source`` ("paper" if there is
+            ``at_least`` with the tolerance ``within``; and, as `Quantity` has them, ``source`` ("paper" if
             none) and ``reason``, or the name of one in ``reasons``. A row without an expected value is measured only.
             Lists in a row stand for as many rows, whose names may have ``{k}``, from 1, and the row's other entries in
             braces.

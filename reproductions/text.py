@@ -72,7 +72,7 @@ def sequences_of(ckpt: Checkpoint, text: RealText, length: int, count: int, seed
 
     Raises:
         ArgumentTypeError, CheckpointError: The network reads no text, or has no tokenizer for it.
-        ArgumentValueError: The text is too short for so many, or `length` is longer than the network's context.
+        ArgumentValueError: The text is too short for them, or `length` is longer than the network's context.
     """
     context = ckpt.architecture.context
     if context is not None and length > context:

@@ -84,7 +84,7 @@ def run_curves(
         ckpt: The network.
         prompts: By name.
         count: Passes.
-        folder: Where the run is kept and goes on from; None to keep none.
+        folder: Where the run is kept and continues from; None to keep none.
         progress: Of the passes.
         **how: Further arguments of `tokendynamics.passes`.
     """
@@ -103,7 +103,7 @@ def run_curves(
 
 
 def _thinned(progress: bool | Progress) -> bool | Progress:
-    """Return a progress that is told of every hundredth pass, and of the last."""
+    """Return a progress that hears of every hundredth pass and of the last."""
     if isinstance(progress, bool):
         return progress
 

@@ -41,7 +41,7 @@ def reproduce(
     new_tokens: int = 12,
     progress: bool | Progress = False,
 ) -> Record:
-    """Read what a network says after so many passes at every position, and what it writes by itself after a few.
+    """Read what a network says after a number of passes at every position, and what it writes by itself after a few.
 
     Args:
         model: The trained network, as `load` takes it; GPT-2 XL in the paper.

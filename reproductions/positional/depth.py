@@ -26,7 +26,7 @@ class DepthCurves:
         norm: Of the mean norm over the tokens of a sequence.
         distance: Of the mean distance over its pairs of tokens.
         norm_without_massive: Of the mean norm of its tokens but those of a norm above four times the median.
-        final_norm: Of the mean norm after the network's final norm, (sequence,); NaN where there is none.
+        final_norm: Of the mean norm after the network's final norm, (sequence,); NaN where undefined.
         final_distance: Of the mean distance there.
     """
 

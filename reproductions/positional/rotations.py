@@ -41,5 +41,5 @@ def rotated(rows: Float64[Tensor, "token dim"], draws: int, seed: int) -> Float6
 
 
 def silhouettes_by_chance(rows: Float64[Tensor, "token dim"], draws: int, seed: int) -> np.ndarray:
-    """Return the silhouette of the best division of each of so many `rotated` sets of directions."""
+    """Return the silhouette of the best division of each of the `rotated` sets of directions."""
     return np.array([direction_clusters(each).silhouette for each in rotated(rows, draws, seed)])

@@ -186,7 +186,7 @@ def quantities(table: Table, result: StudyResult) -> tuple[Quantity, ...]:
 
 
 def claimed(table: Table, found: TestedClaim, result: StudyResult) -> list[Quantity]:
-    """Return the verdict of a claim, and beside it its interval and what so many seeds could have told.
+    """Return the verdict of a claim, and beside it its interval and what this number of seeds can detect.
 
     Args:
         table: With the printed difference.
@@ -206,7 +206,7 @@ def claimed(table: Table, found: TestedClaim, result: StudyResult) -> list[Quant
     rows = [row, *_ends(words, pair, result)]
     if pair.detectable is not None:
         needed = math.inf if pair.needed is None else float(pair.needed)
-        rows.append(measured(f"{words}: smallest difference that so many seeds separate at 80 %", pair.detectable))
+        rows.append(measured(f"{words}: smallest difference detectable with 80 % probability", pair.detectable))
         rows.append(measured(f"{words}: seeds that separate one as large as ours at 80 %", needed))
     return rows
 

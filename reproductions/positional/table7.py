@@ -92,7 +92,7 @@ def reproduce(
         model: A pretrained network; None for SmolLM2 and MiniLM.
         reinitialised: Families that are drawn anew.
         seeds: Of their weights; layers of all seeds are counted together.
-        layers: The first so many of each network; None for all, as in the paper.
+        layers: The first layers of each network; None for all, as in the paper.
         progress: Of the layers.
     """
     found: dict[str, Counted] = {}
@@ -129,7 +129,7 @@ def counted(ckpt: Checkpoint, layers: int | None, progress: Progress) -> Counted
 
     Args:
         ckpt: From `load`.
-        layers: The first so many; None for all.
+        layers: The first layers; None for all.
         progress: Of the layers.
 
     Raises:

@@ -68,7 +68,7 @@ def words_of_training(layers: int, steps: int) -> str:
     return (
         f"their training ({layers} layers of 64, preset bytes-small, {steps} steps of 8 sequences with norms and "
         f"feed-forward parts, which are then left out; entries of the skew part of W {SKEW:g} at the start, learning "
-        "at a tenth of the others' rate, all else that a regime is made of at that rate: at the preset's multipliers, "
+        "at a tenth of the others' rate, all other parameters of a regime at that rate: at the preset's multipliers, "
         "10 for L, V grows until a layer of size 1 overshoots and convergence expands)"
     )
 

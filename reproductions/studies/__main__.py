@@ -13,7 +13,7 @@ from tokendynamics.numerics._errors import ArgumentValueError, TokenDynamicsErro
 def main(arguments: list[str] | None = None) -> int:
     """Run the studies that were named, or all of them.
 
-    Each gives name.json and name.md. Stores stay in the folder: a run that was stopped goes on there.
+    Each gives name.json and name.md. Stores stay in the folder: a run that was stopped continues there.
 
     Returns:
         0; 1 after an error, 2 after a wrong argument, 130 if interrupted.
@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, ArgumentValueError) else 1
     except KeyboardInterrupt:
-        print(f"interrupted: what is done is in {options.out}; the same command goes on", file=sys.stderr)
+        print(f"interrupted: what is done is in {options.out}; the same command continues", file=sys.stderr)
         return 130
     return 0
 

@@ -34,7 +34,7 @@ def share_of(count: int, total: int) -> Estimate:
 def change(before: Estimate, after: Estimate) -> Direction:
     """Tell whether a share has changed between two independent samples: 0 is outside the interval of the difference.
 
-    The interval is Newcombe's (1998, method 10), made of both Wilson intervals.
+    The interval is Newcombe's (1998, method 10), from both Wilson intervals.
 
     >>> change(share_of(90, 100), share_of(60, 100)), change(share_of(9, 10), share_of(6, 10))
     ('fewer', 'not decided')

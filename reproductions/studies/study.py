@@ -103,7 +103,7 @@ class Study:
         """Return the record in a folder.
 
         Raises:
-            ArgumentValueError: There is none, or it cannot be read.
+            ArgumentValueError: It does not exist or cannot be read.
         """
         place = folder / f"{self.name}.json"
         try:

@@ -200,7 +200,7 @@ def test_an_order_that_noise_hides_is_not_decided_and_the_size_that_would_decide
     words = "bits per byte: divergence − baseline"
     assert every[f"{words}: lower end of its 95 % interval"] == found.low
     assert every[f"{words}: upper end of its 95 % interval"] == found.high
-    assert every[f"{words}: smallest difference that so many seeds separate at 80 %"] == found.detectable
+    assert every[f"{words}: smallest difference detectable with 80 % probability"] == found.detectable
     assert every[f"{words}: seeds that separate one as large as ours at 80 %"] == found.needed
     assert f"5 seeds separate {found.detectable:.2g}" in rows[CLAIMS[0]].unsettled
     assert f"takes {found.needed:,} seeds" in rows[CLAIMS[0]].unsettled

@@ -1,4 +1,4 @@
-"""Where tokens stand in the sequence: tables added to them, rotations of queries and keys, or a scheme of one's own.
+"""Where tokens stand in the sequence: tables added to them, rotations of queries and keys, or a custom scheme.
 
 Rotary positions turn the coordinate pairs of queries and keys by angles that grow with the position.
 """
@@ -63,7 +63,7 @@ class Positions(Protocol):
     Attributes:
         changes_states: Whether `read` gives anything else than the states.
         changes_logits: Whether `extended` gives anything else than its queries and keys.
-        closed_form: Whether the derivative by the states is known: then `linear_part` is what it is made of.
+        closed_form: Whether the derivative by the states is known: then `linear_part` gives it.
 
     Attention with linear biases, ``s_ij − slope · (i − j)``:
 

@@ -161,7 +161,7 @@ def _as_integers(x: Any) -> Tensor:
         if isinstance(error, ArgumentTypeError):
             raise
         wanted = "sequences of integers of equal length"
-        raise ArgumentTypeError(expected("x", wanted, f"{type(x).__name__} that is none")) from error
+        raise ArgumentTypeError(expected("x", wanted, f"{type(x).__name__} that is not one")) from error
     if sequences.dtype == torch.bool or sequences.is_floating_point() or sequences.is_complex():
         raise ArgumentTypeError(expected("x", "integers, categories from 1 on", f"dtype {sequences.dtype}"))
     return sequences.long()

@@ -8,7 +8,7 @@ the analytic Jacobian, for long horizons), "layers" (the discrete model: times c
 horizons, "compiled" from 10,000 small systems on where it is installed, and "batched" otherwise; the trajectory says
 which. The compiler takes some seconds the first time that it meets a number of features; what it made is kept on disk.
 
-A run goes on from a trajectory: systems that reached its end start there, and schedules go on at its time; systems
+A run continues from a trajectory: systems that reached its end start there, and schedules go on at its time; systems
 that ended before keep their status, end time and last state and are not run. The new trajectory has its own times only.
 
 A function of time is asked within the run only, at the times at which steps ask; no step passes an output time.

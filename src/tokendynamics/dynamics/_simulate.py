@@ -44,7 +44,7 @@ NEAR_ATOL = 100.0
 
 
 def warning_of_small_states(problem: Problem, outcome: Outcome) -> str | None:
-    """Say what is to be said of tokens near atol at an output time; None where there are none.
+    """Say what holds of tokens near atol at an output time; None where there are none.
 
     On a sphere or ellipsoid tokens have norm 1 in the metric in which errors are measured. A token at zero exactly has
     nothing to lose, and with absolute positions it is token and position together that move.
@@ -98,7 +98,7 @@ def simulate(
     Args:
         flow: The flow.
         x0: Start (…, token, dim) at `times[0]`, projected onto a constrained space; leading axes are systems. Or a
-            trajectory, which goes on from its last time.
+            trajectory, which continues from its last time.
         times: Increasing output times, at least two; after a trajectory one or more, none before its end.
         rtol: Relative tolerance per step where steps are controlled, 1e-8 if None, at least ten rounding units.
         atol: Absolute tolerance per step, 1e-10 if None: of each number in free space, of each token elsewhere.

@@ -27,7 +27,7 @@ class Start:
     Attributes:
         states: (…, token, dim).
         original: In whose type states are handed out.
-        before: The run that goes on; None where it begins.
+        before: The run that continues; None where it begins.
     """
 
     states: Tensor
@@ -51,7 +51,7 @@ class Start:
         """Return times from the start on, and how many at the front were not asked for.
 
         Raises:
-            ArgumentValueError: Times that do not increase, or lie before the end of the run that goes on.
+            ArgumentValueError: Times that do not increase, or lie before the end of the run that continues.
         """
         if self.before is None:
             return read_times(times), 0

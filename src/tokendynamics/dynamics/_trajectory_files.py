@@ -1,4 +1,4 @@
-"""Trajectories on disk: Zarr stores and NetCDF files, whole or not there.
+"""Trajectories on disk: Zarr stores and NetCDF files, complete or absent.
 
 A damaged store may be readable and still say what no run can: its fields are held to what a run can have found.
 """

@@ -1,6 +1,6 @@
 """Events that end the run of a system, or are recorded: consensus reached, a norm above a bound, rest.
 
-With ``then="record"`` the run goes on: every time at which the value falls to zero, and the states there, are in
+With ``then="record"`` the run continues: every time at which the value falls to zero, and the states there, are in
 `Trajectory.recorded`. An event that holds at the start is recorded when it holds anew.
 
 Engines look for events within each step, through the continuous extension of the states: at its ends, at ten places

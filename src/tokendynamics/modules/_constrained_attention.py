@@ -220,7 +220,7 @@ class ConstrainedAttention(nn.Module):
         for term in self.terms:
             if isinstance(term, ColumnsBeside):
                 pairs.append(term.beside(queries, x))
-            elif type(term) is Rotary and pairs[0].cosine is None:  # a class of one's own may extend otherwise
+            elif type(term) is Rotary and pairs[0].cosine is None:  # a subclass may do otherwise
                 pairs[:1] = term.parts(*pairs[0][:2])
             else:
                 pairs = [Pair(*cast(LogitTerm, term).extended(*joined(pairs), x))]

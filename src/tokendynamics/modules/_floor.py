@@ -43,7 +43,7 @@ def above_floor(symmetric: Tensor, skew: Tensor | None, negative: Tensor) -> Ten
 
     Args:
         symmetric: S, (block, size, size).
-        skew: The skew part of the same matrix; None where there is none.
+        skew: The skew part of the same matrix; None without one.
         negative: Number of negative eigenvalues of each block, (block,).
     """
     constant = symmetric.detach().nan_to_num(0.0, 0.0, 0.0)  # what is not finite stays so in the sum below

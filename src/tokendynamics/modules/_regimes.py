@@ -47,7 +47,7 @@ class Regime:
 
     @property
     def made_of_both(self) -> bool:
-        """Whether V is made of a W and an A that are matrices of their own."""
+        """Whether V is built from a W and an A that are separate matrices."""
         return self.w is not None and self.a is not None
 
 

@@ -322,7 +322,7 @@ def whole_numbers(values: Iterable[Any], argument: str) -> list[int]:
     """Return the values as a list of integers.
 
     Raises:
-        ArgumentTypeError: No sequence, a masked one or a text, or an entry that is no whole number (True is none).
+        ArgumentTypeError: No sequence, a masked one or a text, or an entry that is no integer (True is not).
 
     >>> whole_numbers((3, 1), "layers")
     [3, 1]

@@ -17,7 +17,7 @@ _FEWEST = 3
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with the ends of its interval; NaN where there is none, infinite where it is never reached."""
+    """A number with the ends of its interval; NaN where undefined, infinite where it is never reached."""
 
     value: float
     low: float

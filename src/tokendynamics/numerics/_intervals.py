@@ -95,7 +95,7 @@ def jackknife_interval(
 
 
 def student_quantile(confidence: float, freedom: int) -> float:
-    """Return t with ``P(|T| ≤ t) = confidence`` for Student's T with so many degrees of freedom.
+    """Return t with ``P(|T| ≤ t) = confidence`` for Student's T with `freedom` degrees of freedom.
 
     >>> round(student_quantile(0.9, 2), 4)
     2.92

@@ -1,4 +1,4 @@
-"""Memory and threads: what does not fit is refused before it is allocated; threads are a setting of a piece of work."""
+"""Memory and threads: what does not fit is refused before it is allocated; threads are a setting of a task."""
 
 from __future__ import annotations
 

@@ -189,7 +189,7 @@ def _instance(classes: tuple[type, ...]) -> Reader:
 
     def read(value: Any, argument: str) -> Any:
         if not isinstance(value, classes):
-            # What an array holds says nothing about why it is none of these.
+            # What an array holds does not say why it is not one of these.
             came = type(value).__name__ if hasattr(value, "shape") else shown(value)
             raise ArgumentTypeError(expected(argument, f"{article} {names}", came))
         return value

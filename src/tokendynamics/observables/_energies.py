@@ -1,4 +1,4 @@
-"""Energies of token states: the interaction potential and the sum it is made of, with their logarithms."""
+"""Energies of token states: the interaction potential and the sum in it, with their logarithms."""
 
 from __future__ import annotations
 

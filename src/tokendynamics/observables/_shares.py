@@ -24,7 +24,7 @@ from tokendynamics.observables._directions import unit_rows
 from tokendynamics.observables._many_tokens import are_many
 
 ROUNDINGS = 10.0
-"""Directions closer than so many roundings of the states' own dtype are not told apart."""
+"""Directions closer than this number of rounding errors of the states' dtype count as equal."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ def resolution_of(dtype: torch.dtype) -> float:
 
 
 def mean_of_others(means: Float64[Tensor, "prompt ... dim"]) -> Float64[Tensor, "prompt *site dim"]:
-    """Return, for each prompt, the mean of the mean unit rows of all others; NaN where there is none."""
+    """Return, for each prompt, the mean of the mean unit rows of all others; NaN where undefined."""
     count = len(means)
     return (means.sum(dim=0) - means) / (count - 1) if count > 1 else torch.full_like(means, torch.nan)
 

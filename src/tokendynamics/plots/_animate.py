@@ -133,7 +133,7 @@ def animate(
         states: A `tokendynamics.dynamics.Trajectory`, or states (time, token, dim) or (system, time, token, dim).
         path: Ends in ``.gif``, or in ``.mp4``, which needs ffmpeg (on the PATH, or the package imageio-ffmpeg).
         frames_per_second: At most 50 for a GIF, whose clock has steps of 1/100 s.
-        seconds: How long it takes: so many saved states are picked, evenly by their number, the first and the last
+        seconds: How long it takes: as many saved states are picked, evenly by their number, the first and the last
             among them; None to show all of them.
         times: Times of plain states, to be written on the frames; without them the states are counted.
         space: See `tokens`.

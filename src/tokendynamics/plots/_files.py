@@ -18,7 +18,7 @@ def known_suffix(path: str | Path, known: Sequence[str]) -> str:
     """Return the suffix of `path` in lower case, without its dot.
 
     Raises:
-        ArgumentValueError: It is none of `known`, or `path` is a folder.
+        ArgumentValueError: It is not in `known`, or `path` is a folder.
     """
     target = Path(path)
     suffix = target.suffix.lower().removeprefix(".")

@@ -159,7 +159,7 @@ class Checkpoint(ChangedPasses):
 
     @property
     def image_processor(self) -> Any | None:
-        """What makes pixels of images, None if there is none."""
+        """What makes pixels of images, None without one."""
         return self._origin.image_processor
 
     @property

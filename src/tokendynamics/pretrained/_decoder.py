@@ -56,7 +56,7 @@ class Decoder(ExitStack):
         return self
 
     def normed(self, states: Float[Tensor, "prompt token dim"]) -> Float[Tensor, "prompt token dim"]:
-        """Return states after the final norm; as they are where there is none."""
+        """Return states after the final norm; unchanged without one."""
         return states if self._layout.final_norm is None else self._end(states)
 
     def logits(self, normed: Float[Tensor, "prompt token dim"]) -> Float[Tensor, "prompt token vocabulary"]:

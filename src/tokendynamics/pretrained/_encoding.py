@@ -104,7 +104,7 @@ def _piece(number: int, tokenizer: Any) -> str | None:
 def encoded(
     text: str, tokenizer: Any | None, vocabulary: int, context: int | None, *, truncate: bool, argument: str
 ) -> Encoding:
-    """Encode a prompt by a tokenizer, or as bytes where there is none; see `encode` and `encode_bytes`."""
+    """Encode a prompt by a tokenizer, or as bytes without one; see `encode` and `encode_bytes`."""
     if tokenizer is not None:
         return encode(text, tokenizer, context, truncate=truncate, argument=argument)
     return encode_bytes(text, vocabulary, context, truncate=truncate, argument=argument)

@@ -199,7 +199,7 @@ def is_linear_map(module: nn.Module) -> bool:
 
 
 def _reads(module: nn.Module) -> tuple[int, int] | None:
-    """Return how many features a linear map reads and gives; None for what is none."""
+    """Return how many features a linear map reads and gives; None for anything else."""
     if isinstance(module, nn.Linear):
         return module.in_features, module.out_features
     if type(module).__name__ == "Conv1D" and isinstance(getattr(module, "nf", None), int):  # transformers' own

@@ -37,7 +37,7 @@ class Prepared:
     tokens: list[str] | None
 
     def labels(self, places: int) -> list[str]:
-        """Return a label for each of so many states: the tokens themselves where there is one for each."""
+        """Return a label for each of the states: the tokens themselves where there is one for each."""
         if self.tokens is not None and len(self.tokens) == places:
             return self.tokens
         return [str(number) for number in range(places)]

@@ -17,7 +17,7 @@ _CHUNKED = ("local_attn_chunk_length", "lsh_attn_chunk_length")
 
 
 def length_class(config: Any, tokens: int) -> Hashable:
-    """Return what prompts of so many tokens have in common with all that may share a pass with them.
+    """Return what prompts of a length have in common with all that may share a pass with them.
 
     Args:
         config: The transformers configuration of the network; None for a network without one.

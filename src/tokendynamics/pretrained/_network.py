@@ -303,7 +303,7 @@ class Network:
         live: Whether it is a live network, which may change between two looks.
         main_input: Name of what its forward pass reads; None for a network of the user's own.
         streamed: Whether blocks are read while they run.
-        inputs: Of a live network, what makes the arguments of a forward pass of so many random inputs.
+        inputs: Of a live network, what makes the arguments of a forward pass for a given number of random inputs.
     """
 
     def __init__(

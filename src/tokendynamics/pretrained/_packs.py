@@ -118,7 +118,7 @@ def packs_of(
 
 
 def _cheapest(lengths: Sequence[int], most: int) -> list[tuple[int, int]]:
-    """Cut prompts sorted by length into passes of at most so many tokens, at the lowest cost in all.
+    """Cut prompts sorted by length into passes of at most a given number of tokens, at the lowest cost in all.
 
     >>> _cheapest([5, 5, 6, 100, 300], most=256)
     [(0, 3), (3, 4), (4, 5)]

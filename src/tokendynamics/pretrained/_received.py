@@ -12,7 +12,7 @@ from torch import Tensor
 from tokendynamics.pretrained.discovery._attention_call import AttentionCall
 
 FAR = 4
-"""Receivers at least so many tokens away count: nearer ones attend to a token for what it says."""
+"""Receivers at least this many tokens away count: nearer ones attend to a token for what it says."""
 
 FEWEST = 8
 """Receivers below which their mean is noise: with fewer, random networks give some token a third of it."""

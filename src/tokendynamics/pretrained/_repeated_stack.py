@@ -29,7 +29,7 @@ PositionsAdded: TypeAlias = Literal["once", "each", "never"]
 _Kept = TypeVar("_Kept")
 
 _SAMPLED = 64
-"""Entries of each weight that tell one network from another where a run goes on."""
+"""Entries of each weight that tell one network from another where a run continues."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,7 +195,7 @@ class RepeatedStack(ExitStack):
     def restore(
         self, states: Float[Tensor, "prompt token dim"], log_scale: Float64[Tensor, " prompt"], number: int
     ) -> None:
-        """Go on from where another run of the same kind stood after so many passes."""
+        """Go on from where another run of the same kind stood after a number of passes."""
         self._number = number
         for each in self._packs:
             places, tokens = list(each.pack.places), each.states.shape[1]
@@ -274,7 +274,7 @@ def _bytes_of(values: Tensor) -> bytes:
 
 
 def _padded(ckpt: Checkpoint, pack: Pack, lengths: Sequence[int], tokens: int) -> Pack:
-    """Return a pass of so many tokens for each prompt; which ones are behind the prompts' own does not matter."""
+    """Return a pass of one length for each prompt; the tokens behind the prompts' own do not matter."""
     ids = pack.arguments.get("input_ids")
     if ids is None:
         raise ArgumentValueError(expected("pad_to", "None for what is no text", tokens))

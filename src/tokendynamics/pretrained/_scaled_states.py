@@ -30,7 +30,7 @@ class ScaledStates:
         places: Which of the prompts that were asked for these are.
         states: Divided by their scale.
         log_scale: Logarithm of that.
-        final_norm: What the network's final norm makes of the last states; None where there is none.
+        final_norm: What the network's final norm makes of the last states; None without one.
     """
 
     places: tuple[int, ...]

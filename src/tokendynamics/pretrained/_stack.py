@@ -1,4 +1,4 @@
-"""The blocks of a network run on states of one's own: its own forward pass, what the first block reads replaced."""
+"""The blocks of a network run on given states: its own forward pass, what the first block reads replaced."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Passed:
 
     Attributes:
         states: After the last block, before the final norm.
-        normed: After the final norm; the same where there is none.
+        normed: After the final norm; the same without one.
     """
 
     states: Float[Tensor, "prompt token dim"]
@@ -106,7 +106,7 @@ class Stack(ExitStack):
         """Return what the first block reads where these states stand for what the network looks up for its tokens.
 
         Raises:
-            CheckpointError: The network takes no embeddings of one's own.
+            CheckpointError: The network does not accept embeddings.
         """
         known = inspect.signature(self._network.forward).parameters
         if "inputs_embeds" not in known or "input_ids" not in self._arguments:

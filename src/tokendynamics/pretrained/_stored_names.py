@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 @dataclass
 class Source:
-    """What one tensor of a network is made of.
+    """The sources of one tensor of a network.
 
     Attributes:
         target: Its name in the network.
@@ -38,7 +38,7 @@ class Source:
         return self.conversion is None
 
     def read(self, read: Callable[[str], Tensor]) -> Tensor:
-        """Return the tensor, made of what `read` gives for the names in the file."""
+        """Return the tensor, built from what `read` gives for the names in the file."""
         if self.conversion is None:
             return read(self.names[0])
         conversion = copy.deepcopy(self.conversion)
@@ -50,7 +50,7 @@ class Source:
 
 
 def stored_names(whole: Any, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Source]:
-    """Return, for each wanted tensor that a file holds, what it is made of.
+    """Return, for each wanted tensor that a file holds, its sources.
 
     Args:
         whole: The empty base model.

@@ -72,7 +72,7 @@ class Variant:
 
         Raises:
             ArgumentTypeError: Nothing of these.
-            ArgumentValueError: A name that there is not, or a number that is none.
+            ArgumentValueError: A name that there is not, or a value that is not a number.
         """
         if isinstance(given, Variant):
             return given

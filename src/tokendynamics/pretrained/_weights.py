@@ -115,7 +115,7 @@ class Weights:
     def read_beside(self, larger: nn.Module, name: str) -> Tensor | None:
         """Return a stored tensor that is no part of the network, such as one of an output head; None without.
 
-        One that is stored only as a parameter of the base model, to which the configuration ties it, is none.
+        One that is stored only as a parameter of the base model, to which the configuration ties it, does not count.
 
         Args:
             larger: An empty network that has it.

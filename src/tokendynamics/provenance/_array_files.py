@@ -62,7 +62,7 @@ def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
 
 
 def _array(stream: Any, size: int) -> np.ndarray:
-    """Read one array in NumPy's format, whose header is held against the bytes that there are."""
+    """Read one array in NumPy's format, whose header is checked against the bytes present."""
     version = npy.read_magic(stream)
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"NumPy's format {version[0]}.{version[1]} is not known")

@@ -33,7 +33,7 @@ class Written:
 
 
 def written_in(folder: Path) -> Written | None:
-    """Return what the manifest in `folder` says; None if there is none, or another program's."""
+    """Return what the manifest in `folder` says; None without one, or another program's."""
     try:
         record = read_json(folder / MANIFEST, "folder")
         by, files = record["written_by"], record["files"]

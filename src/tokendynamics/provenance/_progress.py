@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _MANY = 1000
-"""Parts from which on it is told how many a second are done."""
+"""Parts from which on the rate per second is reported."""
 
 
 @runtime_checkable
 class Progress(Protocol):
-    """Told how far a piece of work is; any function of these three arguments is one."""
+    """Receives the progress of a task; any function of these three arguments is one."""
 
     def __call__(self, done: float, total: float, what: str, /) -> None:
         """Take note.
 
         Args:
             done: From 0 to `total`, never less than before within one piece of work.
-            total: How many parts there are; 1.0 where a share is told.
+            total: How many parts there are; 1.0 where a share is reported.
             what: The piece of work, in words; another text is another piece.
         """
         ...

@@ -53,7 +53,7 @@ def check_regular(path: Path, argument: str, *, described: bool = False) -> int:
     except (OSError, ValueError) as error:
         raise unreadable(path, argument, "a file", error) from error
     if not regular:
-        raise ArgumentValueError(expected(argument, "a regular file", f"{path}, which is none"))
+        raise ArgumentValueError(expected(argument, "a regular file", f"{path}, which is not one"))
     if longest is not None and size > longest:
         raise ArgumentValueError(expected(argument, f"a file of at most {longest} bytes", f"{size} in {path}"))
     return size

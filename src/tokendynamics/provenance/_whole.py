@@ -1,4 +1,4 @@
-"""Files and folders that are whole or not there: made beside their place and then put there; nothing foreign goes."""
+"""Files and folders that are complete or absent: made beside their place and then put there; nothing foreign goes."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Geometry(Protocol):
         quadratic: Whether the surface is ``y^T metric y = 1``, every ray meeting it once: forms of the field that use
             this are taken only then.
         closed_form: Whether the field's Jacobian and its fused form are known: free space, and quadrics.
-        metric: M, (dim, dim) or (*system, dim, dim); None for the identity, and where there is none.
+        metric: M, (dim, dim) or (*system, dim, dim); None for the identity, and without a metric.
         per_system: Whether systems differ in it.
     """
 

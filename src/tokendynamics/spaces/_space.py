@@ -60,7 +60,7 @@ def into_half_space(direction: ArrayLike, draw: Callable[[int], Tensor]) -> Tens
 class Space(Protocol):
     """A space of tokens; every function takes and returns states (…, token, dim) in the type that came in.
 
-    A space of one's own gives `name`, `project` and `tangent`, and inherits the rest, which holds for tokens that are
+    A custom space gives `name`, `project` and `tangent`, and inherits the rest, which holds for tokens that are
     reached by projecting and whose distance is Euclidean. `project` and `tangent` are then called with tensors of any
     leading axes at every right-hand side; where no point belongs to a token they give NaN. Such a space is run by the
     engines "batched", "fixed" and "layers".

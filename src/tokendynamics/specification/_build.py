@@ -63,10 +63,10 @@ def _spaced(table: SpacedTimes) -> np.ndarray:
 
 
 def build_events(file: SpecificationFile, tokens: int) -> tuple[Event, ...]:
-    """Return what ends a system of so many `tokens` before the horizon, or is recorded.
+    """Return what ends a system of `tokens` tokens before the horizon, or is recorded.
 
     Raises:
-        SpecificationError: A reference that is none of the tokens.
+        SpecificationError: A reference that is not among the tokens.
     """
     table = file.tables.events
     events: list[Event] = []

@@ -28,7 +28,7 @@ def check_figures(file: SpecificationFile, setup: Setup) -> None:
     """Refuse what cannot be drawn, before anything is integrated.
 
     Raises:
-        SpecificationError: A system that there is none of, or a figure that cannot be drawn of this setup.
+        SpecificationError: No such system, or a figure that cannot be drawn of this setup.
     """
     table = file.tables.output
     systems = setup.start.shape[0] if setup.start.ndim == 3 else 1

@@ -94,7 +94,7 @@ def quantity(value: Any, units: dict[str, float]) -> Any:
 
 
 def _advice(unit: str, units: dict[str, float]) -> str:
-    """Return the nearest unit; a unit of the other quantity is told as that."""
+    """Return the nearest unit; a unit of the other quantity is named as that."""
     for kind, others in (("frequencies", FREQUENCY_UNITS), ("angles", ANGLE_UNITS)):
         meant = next((name for name in others if name.lower() == unit.lower() and name not in units), None)
         if meant is not None:

@@ -12,7 +12,7 @@ from tokendynamics.specification._section import Angle, TomlTable
 
 
 class AttentionTable(TomlTable):
-    """``[attention]``: the circuits of the heads and how weights are made of logits."""
+    """``[attention]``: the circuits of the heads and how weights follow from logits."""
 
     qk: Circuit
     ov: Circuit = "identity"

@@ -1,4 +1,4 @@
-"""What certificates are made of: monotone quantities, bounds, limits, how they add up, and how precise a run is."""
+"""The parts of certificates: monotone quantities, bounds, limits, how they add up, and how precise a run is."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def integration_tolerance(trajectory: Trajectory) -> float:
 
 
 def largest_error(trajectory: Trajectory) -> np.ndarray:
-    """Return the relative error beyond which no run of so many steps at these tolerances can have erred, (…,).
+    """Return the relative error beyond which no run of that many steps at these tolerances can have erred, (…,).
 
     Every accepted step errs by about rtol |x| + atol; ten times the sum of all is out of reach. Infinite without step
     control.

@@ -79,7 +79,7 @@ def confirmed(
 
     Elsewhere the word becomes "undecided", with the reason; save where the violation is larger than any error of a run
     with these tolerances (`largest_error`): then the states are not those of the flow, and the failure stands. What
-    is measured at the saved states without regard to how they came about (`pointwise`) is left as it is.
+    is measured at the saved states without regard to how they came about (`pointwise`) is left unchanged.
     """
     doubted = [np.asarray((one.outcome == "fails") & (not one.pointwise)) for one in conditions]
     where = np.asarray(np.logical_or.reduce(np.broadcast_arrays(*doubted)))

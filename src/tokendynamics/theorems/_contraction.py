@@ -93,7 +93,7 @@ def contraction_form(flow: Flow) -> ContractionForm:
     rank = (singular > threshold).sum(dim=-1)
     regular = rank == dim
     condition = torch.where(regular, singular[..., 0] / torch.where(regular, singular[..., -1], 1.0), torch.inf)
-    # A ov = qk: solved for A^T, without an inverse; where there is none, of the identity.
+    # A ov = qk: solved for A^T, without an inverse; without a solution, of the identity.
     given_ov = torch.where(regular[..., None, None], ov, torch.eye(dim).to(ov))
     # Expanded, since torch takes a (dim, dim) right-hand side of dim systems for dim vectors.
     matrix = torch.linalg.solve(given_ov.mT, qk.expand_as(given_ov).mT if qk.ndim < ov.ndim else qk.mT).mT

@@ -200,8 +200,8 @@ def expanding_hypothesis(flow: Flow, time: float = 0.0) -> Hypothesis:
         return measured.above(claim, best, 0.0, "the largest of them")
     values = torch.linalg.eigvals(flow.attention.ov.matrix_at(time).detach().double().cpu().sum(dim=-3))
     highest = float(values.real.amax(dim=-1)[~seen].max())
-    # Only the signs of all real parts prove that there is none; otherwise one may have escaped the search.
-    none = "there is none" if highest < 0 else "none found"
+    # Only the signs of all real parts prove that none exists; otherwise one may have escaped the search.
+    none = "none exists" if highest < 0 else "none found"
     text = f"{none}: the largest Re λ is {highest:.3g}"
     at = seen.numpy() if bool(seen.any()) else None
     return Hypothesis(claim, False, min(highest, 0.0), RESIDUAL, text, at)

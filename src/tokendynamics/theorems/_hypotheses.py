@@ -283,7 +283,7 @@ def open_half_space(start: Tensor) -> Hypothesis:
     at_zero = (start == 0).all(dim=-1)
     somewhere = torch.where(at_zero.unsqueeze(-1), 1.0, start)
     margin = torch.where(at_zero.any(dim=-1), 0.0, hemisphere(somewhere).margin)
-    what = "the margin of the deepest half space (0 where there is none)"
+    what = "the margin of the deepest half space (0 without one)"
     return above("start in an open half space", margin, RESOLUTION, what)
 
 

@@ -1,6 +1,6 @@
 """Train what a folder's experiment.json describes: ``python -m tokendynamics.training FOLDER``.
 
-It goes on where an earlier process was stopped. The exit code is 0 where the run ended with all its steps. Several
+It continues where an earlier process was stopped. The exit code is 0 where the run ended with all its steps. Several
 processes train together as ``torchrun --nproc-per-node 4 -m tokendynamics.training FOLDER``.
 """
 

@@ -1,4 +1,4 @@
-"""What is told while a run is under way."""
+"""Messages during a run."""
 
 from __future__ import annotations
 

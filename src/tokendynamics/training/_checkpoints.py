@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or not there, whatever kills a run while it writes one."""
+"""Checkpoints that are complete or absent, whatever kills a run while it writes one."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def last_checkpoint(folder: Path, processes: int) -> Path | None:
     """Return the checkpoint that a run continues from, whose files are those that were written; None where none is.
 
     Raises:
-        CheckpointError: It is damaged: what is wrong and what to do is told.
+        CheckpointError: It is damaged: the message says what is wrong and what to do.
         ArgumentValueError: The run was begun with another number of processes.
     """
     every = checkpoints(folder)

@@ -20,7 +20,7 @@ Precision = Literal["float32", "bf16", "fp16"]
 @typed_fields
 @dataclass(frozen=True)
 class Multipliers:
-    """Learning rates of the parameters that a regime is made of, as multiples of the recipe's.
+    """Learning rates of the parameters of a regime, as multiples of the recipe's.
 
     Attributes:
         lower: Of L in ``L diag(s·softplus(d)) L^T + T − T^T``.
@@ -54,7 +54,7 @@ class Recipe:
         warmup: Steps in which the learning rate rises to the highest.
         lowest: Learning rate at the end of "cosine", as a share of the highest.
         optimizer: "adam" or "adamw" (weight decay apart from the gradient).
-        weight_decay: Of matrices; never of biases, norms, embeddings of positions and what a regime is made of.
+        weight_decay: Of matrices; never of biases, norms, embeddings of positions and a regime's own parameters.
         betas: Of both.
         clip: Largest norm of the gradient; None for any.
         precision: "float32", or mixed with "bf16" or "fp16".

@@ -206,6 +206,6 @@ def _without_bars() -> Iterator[None]:
 
 
 def _evaluation(logged: Mapping[str, float], prefix: str) -> dict[str, float | None]:
-    """Return the loss and measures of an evaluation without what hangs on the machine; None for what is not finite."""
+    """Return an evaluation's loss and measures without what depends on the machine; None where not finite."""
     named = {name.removeprefix(prefix): value for name, value in logged.items() if name.startswith(prefix)}
     return plain({name: value for name, value in named.items() if name not in _OF_THE_MACHINE})

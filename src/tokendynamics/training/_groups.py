@@ -1,4 +1,4 @@
-"""Parameters in groups: what a regime is made of learns at rates of its own and does not decay."""
+"""Parameters in groups: a regime's own parameters have their own rates and no decay."""
 
 from __future__ import annotations
 

@@ -53,8 +53,9 @@ def train(
     """Train a network and return the record of the run, which is also in the folder, with the network beside it.
 
     The folder holds ``experiment.json``, ``checkpoints``, ``logs`` and, when the run has ended, ``record.json`` and
-    ``model``, which `tokendynamics.load` and the Auto classes read. A run that was stopped or killed at any moment goes
-    on from its last checkpoint and gives the same numbers as one that was not. Under ``torchrun`` or ``accelerate
+    ``model``, which `tokendynamics.load` and the Auto classes read. A run that was stopped or killed at any time
+    continues from its last checkpoint and gives the same numbers as one that was not.
+    Under ``torchrun`` or ``accelerate
     launch`` every process calls this with the same arguments. The generators of random numbers of Python, NumPy and
     PyTorch are afterwards as they were before.
 
@@ -74,7 +75,7 @@ def train(
         checkpoint is then from before that, and the notes name likely causes.
 
     Raises:
-        ArgumentValueError: Something is in the folder already, it is of another experiment (the difference is told),
+        ArgumentValueError: Something is in the folder already, it is of another experiment (the difference is named),
             another process is at it, or the data cannot be used.
         CheckpointError: The last checkpoint is damaged.
         StorageError: The disk is full; a checkpoint that had been written is whole, and the run can be resumed.

@@ -1,4 +1,4 @@
-"""Samples of text during training: the network continues with a piece of text that it is not trained on."""
+"""Samples of text during training: the network continues with a text that it is not trained on."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _LOG = logging.getLogger("tokendynamics")
 
 
 class Samples(TrainerCallback):
-    """Has a language model go on with a piece of the validation split, again and again while `train` trains it.
+    """Has a language model go on with a part of the validation split, again and again while `train` trains it.
 
     At each `every`-th step and at the last one the text is written to ``samples/step-000500.txt`` in the run's folder,
-    and to TensorBoard where the run writes curves for it. The piece and the random numbers hang on the experiment's
+    and to TensorBoard where the run writes curves for it. The piece and the random numbers depend on the experiment's
     seed alone: samples differ by the weights, and a run that continues from a checkpoint writes the same ones again.
 
     The piece is as long as what the network sees in training. Each token after it is drawn from the network's own
@@ -86,7 +86,7 @@ class Samples(TrainerCallback):
             raise ArgumentValueError(expected("callbacks", wanted, "another Trainer's"))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """Write a sample at every so many steps, and at the last."""
+        """Write a sample every `every` steps, and at the last."""
         of, step = self._of, state.global_step
         if of is None or not state.is_world_process_zero or (step % self.every and step != state.max_steps):
             return

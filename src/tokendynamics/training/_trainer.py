@@ -36,7 +36,7 @@ class NotFiniteError(TokenDynamicsError, ArithmeticError):
 
 
 class RunTrainer(Trainer):
-    """The loop of one run; all that a run hangs on comes from its experiment.
+    """The loop of one run; all that a run depends on comes from its experiment.
 
     Args:
         model: The network.

@@ -16,7 +16,7 @@ Ends = Sequence[float] | np.ndarray | xr.DataArray
 def interval(
     ends: Ends, confidence: float, *, places: int = 2, at_least: float = -np.inf, at_most: float = np.inf
 ) -> str:
-    """Write a confidence interval; nothing where there is none.
+    """Write a confidence interval; empty where an end is NaN.
 
     Args:
         ends: Lower and upper end.
@@ -48,7 +48,7 @@ def estimate(
     at_least: float = -np.inf,
     at_most: float = np.inf,
 ) -> str:
-    """Write a value with its confidence interval in brackets, or alone where there is none.
+    """Write a value with its confidence interval in brackets, or alone where an end is NaN.
 
     Args:
         value: The estimate.

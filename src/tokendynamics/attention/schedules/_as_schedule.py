@@ -147,7 +147,7 @@ def _side_by_side(parts: Sequence[Tensor], axes: int = 3) -> Tensor:
 
 
 def _all(known: Sequence[bool | None]) -> bool | None:
-    """Tell whether all are true; None where that hangs on one that is not known."""
+    """Tell whether all are true; None where that depends on one that is not known."""
     if False in known:
         return False
     return None if None in known else True

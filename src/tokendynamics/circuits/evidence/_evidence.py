@@ -172,7 +172,7 @@ class Evidence(Result):
         """Return the instrument of that name.
 
         Raises:
-            ArgumentValueError: There is none.
+            ArgumentValueError: It does not exist.
         """
         found = [instrument for instrument in self.instruments if instrument.name == name]
         if not found:
@@ -181,7 +181,7 @@ class Evidence(Result):
         return found[0]
 
     def agrees(self, instrument: Instrument) -> bool | None:
-        """Return whether an instrument speaks for the verdict; None if there is none, or if it says nothing."""
+        """Return whether an instrument speaks for the verdict; None without one, or if it says nothing."""
         # One side exchanged at a time cannot show a part that the other stands in for.
         hidden = self.verdict == "either" and instrument.name == "path patching"
         if self.verdict == "undecided" or hidden:

@@ -16,7 +16,7 @@ TAKES_PART = 0.1
 """A part takes part if it carries more than this share of the interaction, of either sign, its whole interval above."""
 
 THRESHOLDS = (0.01, 0.02, 0.05, TAKES_PART, 0.2, 0.3)
-"""Shares that the verdict is repeated at, to show how far it hangs on the one that was chosen."""
+"""Shares that the verdict is repeated at, to show how far it depends on the one that was chosen."""
 
 MAY_MISS = 0.25
 """A model does the task if its loss stays below this share of the interaction's variance, its whole interval below."""

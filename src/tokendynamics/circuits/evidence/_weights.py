@@ -42,7 +42,7 @@ def variance_shares(
     each feature as strongly as it is read).
 
     The shares follow from the weights without sampling: intervals over resampled weights of categories and positions
-    say how much they hang on single ones.
+    say how much they depend on single ones.
     """
     law, uniform = weights_of(task, "category"), weights_of(task, "position")
     drawn = {
@@ -155,7 +155,7 @@ def correlation(model: OneLayerTransformer, task: PairTask, resamples: int, conf
     several heads the one that is most alike counts.
 
     Two uncertainties: the interval (Bayesian bootstrap over senders and over receivers) says how much the number
-    hangs on single categories; the p-value is the chance of as large a number when the categories of q_true are
+    depends on single categories; the p-value is the chance of as large a number when the categories of q_true are
     renamed at random, previous and current ones apart.
     """
     title = "likeness of the category block of k^t q to q_true"

@@ -225,7 +225,7 @@ def find_basins(
         progress: True for a progress bar, or a function; see `progress`.
 
     Raises:
-        ArgumentTypeError, ArgumentValueError: A landscape that is none, an unknown method, numbers that are not
+        ArgumentTypeError, ArgumentValueError: Not a landscape, an unknown method, numbers that are not
             positive, or wrong starts.
 
     >>> from tokendynamics.circuits.landscape import PositionsOnly

@@ -149,7 +149,7 @@ def survey(
         progress: See `find_basins`.
 
     Raises:
-        ArgumentTypeError, ArgumentValueError: A section that is none of these, fewer than two categories or positions,
+        ArgumentTypeError, ArgumentValueError: An unknown section, fewer than two categories or positions,
             a q_true or a mask outside 3.3, a q_true that is too large or without interaction, and what
             `find_basins` refuses.
 

@@ -48,7 +48,7 @@ class NormalizedPositions:
 
     Raises:
         ArgumentTypeError: Positions that are no integer.
-        ArgumentValueError: A law that is none, fewer than two positions, an epsilon that is not positive, or more
+        ArgumentValueError: An invalid law, fewer than two positions, an epsilon that is not positive, or more
             than 20 000 sequences.
 
     >>> landscape = NormalizedPositions([0.5, 0.3, 0.2], positions=3)

@@ -39,7 +39,7 @@ class PositionsOnly:
 
     Raises:
         ArgumentTypeError: Positions that are no integer.
-        ArgumentValueError: A law that is none, or fewer than two positions.
+        ArgumentValueError: An invalid law, or fewer than two positions.
 
     >>> landscape = PositionsOnly([0.5, 0.3, 0.2], positions=3)
     >>> previous = [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.0, 0.0, 0.0]]

@@ -65,7 +65,7 @@ class SoftmaxPositions:
 
     Raises:
         ArgumentTypeError: Positions that are no integer.
-        ArgumentValueError: A law that is none, or fewer than two positions.
+        ArgumentValueError: An invalid law, or fewer than two positions.
 
     >>> landscape = SoftmaxPositions([0.5, 0.5], positions=2)
     >>> identity = [[1.0, 0.0], [0.0, 1.0]]

@@ -7,7 +7,7 @@ Tokens are x_i = e_{c_i} + e_{N+i}, so the output of attention is linear in the 
 with qk receiver first. Z has N + M rows for a sequence instead of M² weights, and its four sums over j are three
 products of matrices shared by the whole batch. The skip connection adds e_d to Z[d].
 
-Mean squared error and its gradient, a piece of the batch at a time.
+Mean squared error and its gradient, a part of the batch at a time.
 """
 
 from __future__ import annotations

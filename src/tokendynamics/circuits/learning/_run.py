@@ -251,7 +251,7 @@ class Unfinished:
 
 
 def read_unfinished(folder: Path, settings: Settings) -> Unfinished | None:
-    """Return the state that an earlier run left in `folder`; None if there is none.
+    """Return the state that an earlier run left in `folder`; None without one.
 
     Raises:
         ArgumentValueError: The run there had other settings (the first that differs is printed), or cannot be read.

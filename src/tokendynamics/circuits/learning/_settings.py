@@ -1,4 +1,4 @@
-"""What a learning run hangs on, and what leans the combined model towards one hand-built solution at first."""
+"""What a learning run depends on, and what leans the combined model towards one hand-built solution at first."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ class _Block:
         """Return the size (system,) of a change of states, in units of what the tolerances allow there.
 
         On a quadric lengths are those of its metric, in which every state has length 1: what is accurate
-        does not hang on the coordinates.
+        does not depend on the coordinates.
         """
         rtol, atol, change = self.problem.rtol, self.problem.atol, part.detach()
         if field.geometry.quadratic:

@@ -20,7 +20,7 @@ from tokendynamics.dynamics.engines._problem import Outcome, Problem
 from tokendynamics.dynamics.events import Event
 
 _RESOLVED = 1e4
-"""A state that grows by e within so many units in the last place of the time is at its pole: steps there are a
+"""A state that grows by e within this number of units in the last place of the time is at its pole: steps there are a
 hundredth or a thousandth of what is left, and the last one is one unit long."""
 
 

@@ -30,7 +30,7 @@ class Problem:
         step: Fixed step of the `fixed` engine; None for step control.
         tau: Step of one layer of the `layers` engine.
         progress: Told now and then how far the run is, see `report`.
-        recorded: Events that are recorded while the run goes on.
+        recorded: Events that are recorded while the run continues.
         footprint: Numbers a system's right-hand side touches beyond its states and weights.
         max_step: The longest step under step control; None for any.
         stops: Times that no step passes, increasing; none where all that depends on time is known as a formula.

@@ -90,7 +90,7 @@ LONG_HORIZON = 1e4
 
 _LARGEST_STIFF, _SYSTEMS, _JUMPS = 1024, 64, 50
 _MANY, SMALL = 10_000, 512
-"""So many systems of at most so many numbers are worth the seconds that the compiler takes when it runs first."""
+"""Number of systems, and their largest size, from which compiling at the first run pays off."""
 
 
 def choose(engine: str, problem: Problem, given: Collection[str] = ()) -> str:

@@ -87,7 +87,7 @@ class _Pretrained(Network):
     main_input_name = "pixel_values"
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Start a module anew, as DeiT does: matrices normal, biases nought, the convolution as PyTorch has it."""
+        """Start a module anew, as DeiT does: matrices normal, biases zero, the convolution as PyTorch has it."""
         if isinstance(module, nn.Linear):
             nn.init.trunc_normal_(module.weight, std=_SPREAD)
             if module.bias is not None:

@@ -67,7 +67,7 @@ class Tracer:
         self.tolerance = 1e-8 if start.dtype == torch.float64 else 1e-4
 
     def parts(self, target: Tensor, what: str, *, first_token: bool = False) -> tuple[Part, ...]:
-        """Return what the columns of a tensor (batch, token, column) are made of.
+        """Return the sources of the columns of a tensor (batch, token, column).
 
         Args:
             target: The tensor.
@@ -203,7 +203,7 @@ def _is_affine(module: nn.Module, x: Tensor) -> bool:
 
 
 Reader: TypeAlias = Callable[[str, str], Tensor | None]
-"""(module, "weight" or "bias") → the tensor, None where there is none."""
+"""(module, "weight" or "bias") → the tensor, None without one."""
 
 
 def composed(parts: tuple[Part, ...] | None, dim: int, read: Callable[[Part], Affine]) -> Affine | None:

@@ -79,7 +79,7 @@ def discover(
 
     Args:
         network: In evaluation mode.
-        inputs: Makes the arguments of a forward pass of so many inputs.
+        inputs: Makes the arguments of a forward pass for a given number of inputs.
         found_on: What the network is, for the record.
         decoder: Whether it is the decoder of a network that has an encoder as well.
 
@@ -97,7 +97,7 @@ def discover(
 def _discovered(
     network: nn.Module, inputs: Callable[[int], Mapping[str, Any]], count: int | None, found_on: str
 ) -> Discovery:
-    """Find the layout from so many inputs, or from as many as any rotation may need."""
+    """Find the layout from a number of inputs, or from as many as any rotation may need."""
     first = record(network, inputs(2))
     attending = {call.module for _, call in first.attentions if call.module is not None}
     if count is None:

@@ -24,7 +24,7 @@ def checked_inputs(inputs: Any) -> Callable[[int], Mapping[str, Any]]:
         ArgumentValueError: When it is called: no tensor has as many inputs as were asked for along its first axis.
     """
     if not callable(inputs):
-        wanted = "a function that makes the arguments of so many inputs"
+        wanted = "a function that makes the arguments for a given number of inputs"
         raise ArgumentTypeError(expected("inputs", wanted, shown(inputs), _EXAMPLE))
 
     def refusal(words: str) -> ArgumentTypeError:

@@ -84,13 +84,13 @@ class BlockLayout:
     """One block.
 
     Attributes:
-        attention: Its attention; None where it could not be read, or there is none.
+        attention: Its attention; None where it could not be read, or it has none.
         residual: How it adds its parts; None where that was not found.
         norms: Its norms of the residual stream, by the names of their modules within the block.
         problem: Why something is None; empty otherwise.
         attends: Whether it has an attention, read or not. False for a block without one between blocks that have one;
             in a network in which no attention was seen, True: it may have one that does not show.
-        mixing: Where the attention shows and was not read, or there is none among blocks that have one, which other
+        mixing: Where the attention shows and was not read, or a block has none among blocks with one, which other
             tokens act on a token; otherwise as if all did.
     """
 

@@ -37,7 +37,7 @@ def discover_in_network(
 
     Args:
         network: In evaluation mode. Its parameters are the same memory as before, with the same values, when this ends.
-        inputs: Makes the arguments of a forward pass of so many inputs.
+        inputs: Makes the arguments of a forward pass for a given number of inputs.
         name: What a message calls it.
         decoder: Whether it is the decoder of a network that has an encoder as well.
 

@@ -24,7 +24,7 @@ def packing_of(network: nn.Module, inputs: Callable[[int], Mapping[str, Any]], *
 
     Args:
         network: In evaluation mode.
-        inputs: Makes the arguments of a forward pass of so many inputs.
+        inputs: Makes the arguments of a forward pass for a given number of inputs.
         causal: Whether no token sees a later one; only then may a prompt be filled up without a mask, whatever a trial
             says: a network that has not been trained yet may hardly attend.
     """

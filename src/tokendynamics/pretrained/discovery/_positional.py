@@ -39,7 +39,7 @@ def positional_parts(
 
     Args:
         network: In evaluation mode.
-        inputs: Makes the arguments of a forward pass of so many inputs.
+        inputs: Makes the arguments of a forward pass for a given number of inputs.
         positions: What the layout calls it.
         blocks: Names of its blocks.
     """

@@ -20,7 +20,7 @@ _ROUNDINGS = 4.0
 """How many roundings of its own size a state may be off by, after two sums."""
 
 _BETTER = 0.5
-"""A second part is one if the misfit without it is at least twice as large; what is none changes it by a thousandth."""
+"""A second part counts if the misfit without it is at least twice as large; others change it by a thousandth."""
 
 
 @dataclass(frozen=True)
@@ -114,11 +114,11 @@ class _Block:
         return None
 
     def carries(self, call: ModuleCall, time: int | None, projected: int) -> bool:
-        """Return whether what a module gives is made of an attention alone.
+        """Return whether a module's output comes from an attention alone.
 
         Args:
             call: Of the module.
-            time: When the attention ran; None if that is not known, and everything may be made of it.
+            time: When the attention ran; None if that is not known, and everything may come from it.
             projected: When its output projection ended.
         """
         mine = self.states(call.y)

@@ -33,7 +33,7 @@ _SMALL: Mapping[str, int] = {
 
 _DEPTHS = ("num_hidden_layers", "encoder_layers", "decoder_layers", "num_decoder_layers")
 _TOKENS = 7
-_GIVE_INPUTS = "pass the network itself with inputs=, a function that makes the arguments of so many inputs"
+_GIVE_INPUTS = "pass the network itself with inputs=, a function that makes the arguments for a given number of inputs"
 _PATCHES = 3
 
 
@@ -124,14 +124,14 @@ def random_values(shape: torch.Size, generator: torch.Generator) -> Tensor:
 
 
 def random_inputs(network: Any, seed: int = 1) -> Callable[[int], Mapping[str, Tensor]]:
-    """Return what makes so many random inputs for a network, by what it reads: token ids, an image, or sounds.
+    """Return what makes random inputs of a given number for a network that reads token ids, an image, or sounds.
 
     Raises:
         LayoutNotFoundError: It reads something else.
     """
     name, config = getattr(network, "main_input_name", None), getattr(network, "config", None)
     if name is None or config is None:
-        advice = "pass inputs=, a function that makes the arguments of so many inputs"
+        advice = "pass inputs=, a function that makes the arguments for a given number of inputs"
         came = f"a {type(network).__name__} of your own"
         raise LayoutNotFoundError(expected("spec", "a transformers network with a list of blocks", came, advice))
     device = next(network.parameters()).device

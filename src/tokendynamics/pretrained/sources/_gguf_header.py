@@ -1,4 +1,4 @@
-"""The header of a GGUF file, read with every count and length held against the file before it is believed."""
+"""The header of a GGUF file, read with every count and length checked against the file before use."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class Row:
     Attributes:
         label: What is estimated, or a heading.
         value: None for a heading.
-        low: Lower end of the interval; None where there is none.
+        low: Lower end of the interval; None without one.
         high: Upper end.
         written: What stands at the right.
         colour: Of a bar.

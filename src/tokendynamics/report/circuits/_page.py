@@ -23,7 +23,7 @@ class CircuitsReport:
         findings: Sentences, the first of which explains the answer.
         facts: Name and text of what was given.
         sections: In order.
-        conventions: Choices that the numbers hang on.
+        conventions: Choices that the numbers depend on.
         manifest: How to make the page again.
         files: Data files beside the page.
     """

@@ -1,1 +1,1 @@
-"""What every page is made of: text, charts, tables, colours, templates, and the file it becomes."""
+"""The parts of every page: text, charts, tables, colours, templates, and the file it becomes."""

@@ -1,4 +1,4 @@
-"""What every page of the report is made of: sections, their figures, and the tables of these."""
+"""The parts of every page of the report: sections, their figures, and the tables of these."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Matrices:
 
 @dataclass(frozen=True)
 class Section:
-    """One question of a page with its answer: what pages of every kind are made of, in the order of the attributes.
+    """One question of a page with its answer: the parts of every page, in the order of the attributes.
 
     Attributes:
         ident: The anchor that links lead to.

@@ -110,7 +110,7 @@ def templates() -> Environment:
 
 
 def _finalize(value: Any) -> Any:
-    """Make every text that enters the page visible; markup of our own is left as it is."""
+    """Make every text that enters the page visible; markup of our own is left unchanged."""
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 

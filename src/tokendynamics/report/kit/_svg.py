@@ -89,7 +89,7 @@ def inline(rows: Sequence[Mapping[str, Any]]) -> alt.Data:
     """Return rows as data of a chart, as text: altair walks through anything else value by value, several times.
 
     Args:
-        rows: Plain values; None where there is none.
+        rows: Plain values; None without one.
     """
     return alt.Data(values=json.dumps(rows), format={"type": "json"})
 

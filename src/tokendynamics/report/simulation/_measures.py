@@ -139,7 +139,7 @@ def _of_lengths(run: Shown) -> list[Measure]:
 
 
 def _of_energy(run: Shown) -> list[Measure]:
-    """Return the potential of one head with a qk that stays: with several, or a changing one, there is none."""
+    """Return the potential of one head with a qk that stays: undefined for several or a changing one."""
     flow = run.flow
     attends = None if flow is None else flow.attention
     if attends is None or attends.heads != 1 or not attends.qk.constant or attends.positions is not None:

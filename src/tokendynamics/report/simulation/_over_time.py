@@ -87,7 +87,7 @@ def _few(measure: Measure) -> bool:
 
 
 def _summary(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return lowest, median and highest of the lines at each time; NaN where there is none."""
+    """Return lowest, median and highest of the lines at each time; NaN where undefined."""
     some = np.isfinite(values).any(axis=0)
     found = np.full((3, values.shape[1]), np.nan)
     found[:, some] = [f(values[:, some], axis=0) for f in (np.nanmin, np.nanmedian, np.nanmax)]

@@ -59,7 +59,7 @@ def simulation_page(trajectory: Trajectory, account: Account | None = None) -> s
         HTML, to be stored as UTF-8; all text that came from a user is escaped.
 
     Raises:
-        ArgumentValueError: A system that there is none of, or a trajectory without tokens.
+        ArgumentValueError: No such system, or a trajectory without tokens.
     """
     if 0 in trajectory.tensor.shape:
         came = f"shape {tuple(trajectory.tensor.shape)}"

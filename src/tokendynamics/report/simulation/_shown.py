@@ -91,7 +91,7 @@ class Shown:
 
     @property
     def pairs_measured(self) -> bool:
-        """Whether there are pairs of tokens, and not so many that measuring them would take minutes."""
+        """Whether there are pairs of tokens, and few enough to be measured within seconds."""
         return self.tokens > 1 and self.tokens**2 * min(len(self.times), FEWEST_TIMES) <= 4 * _PAIRS
 
     @property

@@ -19,7 +19,7 @@ MOST_POINTS = 200
 """Points of a line that are drawn and tabulated: as many as a drawing can show."""
 
 _MARKED = 30
-"""A line of at most so many points shows them."""
+"""Most points of a line that are marked."""
 _MARKS: tuple[Mark, ...] = ("disc", "ring", "triangle")
 _MOST_COLUMNS = 100
 
@@ -32,7 +32,7 @@ class Line:
         name: In the legend.
         place: Which of the looks it has: an arm has the same in all figures of a page.
         x: Places on the axis, rising.
-        values: NaN where there is none.
+        values: NaN where undefined.
         low: Lower ends of a band; None for no band.
         high: Upper ends.
     """

@@ -55,7 +55,7 @@ class Scale:
         return (PAPER, *POSITIONS[-len(self.bounds) :])
 
     def colour(self, value: float) -> str:
-        """Return the colour of a number, that of nothing where there is none."""
+        """Return the colour of a number, that of an empty cell without one."""
         return GRID if np.isnan(value) else self._colours[int(np.searchsorted(self.bounds, value, side="right"))]
 
 

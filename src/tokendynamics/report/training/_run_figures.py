@@ -57,7 +57,7 @@ def learning_rate(record: Record) -> Figure:
         "learning-rate",
         "With which learning rate?",
         "Learning rate × 10³",
-        f"Of the weights; what a regime is made of has multiples of it. A warm-up of {recipe.warmup:,} steps, then "
+        f"Of the weights; a regime's own parameters have multiples of it. A warm-up of {recipe.warmup:,} steps, then "
         f"{recipe.schedule}.",
         [replace(rates, values=1000 * rates.values)],
     )

@@ -15,7 +15,7 @@ from tokendynamics.numerics._intervals import student_quantile
 Verdict = Literal["separated", "not separated", "undecided"]
 
 POWER = 0.8
-"""Probability with which a difference is to be separated where a smallest one is told."""
+"""Probability with which a difference is to be separated where a smallest one is given."""
 
 End = Literal["largest", "smallest"]
 
@@ -64,8 +64,8 @@ class Comparison:
         p: Two-sided p-value of a mean of zero; None with fewer than two pairs.
         verdict: "separated" where the interval leaves out zero; "undecided" with fewer than two pairs.
         better: Whether the arm is the better one; None unless separated.
-        detectable: The smallest difference that so many pairs, with the deviation of these, would have separated with
-            a probability of 80 %; None with fewer than two pairs.
+        detectable: The smallest true difference that would be significant with 80 % probability, given the number of
+            pairs and their standard deviation; None with fewer than two pairs.
         needed: Pairs that would separate a true difference as large as the mean, with the deviation of these, with
             that probability; None where it is zero, would take more than 100,000, or with fewer than two pairs.
     """
@@ -203,7 +203,7 @@ def p_value(values: np.ndarray, mean: float = 0.0) -> float:
 
 
 def power(effect: float, pairs: int, confidence: float) -> float:
-    """Return the probability that the t-interval of so many normal differences leaves out zero.
+    """Return the probability that the t-interval of that many normal differences excludes zero.
 
     With n pairs, t has n − 1 degrees of freedom and the noncentrality ``effect·√n``.
 

@@ -57,7 +57,7 @@ def run_process(
     versions: Mapping[str, str],
     key: str,
 ) -> None:
-    """Train one run and leave its record, or why there is none, in its folder.
+    """Train one run and leave its record, or the reason why it is missing, in its folder.
 
     Args:
         store: Folder of the study, which the worker must see.

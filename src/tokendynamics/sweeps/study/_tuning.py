@@ -32,7 +32,7 @@ def best_rate(place: Path, plan: StudyPlan, arm: str) -> float | None:
 
 
 def best(means: Mapping[float, float], *, lower_is_better: bool) -> float | None:
-    """Return the key of the best number, the first of equals; NaN is none.
+    """Return the key of the best number, the first of equals; NaN does not count.
 
     >>> best({0.1: 2.0, 0.2: 1.0, 0.4: float("nan")}, lower_is_better=True)
     0.2

@@ -122,9 +122,9 @@ def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
         error = identity_error(flow, y, float(times[index]))
         if error is not None:
             excess[..., index] = error
-    # Where qk is singular the metric (9) is none.
+    # Where qk is singular, (9) is no metric.
     none = torch.isneginf(excess).all(dim=-1) | torch.isnan(excess).any(dim=-1)
-    why = "qk is singular, the metric (9) is none"
+    why = "qk is singular, so (9) is no metric"
     if bool(none.all()):
         return (undecided(tuple(states.shape[:-3]), f"{text}: {why}"),)
     excess = torch.where(none.unsqueeze(-1), -torch.inf, excess)

@@ -117,7 +117,7 @@ def largest_norm(flow: Flow) -> Tensor | None:
 
 
 def deepest_direction(flow: Flow, start: Tensor) -> Tensor:
-    """Return the v of the deepest half space, scaled to v^T M v = 1 as in the theorem; zeros where there is none."""
+    """Return the v of the deepest half space, scaled to v^T M v = 1 as in the theorem; zeros without one."""
     direction = hemisphere(start.double()).direction
     metric = measured.metric_of(flow).to(direction)
     length = ((direction.unsqueeze(-2) @ metric).squeeze(-2) * direction).sum(dim=-1, keepdim=True).sqrt()
@@ -147,7 +147,7 @@ def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
     found = (rise, narrow, tends_to_zero(spread, LIMIT, "the diameter (half of it, in the metric M) tends to 0"))
     if not np.any(lone):
         return found
-    return (*found, undecided(lone.shape, "(13) needs an open half space that holds the start; there is none", lone))
+    return (*found, undecided(lone.shape, "(13) needs an open half space that holds the start; none exists", lone))
 
 
 def _excess_width(trajectory: Trajectory, v: Tensor, scale: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from tokendynamics.theorems._result import Condition, Hypothesis, Prediction
 from tokendynamics.theorems._statement import Statement
 
 SIMPLE = 1e-10
-"""The gap below the top eigenvalue, relative to the largest |eigenvalue|, that is told from none."""
+"""The gap below the top eigenvalue, relative to the largest |eigenvalue|, that counts as positive."""
 
 
 def _structure(flow: Flow) -> tuple[Hypothesis, ...]:

@@ -1,4 +1,4 @@
-"""Where the numbers of a look go: to the loggers of a Trainer, and to a writer of one's own."""
+"""Where the numbers of a look go: to the loggers of a Trainer, and to a custom writer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The measures of one look at a network: those of `tokendynamics.trace` after each layer that cost next to nothing."""
+"""The measures of one look at a network: those of `tokendynamics.trace` after each layer that cost little."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def measured(passes: Sequence[PackStates]) -> dict[str, Float64[np.ndarray, "lay
 
 
 def _rows(states: PackStates) -> Iterator[PromptTrace]:
-    """Yield what each prompt of a pass leaves, as far as shares, updates and sinks are made of it."""
+    """Yield what each prompt of a pass leaves, as far as shares, updates and sinks need it."""
     attention, after = (part.detach().cpu() for part in (states.attention, states.feed_forward))
     depth = len(after)
     places = Sites(list(range(depth)), [_AFTER_BLOCK] * depth)

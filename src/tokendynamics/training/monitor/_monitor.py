@@ -1,4 +1,4 @@
-"""Watches where a network's tokens go while it is trained, in anybody's loop, and leaves the training as it is."""
+"""Watches where a network's tokens go while it is trained, in any loop, and leaves the training as it is."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ Send: TypeAlias = Callable[[dict[str, float]], None]
 class Monitor(TrainerCallback):
     """Measures the tokens of a few texts after every layer, again and again while a network is trained.
 
-    In a Trainer of Hugging Face it is a callback, and its numbers go to the loggers that the Trainer has; in a loop of
-    one's own `step` is called after each step of the optimiser, and `writer` takes the numbers. A layer that changes
+    In a Trainer of Hugging Face it is a callback, and its numbers go to the loggers that the Trainer has; in a custom
+    loop `step` is called after each step of the optimiser, and `writer` takes the numbers. A layer that changes
     its state (`mathematics` 10) beyond its intervals, or one of whose measures moves by 0.4 or more, is a line in the
     log ``tokendynamics``. What was measured stands in every checkpoint of
     a Trainer, and a run that is resumed continues with it.
@@ -56,7 +56,7 @@ class Monitor(TrainerCallback):
             one at the end.
         tokenizer: Turns texts into token ids; None for that of the Trainer.
         writer: Takes the numbers, beside the loggers of a Trainer: a SummaryWriter, or a function of name, value, step.
-        inputs: For a network that is none of transformers'; see `tokendynamics.load`.
+        inputs: For a network that does not come from transformers; see `tokendynamics.load`.
         half: Which half of a network of two is measured, "encoder" or "decoder", "text" or "vision".
 
     Raises:
@@ -197,7 +197,7 @@ class Monitor(TrainerCallback):
             self._watch(args, state, control, given)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """Measure at every so many steps."""
+        """Measure every `every` steps."""
         if state.global_step % self.every == 0:
             self._watch(args, state, control, given)
 
@@ -235,7 +235,7 @@ class Monitor(TrainerCallback):
             return
         try:
             probe = self._probe_of(model, tokenizer)
-        except Exception as error:  # whatever a model of anybody's raises, its training continues
+        except Exception as error:  # whatever a user's model raises, its training continues
             self._unreadable = model
             self._take(Look(step, f"not measured: {_of_arguments_here(in_short(error))}"))
             return
@@ -314,7 +314,7 @@ def _several(texts: Any) -> dict[str, Any]:
     different = {_written(item) for item in named.values()}
     if len(different) < 2:
         came = "one" if len(named) == 1 else f"{len(named)} copies of one"
-        advice = "what tokens share is told by comparing those of different texts"
+        advice = "common directions need a comparison of different texts"
         raise ArgumentValueError(expected("texts", "at least two different texts", came, advice))
     return named
 

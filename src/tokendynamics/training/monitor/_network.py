@@ -37,7 +37,7 @@ def base_of(model: nn.Module) -> nn.Module:
     """Return the part of a model of transformers that has the states: a language head costs much and says nothing here.
 
     Args:
-        model: From `unwrapped`; one that is none of transformers' is returned as it is.
+        model: From `unwrapped`; one that does not come from transformers is returned as it is.
     """
     inner = getattr(model, "base_model", None)
     return inner if isinstance(inner, nn.Module) and hasattr(inner, "main_input_name") else model

@@ -103,7 +103,7 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def _facts(ckpt: Checkpoint, name: str, texts: Mapping[str, Any], cut: int) -> dict[str, Any]:
-    """Return what the numbers hang on, as attributes of a dataset."""
+    """Return what the numbers depend on, as attributes of a dataset."""
     conventions, facts = _conventions(ckpt, dict(texts), "detect", SINK_RATIO), ckpt.architecture
     context = f"{cut} of {len(texts)} are longer than the {facts.context} tokens that the network reads, and were cut"
     dtype = str(ckpt.dtype).removeprefix("torch.")

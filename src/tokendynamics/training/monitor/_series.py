@@ -38,7 +38,7 @@ class Series(Result):
     """The looks of a run in the order of their steps, and what they come to.
 
     Attributes:
-        facts: What the numbers hang on, by name: the attributes of the dataset.
+        facts: What the numbers depend on, by name: the attributes of the dataset.
         texts: The name of each text, and what it is.
         looks: All so far.
         states: The state after each layer 1 … L by the measures of each look alone; none where there are no numbers.

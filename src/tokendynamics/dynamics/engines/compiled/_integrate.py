@@ -1,7 +1,7 @@
 """The adaptive loop: eight systems at a time, each with its own step, a lane refilled as soon as its system ends.
 
 Everything is done lane by lane, and what a lane holds beside its system never reaches it: a system's run is the same
-to the last bit whoever its neighbours are. A system that is new in a lane first takes a step of length nought, which
+to the last bit whoever its neighbours are. A system that is new in a lane first takes a step of length zero, which
 gives it the field at its start without holding up the others.
 """
 

@@ -95,7 +95,7 @@ def enter(systems, lanes, steps, control, interval, run, lane, system):
     tokens, dim = states.shape
     for entry in range(tokens * dim):
         steps.y[WIDTH * entry + lane] = states[entry // dim, entry % dim]
-        # What the system before left there may be infinite, and infinity times a step of nought is no number.
+        # What the system before left there may be infinite, and infinity times a step of zero is no number.
         steps.slopes[WIDTH * entry + lane] = 0.0
     control[WIDTH * TIME + lane] = interval.left
     control[WIDTH * STEP + lane] = control[WIDTH * ACCEPTED + lane] = 0.0

@@ -292,7 +292,7 @@ def _exponent_and_mantissa(typing: Any, x: Any) -> Any:
 
 _LOWEST = -708.0
 _LOG2_E, _SHIFT = 1.4426950408889634, 1.5 * 2.0**52
-# log 2 in two parts: a whole number below 2^11 times the first is exact, so that nothing hangs on fused products.
+# log 2 in two parts: a whole number below 2^11 times the first is exact, so that nothing depends on fused products.
 _LOG_2 = float.fromhex("0x1.62E42FEFA0000p-1")
 _LOG_2_REST = float.fromhex("0x1.CF79ABC9E3B3Ap-40")
 # (e^r − 1 − r)/r² for |r| ≤ log(2)/2, interpolated at ten Chebyshev nodes: e^r is then right to 1.6e-17.

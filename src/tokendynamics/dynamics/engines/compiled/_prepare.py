@@ -88,7 +88,7 @@ def _of_all(tensor: Tensor, heads: int) -> Tensor:
 
 
 def _rows(tensor: Tensor, axes: int) -> np.ndarray:
-    """Return (system or 1, number) of a tensor with so many axes for each system."""
+    """Return (system or 1, number) of a tensor with this number of axes for each system."""
     numbers = tensor.detach().to(torch.float64)
     return np.ascontiguousarray((numbers if numbers.ndim > axes else numbers.unsqueeze(0)).flatten(1).numpy())
 
