@@ -123,7 +123,6 @@ def test_one_module_alone_reaches_upwards_by_a_name():
 @pytest.mark.parametrize("name", EVERYTHING)
 def test_functions_are_short_enough_to_read(name):
     text = EVERYTHING[name].read_text()
-    assert text.count("\n") <= LINES
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or 0) - node.lineno + 1
