@@ -55,9 +55,8 @@ def train(
     The folder holds ``experiment.json``, ``checkpoints``, ``logs`` and, when the run has ended, ``record.json`` and
     ``model``, which `tokendynamics.load` and the Auto classes read. A run that was stopped or killed at any time
     continues from its last checkpoint and gives the same numbers as one that was not.
-    Under ``torchrun`` or ``accelerate
-    launch`` every process calls this with the same arguments. The generators of random numbers of Python, NumPy and
-    PyTorch are afterwards as they were before.
+    Under ``torchrun`` or ``accelerate launch`` every process calls this with the same arguments. The random number
+    generators of Python, NumPy and PyTorch keep their states.
 
     Args:
         experiment: What is run.
