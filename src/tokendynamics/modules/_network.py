@@ -69,12 +69,12 @@ def check_further(arguments: Mapping[str, Any]) -> None:
             raise ArgumentValueError(expected(name, "no such argument", type(value).__name__, advice))
 
 
-def check_mask(mask: Tensor | None, shape: tuple[int, int]) -> None:
+def check_mask(mask: Tensor | None, shape: tuple[int, ...]) -> None:
     """Refuse a mask that is not one of (batch, token), or padding that is not on the right."""
     if mask is None:
         return
-    if tuple(mask.shape) != shape:
-        wanted = f"shape {shape}, zeros for padding"
+    if mask.shape != shape:
+        wanted = f"shape {tuple(shape)}, zeros for padding"
         raise ArgumentValueError(expected("attention_mask", wanted, tuple(mask.shape)))
     if bool((mask[:, 1:] > mask[:, :-1]).any()):
         raise ArgumentValueError(expected("attention_mask", "padding on the right alone", "a token after padding"))

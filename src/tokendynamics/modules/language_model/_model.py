@@ -239,7 +239,8 @@ def _name_for_trainers(kind: type[LanguageModel]) -> None:
     A Trainer that smooths labels shifts them for these names alone; pipelines read them as well.
     """
     of_type = "" if kind is LanguageModel else f" {kind.__qualname__}"
-    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[LanguageModelConfig.model_type + of_type] = kind.__name__
+    names = cast(dict[str, str], MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+    names[LanguageModelConfig.model_type + of_type] = kind.__name__
 
 
 _name_for_trainers(LanguageModel)

@@ -175,7 +175,8 @@ class VisionModel(_Pretrained):
         return ImageClassifierOutput(loss=loss, logits=logits, hidden_states=found.hidden_states)
 
 
-MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES[VisionConfig.model_type] = VisionModel.__name__  # for pipelines
+_names = cast(dict[str, str], MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES)  # pipelines read them
+_names[VisionConfig.model_type] = VisionModel.__name__
 AutoConfig.register(VisionConfig.model_type, VisionConfig)
 AutoModel.register(VisionConfig, Encoder)
 AutoModelForImageClassification.register(VisionConfig, VisionModel)
