@@ -421,7 +421,7 @@ def test_results_of_another_command_are_not_replaced(inside: Path, capsys: pytes
     before = (inside / "out" / "manifest.json").read_bytes()
     capsys.readouterr()
     assert call("evidence", "out/seed-0", "--samples", "60", "--out", "out") == 2
-    assert "those of tokendynamics circuits learn" in capsys.readouterr().err
+    assert "with results of tokendynamics circuits learn" in capsys.readouterr().err
     assert (inside / "out" / "manifest.json").read_bytes() == before
     assert call("evidence", "out/seed-0", "--samples", "60", "--out", "out/seed-0") == 0
     # As an interrupted call leaves it.

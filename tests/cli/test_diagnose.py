@@ -245,4 +245,4 @@ def test_a_vision_network_reads_a_folder_of_pictures(
     assert call([*arguments, "--no-levers", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["prompts"]
     assert call([*arguments, "--prompt", "The sky is"]) == 2
-    assert "a network reads one of the two" in capsys.readouterr().err
+    assert "expected either texts or --images, got both" in capsys.readouterr().err

@@ -86,5 +86,5 @@ def test_the_record_is_printed_as_json_and_weights_are_verified_on_request(tmp_p
 
 
 def test_verification_says_so_only_when_it_was_done(tmp_path: Path) -> None:
-    assert "own attention is what its factors give" in _said("phi", tmp_path, "--verify")
-    assert "own attention is what its factors give" not in _said("phi", tmp_path / "b")
+    assert "The factors of every layer reproduce its attention" in _said("phi", tmp_path, "--verify")
+    assert "The factors of every layer reproduce its attention" not in _said("phi", tmp_path / "b")
