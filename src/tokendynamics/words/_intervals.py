@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-import xarray as xr
 
 from tokendynamics.words._numbers import fixed, percent
 
-Ends = Sequence[float] | np.ndarray | xr.DataArray
+
+@runtime_checkable
+class _Array(Protocol):
+    """An array of numpy, or an object that becomes one, such as a DataArray: xarray takes a second to import."""
+
+    def __array__(self, dtype: Any = None) -> np.ndarray: ...
+
+
+Ends = Sequence[float] | np.ndarray | _Array
 """Lower and upper end of an interval."""
 
 

@@ -1,0 +1,52 @@
+"""The public names of the package: `lazy_loader` imports each on first use, and type checkers read this file."""
+
+from . import attention as attention
+from . import circuits as circuits
+from . import modules as modules
+from . import observables as observables
+from . import plots as plots
+from . import spaces as spaces
+from . import specification as specification
+from . import spectra as spectra
+from . import sweeps as sweeps
+from . import theorems as theorems
+from . import training as training
+from .attention import AbsolutePositions as AbsolutePositions
+from .attention import Attention as Attention
+from .attention import Periodic as Periodic
+from .attention import RotaryPositions as RotaryPositions
+from .attention import Sinusoidal as Sinusoidal
+from .diagnosis import Comparison as Comparison
+from .diagnosis import Deeper as Deeper
+from .diagnosis import Diagnosis as Diagnosis
+from .diagnosis import Levers as Levers
+from .diagnosis import attention_seen as attention_seen
+from .diagnosis import audit as audit
+from .diagnosis import compare as compare
+from .diagnosis import decode as decode
+from .diagnosis import deeper as deeper
+from .diagnosis import diagnose as diagnose
+from .diagnosis import flow_of as flow_of
+from .diagnosis import levers as levers
+from .diagnosis import logit_lens as logit_lens
+from .diagnosis import passes as passes
+from .diagnosis import token_clusters as token_clusters
+from .diagnosis import token_paths as token_paths
+from .diagnosis import trace as trace
+from .diagnosis import what_if as what_if
+from .dynamics import Flow as Flow
+from .dynamics import Trajectory as Trajectory
+from .dynamics import events as events
+from .dynamics import simulate as simulate
+from .pretrained import Checkpoint as Checkpoint
+from .pretrained import apply_remedy as apply_remedy
+from .pretrained import load as load
+from .spaces import Ellipsoid as Ellipsoid
+from .spaces import Free as Free
+from .spaces import Sphere as Sphere
+from .sweeps import sweep as sweep
+from .theorems import certify as certify
+from .theorems import check as check
+from .training import Monitor as Monitor
+
+__version__: str
