@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -22,17 +23,11 @@ from reproductions.positional.by_seed import (
     why_not,
 )
 from reproductions.positional.sampled import together
-from reproductions.positional.trained import (
-    PROJECTIONS,
-    short_training,
-    trained,
-    words_of_training,
-    working_folder,
-)
+from reproductions.positional.trained import PROJECTIONS, words_of_training
 from reproductions.positional.trained_groups import Groups, Paths, Sample, compared_groups, trained_groups
 from reproductions.record import Quantity, Record, measured, timed
 from tokendynamics import plots
-from tokendynamics.provenance._progress import Progress, reporting
+from tokendynamics.provenance._progress import Progress
 
 FALL, GROW = "(a) norms fall in every layer under convergence", "(b) they grow in every layer under divergence"
 BARE = "attention-only"
@@ -64,16 +59,11 @@ def reproduce(
         folder: Where trained networks are kept and taken from.
         progress: Of the trainings.
     """
-    wanted = {
-        (output, regime, own): short_training(regime, output=output, seed=own, layers=layers, steps=steps)
-        for output in PROJECTIONS
-        for regime in ("convergence", "divergence")
-        for own in seeds
-    }
     sample = Sample(texts, tokens, draws, seed)
-    with working_folder(folder) as place, reporting(progress) as report:
-        trainings = trained(wanted, place, report)
-        grouped, paths = trained_groups(wanted, trainings, place, (BARE,), sample, report)
+    size: dict[str, Any] = {"seeds": seeds, "layers": layers, "steps": steps}
+    trainings, grouped, paths = trained_groups(
+        ("convergence", "divergence"), (BARE,), sample, **size, folder=folder, progress=progress
+    )
     found = {output: measures["norm"] for output, measures in curves_of(trainings).items()}
     lowest = {output: lowest_of_values(trainings, output, "convergence") for output in PROJECTIONS}
     rows = {output: compared(output, found[output], lowest[output]) for output in PROJECTIONS}

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
 
 from reproductions.drawing import footnote
 from reproductions.positional import fig8
 from reproductions.positional.by_seed import of_trainings
-from reproductions.positional.trained import (
-    PROJECTIONS,
-    short_training,
-    trained,
-    words_of_training,
-    working_folder,
-)
+from reproductions.positional.trained import PROJECTIONS, words_of_training
 from reproductions.positional.trained_groups import Paths, Sample, compared_groups, trained_groups
 from reproductions.record import Record, timed
 from tokendynamics import plots
-from tokendynamics.provenance._progress import Progress, reporting
+from tokendynamics.provenance._progress import Progress
 
 VARIANTS = ("no-ffn", "full")
 
@@ -51,15 +46,11 @@ def reproduce(
         folder: Where trained networks are kept and taken from.
         progress: Of the trainings.
     """
-    wanted = {
-        (output, "divergence", own): short_training("divergence", output=output, seed=own, layers=layers, steps=steps)
-        for output in PROJECTIONS
-        for own in seeds
-    }
     sample = Sample(texts, tokens, draws, seed)
-    with working_folder(folder) as place, reporting(progress) as report:
-        trainings = trained(wanted, place, report)
-        grouped, paths = trained_groups(wanted, trainings, place, VARIANTS, sample, report)
+    size: dict[str, Any] = {"seeds": seeds, "layers": layers, "steps": steps}
+    trainings, grouped, paths = trained_groups(
+        ("divergence",), VARIANTS, sample, **size, folder=folder, progress=progress
+    )
     return Record(
         paper="positional",
         figure="Figure 4",

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
 from reproductions.positional.by_seed import (
     SAID,
     Curves,
@@ -19,18 +17,15 @@ from reproductions.positional.by_seed import (
 )
 from reproductions.positional.depth import MEASURES
 from reproductions.positional.sampled import together
-from reproductions.positional.trained import (
-    PROJECTIONS,
-    short_training,
-    trained,
-    words_of_training,
-    working_folder,
-)
+from reproductions.positional.trained import PROJECTIONS, short_trainings, trained_in, words_of_training
 from reproductions.record import Quantity, Record, timed
 from tokendynamics.numerics._intervals import T_COVERAGE
-from tokendynamics.provenance._progress import Progress, reporting
+from tokendynamics.provenance._progress import Progress
 
-POSITIONS = {"rotary": "decoupled", "sinusoidal": "sinusoidal"}
+POSITIONS = {
+    name: {"regime": "baseline", "positions": positions}
+    for name, positions in (("rotary", "decoupled"), ("sinusoidal", "sinusoidal"))
+}
 """What the configuration calls the paper's rotary positions (7), and the sinusoidal ones."""
 
 
@@ -52,16 +47,7 @@ def reproduce(
         folder: Where trained networks are kept and taken from.
         progress: Of the trainings.
     """
-    wanted = {
-        (output, name, seed): short_training(
-            "baseline", output=output, seed=seed, layers=layers, steps=steps, positions=positions
-        )
-        for output in PROJECTIONS
-        for name, positions in POSITIONS.items()
-        for seed in seeds
-    }
-    with working_folder(folder) as place, reporting(progress) as report:
-        records = trained(wanted, place, report)
+    records = trained_in(folder, short_trainings(POSITIONS, seeds, layers, steps), progress)
     found = curves_of(records)
     rows = {output: compared(output, found[output]) for output in PROJECTIONS}
     return Record(
@@ -108,6 +94,4 @@ def said(rows: Mapping[str, Sequence[Quantity]]) -> str:
     )
 
 
-def draw(record: Record) -> Figure:
-    """Draw distance and norm by layer, above with the identity as projection, below with a free one."""
-    return draw_by_projection(record)
+draw = draw_by_projection

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
 from reproductions.positional.by_seed import (
     SAID,
     Curves,
@@ -23,18 +21,12 @@ from reproductions.positional.by_seed import (
 )
 from reproductions.positional.depth import MEASURES
 from reproductions.positional.sampled import together
-from reproductions.positional.trained import (
-    PROJECTIONS,
-    short_training,
-    trained,
-    words_of_training,
-    working_folder,
-)
+from reproductions.positional.trained import PROJECTIONS, short_trainings, trained_in, words_of_training
 from reproductions.record import Quantity, Record, measured, timed
 from tokendynamics.numerics._intervals import T_COVERAGE
-from tokendynamics.provenance._progress import Progress, reporting
+from tokendynamics.provenance._progress import Progress
 
-REGIMES = ("convergence", "intermediate", "divergence", "baseline")
+REGIMES = {name: {"regime": name} for name in ("convergence", "intermediate", "divergence", "baseline")}
 FALLS = "fall in every layer under convergence"
 RISE = "rise under the intermediate regime, and in every layer under divergence"
 STEEPEST, STEEPER = "rise more under divergence than under the intermediate regime", "and than in the baseline"
@@ -59,14 +51,7 @@ def reproduce(
         folder: Where trained networks are kept and taken from.
         progress: Of the trainings.
     """
-    wanted = {
-        (output, regime, seed): short_training(regime, output=output, seed=seed, layers=layers, steps=steps)
-        for output in PROJECTIONS
-        for regime in REGIMES
-        for seed in seeds
-    }
-    with working_folder(folder) as place, reporting(progress) as report:
-        records = trained(wanted, place, report)
+    records = trained_in(folder, short_trainings(REGIMES, seeds, layers, steps), progress)
     found = curves_of(records)
     lowest = {output: lowest_of_values(records, output, "convergence") for output in PROJECTIONS}
     rows = {output: compared(output, found[output], lowest[output]) for output in PROJECTIONS}
@@ -122,6 +107,4 @@ def said(rows: Mapping[str, Mapping[str, Sequence[Quantity]]]) -> str:
     return f"Norms and distances, without norms and feed-forward parts. {'. '.join(parts)}."
 
 
-def draw(record: Record) -> Figure:
-    """Draw distance and norm by layer, above with the identity as projection, below with a free one."""
-    return draw_by_projection(record)
+draw = draw_by_projection

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,7 +19,7 @@ from tokendynamics.numerics._errors import CheckpointError
 from tokendynamics.numerics._extras import require
 from tokendynamics.numerics._seeding import generator
 from tokendynamics.pretrained import Checkpoint, load
-from tokendynamics.provenance._progress import Progress
+from tokendynamics.provenance._progress import Progress, reporting
 from tokendynamics.training import Experiment, Record, preset, train
 from tokendynamics.training.tasks import task_of
 
@@ -73,6 +73,25 @@ def words_of_training(layers: int, steps: int) -> str:
     )
 
 
+def short_trainings(
+    names: Mapping[str, Mapping[str, str]], seeds: Sequence[int], layers: int, steps: int
+) -> dict[tuple[str, str, int], Experiment]:
+    """Return trainings with each projection and seed, by projection, name and seed.
+
+    Args:
+        names: Regime and positions, as `short_training` takes them, by the name that a figure gives them.
+        seeds: Of weights and data.
+        layers: How many.
+        steps: Of the optimiser.
+    """
+    return {
+        (output, name, seed): short_training(**how, output=output, seed=seed, layers=layers, steps=steps)
+        for output in PROJECTIONS
+        for name, how in names.items()
+        for seed in seeds
+    }
+
+
 @contextmanager
 def working_folder(folder: str | Path | None) -> Iterator[Path]:
     """Yield a folder for what is trained; without one, a folder that is gone afterwards.
@@ -113,6 +132,14 @@ def trained(wanted: Mapping[Key, Experiment], folder: Path, report: Progress) ->
         found[key] = train(experiment, place_of(experiment, folder), resume=True, threads=1, loggers=())
         report(len(found), len(wanted), "trained networks")
     return found
+
+
+def trained_in(
+    folder: str | Path | None, wanted: Mapping[Key, Experiment], progress: bool | Progress
+) -> dict[Key, Record]:
+    """Train in a folder what is not there yet, see `working_folder` and `trained`."""
+    with working_folder(folder) as place, reporting(progress) as report:
+        return trained(wanted, place, report)
 
 
 def network_of(experiment: Experiment, folder: Path) -> Checkpoint:

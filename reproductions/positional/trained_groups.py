@@ -10,9 +10,16 @@ import xarray as xr
 
 from reproductions.positional import fig8
 from reproductions.positional.by_seed import Key
-from reproductions.positional.trained import PROJECTIONS, network_of, texts_of_test
+from reproductions.positional.trained import (
+    PROJECTIONS,
+    network_of,
+    short_trainings,
+    texts_of_test,
+    trained,
+    working_folder,
+)
 from reproductions.record import Quantity
-from tokendynamics.provenance._progress import Progress, tracked
+from tokendynamics.provenance._progress import Progress, reporting, tracked
 from tokendynamics.training import Experiment, Record
 
 Groups = dict[str, dict[str, fig8.Grouped]]
@@ -47,6 +54,39 @@ class Sample:
 
 
 def trained_groups(
+    regimes: Sequence[str],
+    variants: Sequence[str],
+    sample: Sample,
+    *,
+    seeds: Sequence[int],
+    layers: int,
+    steps: int,
+    folder: str | Path | None,
+    progress: bool | Progress,
+) -> tuple[dict[Key, Record], Groups, Paths]:
+    """Train networks, and group the tokens of texts of the test split in the last layers of the divergent ones.
+
+    Args:
+        regimes: To train, "divergence" among them.
+        variants: Of the networks, such as "no-ffn".
+        sample: Of texts and chance.
+        seeds: Of weights and data.
+        layers: Of the networks.
+        steps: Of training.
+        folder: Where trained networks are kept and taken from.
+        progress: Of the trainings, and of the networks.
+
+    Returns:
+        What became of the trainings; the groups in networks that finished; and the first text's paths in the first
+        network of each projection, to be drawn.
+    """
+    wanted = short_trainings({regime: {"regime": regime} for regime in regimes}, seeds, layers, steps)
+    with working_folder(folder) as place, reporting(progress) as report:
+        trainings = trained(wanted, place, report)
+        return trainings, *_grouped(wanted, trainings, place, variants, sample, report)
+
+
+def _grouped(
     wanted: Mapping[Key, Experiment],
     trainings: Mapping[Key, Record],
     folder: Path,
@@ -54,19 +94,6 @@ def trained_groups(
     sample: Sample,
     report: Progress,
 ) -> tuple[Groups, Paths]:
-    """Group the tokens of texts of the test split in the last layers of the divergent networks.
-
-    Args:
-        wanted: What was trained.
-        trainings: What became of it; networks of trainings that did not finish are left out.
-        folder: Where they are kept.
-        variants: Of the networks, such as "no-ffn".
-        sample: Of texts and chance.
-        report: Told the networks.
-
-    Returns:
-        What was found, and the first text's paths in the first network of each projection, to be drawn.
-    """
     chosen = {key: each for key, each in wanted.items() if key[1] == "divergence" and trainings[key].finished}
     ids = texts_of_test(next(iter(wanted.values())), sample.tokens, sample.texts, sample.seed)
     found: Groups = {}
