@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from reproductions.figures import FIGURES, GIVEN
+from reproductions.given import real_text
 from reproductions.kept import store_record, summary, write_record
 from reproductions.record import Record
-from reproductions.text import real_text
 from tokendynamics import plots
 from tokendynamics.numerics._errors import ArgumentValueError, CheckpointError, TokenDynamicsError, expected
 from tokendynamics.numerics._printable import tolerate_encodings

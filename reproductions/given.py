@@ -1,11 +1,22 @@
-"""What a user hands to figures of real networks, a model and a text, and what of it a record says."""
+"""What figures of real networks read: a model and a text, handed by the user or not, and what a record says of them."""
 
 from __future__ import annotations
 
 import hashlib
+import platform
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from pydoc_data.topics import topics
 
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.numerics._seeding import generator
+from tokendynamics.pretrained import Checkpoint
+from tokendynamics.pretrained._inputs import ids_of_any_length
 from tokendynamics.pretrained.sources._published import WHEELS
 
 _WEIGHTS = ("config.json", "*.safetensors", "*.bin", "*.gguf")
@@ -58,3 +69,71 @@ def _digest(path: Path) -> str:
             while part := stream.read(1 << 20):
                 digest.update(part)
     return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class RealText:
+    """A text that people wrote.
+
+    Attributes:
+        name: What to call it.
+        text: The whole of it.
+    """
+
+    name: str
+    text: str
+
+    @property
+    def words(self) -> str:
+        """Its name, and the beginning of its SHA-256."""
+        return f"{self.name} (SHA-256 {hashlib.sha256(self.text.encode()).hexdigest()[:12]}…)"
+
+
+def real_text(path: str | Path | None = None) -> RealText:
+    """Read a text, such as WikiText-103's test set; None for CPython's pages of help, which every machine has.
+
+    Raises:
+        ArgumentValueError: No such file, one that is not UTF-8, or one without any text.
+
+    >>> real_text().text[:22]
+    'The "assert" statement'
+    """
+    if path is None:
+        pages = "\n\n".join(topics[name] for name in sorted(topics))
+        return RealText(f"help pages of CPython {platform.python_version()}", pages)
+    place = Path(path).expanduser()
+    try:
+        text = place.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ArgumentValueError(expected("text", "a text file in UTF-8", f"{place}: {error}")) from error
+    if not text.strip():
+        raise ArgumentValueError(expected("text", "a file with some text", f"{place}, which has none"))
+    return RealText(place.name, text)
+
+
+def sequences_of(ckpt: Checkpoint, text: RealText, length: int, count: int, seed: int) -> Int[Tensor, "sequence token"]:
+    """Cut a text into sequences of one length that do not overlap, and draw some of them.
+
+    A tokenizer's special tokens are left out; an untrained network without one reads bytes.
+
+    Args:
+        ckpt: Whose tokens.
+        text: Where from.
+        length: Tokens of each.
+        count: How many.
+        seed: Of the draw.
+
+    Raises:
+        ArgumentTypeError, CheckpointError: The network reads no text, or has no tokenizer for it.
+        ArgumentValueError: The text is too short for them, or `length` is longer than the network's context.
+    """
+    context = ckpt.architecture.context
+    if context is not None and length > context:
+        raise ArgumentValueError(expected("length", f"at most {context} tokens, the context of {ckpt.name}", length))
+    ids = ids_of_any_length(ckpt, text.text, argument="text")
+    whole = len(ids) // length
+    if whole < count:
+        came = f"{len(ids)} tokens in {text.name}, which make {whole}"
+        raise ArgumentValueError(expected("text", f"{count} sequences of {length} tokens", came, "pass a longer one"))
+    drawn = torch.randperm(whole, generator=generator(seed))[:count]
+    return ids[: whole * length].reshape(whole, length)[drawn]

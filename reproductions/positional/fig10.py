@@ -11,11 +11,10 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from reproductions.drawing import footnote, layer_lines
-from reproductions.given import name_of_model
+from reproductions.given import name_of_model, real_text, sequences_of
 from reproductions.positional.depth import MEASURES, DepthCurves, depth_curves, growth_of
 from reproductions.positional.sampled import SAID, mean_of, together
 from reproductions.record import Quantity, Record, measured, timed
-from reproductions.text import real_text, sequences_of
 from tokendynamics import plots
 from tokendynamics.pretrained import load
 

@@ -6,7 +6,6 @@ import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from importlib.resources import files
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -66,8 +65,8 @@ class Design:
 
 
 def text_of(name: str) -> str:
-    """Return the text of a design that the package has."""
-    return (files("reproductions.studies.specs") / f"{name}.toml").read_text(encoding="utf-8")
+    """Return the text of a design of the folder specs."""
+    return (Path(__file__).parent / "specs" / f"{name}.toml").read_text(encoding="utf-8")
 
 
 def design(name: str, size: Size, folder: Path, **how: Any) -> Design:

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from reproductions.studies.design import Design, words
 from reproductions.studies.record import Cell, Estimate, Table
-from reproductions.studies.roc import TABLE as ROC
-from reproductions.studies.roc import Population, curves, roc_picture
-from reproductions.studies.statistics import area, bootstrap, change, share, share_of
+from reproductions.studies.statistics import area, bootstrap, change, sensitivity, share, share_of
+from tokendynamics.plots._style import DOUBLE, LINES, MUTED, THIN, panels, paper_style
 
 TITLE = "Do negative A and positive W send all tokens to zero?"
 QUESTION = (
@@ -24,7 +25,12 @@ QUESTION = (
 NORMAL, CHECK, PREDICTORS = "remark-3-5-normal", "remark-3-5-check", "remark-3-5-predictors"
 CUTS = {"dim": "remark-3-5-dim", "tokens": "remark-3-5-tokens", "skew": "remark-3-5-skew"}
 SPECS = (NORMAL, *CUTS.values(), PREDICTORS, CHECK)
-PICTURES = {ROC: roc_picture}
+ROC = "ROC curves"
+RATES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0)
+"""Shares of false positives at which the curves are kept."""
+
+Population = tuple[str, Mapping[str, np.ndarray], int]
+"""Name of the draws, whether each system diverged and its scores, and the dim."""
 
 _OUTCOMES = ("zero", "diverged", "nonzero equilibrium", "undecided")
 _LAW = {
@@ -136,6 +142,58 @@ def longer(short: xr.Dataset, long: xr.Dataset) -> Table:
     rows: tuple[tuple[Cell, ...], ...] = ((int(known.sum()), changed, share_of(changed, int(known.sum()))),)
     caption = "Systems that the first try, of few steps, decided, followed to t = 10^6 by implicit steps."
     return Table("longer runs", caption, ("systems", "other outcome", "share"), rows)
+
+
+def curves(populations: Sequence[Population], scores: Sequence[str]) -> Table:
+    """Return points of the ROC curves.
+
+    Args:
+        populations: Each with "diverged" and its scores.
+        scores: Their names.
+    """
+    rows: list[tuple[Cell, ...]] = [
+        (name, dim, score, *(sensitivity(systems[score], systems["diverged"], rate) for rate in RATES))
+        for name, systems, dim in populations
+        for score in scores
+    ]
+    caption = "Share of the diverging systems that a score finds, by the share of the others that it takes for such."
+    return Table(ROC, caption, ("draws", "dim", "score", *(f"at {rate:g}" for rate in RATES)), tuple(rows))
+
+
+@paper_style()
+def roc_picture(table: Table) -> Figure:
+    r"""Draw a panel for each kind of draws and score, with a line for each dim and the diagonal of chance.
+
+    >>> row = ("any", 2, "spectrum", *(rate**0.5 for rate in RATES))
+    >>> drawn = roc_picture(Table(ROC, "", ("draws", "dim", "score", *(f"at {rate:g}" for rate in RATES)), (row,)))
+    >>> drawn.axes[0].get_title(loc="left"), drawn.axes[0].lines[1].get_ydata()[5].round(3).item()
+    ('any\nspectrum', 0.447)
+    """
+    rows = table.each()
+    kinds = list(dict.fromkeys((row["draws"], row["score"]) for row in rows))
+    dims = sorted({row["dim"] for row in rows})
+    figure, axes = panels(len(kinds), width=DOUBLE, height=DOUBLE / 4 + 0.75)
+    for ax, (draws, score) in zip(axes, kinds, strict=True):
+        own = {row["dim"]: row for row in rows if (row["draws"], row["score"]) == (draws, score)}
+        _panel(
+            ax, f"{draws}\n{score}", {dim: [row[f"at {rate:g}"] for rate in RATES] for dim, row in own.items()}, dims
+        )
+    axes[0].set_ylabel("diverging systems found")
+    fullest = max(range(len(axes)), key=lambda number: (len(axes[number].lines), number))
+    axes[fullest].legend(title="dim", loc="lower right")
+    return figure
+
+
+def _panel(ax: Axes, title: str, found: Mapping[int, Sequence[float]], dims: Sequence[int]) -> None:
+    ax.plot((0, 1), (0, 1), color=THIN, linewidth=0.8)
+    for dim, shares in found.items():
+        colour, dash = LINES[dims.index(dim) % len(LINES)]
+        ax.plot(RATES, shares, color=colour, linestyle=dash, label=str(dim))
+    ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), aspect="equal", xlabel="others taken for such")
+    ax.set_title(title, fontsize=7, color=MUTED)
+
+
+PICTURES = {ROC: roc_picture}
 
 
 def conclude(tables: Mapping[str, Table]) -> list[str]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from reproductions.studies.design import Design, words
-from reproductions.studies.record import Cell, Estimate, Table
+from reproductions.studies.record import Cell, Table
 from reproductions.studies.statistics import change, share, share_of
 from tokendynamics.sweeps._measures import STATUSES
 
@@ -77,7 +78,7 @@ def conclude(tables: Mapping[str, Table]) -> list[str]:
     ]
 
 
-def _rises(rows: list[dict[str, Cell]], outcome: str, wanted: str, verb: str) -> str:
+def _rises(rows: list[dict[str, Any]], outcome: str, wanted: str, verb: str) -> str:
     """Compare each strength with the weakest, counting the undecided against the claim."""
     weakest, others = rows[0], rows[1:]
     found = [row for row in others if _surely(weakest, row, outcome) == wanted]
@@ -96,20 +97,13 @@ def _rises(rows: list[dict[str, Cell]], outcome: str, wanted: str, verb: str) ->
     return f"{where}: with a rotary term of σ ≥ {first['σ']:g} {wanted} systems {verb} ({numbers}{last})."
 
 
-def _surely(before: Mapping[str, Cell], after: Mapping[str, Cell], outcome: str) -> str:
-    low, high = (tuple(_estimate(row, name) for name in (outcome, f"{outcome}, at most")) for row in (before, after))
+def _surely(before: Mapping[str, Any], after: Mapping[str, Any], outcome: str) -> str:
+    low, high = ((row[outcome], row[f"{outcome}, at most"]) for row in (before, after))
     if change(low[1], high[0]) == "more":
         return "more"
     return "fewer" if change(low[0], high[1]) == "fewer" else "not decided"
 
 
-def _estimate(row: Mapping[str, Cell], name: str) -> Estimate:
-    found = row[name]
-    if not isinstance(found, Estimate):
-        raise AssertionError
-    return found
-
-
-def _range(row: Mapping[str, Cell], outcome: str) -> str:
-    low, high = (_estimate(row, name).value for name in (outcome, f"{outcome}, at most"))
+def _range(row: Mapping[str, Any], outcome: str) -> str:
+    low, high = (row[name].value for name in (outcome, f"{outcome}, at most"))
     return f"{low:.1%}" if low == high else f"{low:.1%} to {high:.1%}"

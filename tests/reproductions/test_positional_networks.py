@@ -17,13 +17,12 @@ from transformers import GPT2Config, GPT2Model, LlamaConfig, LlamaModel
 
 from reproductions.__main__ import main
 from reproductions.figures import FIGURES, PaperFigure
-from reproductions.given import in_record, name_of_model
+from reproductions.given import RealText, in_record, name_of_model, real_text, sequences_of
 from reproductions.positional import fig8, fig10, fig11, table7
 from reproductions.positional.depth import DepthCurves, depth_curves, growth_of
-from reproductions.positional.rotations import rotated, silhouettes_by_chance
+from reproductions.positional.fig8 import rotated, silhouettes_by_chance
 from reproductions.positional.sampled import mean_of
 from reproductions.record import Quantity, Record
-from reproductions.text import RealText, real_text, sequences_of
 from tokendynamics.diagnosis import audit
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, CheckpointError
 from tokendynamics.observables import direction_clusters

@@ -28,7 +28,7 @@ from reproductions.studies import (
 from reproductions.studies.__main__ import main
 from reproductions.studies.design import design, text_of
 from reproductions.studies.record import Estimate, StudyRecord, Table
-from reproductions.studies.roc import RATES, curves, roc_picture
+from reproductions.studies.remark_3_5 import RATES, curves, roc_picture
 from reproductions.studies.statistics import (
     area,
     bootstrap,

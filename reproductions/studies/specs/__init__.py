@@ -1,1 +1,0 @@
-"""The designs of the studies: files of `tokendynamics.sweeps`."""
