@@ -9,20 +9,15 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from reproductions.drawing import banded, dot_rows, footnote
-from reproductions.logical.learned import Size, learned, learning_time
-from reproductions.record import Quantity, Record, measured, timed
+from reproductions.logical.learned import Size, learned, learning_seconds
+from reproductions.published import published
+from reproductions.record import Record, timed
 from tokendynamics import plots
 from tokendynamics.circuits.evidence._instrument import row_centred
 from tokendynamics.circuits.learning import LearningRecord
 from tokendynamics.provenance._progress import Progress
 
-ALIKE = 0.97
-"""The |correlation| from which two matrices count here as scaled versions of each other."""
-
-_FREE = (
-    "a constant added to a column of k^t q is the same for all senders, and the feed-forward part takes it off again: "
-    "nothing holds it, so the raw correlation means nothing"
-)
+PRINTED = published("logical", "fig1")
 _NONE = "no run solved the task (at most 1 % of the variance left)"
 
 
@@ -51,32 +46,19 @@ def reproduce(
     best = min(range(seeds), key=lambda index: runs[index].final_loss)
     unsettled = "" if solved.any() else _NONE
     raw, centred = np.abs(correlations[solved]).min(axis=0) if solved.any() else (float("nan"),) * 2
-    quantities = (
-        Quantity("solved runs: least |correlation| as learned", ALIKE, raw, 0.0, "≥", "reading", _FREE, unsettled),
-        Quantity(
-            "solved runs: least |correlation|, columns centred", ALIKE, centred, 0.0, "≥", "reading", "", unsettled
-        ),
-        measured("solved runs, of all", float(solved.mean())),
-        measured("best run: final loss over the variance of Y", runs[best].relative_loss),
-        measured("best run: correlation as learned", float(correlations[best, 0])),
-        measured("best run: correlation, columns centred", float(correlations[best, 1])),
-        learning_time([runs]),
-        measured(
-            "median over the runs: final loss over the variance of Y", float(np.median([r.relative_loss for r in runs]))
-        ),
-    )
-    return Record(
-        paper="logical",
-        figure="Figure 1",
-        statement="Where the model tailored to solution 2 solves the task, the category block of its k^t q is a scaled "
-        "q_true, plus a constant in each column that has no meaning: only centred columns show the likeness. The sign "
-        "of the scale is free as well.",
-        quantities=quantities,
-        invented=f"all numbers of q_true, all weights at the start and all batches (seeds 0 to {seeds - 1}; "
-        f"{scale.text}; float64)",
-        seed=0,
-        results={"runs": runs, "best": best, "correlations": correlations},
-    )
+    ours = {
+        "raw": raw,
+        "centred": centred,
+        "solved": solved.mean(),
+        "loss": runs[best].relative_loss,
+        "raw_best": correlations[best, 0],
+        "centred_best": correlations[best, 1],
+        "seconds": learning_seconds([runs]),
+        "median": np.median([run.relative_loss for run in runs]),
+    }
+    quantities = PRINTED.quantities(ours, {"raw": unsettled, "centred": unsettled})
+    results = {"runs": runs, "best": best, "correlations": correlations}
+    return PRINTED.record(quantities, results, seed=0, last=seeds - 1, size=scale.text)
 
 
 def draw(record: Record) -> Figure:

@@ -116,9 +116,14 @@ def final_losses(runs: Sequence[LearningRecord]) -> np.ndarray:
     return np.array([run.final_loss for run in runs])
 
 
+def learning_seconds(runs: Iterable[Sequence[LearningRecord]]) -> float:
+    """Return how long all runs took when they were learned, which may have been before."""
+    return sum(run.seconds for records in runs for run in records)
+
+
 def learning_time(runs: Iterable[Sequence[LearningRecord]]) -> Quantity:
-    """How long all runs took when they were learned, which may have been before."""
-    return measured("seconds of learning, all runs", sum(run.seconds for records in runs for run in records))
+    """Return that time as a quantity of which nothing is expected."""
+    return measured("seconds of learning, all runs", learning_seconds(runs))
 
 
 def _name(architecture: str, flavour: str, size: Size, seed: int) -> str:
