@@ -25,9 +25,9 @@ class Published:
         paper: "asymptotic", "logical" or "positional".
         entry: Its table in the file: printed numbers and matrices by name; ``figure``, ``statement`` and ``invented``
             as `Record` has them; ``rows`` of expected values. A row has a ``name``; ``equals``, ``at_most`` or
-            ``at_least`` with the tolerance ``within``; and, as `Quantity` has them, ``source`` ("paper" if
-            none) and ``reason``, or the name of one in ``reasons``. A row without an expected value is measured only.
-            Lists in a row stand for as many rows, whose names may have ``{k}``, from 1, and the row's other entries in
+            ``at_least`` with the tolerance ``within``; and, as `Quantity` has them, ``source`` ("paper" by default)
+            and ``reason``, or the name of one in ``reasons``. A row without an expected value is measured only. Lists
+            in a row stand for several rows, whose names may have ``{k}``, from 1, and the row's other entries in
             braces.
     """
 
@@ -43,21 +43,30 @@ class Published:
         return torch.tensor(self.entry[name], dtype=torch.float64)
 
     def quantities(
-        self, ours: Mapping[str, Any], unsettled: Mapping[str, str] | None = None, **words: Any
+        self,
+        ours: Mapping[str, Any],
+        unsettled: Mapping[str, str] | None = None,
+        *,
+        some: bool = False,
+        **words: Any,
     ) -> tuple[Quantity, ...]:
         """Return the rows beside what came out, in the order of the file.
 
         Args:
-            ours: A number for each row, or as many as its lists have; rows that are not named are left out.
+            ours: A number for each row, or as many as its lists have.
             unsettled: Why these data cannot tell, for some rows.
+            some: Whether rows may be left out.
             words: What stands in braces in the names.
 
         Raises:
-            KeyError: There is no such row.
+            KeyError: There is no such row, or one is missing.
+            ValueError: A row with lists has another number of values.
         """
         rows: Mapping[str, Mapping[str, Any]] = self.entry["rows"]
-        if missing := ours.keys() - rows.keys():
-            raise KeyError(f"no rows {sorted(missing)} of {self.paper}, {self.entry['figure']}")
+        if wrong := ours.keys() - rows.keys() if some else ours.keys() ^ rows.keys():
+            raise KeyError(
+                f"expected the rows of {self.paper}, {self.entry['figure']}; missing or unknown: {sorted(wrong)}"
+            )
         return tuple(
             self._quantity(row, value, (unsettled or {}).get(key, ""), words | {"k": k})
             for key, of_key in rows.items()

@@ -55,7 +55,7 @@ def reproduce(*, tasks: int = 40, seed: int = 218) -> Record:
 
 
 def draw(record: Record) -> Figure:
-    """The printed matrices, and outputs over targets of any sign."""
+    """Draw the printed matrices, and outputs over targets of any sign."""
     results = record.results
     titles = ["(2.18): attention × 100", "(2.20): after ReLU, × 100", "values of any sign"]
     figure, (left, middle, right) = plots.panels(3, width=plots.DOUBLE, height=2.9, titles=titles)

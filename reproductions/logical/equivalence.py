@@ -53,7 +53,7 @@ def reproduce(*, tasks: int = 100, samples: int = 1000, seed: int = 231) -> Reco
 
 
 def draw(record: Record) -> Figure:
-    """What attention writes in each solution, and the outputs."""
+    """Draw what attention writes in each solution, and the outputs."""
     task: PairTask = record.results["task"]
     titles = ["solution 2: attention", "solution 3: attention", "outputs"]
     figure, panels = plots.panels(3, width=plots.DOUBLE, height=2.9, titles=titles)

@@ -62,7 +62,7 @@ def reproduce(
 
 
 def draw(record: Record) -> Figure:
-    """The best run beside q_true, raw and centred, and all runs."""
+    """Draw the best run beside q_true, raw and centred, and all runs."""
     runs: list[LearningRecord] = record.results["runs"]
     best = runs[record.results["best"]]
     sign = float(np.sign(record.results["correlations"][record.results["best"], 1])) or 1.0
@@ -91,13 +91,13 @@ def draw(record: Record) -> Figure:
 
 
 def _block(run: LearningRecord) -> Tensor:
-    """The category block of the paper's k^t q, [sender, receiver]."""
+    """Return the category block of the paper's k^t q, [sender, receiver]."""
     categories = run.task.categories
     return run.qk[:categories, :categories].mT
 
 
 def _alike(run: LearningRecord, *, centred: bool) -> float:
-    """Correlation of the block with q_true, of all entries or after centring each column over the senders."""
+    """Return the correlation of the block with q_true, of all entries or with each column centred over the senders."""
     pair = [_block(run), run.task.q_true]
     first, second = (row_centred(m.mT, run.task.law).mT if centred else m - m.mean() for m in pair)
     return float((first * second).sum() / (first.norm() * second.norm()))

@@ -114,7 +114,7 @@ def draw(record: Record) -> Figure:
 def claim(
     name: str, gaps: np.ndarray, least: float, reason: str, source: Literal["paper", "reading", "simulation"]
 ) -> Quantity:
-    """That the median gap is at least that many powers of ten, if the seeds can tell."""
+    """Compare: the median gap is at least that many powers of ten, if the seeds can tell."""
     low, high = median_interval(gaps.tolist())
     text = f"90 % interval of the median over {len(gaps)} seeds: {low:.2g} to {high:.2g}"
     unsettled = text if low < least < high else ""

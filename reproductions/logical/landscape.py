@@ -72,7 +72,7 @@ def reproduce(
         **section_3_3(categories, seed),
         "unsolved_3_3": _unsolved(found[SEEN]),
     }
-    ends = {"first": stalls[0].depth, "deepest": stalls[-1].depth}
+    ends: dict[str, Any] = {"first": stalls[0].depth, "deepest": stalls[-1].depth}
     return PRINTED.record(
         PRINTED.quantities(ours, unsettled, **ends),
         {"found": found, "stalls": stalls, "linear": linear, "softmax": softmax},
@@ -84,7 +84,7 @@ def reproduce(
 
 
 def draw(record: Record) -> Figure:
-    """Final losses in 3.1, what the starts of each landscape end in, and the wait under softmax."""
+    """Draw final losses in 3.1, what the starts of each landscape end in, and the wait under softmax."""
     found: dict[str, Basins] = record.results["found"]
     linear: PositionsOnly = record.results["linear"]
     titles = ["3.1: losses at the end", "ends of random starts", "3.2: waiting times"]
@@ -161,7 +161,7 @@ def by_positions(q_true: Tensor, q: Tensor, v: Tensor) -> Tensor:
 
 
 def true_over_printed(landscape: Landscape, q: Tensor, v: Tensor, printed: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The quotients of the true and the printed derivatives by "q" or "v", entries without influence left out."""
+    """Return the true over the printed derivatives by "q" or "v", without entries that have no influence."""
     gradient = landscape.gradient(q, v)
     true = {"q": gradient.attention, "v": gradient.v}
     return {name: true[name][values != 0] / values[values != 0] for name, values in printed.items()}
@@ -292,7 +292,7 @@ def _softmax(softmax: SoftmaxPositions, stalls: Sequence[Stall], found: Basins) 
 
 
 def _leading(softmax: SoftmaxPositions, depths: np.ndarray) -> np.ndarray:
-    """The time that is left to leading order for large depths, see `stall`."""
+    """Return the time that is left to leading order for large depths, see `stall`."""
     return (POSITIONS - 1) ** 2 * np.exp(2 * depths) / (4 * softmax.gini * POSITIONS)
 
 

@@ -39,7 +39,7 @@ class Size:
     inner: int = 20
 
     def task(self, seed: int) -> PairTask:
-        """Standard normal q_true and uniform categories, as in `logical` 4.1."""
+        """Return a standard normal q_true and uniform categories, as in `logical` 4.1."""
         return PairTask(random_functional(self.categories, _FUNCTIONALS + seed), self.positions)
 
     @property
@@ -112,7 +112,7 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def final_losses(runs: Sequence[LearningRecord]) -> np.ndarray:
-    """The final loss of each run, shape (run,)."""
+    """Return the final loss of each run, shape (run,)."""
     return np.array([run.final_loss for run in runs])
 
 

@@ -72,7 +72,7 @@ def reproduce(
 
 
 def draw(record: Record) -> Figure:
-    """The matrices k^t q and v of the first seed, centred block by block."""
+    """Draw the matrices k^t q and v of the first seed, centred block by block."""
     runs: dict[Model, list[LearningRecord]] = record.results["runs"]
     found: dict[Model, list[Evidence]] = record.results["found"]
     titles = [f"{MODELS[model]}: {found[model][0].verdict}" for model in EXPECTED]
@@ -105,7 +105,7 @@ def centred_pairs(qk: Tensor, task: PairTask) -> Tensor:
 
 
 def centred_values(v: Tensor, task: PairTask) -> Tensor:
-    """What is left of v without what it writes for every sender alike, block by block."""
+    """Return what is left of v without what it writes for every sender alike, block by block."""
     blocks = zip(_PARTS, _split(v, task, 1), strict=True)
     return torch.cat([row_centred(block, weights_of(task, part)) for part, block in blocks], dim=1)
 
@@ -129,7 +129,7 @@ def _rows(model: Model, reports: Sequence[Evidence]) -> list[Quantity]:
 
 
 def majority(agreeing: Sequence[bool]) -> tuple[float, str]:
-    """The share of runs that agree, and why they cannot tell whether it is above a half, if they cannot."""
+    """Return the share of runs that agree, and why they cannot tell whether it is above a half, if they cannot."""
     if not agreeing:
         return float("nan"), "no run is decided"
     low, high = wilson(sum(agreeing), len(agreeing))

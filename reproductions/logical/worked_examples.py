@@ -55,7 +55,7 @@ def reproduce(*, tasks: int = 40, seed: int = 21) -> Record:
 
 
 def draw(record: Record) -> Figure:
-    """The printed matrices, the hidden units with the printed bias, and all outputs."""
+    """Draw the printed matrices, the hidden units with the printed bias, and all outputs."""
     model: OneLayerTransformer = record.results["model"]
     outputs: dict[str, Tensor] = record.results["outputs"]
     titles = ["X", "attention", "sum (2.14)", "ReLU(B · − 4)", "Y by readout"]

@@ -47,7 +47,7 @@ _WORDS = {
 
 
 def positive_definite(count: int, dim: int, random: torch.Generator) -> Tensor:
-    """Standard normal matrices, those kept whose symmetric part is positive definite: nothing else is imposed.
+    """Draw standard normal matrices, those kept whose symmetric part is positive definite: nothing else is imposed.
 
     Args:
         count: How many.
@@ -91,7 +91,7 @@ def outcomes(qk: Tensor, ov: Tensor, tokens: int, seed: int, rotary: tuple[Tenso
 
 
 def shares(words: np.ndarray) -> dict[Outcome, float]:
-    """The share of each outcome."""
+    """Return the share of each outcome."""
     return {outcome: float((words == str(outcome)).mean()) for outcome in Outcome}
 
 
@@ -103,7 +103,7 @@ def _flow(qk: Tensor, ov: Tensor, rotary: tuple[Tensor, Tensor] | None) -> Flow:
 def _run(
     flow: Flow, start: Tensor, engine: Literal["batched", "compiled", "stiff"], steps: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What became of each system, and which of them spent their steps before that was clear."""
+    """Return what became of each system, and which of them spent their steps before that was clear."""
     times = np.concatenate([[0.0], np.geomspace(1.0, HORIZON, 81)])
     events = [NormAbove(_BOUND)]
     run = simulate(flow, start, times, rtol=1e-6, atol=1e-9, engine=engine, max_steps=steps, events=events)

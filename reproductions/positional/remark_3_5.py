@@ -121,7 +121,7 @@ def reproduce(*, draws: int = 200, seed: int = 35) -> Record:
 
 
 def draw(record: Record) -> Figure:
-    """The shares of the four outcomes: by condition, and under it by the spectrum of V."""
+    """Draw the shares of the four outcomes: by condition, and under it by the spectrum of V."""
     found: dict[tuple[int, bool], Draws] = record.results["draws"]
     figure, panels = plots.panels(2, width=plots.DOUBLE, height=2.8, titles=["dim 2", "dim 4"])
     for panel, dim in zip(panels, (2, 4), strict=True):
