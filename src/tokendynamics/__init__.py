@@ -7,7 +7,7 @@ from typing import Any
 
 import lazy_loader
 
-from tokendynamics._version import __version__
+from tokendynamics._version import __version__ as __version__
 
 _attribute, _, __all__ = lazy_loader.attach_stub(__name__, __file__)
 __all__.append("__version__")
