@@ -21,7 +21,7 @@ PHRASES = [
     "next to nothing", "no collapse", "nought", "of one's own", "so many", "than not", "told apart",
     "twice over", "what comes of", "what is to be said", "whole or not there",
 ]  # fmt: skip
-MOST = {"src": 286, "docs": 28, "reproductions": 5, "README.md": 0, "CONTRIBUTING.md": 0, "CHANGELOG.md": 0}
+MOST = {"src": 69, "docs": 0, "reproductions": 0, "README.md": 0, "CONTRIBUTING.md": 0, "CHANGELOG.md": 0}
 TEXTS = {".css", ".jinja", ".js", ".json", ".md", ".py", ".pyi", ".svg", ".toml", ".txt"}
 
 _BETWEEN_WORDS = r"""(?:\s|["'#*>]|\b[fr]+(?=["']))+"""

@@ -29,7 +29,7 @@ class SignedMatrix(nn.Module):
     A floor keeps the signs from being lost to rounding: eigenvalues of B_sym have sizes of at least
     ``m = 128·eps·|B|_F`` (eps of the dtype). For ``S = L diag(s·softplus(d)) L^T``, B_sym is ``S ± f I`` where it is
     definite, and ``S + f sgn(S)`` with ``"half"``, sgn the sign function of a matrix; f = 0 where the eigenvalues of S
-    are well above m.
+    are far above m.
 
     Args:
         dim: Rows and columns.

@@ -96,7 +96,7 @@ class _PackStates:
                 states[self.start + own :] = 0.0
 
     def counted(self, lengths: Sequence[int]) -> list[Float[Tensor, "token dim"]]:
-        """Return the states of so many tokens of each prompt."""
+        """Return the states of the first tokens of each prompt."""
         return [states[self.start :][:length] for states, length in zip(self.states, lengths, strict=True)]
 
 

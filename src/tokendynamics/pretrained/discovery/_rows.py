@@ -14,7 +14,7 @@ WHOLE_BYTES = 2**25
 """An attention whose weights take at most this is computed whole, as the network itself would."""
 
 BLOCK_BYTES = 2**23
-"""Of a larger one the weights of so many receivers are computed at a time."""
+"""A larger one is computed in blocks of receivers whose weights take at most this."""
 
 Attend: TypeAlias = Callable[[slice], tuple[Tensor, Tensor]]
 """Returns output (batch, row, head, d_value) and weights (batch, head, row, sender) of some receivers."""
