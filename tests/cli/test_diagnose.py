@@ -158,7 +158,9 @@ def test_passes_are_told_written_and_on_the_page(
     assert call([*arguments, *asked]) == 0
     printed = capsys.readouterr()
     told = " ".join(printed.out.split())
-    assert "Deeper: The blocks ran 4 times on their own output, with weights drawn anew for each pass, by their" in told
+    assert (
+        "Deeper: The blocks ran 4 times on their own output, with weights drawn anew for each pass, from their" in told
+    )
     assert "• full: E " in told
     assert "• attention-only: E " in told
     assert "no-ffn" not in told

@@ -45,13 +45,13 @@ def test_the_first_damaged_layer_and_part_are_named(family: str, name: str, laye
     first = found.first_difference
     if layer == 1 and DAMAGES[name][1] == "attention":  # the attention of every layer is damaged alike
         assert first is None
-        assert "no layer stands out" in str(found)
+        assert "No layer stands out" in str(found)
         return
     assert first is not None
     assert (first.layer, first.part, first.before) == (layer, DAMAGES[name][1], 0.0)
     assert (found.first_layer, found.first_part) == (layer, first.part.replace("feed-forward part", "feed_forward"))
     assert f"the first difference is in the {first.part} of layer {layer}: " in str(found)
-    assert "all states before it are equal to the last bit" in str(found)
+    assert "All earlier states are equal to the last bit" in str(found)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -61,8 +61,8 @@ def test_of_two_that_are_the_same_nothing_is_said_to_differ(family: str) -> None
     assert found.first_difference is found.first_layer is found.first_part is None
     assert found.partings[0] is not None
     assert found.partings[0].kind == "equal"
-    assert "all states are equal, to the last bit" in str(found)
-    assert "κ' is the same" in str(found)
+    assert "all states are equal to the last bit" in str(found)
+    assert "Within-text similarity κ′ is identical" in str(found)
     assert "differ " not in str(found)
 
 
@@ -105,8 +105,8 @@ def test_half_precision_differs_everywhere_by_rounding_and_no_layer_is_named(fam
     assert found.first_difference is None
     assert found.partings[0] is not None
     assert found.partings[0].kind == "rounding"
-    assert "half against single: they differ everywhere by rounding (bfloat16: " in str(found)
-    assert "no layer stands out" in str(found)
+    assert "half vs single: the states differ by rounding only (bfloat16; " in str(found)
+    assert "No layer stands out" in str(found)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -130,7 +130,7 @@ def test_weights_rounded_and_run_in_single_precision_differ_from_the_embedding_o
     assert parting is not None
     assert first is not None
     assert (parting.kind, first.part) == ("from the start", "embedding")
-    assert "as where all weights are rounded or trained a little further" in str(found)
+    assert "which is typical of weights that were rounded or trained slightly further" in str(found)
     assert "in every layer" in str(found)
 
 
@@ -148,8 +148,8 @@ def test_training_on_names_the_layer_that_differs_unlike_its_neighbours() -> Non
     assert parting.largest is not None
     assert (parting.first.layer, parting.first.part) == (2, "attention")
     assert parting.largest.layer == 2
-    assert "differ from those of" in str(found)
-    assert "in every layer, relative to their norm OV most in layer 2" in str(found)
+    assert "differ in every layer. The largest relative difference" in str(found)
+    assert "OV in layer 2 (" in str(found)
 
 
 def test_weights_are_named_by_the_layers_that_differ() -> None:
@@ -160,8 +160,8 @@ def test_weights_are_named_by_the_layers_that_differ() -> None:
     np.testing.assert_allclose(found.weights.qk_difference[0], 0, atol=1e-12)
     np.testing.assert_allclose(found.weights.ov_angle[0], 0, atol=1e-5)
     np.testing.assert_allclose(found.weights.ov_norm[1] / found.weights.ov_norm[0], [1, 6, 6], rtol=1e-6)
-    assert "in layers 2–3 alone" in str(found)
-    assert "After it" not in str(found) or "attention of layer 3" in str(found)
+    assert "only in layers 2–3" in str(found)
+    assert "Later updates" not in str(found) or "attention of layer 3" in str(found)
 
 
 def test_products_are_those_of_the_factors() -> None:
@@ -251,15 +251,15 @@ def test_a_token_that_is_massive_in_one_is_left_out_in_all() -> None:
     assert (counts[0] == 5).all()
     assert (counts[1] == 5).all()
     assert int(found.traces[0].massive_count.sum()) == 0
-    assert "left out in all (1 of them)" in str(found)
+    assert "1 token massive in one of them is excluded in all" in str(found)
 
 
 def test_depths_are_compared_by_relative_depth(tiny: Callable[..., Checkpoint]) -> None:
     short = tiny("gpt2")
     long = tiny("gpt2", n_layer=6)
     found = td.compare(short, long, texts=PROMPTS, names=["short", "long"])
-    assert "Depths differ (3, 6 layers)" in str(found)
-    assert "The weights of long and short are not compared: their depths differ (3 and 6)." in str(found)
+    assert "Depths differ (3 and 6 layers)" in str(found)
+    assert "The weights of long and short were not compared because their depths differ (3 and 6)." in str(found)
     a, b = (each.consensus_within.sel(site="feed_forward").values for each in found.traces)
     np.testing.assert_allclose(found.difference.consensus_within.sel(site="feed_forward")[0], b[::2] - a, atol=1e-12)
     assert found.table.relative_depth.sel(model="long", layer=3) == 0.5
@@ -270,8 +270,8 @@ def test_widths_that_differ_leave_shares_and_ratios(tiny: Callable[..., Checkpoi
     found = td.compare(tiny("gpt2"), tiny("gpt2", n_embd=16), texts=PROMPTS, names=["narrow", "wide"])
     assert found.partings == (None,)
     assert found.gaps is None
-    assert "The weights of wide and narrow are not compared: their widths differ (8 and 16)." in str(found)
-    assert str(found).count("are not compared") == 1  # one sentence, and no table of what is undefined
+    assert "The weights of wide and narrow were not compared because their widths differ (8 and 16)." in str(found)
+    assert str(found).count("were not compared") == 1  # one sentence, and no table of what is undefined
     page = page_of(found)
     assert "Differences of products and matrices" not in page
     assert "Differences of products and matrices" in page_of(several)
@@ -283,8 +283,8 @@ def test_tokenizers_that_differ_leave_each_model_its_own_tokens(tiny: Callable[.
     """Bytes modulo the vocabulary stand for two tokenizers."""
     texts = {"one": "a cat sat on the mat", "two": "0123456789 and more", "three": "dogs ran over a hill"}
     found = td.compare(tiny("gpt2"), tiny("gpt2", vocab_size=101), texts=texts, names=["a", "b"])
-    assert "cut the texts into different tokens" in str(found)
-    assert "since their tokens differ" in str(found)
+    assert "split the texts into different tokens" in str(found)
+    assert "because their tokens differ" in str(found)
     assert found.first_difference is None
     assert bool(found.difference.consensus_relative.sel(site="feed_forward")[0, 1:].notnull().all())
 
@@ -320,7 +320,7 @@ def test_one_model_in_several_formats(tiny: Callable[..., Checkpoint]) -> None:
     spec = tiny("llama").name
     found = td.compare(spec, dtypes=["float64", "float32"], texts=PROMPTS)
     assert found.models == (f"{spec} (float64)", f"{spec} (float32)")
-    assert "differ everywhere by rounding (float32" in str(found)
+    assert "the states differ by rounding only (float32" in str(found)
 
 
 def test_training_modes_are_as_they_were() -> None:
@@ -389,7 +389,7 @@ def test_damage_of_smollm2_is_found(name: str, layers: tuple[int, ...], layer: i
     assert first is not None
     assert (first.layer, first.part, first.before) == (layer, "attention", 0.0)
     if found.weights is not None:
-        assert "in layers 11–20 alone" in str(found)
+        assert "only in layers 11–20" in str(found)
         np.testing.assert_allclose(found.weights.ov_difference[0, 10:20], 5, rtol=1e-5)
 
 

@@ -21,6 +21,7 @@ from tokendynamics.diagnosis._deeper import VARIANTS, _side_by_side
 from tokendynamics.diagnosis._deeper_words import sentences_of
 from tokendynamics.modules.language_model import LanguageModel, LanguageModelConfig
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, CheckpointError, MemoryLimitError
+from tokendynamics.words import percent
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "as it is": {},
@@ -98,7 +99,8 @@ def test_of_one_prompt_the_median_is_that_prompt(ckpt: td.Checkpoint) -> None:
     two = td.deeper(ckpt, _texts(2), 2, variants=("full",))
     (kappa,), (common,) = two["consensus_within"].values, two["share_common"].values
     told = re.search(
-        r"to pass 2 κ goes from (.*) to (.*), and what .* direction from (.*) to ([^ ]*)\.", two.sentences[1]
+        r"to pass 2, similarity κ goes from (.*) to (.*) and the share .* prompts from (.*) to ([^ ]*)\.",
+        two.sentences[1],
     )
     assert told is not None
     wanted = [kappa[0], kappa[2], common[0], common[2]]
@@ -118,7 +120,7 @@ def _given(*curves: Sequence[float], **attrs: Any) -> str:
         status=("prompt", np.where(lost, "not finite", "all passes done")),
     )
     said = sentences_of(_side_by_side({"full": run}), {}, "it was not asked for")[1]
-    return re.sub(r" From the embedding to pass .* share of a direction from \S+ to \S+\.", "", said)
+    return re.sub(r" From the embedding to pass .* share common to all prompts from \S+ to \S+\.", "", said)
 
 
 def _halving(passes: int, life: float = 4.0, start: float = 1.0) -> list[float]:
@@ -127,15 +129,18 @@ def _halving(passes: int, life: float = 4.0, start: float = 1.0) -> list[float]:
 
 NAN = float("nan")
 CASES: dict[str, tuple[list[list[float]], str]] = {
-    "seen": ([_halving(60)], "full: E falls from 1 to below 0.001 at pass 40; a half-life of 4 passes (4 to 4)."),
+    "seen": (
+        [_halving(60)],
+        "full: E falls from 1 to below 0.001 at pass 40; the half-life is 4 passes (90 % CI 4–4).",
+    ),
     "not yet": (
         [_halving(20)],
-        "full: E falls from 1 to 0.031 in 20 passes and is not below 0.001 yet; a half-life of 4 passes (4 to 4), at "
-        "which it would be at about pass 40 (40 to 40).",
+        "full: E falls from 1 to 0.031 in 20 passes and has not reached 0.001; the half-life is 4 passes (90 % CI "
+        "4–4). At this rate it is reached at about pass 40 (90 % CI 40–40).",
     ),
     "it comes back": (
         [[*_halving(60), *[0.5] * 5]],
-        "full: E falls from 1 to below 0.001 at pass 40, but is 0.5 again after pass 65;",
+        "It is 0.5 again after pass 65.",
     ),
     "constant": ([[0.5] * 31], "full: E does not fall: 0.5 at the embedding, 0.5 after pass 1, 0.5 after pass 30."),
     "growing": (
@@ -144,34 +149,37 @@ CASES: dict[str, tuple[list[list[float]], str]] = {
     ),
     "halved and back half of the way": (
         [[0.8, 0.3, *np.linspace(0.3, 0.6, 20)]],
-        "full: E does not go on falling: 0.8 at the embedding, 0.3 after pass 1, 0.6 after pass 21.",
+        "full: E stops falling: 0.8 at the embedding, 0.3 after pass 1, 0.6 after pass 21.",
     ),
     "up and down": (
         [[1.0, *(0.4 + 0.05 * np.sin(2.0 * np.arange(29))), 0.399]],
-        "and from pass 1 on its fall cannot be told from none",
+        "From pass 1 on its fall is not significant: ",
     ),
     "two passes": (
         [[0.9, 0.5, 0.2]],
-        "full: E goes from 0.9 to 0.2 in 2 passes; too few passes above what rounding leaves for a half-life.",
+        "full: E goes from 0.9 to 0.2 in 2 passes; the half-life is undefined because too few passes are above "
+        "rounding.",
     ),
-    "one pass": ([[0.9, 0.5]], "full: E goes from 0.9 to 0.5 in 1 pass; too few"),
-    "one direction from the start": ([[0.0] * 9], "E is below 0.001 before the first pass, so that nothing can fall."),
+    "one pass": ([[0.9, 0.5]], "full: E goes from 0.9 to 0.5 in 1 pass; the half-life is undefined"),
+    "one direction from the start": ([[0.0] * 9], "E is already below 0.001 before the first pass."),
     "lost at once": (
         [[0.5, NAN]],
-        "full: E is 0.5 at the embedding, and nothing is known of later passes. States are not finite any more in 1 of "
-        "1 prompt, first after pass 1;",
+        "full: E is 0.5 at the embedding and undefined after every pass. States become non-finite in 1 of 1 prompt, "
+        "first after pass 1;",
     ),
-    "no directions": ([[NAN, NAN]], "full: tokens have no directions before the first pass"),
+    "no directions": (
+        [[NAN, NAN]],
+        "full: nothing is measured because tokens have no directions before the first pass",
+    ),
     "one of three lost": (
         [_halving(60), _halving(60), [*_halving(50), *[NAN] * 10]],
-        "full: The median of E falls from 1 to below 0.001 at pass 40, and E itself is below it in all 3 prompts after "
-        "pass 50, the last; a half-life of 4 passes (4 to 4). States are not finite any "
-        "more in 1 of 3 prompts, first after pass 51; medians end there.",
+        "full: The median of E falls from 1 to below 0.001 at pass 40; the half-life is 4 passes (90 % CI 4–4). After "
+        "the last pass (50), E is below 0.001 in all 3 prompts. States become non-finite in 1 of 3 prompts, first "
+        "after pass 51; medians end there.",
     ),
     "the middle one of three": (
         [_halving(60), _halving(60, 8.0), _halving(60, 2.0)],
-        "full: The median of E falls from 1 to below 0.001 at pass 40, and E itself is below it in 2 of 3 prompts "
-        "after pass 60, the last;",
+        "After the last pass (60), E is below 0.001 in 2 of 3 prompts.",
     ),
 }  # fmt: skip
 
@@ -189,16 +197,16 @@ def test_a_share_outside_0_to_1_is_no_sentence() -> None:
         run["consensus_within"] = ("pass", [0.1, 0.2])
         return sentences_of(_side_by_side({"full": run}), {}, "it was not asked for")[1]
 
-    assert "what all prompts share of a direction from 0.10 to 1.00." in said(0.1, 1.0)
+    assert "and the share common to all prompts from 0.10 to 1.00." in said(0.1, 1.0)
     for common in ((-0.09, 0.5), (0.1, 1.09)):
         assert "κ goes from 0.10 to 0.20." in said(*common)
-        assert "share of a direction" not in said(*common)
+        assert "share common" not in said(*common)
 
 
 def test_rounding_is_no_collapse() -> None:
     curve = [*_halving(16), *[0.05] * 10]  # as bfloat16 leaves it
-    assert "E falls from 1 to 0.05, no more than rounding leaves; a half-life" in _given(curve, resolution=0.055)
-    assert "rounding" not in _given(curve, resolution=1e-10)
+    assert "E falls from 1 to 0.05, which is within rounding; the half-life" in _given(curve, resolution=0.055)
+    assert "within rounding" not in _given(curve, resolution=1e-10)
 
 
 def test_identity_does_not_collapse_and_averaging_does() -> None:
@@ -237,8 +245,8 @@ def test_texts_are_those_of_decode() -> None:
         alone = td.decode(ckpt, texts["one"], (1, 3, 12), variant=name)
         assert found["decoded"].sel(variant=name).values.tolist() == alone.decoded.values.tolist()
         np.testing.assert_array_equal(found["distinct_1"].sel(variant=name), alone.distinct_1)
-        first, last = (f"{alone.distinct_1.values[place]:.2f}" for place in (0, -1))
-        assert f"of its tokens {first} are different after pass 1, {last} after pass 12." in _said_of(found, name)
+        first, last = (percent(float(alone.distinct_1.values[place])) for place in (0, -1))
+        assert f"{first} of its tokens are different after pass 1, {last} after pass 12." in _said_of(found, name)
     fed = td.deeper(ckpt, texts, 12, variants=("no-norm",), feed_back="before_norm")
     lost = int(np.flatnonzero(np.isnan(fed["log_norm"].values[0, 0]))[0])
     shares = fed["distinct_1"].values[0]
@@ -251,13 +259,13 @@ def test_texts_are_those_of_decode() -> None:
     [
         (
             [0.9, 0.6, 0.1],
-            "The decoded text turns repetitive: of its tokens 0.90 are different after pass 1, 0.10 after",
+            "The decoded text becomes repetitive: 90 % of its tokens are different after pass 1, 10 % after",
         ),
-        ([0.9, 0.6, 0.3], "The decoded text does not turn repetitive: of its tokens 0.90"),
-        ([0.1, 0.1, 0.1], "The decoded text is repetitive from the start: of its tokens 0.10"),
-        ([0.1, 0.6, 0.9], "The decoded text is repetitive from the start, and later not: of its tokens 0.10"),
-        ([0.9, NAN, NAN], "The decoded text is not repetitive: of its tokens 0.90 are different after pass 1."),
-        ([0.1, NAN, NAN], "The decoded text is repetitive: of its tokens 0.10 are different after pass 1."),
+        ([0.9, 0.6, 0.3], "The decoded text does not become repetitive: 90 % of its tokens"),
+        ([0.1, 0.1, 0.1], "The decoded text is repetitive from the start: 10 % of its tokens"),
+        ([0.1, 0.6, 0.9], "The decoded text is repetitive from the start, but not at the end: 10 % of its tokens"),
+        ([0.9, NAN, NAN], "The decoded text is not repetitive: 90 % of its tokens are different after pass 1."),
+        ([0.1, NAN, NAN], "The decoded text is repetitive: 10 % of its tokens are different after pass 1."),
         ([NAN, NAN, NAN], "Nothing can be decoded."),
     ],
 )

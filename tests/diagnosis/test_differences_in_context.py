@@ -79,14 +79,14 @@ def test_one_damaged_tensor_is_found_whatever_noise_there_is(family: str, name: 
     first = found.first_difference
     assert first is not None
     assert (first.layer, first.part) == (2, TENSORS[family][name])
-    assert f"these differ unlike those of others: {name}" in str(found)
+    assert f"Tensors of this layer that differ more than in other layers: {name}" in str(found)
     words = said_of_tensors(found)
     kind = " (a bias or norm)" if name.endswith("bias") or "orm" in name or "ln_" in name else ""
     assert f"{name}{kind} in layer 2, by " in words
-    assert ("differ in every layer; unlike the same ones of other layers: " in words) == (size > 0)
-    assert ("differ in layer 2 alone: " in words) == (size == 0)
+    assert ("differ in every layer. More than in other layers: " in words) == (size > 0)
+    assert ("differ only in layer 2: " in words) == (size == 0)
     assert (first.beside > 0) == (size > 0)
-    assert ("the same part of its neighbours by " in str(found)) == (size > 0)
+    assert ("the median of the same part in neighbouring layers is " in str(found)) == (size > 0)
 
 
 @pytest.mark.parametrize("embedding", [True, False])
@@ -98,9 +98,9 @@ def test_noise_on_every_layer_names_none(family: str, embedding: bool) -> None:
     assert found.partings[0] is not None
     assert found.partings[0].kind == ("from the start" if embedding else "gradual")
     assert found.first_part == ("embedding" if embedding else None)
-    assert "no layer stands out" in str(found)
+    assert "No layer stands out" in str(found)
     words = said_of_tensors(found)
-    assert words.endswith("of their size, and none unlike the same one of other layers.")
+    assert words.endswith("of their norm in the median; none differs more than in other layers.")
 
 
 def test_a_change_of_every_layer_names_no_first_one() -> None:
@@ -112,12 +112,12 @@ def test_a_change_of_every_layer_names_no_first_one() -> None:
         weight += 0.02 * low * weight.norm() / low.norm()
     found = td.compare(whole, tuned, texts=PROMPTS)
     assert found.first_difference is None
-    assert "they part little by little" in str(found)
+    assert "the states diverge gradually" in str(found)
     only = network("gpt2")
     only.h[1].attn.c_attn.weight.data.copy_(tuned.h[1].attn.c_attn.weight.data)
     found = td.compare(whole, only, texts=PROMPTS)
     assert (found.first_layer, found.first_part) == (2, "attention")
-    assert "all states before it are equal to the last bit" in str(found)
+    assert "All earlier states are equal to the last bit" in str(found)
 
 
 def test_of_two_that_are_the_same_no_tensor_differs() -> None:
@@ -125,7 +125,7 @@ def test_of_two_that_are_the_same_no_tensor_differs() -> None:
     found = td.compare(whole, copy.deepcopy(whole), texts=PROMPTS)
     assert found.first_difference is None
     assert said_of_tensors(found).startswith(
-        "Every stored tensor of the blocks of BertModel [2], biases and norms incl"
+        "All stored tensors of the blocks of BertModel [2] and BertModel [1] are equal, incl"
     )
     assert found.gaps is not None
     assert float(np.nanmax(found.gaps.own_difference)) == 0
@@ -136,10 +136,10 @@ def test_a_changed_bias_is_a_difference_of_weights() -> None:
     other.h[2].mlp.c_proj.bias.data += 0.3
     found = td.compare(whole, other, texts=PROMPTS)
     assert "feed-forward weights" not in str(found)
-    assert "The feed-forward matrices of GPT2Model [2] are those of GPT2Model [1] in all layers" in str(found)
+    assert "The feed-forward matrices of GPT2Model [2] and GPT2Model [1] are equal in all compared layers" in str(found)
     words = said_of_tensors(found)
     assert words.startswith(
-        "Stored tensors of GPT2Model [2] and GPT2Model [1] differ in layer 3 alone: mlp.c_proj.bias (a bias or"
+        "Stored tensors of GPT2Model [2] and GPT2Model [1] differ only in layer 3: mlp.c_proj.bias (a bias or"
     )
     assert (found.first_layer, found.first_part) == (3, "feed_forward")
 
@@ -180,7 +180,7 @@ def test_tensors_stand_out_against_those_of_their_name() -> None:
     assert standing_out(np.array([[0.5, 0.1]])) == []  # one layer has nothing to be compared with
 
 
-@pytest.mark.parametrize(("others", "words"), [(7, "and 1 more part."), (8, "and 2 more parts."), (6, "× 3).")])
+@pytest.mark.parametrize(("others", "words"), [(7, "and 1 more part."), (8, "and 2 more parts."), (6, "(3×).")])
 def test_one_more_part_is_one(others: int, words: str) -> None:
     first = Difference(1, "attention", 0.0, 2.0, 3.0, 1e-7)
     rest = tuple(Difference(layer, "attention", 0.5, 2.0, 3.0, 1e-7) for layer in range(2, 2 + others))
@@ -193,10 +193,10 @@ def test_one_more_part_is_one(others: int, words: str) -> None:
     [
         (
             (1.1, 1.3),
-            "differ most from those of a in the attention of layer 1: 1.2 times as large (90 % CI 1.10–1.30).",
+            "differ most in the attention of layer 1: those of b are 1.2× as large (90 % CI 1.10–1.30).",
         ),
-        ((0.9, 1.3), "no part's updates of b differ significantly in size from those of a."),
-        ((np.nan, np.nan), "differ most from those of a in the attention of layer 1: 1.2 times as large."),
+        ((0.9, 1.3), "no updates of b and a differ significantly in size."),
+        ((np.nan, np.nan), "differ most in the attention of layer 1: those of b are 1.2× as large."),
     ],
 )
 def test_updates_of_another_size_are_named_where_that_is_significant(ends: tuple[float, float], words: str) -> None:

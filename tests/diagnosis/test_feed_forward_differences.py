@@ -64,7 +64,7 @@ def test_differences_and_angles_are_those_of_their_definition() -> None:
     angle = float(found.table.ff_angle[0, 1])
     assert angle == pytest.approx(np.degrees(np.arcsin(np.mean(sines) ** 0.5)), rel=0.05)
     assert 1 < angle < 89
-    assert said(found).startswith("The feed-forward matrices of b differ from those of a in layer 2 alone, most in ")
+    assert said(found).startswith("The feed-forward matrices of b and a differ only in layer 2, most in ")
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bert"])
@@ -75,9 +75,9 @@ def test_planted_damage_is_in_its_layer(family: str) -> None:
     assert sizes[0, 0] == 0
     assert (sizes[0, 1:] > 0.5).all()
     np.testing.assert_allclose(found.table.ff_angle[0], 0, atol=1e-5)  # a factor turns nothing
-    assert "in layers 2–3 alone" in said(found)
+    assert "only in layers 2–3" in said(found)
     assert (sizes[1] == 0).all()  # the attention's weights are none of these
-    assert said(found, 1) == "The feed-forward matrices of b are those of a in all layers that are compared."
+    assert said(found, 1) == "The feed-forward matrices of b and a are equal in all compared layers."
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_what_changes_no_function_is_no_difference(change: str, family: str) -> 
     assert float(found.table.ff_difference.max()) < 1e-12
     assert float(found.table.ff_angle.max()) < 1e-5
     np.testing.assert_allclose(found.table.ff_norm[1], found.table.ff_norm[0], rtol=1e-12)
-    assert said(found) == "The feed-forward matrices of b are those of a in all layers that are compared."
+    assert said(found) == "The feed-forward matrices of b and a are equal in all compared layers."
 
 
 def test_a_small_change_shows_beneath_another_order_and_gain() -> None:
@@ -124,18 +124,23 @@ def test_matrices_without_a_partner_are_named() -> None:
     assert np.isfinite(sizes[0])
     assert np.isnan(sizes[1:]).all()  # a dense first layer, experts in the others
     assert "mlp.experts.gate_up_proj" in found.unmatched[0]
-    assert "Without a partner of its name and shape: mlp.gate_proj.weight, " in said(found)
+    assert "Not in both networks with one name and shape: mlp.gate_proj.weight, " in said(found)
     wide = network_of("llama")[0].config
     wide.intermediate_size = 52
     none = differences(network_of("llama")[0], type(network_of("llama")[0])(wide).eval())
-    assert said(none).endswith("are not compared: none has a partner of its name and shape.")
+    assert said(none).endswith("were not compared because none is in both networks with one name and shape.")
 
 
 def test_what_cannot_be_compared_says_why(tiny: Callable[..., Checkpoint]) -> None:
     short, long, wide = tiny("gpt2"), tiny("gpt2", n_layer=6), tiny("gpt2", n_embd=16)
     found = differences(short, long, wide)
-    assert said(found, 0) == "The feed-forward weights of b and a are not compared: their depths differ (3 and 6)."
-    assert said(found, 1) == "The feed-forward weights of b and a are not compared: their widths differ (8 and 16)."
+    assert (
+        said(found, 0) == "The feed-forward weights of b and a were not compared because their depths differ (3 and 6)."
+    )
+    assert (
+        said(found, 1)
+        == "The feed-forward weights of b and a were not compared because their widths differ (8 and 16)."
+    )
     assert td.load(network_of("mamba")[0]).feed_forward(1) == "it has none"
 
 

@@ -97,13 +97,15 @@ def test_the_change_is_that_of_a_network_whose_part_adds_half(
 def test_damage_is_seen_where_it_is(found: HalvedParts) -> None:
     louder = halved_finding((WHOLE, "louder"), found, 0, 1e-7)
     assert louder.values["layer"] in (2, 3)
-    assert f"unlike that of whole for the attention of layer {louder.values['layer']}: by " in louder.text
+    assert (
+        f"of louder and whole most differently for the attention of layer {louder.values['layer']}: by " in louder.text
+    )
     silenced = halved_finding((WHOLE, "silenced"), found, 1, 1e-7)
     assert (silenced.values["layer"], silenced.values["part"]) == (2, "attention")
     low, high = silenced.values["interval"]
     assert low <= silenced.values["difference"] <= high < 0  # a part with one head less is worth less
     same = halved_finding((WHOLE, "the same"), found, 2, 1e-7)
-    assert same.text == "With one part at a half the loss of the same changes as that of whole does, to the last bit."
+    assert same.text == "Halving one part changes the loss of the same and whole equally, to the last bit."
 
 
 def test_the_largest_gradient_of_consensus_is_elsewhere(whole: Any, texts: dict[str, list[int]]) -> None:
@@ -136,11 +138,13 @@ def test_chance_is_seldom_called_a_difference() -> None:
     """The largest of 60 differences by chance leaves nought out of its own 90 % interval nearly always."""
     drawn = [noise(seed) for seed in range(200)]
     each = [float(one.table.difference_interval.sel(bound="low").max()) > 0 for one in drawn]
-    said = ["unlike" in halved_finding(("a", "b"), one, 0, 1e-7).text for one in drawn]
+    said = ["most differently" in halved_finding(("a", "b"), one, 0, 1e-7).text for one in drawn]
     assert np.mean(each) > 0.8
     assert np.mean(said) < 0.16
     quiet = halved_finding(("a", "b"), drawn[said.index(False)], 0, 1e-7).text
-    assert quiet.startswith("With one part at a half the losses of b and a are not told apart: they differ most for ")
+    assert quiet.startswith(
+        "Halving one part changes the loss of b and a without significant differences. The largest is "
+    )
 
 
 @pytest.fixture(scope="module")
@@ -158,14 +162,16 @@ def said(comparison: Comparison) -> list[str]:
 def test_without_a_language_head_nothing_is_claimed(compared: Comparison) -> None:
     _, headless = said(compared)
     assert headless == (
-        "What halving a part does to the loss is not compared between headless and whole: of headless, no head that "
-        "predicts the next token was found."
+        "The effect of halving parts was not compared between headless and whole because the loss of headless is "
+        "unknown (no head that predicts the next token was found)."
     )
     assert compared.halved is not None
     assert bool(compared.halved.difference.sel(other="headless").isnull().all())
     encoder = network("bert")
     both = td.compare(encoder, encoder, texts=[[5, 9, 33], [12, 3, 44]], halved=True, weights=False)
-    assert "of either, it is not known to predict the next token from earlier ones alone." in said(both)[0]
+    assert (
+        "neither has a known loss (it is not known to predict the next token from earlier ones alone)." in said(both)[0]
+    )
 
 
 def test_depths_that_differ_are_held_against_each_other_by_relative_depth(compared: Comparison) -> None:
@@ -175,7 +181,7 @@ def test_depths_that_differ_are_held_against_each_other_by_relative_depth(compar
     changes = table.loss_change.mean("prompt")
     gap = changes.sel(model="short", layer=[1, 1, 2, 2]).values - changes.sel(model="whole").values
     np.testing.assert_allclose(table.difference.sel(other="short"), gap, atol=1e-12)
-    place = re.search(r"of layer (\d)( \(of layer (\d) in the other\))?", said(compared)[0])
+    place = re.search(r"of layer (\d)( \(layer (\d) in the other\))?", said(compared)[0])
     assert place is not None
     other = int(place[3] or place[1])
     assert other == table.other_layer.sel(other="short", layer=int(place[1]))
@@ -187,7 +193,7 @@ def test_the_page_shows_curves_of_the_models_that_have_a_loss(compared: Comparis
         assert f'id="{ident}"' in page
     own = page[page.index('id="halved-attention"') :]
     assert own.index("short") < own.index("halved-feed-forward")
-    assert "What is each part worth?" in page
+    assert "How important is each part?" in page
     text = re.sub(r"(?s)<script.*?</script>|<style.*?</style>|<[^>]*>", " ", page)
     assert not re.search(r"\b(nan|inf|None)\b", text)
 
@@ -200,9 +206,9 @@ def test_texts_of_one_token_have_no_loss_and_spoil_none(whole: Any) -> None:
     )
     assert bool(mixed.table.loss.isel(prompt=0).isnull().all())
     np.testing.assert_allclose(mixed.table.difference, pure.table.difference, atol=1e-5)
-    assert "of too few texts for an interval" in halved_finding(("a", "b"), mixed, 0, 1e-7).text
+    assert "too few texts for a confidence interval" in halved_finding(("a", "b"), mixed, 0, 1e-7).text
     alone = halved_of([whole, whole], {"one": [5]})
-    assert halved_finding(("a", "b"), alone, 0, 1e-7).text.endswith("a: no text has a second token to predict.")
+    assert halved_finding(("a", "b"), alone, 0, 1e-7).text.endswith("a because no text has a second token to predict.")
 
 
 def test_parts_at_a_half_are_run_only_when_asked_for(whole: Any) -> None:
@@ -215,9 +221,9 @@ def test_parts_at_a_half_are_run_only_when_asked_for(whole: Any) -> None:
 def test_copies_of_a_text_make_nothing_surer(whole: Any) -> None:
     texts = {name: [5, 9, 33, 21, 60, 7] for name in "abc"}
     found = td.compare(whole, llama_like(1, LAYERS), texts=texts, halved=True, weights=False, names=["a", "b"])
-    assert said(found)[0].endswith("nats (of too few texts for an interval).")
-    assert "κ' is not defined in both" in str(found)
-    assert "“b”, “c” repeat others and count for nothing new" in str(found)
+    assert "too few texts for a confidence interval" in said(found)[0]
+    assert "κ′ is undefined because κ′ is not defined in both" in str(found)
+    assert "“b” and “c” repeat other texts and do not count" in str(found)
     two = texts | {"b": [40, 2, 17]}
     found = td.compare(whole, llama_like(1, LAYERS), texts=two, halved=True, weights=False)
     without = td.compare(

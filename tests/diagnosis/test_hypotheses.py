@@ -229,12 +229,12 @@ def told(distance: float, nearest: str = "asymptotic-5.1", layers: int = 2) -> x
 
 def test_words_on_both_sides_of_the_threshold() -> None:
     met = theorems_in_words(told(MET))
-    assert met.text == "The weights meet the hypotheses of a theorem in all 2 layers: asymptotic-5.1."
+    assert met.text == "The hypotheses of a theorem hold in all 2 layers: asymptotic-5.1."
     missed = theorems_in_words(told(MET + 1e-9))
     assert missed.text == (
-        "The weights meet the hypotheses of a theorem in no layer. The nearest is asymptotic-5.1 in all 2 layers, at a "
-        "distance of 0.01 (0 would meet it): “all heads weigh tokens alike” is missed by 0.50 in the median, of at "
-        "most 1."
+        "No theorem applies to this network: its heads weigh tokens differently. The theory predicts nothing here. The "
+        "nearest theorem is asymptotic-5.1 in all 2 layers, at distance 0.01 (0 = its hypotheses hold). The median "
+        "distance of “all heads weigh tokens alike” is 0.50 of at most 1."
     )
     assert (met.figure, met.values["meeting"], missed.values["meeting"]) == ("weights", 2, 0)
     mixed = told(0.4)
@@ -242,7 +242,10 @@ def test_words_on_both_sides_of_the_threshold() -> None:
     assert "OV is a multiple of the identity in 1 of 2 layers, as asymptotic-4.1" in theorems_in_words(mixed).text
     one = told(0.4)
     one.statement_distance.loc[{"layer": 1, "statement": "asymptotic-5.1"}] = 0.0
-    assert "in 1 of 2 layers only" in theorems_in_words(one).text
+    assert (
+        "A theorem applies in 1 of 2 layers only; elsewhere its heads weigh tokens differently."
+        in theorems_in_words(one).text
+    )
 
 
 def test_the_rank_correlation_is_scipys_and_its_p_value_counts_orders() -> None:
@@ -264,10 +267,10 @@ def test_the_weights_alone_tell_or_do_not() -> None:
     table, rng = told(1.0, layers=10), np.random.default_rng(1)
     up = np.arange(10.0)
     cases = {
-        "The weights alone order the layers as seen (rank correlation 1.00, p < 0.001; so does their depth (1.00))": up,
-        "The weights alone order the layers the other way round (rank correlation −1.00": -up,
-        "The weights alone do not tell (rank correlation": rng.permutation(up),
-        "The weights alone do not tell: one of the two is the same": 0 * up,
+        "The weights alone predict the order of layers (Spearman ρ = 1.00, p < 0.001; depth alone: ρ = 1.00)": up,
+        "The weights alone predict the opposite order of layers (Spearman ρ = −1.00": -up,
+        "The weights alone do not predict what attention does (Spearman ρ = ": rng.permutation(up),
+        "The prediction from the weights is undefined because it, or what attention does, is equal in": 0 * up,
     }
     for words, seen in cases.items():
         found = prediction_against_trace(table, seen)
@@ -276,13 +279,13 @@ def test_the_weights_alone_tell_or_do_not() -> None:
     assert prediction_against_trace(table, by_layer).correlation == 1
     long = told(1.0, layers=40)
     weak = np.arange(40.0) + 35 * np.random.default_rng(2).normal(size=40)
-    assert "in part as seen" in prediction_against_trace(long, weak).words
+    assert "alone partly predict the order" in prediction_against_trace(long, weak).words
 
 
 @pytest.mark.parametrize(("layers", "told_apart"), [(4, False), (5, True)])
 def test_four_layers_are_too_few(layers: int, told_apart: bool) -> None:
     found = prediction_against_trace(told(1.0, layers=layers), np.arange(float(layers)))
-    assert ("Too few layers to tell" in found.words) != told_apart
+    assert ("not tested because there are too few layers" in found.words) != told_apart
     assert np.isnan(found.correlation) != told_apart
     gaps = np.append(np.arange(float(layers)), np.nan)
     assert prediction_against_trace(told(1.0, layers=layers + 1), gaps).layers == tuple(range(1, layers + 1))
@@ -303,7 +306,7 @@ def test_the_findings_are_one_without_what_was_seen_and_two_with_it() -> None:
     both = weights_findings(table, np.arange(6.0))
     assert [finding.figure for finding in both] == ["weights", "components"]
     assert both[1].values["rank_correlation"] == 1
-    assert "against what attention does to consensus" in both[1].text
+    assert "the contraction of OV weighted by QK and the change of κ by attention" in both[1].text
 
 
 @pytest.mark.parametrize("rank", [DIM, DIM - 1, 2, 0])

@@ -42,7 +42,7 @@ def test_the_share_of_unknown_tokens_is_in_the_result_and_its_conditions(texts: 
     choice = next(each.choice for each in found.conventions if each.name == "Tokenization")
     said = [each.text for each in found.verdict.details if "does not know" in each.text]
     if share:
-        assert choice == "the model's own tokenizer, to which 33 % of the tokens are unknown"
+        assert choice == "the model's own tokenizer; 33 % of the tokens are unknown to it"
         assert said
         assert said[0].startswith("The tokenizer does not know 33 % of the tokens")
     else:
@@ -53,7 +53,7 @@ def test_the_share_of_unknown_tokens_is_in_the_result_and_its_conditions(texts: 
 def test_few_unknown_tokens_are_a_condition_and_no_finding() -> None:
     trace = td.trace(_checkpoint(_tokenizer()), [*_KNOWN, "one two three four five six seven eight nine x"])
     assert trace.attrs["unknown_token_share"] == pytest.approx(1 / 24, abs=1e-12)
-    assert "to which 4 % of the tokens are unknown" in tokens_in_words(trace.attrs)
+    assert "4.2 % of the tokens are unknown to it" in tokens_in_words(trace.attrs)
     assert token_finding(trace) is None
 
 

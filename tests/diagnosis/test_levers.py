@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -234,16 +235,16 @@ def test_a_collapse_that_all_layers_make_has_no_single_lever() -> None:
     found = td.levers(_averaging([0.7] * 6), _prompts())
     assert found.answer == ALL_LAYERS
     assert found.kappa > 0.9
-    assert "no single part helps" in found.text
-    assert "one part does it" not in found.text.lower()
+    assert "No single part helps" in found.text
+    assert "a single part causes" not in found.text.lower()
     assert float(-found.table.kappa_change.min()) < SHARE * found.kappa
 
 
 def test_a_collapse_that_some_layers_make_is_not_said_of_all() -> None:
     found = td.levers(_averaging([1e-3, 1.5, 1e-3, 1e-3, 1.5, 1e-3, 1.5, 1e-3]), _prompts())
     assert found.answer == "some layers do it and no single part helps"
-    assert "3 of 8 layers do it (layers 2, 5, 7) and no single part helps" in found.text
-    assert "All layers" not in found.text
+    assert "No single part helps, and 3 of 8 layers contribute (layers 2, 5, 7)." in found.text
+    assert "all layers" not in found.text
 
 
 @pytest.mark.parametrize(
@@ -271,8 +272,8 @@ def test_an_answer_is_qualified_by_what_is_not_known() -> None:
 
 def test_more_than_all_of_kappa_is_no_share_of_it() -> None:
     whole = _sentences(0.4, 0.4, _trial(-0.45, 0.01))
-    assert "falls from 0.40 to −0.05: −0.450" in whole
-    assert "%" not in whole.split(", at a cost")[0].replace("95 % CI", "")
+    assert "from 0.40 to −0.05. κ changes by −0.450 (" in whole
+    assert "%" not in whole.split(" the loss")[0].replace("95 % CI", "")
 
 
 @pytest.mark.parametrize(("name", "needed"), [("line, width 16", True), ("nothing, width 16, short prompts", False)])
@@ -283,16 +284,23 @@ def test_nothing_is_said_to_need_nothing_beside_a_collapse_that_kappa_does_not_s
     assert found.levers is not None
     assert (found.levers.answer == "not tried for this state") == needed
     words = levers_in_words(found)
-    assert ("Nothing needs doing" in words) != needed
-    assert words.startswith("No lever was tried for the rank collapse after layer 10: κ does not measure a ") == needed
+    assert ("needs no change" in words) != needed
+    beginning = "No lever was tried for the rank collapse after layer 10 because κ does not measure a collapse onto a "
+    assert words.startswith(beginning) == needed
 
 
 def test_a_collapse_on_the_way_counts_too() -> None:
     found = td.levers(_averaging([0.01] * 5), _prompts())
     states: tuple[Any, ...] = ("spread", "consensus", "consensus", "spread", "spread")
     undone = Verdict("spread", Worst("consensus", 2, (2, 3)), states, (), ())
-    text = in_view_of(found, undone).text
-    assert text.startswith("No lever was tried for the consensus after layers 2–3: κ was read after layer 5. κ after")
+    beginning = (
+        "No lever was tried for the consensus after layers 2–3 because κ was read after layer 5. Similarity κ aft"
+    )
+    assert in_view_of(found, undone).text.startswith(beginning)
+    stored = replace(
+        found, text=found.text.replace("Consensus needs no change. ", "Nothing needs doing about consensus: ")
+    )
+    assert "Nothing needs doing" not in in_view_of(stored, undone).text  # as earlier versions wrote it
     healthy = Verdict("spread", Worst("spread", 2, (2,)), ("spread",) * 5, (), ())
     assert in_view_of(found, healthy) is found
 
@@ -403,35 +411,36 @@ def _sentences(
 
 
 def test_each_sentence_says_what_was_measured() -> None:
-    texts = "Measured on 4 texts (a, b, c and 1 more), for candidates found on 2 others; 95 % confidence intervals."
+    texts = "Measured on 4 texts (a, b, c and d); candidates were chosen on 2 others."
     one = _sentences(0.4, 0.4, _trial(-0.3, 0.01))
     assert one == (
-        "One part does it: the attention of layer 1. At α = 0.5 κ after layer 6 falls from 0.40 to 0.10, by 75 % of "
-        f"it: −0.300 (95 % CI −0.310 to −0.290), at a cost of +0.010 (95 % CI −0.090 to 0.110) nats of loss. {texts}"
+        "A single part causes it: the attention of layer 1. Scaled to α = 0.5, it lowers similarity κ after layer 6 "
+        "from 0.40 to 0.10, by 75 %. κ changes by −0.300 (95 % CI −0.310 to −0.290), the loss by +0.010 (95 % CI "
+        f"−0.090 to 0.110) nats. {texts}"
     )
     every = _sentences(0.9, 0.9, _trial(-0.1, 0.5), _trial(0.1, 0.0))
     assert every.startswith(
-        "All layers do it and no single part helps: κ after layer 6 is 0.90 (95 % CI 0.80–1.00), and the"
+        "No single part helps, and all layers contribute. Similarity κ after layer 6 is 0.90 (95 % CI 0.80–1.00). The "
     )
-    assert "turned down, the attention of layer 1 at α = 0.5, changes it by −0.100" in every
-    assert "at a cost of +0.500" in every
-    assert "(residual or initial), or the place of the norms. Measured" in every
+    assert "The one part tried, the attention of layer 1 at α = 0.5, changes it by −0.100" in every
+    assert "and the loss by +0.500" in every
+    assert "or of their initial weights, or the position of the norms. Measured" in every
     bare = _sentences(0.9, 0.9, _trial(-0.1, 0.5), where=1, normed=False)
-    assert bare.startswith("No single part helps: κ after layer 1 is 0.90")
-    assert "(residual or initial). Measured" in bare
+    assert bare.startswith("No single part helps. Similarity κ after layer 1 is 0.90")
+    assert "or of their initial weights. Measured" in bare
     healthy = _sentences(0.3, 0.3, _trial(-0.2, 0.5), _trial(-0.05, 0.01))
-    assert "turned down at an estimated cost of at most 0.02 nats, the attention of layer 1" in healthy
+    assert "tried at an estimated cost of at most 0.02 nats, the attention of layer 1" in healthy
     assert " at α = 0.5, changes it by −0.050" in healthy
-    assert "A trainer" not in healthy
+    assert "Training can" not in healthy
     assert "costs more than 0.02 nats" in _sentences(0.3, 0.3, _trial(-0.2, 0.5))
     unsure = _sentences(0.3, 0.3, _trial(-0.2, 0.05), _trial(-0.2, 0.03))  # an interval of the cost that holds 0
     assert "costs more than" not in unsure
-    assert "none of the 1 parts" not in unsure
-    assert "the one part tried is not shown to cost 0.02 nats of loss or less" in unsure
-    assert "the smallest estimate is +0.030 (95 % CI −0.070 to 0.130), for the attention of layer 1" in unsure
-    assert "to first order no part lowers it" in _sentences(0.3, 0.3)
+    assert "None of the 1 parts" not in unsure
+    assert "The one part tried is not shown to cost at most 0.02 nats of loss" in unsure
+    assert "The smallest estimate is +0.030 (95 % CI −0.070 to 0.130), for the attention of layer 1" in unsure
+    assert "To first order, turning down a part lowers it nowhere." in _sentences(0.3, 0.3)
     assert "share little" in _sentences(0.01, 0.01, _trial(-0.2, 0.5))
-    assert "a cost that is not known" in _sentences(0.3, 0.3, _trial(-0.01, float("nan")))
+    assert "at an unknown cost" in _sentences(0.3, 0.3, _trial(-0.01, float("nan")))
     assert "nan" not in _sentences(0.3, 0.3, _trial(float("nan"), 0.0), _trial(-0.05, 0.01))
 
 

@@ -46,15 +46,24 @@ def with_end(table: xr.Dataset, width: float = 0.02, **values: float) -> xr.Data
 @pytest.mark.parametrize(
     ("end", "state", "words"),
     [
-        ({"consensus_relative": 0.01}, "spread", "The tokens stay spread"),
+        (
+            {"consensus_relative": 0.01},
+            "spread",
+            "The tokens stay spread: within-text similarity κ′ after the last layer is 0.01 (90 % CI −0.01 to 0.03), ",
+        ),
         (
             {"consensus_relative": 0.3},
             "drawing together",
-            "The tokens of each text draw together, and do not meet (κ' 0.30 (90 % CI 0.28",
+            "The tokens of each text draw together but stay distinct. Within-text similarity κ′ after the last layer "
+            "is 0.30 (90 % CI 0.28",
         ),
         ({"consensus_relative": 0.9}, "consensus", "The tokens of each text end in consensus"),
         ({"line_excess": 0.9}, "rank collapse", "The tokens of each text end in rank collapse"),
-        ({"common": 0.97}, "anisotropic", "All texts share one direction (common share 0.97 (90 % CI 0.95–0.99)"),
+        (
+            {"common": 0.97},
+            "anisotropic",
+            "Tokens of all texts point one way: the common share of their directions is 0.97 (90 % CI 0.95–0.99)",
+        ),
     ],
 )
 def test_the_first_sentence_is_the_state(measured: xr.Dataset, end: dict[str, float], state: str, words: str) -> None:
@@ -78,10 +87,12 @@ def test_what_is_undone_by_the_end_is_named_where_it_was(measured: xr.Dataset) -
     verdict = judge(None, table)
     assert (verdict.state, verdict.worst.state, verdict.worst.layer) == ("drawing together", "consensus", 2)
     where = verdict.sentences[1].text
-    assert where.startswith("On the way it is worse: consensus after layer 2 of 3 (κ' 0.90, 0.10 at the end)")
-    assert "the attention of layer 2 makes +0.87 of +0.90" in where
+    assert where.startswith(
+        "An earlier layer is worse: consensus after layer 2 of 3 (κ′ 0.90; 0.10 after the last layer)"
+    )
+    assert "The attention of layer 2 contributes +0.87 of the total +0.90." in where
     table.consensus_relative.loc[{"layer": 3, "site": ["attention", "feed_forward"]}] = 0.95
-    assert judge(None, table).sentences[1].text.startswith("Similarity peaks after the last layer (κ' 0.95)")
+    assert judge(None, table).sentences[1].text.startswith("Similarity peaks after the last layer (κ′ 0.95)")
 
 
 def test_a_rise_that_all_layers_make_is_credited_to_none(measured: xr.Dataset) -> None:
@@ -89,18 +100,20 @@ def test_a_rise_that_all_layers_make_is_credited_to_none(measured: xr.Dataset) -
     steps = np.concatenate([[0], np.linspace(0, 0.6, 7)[1:]])
     table.consensus_relative.loc[{"site": "attention"}] = [np.nan, *steps[1::2]]
     table.consensus_relative.loc[{"site": "feed_forward"}] = steps[::2]
-    words = "no small set of parts causes it, the largest contribution is +0.10 ("
+    words = " No small set of parts causes it; the largest contribution is +0.10 ("
     assert words in judge(None, table).sentences[1].text
     table.consensus_relative.loc[{"layer": 1, "site": "attention"}] = 0.2
     table.consensus_relative.loc[{"layer": 1, "site": "feed_forward"}] = 0.5
-    assert "the feed-forward part of layer 1 makes +0.30" in judge(None, table).sentences[1].text
+    assert (
+        "The feed-forward part of layer 1 contributes +0.30 of the total +0.60" in judge(None, table).sentences[1].text
+    )
 
 
 def test_how_sure_it_is_follows_the_intervals_and_names_the_texts(measured: xr.Dataset) -> None:
     sure = judge(None, with_end(measured, consensus_relative=0.3)).sentences[2].text
-    assert sure.startswith("Based on 4 texts (“one”, “two”, “three”, “four”); the state is the same throughout")
+    assert sure.startswith("Based on 4 texts (“one”, “two”, “three” and “four”); the verdict is the same throughout")
     wide = judge(None, with_end(measured, consensus_relative=0.7, width=0.1)).sentences[2].text
-    assert "it may also be consensus" in wide
+    assert "the state may also be consensus" in wide
     few = judge(None, with_end(measured, consensus_relative=0.3, width=np.nan)).sentences[2].text
     assert few.endswith("too few for a confidence interval.")
 
@@ -109,14 +122,14 @@ def test_texts_that_repeat_others_are_named(measured: xr.Dataset) -> None:
     table = with_end(measured, consensus_relative=0.3)
     assert "repeat" not in judge(None, table).sentences[2].text
     table["repeats"] = ("prompt", [-1, -1, -1, 0])
-    assert "of which “four” repeat others" in judge(None, table).sentences[2].text
+    assert "of which “four” repeats another and does not count" in judge(None, table).sentences[2].text
 
 
 @pytest.mark.parametrize(
     ("texts", "why"),
     [
-        ("a cat sat on the mat", "one text cannot tell"),
-        (["the same"] * 3, "all texts are the same"),
+        ("a cat sat on the mat", "one text cannot show"),
+        (["the same"] * 3, "all texts are identical"),
         (["x", "y"], "fewer than two tokens count"),
     ],
 )
@@ -154,7 +167,7 @@ def test_one_word_repeated_agrees_before_the_first_layer(tiny: Callable[..., Che
     table = trace(tiny("llama"), {name: [number] * 6 for number, name in enumerate("abcd", start=5)})
     verdict = judge(None, table)
     assert verdict.state == "undetermined"
-    assert "agree before the first layer" in verdict.sentences[0].text
+    assert "already agree before the first layer" in verdict.sentences[0].text
 
 
 def test_a_part_is_credited_only_where_its_interval_leaves_out_nought(measured: xr.Dataset) -> None:
@@ -167,20 +180,21 @@ def test_a_part_is_credited_only_where_its_interval_leaves_out_nought(measured: 
     )
     text = next(each.text for each in detailed_findings(table, ()) if each.figure == "components")
     assert text.startswith(
-        "Attention raises κ in 2 of 3 layers, by +0.30 (90 % CI 0.20–0.40) in all, the feed-forward part lowers"
+        "Attention raises similarity κ in 2 of 3 layers, by +0.30 (90 % CI 0.20–0.40) in total; the feed-forward part"
     )
-    assert "lowers κ in 2 of 3 layers, by −0.20 (90 % CI −0.30 to −0.10)" in text
+    assert "lowers similarity κ in 2 of 3 layers, by −0.20 (90 % CI −0.30 to −0.10)" in text
     table["kappa_change_sum_interval"] = (("component", "bound"), [[-0.1, 0.7], [-0.3, -0.1], [-0.1, 0.1]])
     text = next(each.text for each in detailed_findings(table, ()) if each.figure == "components")
-    assert "Attention moves κ by +0.30 (90 % CI −0.10 to 0.70) in all, which is not told apart from nothing" in text
+    assert "Attention changes similarity κ by +0.30 (90 % CI −0.10 to 0.70) in total, which is not significant" in text
 
 
 def test_a_single_text_that_collapses_is_named(measured: xr.Dataset) -> None:
     table = with_end(measured, consensus_relative=0.25)
     table.kappa_of_prompt.loc[{"layer": 3, "site": "feed_forward"}] = [0.0, 0.0, 0.97, 0.0]
-    assert any("1 text of 4 the tokens do meet: “three”" in each.text for each in judge(None, table).details)
+    words = "In 1 of 4 texts the tokens converge to one direction: “three” (κ of that text alone is at least 0.97)."
+    assert any(words in each.text for each in judge(None, table).details)
     table.kappa_of_prompt.loc[{"layer": 3, "site": "feed_forward"}] = [0.0, 0.0, 0.5, 0.0]
-    assert not any("do meet" in each.text for each in judge(None, table).details)
+    assert not any("converge" in each.text for each in judge(None, table).details)
 
 
 def test_an_update_counts_as_a_jump_from_four_times_its_neighbours() -> None:
@@ -199,7 +213,7 @@ def test_an_attention_sink_needs_weight_beyond_uniform(measured: xr.Dataset) -> 
     assert not attention_sinks(table).any()
     text = next(each.text for each in detailed_findings(table, ()) if each.figure == "attention")
     assert text.startswith(
-        "No token is an attention sink: the most that one receives from tokens at least four away is 0.05"
+        "No token is an attention sink: the most attended one receives 0.05 of the attention of tokens at least four"
     )
     table.attention_received.loc[{"layer": 2, "token": 1}] = ATTENTION_SINK
     found = next(each for each in detailed_findings(table, ()) if each.figure == "attention")
@@ -213,7 +227,7 @@ def test_an_attention_sink_needs_weight_beyond_uniform(measured: xr.Dataset) -> 
 def test_attention_that_does_not_show_is_said_to(measured: xr.Dataset) -> None:
     table = measured.assign(attention_received=measured.attention_received * np.nan)
     text = next(each.text for each in detailed_findings(table, ()) if each.figure == "attention")
-    assert text.startswith("Whether a token is an attention sink is not known")
+    assert text.startswith("Attention sinks are not measured because")
 
 
 def test_a_massive_token_is_no_attention_sink_by_its_norm(measured: xr.Dataset) -> None:
@@ -226,9 +240,7 @@ def test_a_massive_token_is_no_attention_sink_by_its_norm(measured: xr.Dataset) 
     table["massive_position"] = table.massive_position * 0 - 1
     table.massive_position.loc[{"prompt": "two", "layer": 2}] = 3
     found = next(each for each in detailed_findings(table, ()) if each.figure == "norms")
-    assert found.text.startswith(
-        "Token 3 (“3” in text two) is massive, as is a token in 1 of 4 texts: its norm reaches 99"
-    )
+    assert found.text.startswith("Token 3 (“3” in text two) is massive: its norm reaches 99 in layer 2")
     assert found.values["layers"] == [2]
 
 
@@ -240,10 +252,10 @@ def test_a_plateau_has_no_single_worst_layer(measured: xr.Dataset) -> None:
     """Equal as written, or within the interval; a layer outside it, or of another state, is not named."""
     table = with_end(measured, consensus_relative=0.9)
     for values, layers, where in (
-        ([0.0, 0.904, 0.9, 0.9], (1, 2, 3), "is highest after layers 1–3 of 3 (κ' 0.90)"),
-        ([0.0, 0.9, 0.8, 0.904], (1, 3), "is highest after layers 1, 3 of 3 (κ' 0.90)"),
-        ([0.0, 0.8, 0.95, 0.9], (2,), "peaks after layer 2 of 3 (κ' 0.95)"),
-        ([0.0, 0.8, 0.9, 0.95], (3,), "peaks after the last layer (κ' 0.95)"),
+        ([0.0, 0.904, 0.9, 0.9], (1, 2, 3), "is highest after layers 1–3 of 3 (κ′ 0.90)"),
+        ([0.0, 0.9, 0.8, 0.904], (1, 3), "is highest after layers 1, 3 of 3 (κ′ 0.90)"),
+        ([0.0, 0.8, 0.95, 0.9], (2,), "peaks after layer 2 of 3 (κ′ 0.95)"),
+        ([0.0, 0.8, 0.9, 0.95], (3,), "peaks after the last layer (κ′ 0.95)"),
     ):
         for site in ("attention", "feed_forward"):
             table.consensus_relative.loc[{"site": site}] = values
@@ -274,11 +286,11 @@ def test_a_collapse_to_a_line_has_a_plateau_too(measured: xr.Dataset) -> None:
 
 
 def test_where_nothing_rises_no_layer_is_named(measured: xr.Dataset) -> None:
-    none = "In no layer do the tokens of one text share significantly more than at the embedding (κ' at most "
+    none = "In no layer are the tokens of one text significantly more similar than at the embedding (κ′ at most "
     assert judge(None, with_end(measured, consensus_relative=0.004, width=0.001)).sentences[1].text == f"{none}0.00)."
     assert judge(None, with_end(measured, consensus_relative=0.04, width=0.05)).sentences[1].text == f"{none}0.04)."
     rising = judge(None, with_end(measured, consensus_relative=0.04, width=0.01)).sentences[1].text
-    assert rising.startswith("Similarity peaks after the last layer (κ' 0.04)")
+    assert rising.startswith("Similarity peaks after the last layer (κ′ 0.04)")
 
 
 def test_parts_that_others_undo_are_not_a_share_of_the_rise(measured: xr.Dataset) -> None:
@@ -287,11 +299,11 @@ def test_parts_that_others_undo_are_not_a_share_of_the_rise(measured: xr.Dataset
         table.consensus_relative.loc[{"layer": layer, "site": "attention"}] = attention
         table.consensus_relative.loc[{"layer": layer, "site": "feed_forward"}] = feed_forward
     text = judge(None, table).sentences[1].text
-    assert text.endswith("; the attention of layer 1 makes +0.32, of which the other parts undo 0.02.")
-    assert " of +" not in text
+    assert text.endswith(" The attention of layer 1 contributes +0.32, of which the other parts undo 0.02.")
+    assert " of the total " not in text
     table.consensus_relative.loc[{"layer": 1, "site": "attention"}] = 0.28
     assert (
-        judge(None, table).sentences[1].text.endswith("the attention of layer 1 makes +0.28 of +0.30 on the way there.")
+        judge(None, table).sentences[1].text.endswith("The attention of layer 1 contributes +0.28 of the total +0.30.")
     )
 
 
@@ -306,10 +318,10 @@ def test_an_estimate_outside_0_to_1_is_no_share(measured: xr.Dataset, common: fl
     if -0.005 < common < 1.005:
         low = max(common - 0.5, 0.0)
         share = f"{min(max(common, 0), 1):.2f} (90 % CI {low:.2f}–1.00)"
-        assert text.startswith(f"Of a token's direction after the last layer {share} is common")
-        assert "at the embedding these are" in text
+        assert text.startswith(f"After the last layer, {share} of a token's direction is common")
+        assert "At the embedding the shares are" in text
     else:
-        assert "is not stated: an estimate lies outside 0 to 1" in text
+        assert "are not stated because an estimate lies outside 0 to 1" in text
         assert "1.09" not in text
     assert "−" not in text
 
@@ -324,9 +336,9 @@ def test_no_interval_of_a_share_leaves_0_to_1(measured: xr.Dataset) -> None:
 def test_one_direction_for_all_texts_says_what_is_left_of_a_token(measured: xr.Dataset) -> None:
     table = with_end(measured, common=0.97)
     table.shares.loc[{"share": "own"}] = 0.02
-    assert "A share of 0.02 is still a token's own, so tokens can be told apart" in str(judge(None, table))
+    assert "0.02 of a direction is still a token's own, so tokens can be distinguished" in str(judge(None, table))
     table.shares.loc[{"share": "own"}] = 0.0001
-    words = "Of a direction only 0.0001 is a token's own, so texts can hardly be told apart by direction"
+    words = "Only 0.0001 of a direction is a token's own, so the texts can hardly be distinguished by direction"
     assert words in str(judge(None, table))
 
 
@@ -354,7 +366,7 @@ def massive_at(measured: xr.Dataset, kept: float, removed: float) -> str:
 
 
 def test_the_effective_rank_is_said_to_be_theirs_only_where_it_is(measured: xr.Dataset) -> None:
-    end = "at layer 2 the effective rank is {:.2f} with them and {:.2f} without, so they {} it."
+    end = "In layer 2 the effective rank is {:.2f} with them and {:.2f} without, so they {} it."
     for kept, removed, does in ((1.01, 12.3, "dominate"), (9.0, 12.3, "lower"), (16.19, 17.0, "hardly affect")):
         assert massive_at(measured, kept, removed).endswith(end.format(kept, removed, does))
 
@@ -373,15 +385,15 @@ def test_sinks_are_counted_layer_by_layer(measured: xr.Dataset) -> None:
     """A token that is one in another layer of each text is the network's in none of them."""
     spread_out = with_sinks(measured, ("one", 1, 0), ("two", 1, 0), ("three", 2, 0), ("four", 3, 0))
     text = detail(spread_out, "attention")
-    assert text.startswith("No one token or word is an attention sink in most texts")
-    assert text.endswith("in any one layer some token is one in at most 2 of 4 texts.")
+    assert text.startswith("No single token or word is an attention sink in most texts")
+    assert text.endswith("In any one layer, at most 2 of 4 texts have a sink.")
     together = with_sinks(measured, ("one", 1, 0), ("two", 1, 0), ("three", 1, 0), ("four", 3, 0))
     text = detail(together, "attention")
     assert text.startswith("Token 0 (“a” in text one) is an attention sink in 3 of 4 texts, in layer 1: ")
     together["repeats"] = ("prompt", [-1, 0, 0, -1])  # a text and its copies are one
-    assert detail(together, "attention").startswith("No one token or word")
+    assert detail(together, "attention").startswith("No single token or word")
     both = with_sinks(measured, ("one", 1, 0), ("two", 1, 0))
-    assert detail(both, "attention").startswith("No one token or word")
+    assert detail(both, "attention").startswith("No single token or word")
     both["repeats"] = ("prompt", [-1, -1, 0, 1])  # two different texts, both with the sink
     assert "is an attention sink in 2 of 2 texts, in layer 1: " in detail(both, "attention")
 
@@ -394,7 +406,7 @@ def test_a_word_that_is_a_sink_at_other_places_is_one_sink(measured: xr.Dataset)
     table["token_text"] = (table.token_text.dims, words)
     text = detail(table, "attention")
     assert text.startswith("“.”, at several positions, is an attention sink in 3 of 4 texts, in layer 2: ")
-    assert text.endswith("other tokens are attention sinks in 1 text.")
+    assert text.endswith("Other tokens are attention sinks in 1 text.")
     words[:, 0] = "."
     table = with_sinks(measured, *((text, 2, 0) for text in TEXTS)).assign(token_text=(table.token_text.dims, words))
     assert detail(table, "attention").startswith("Token 0 (“.” in text one) is an attention sink in 4 of 4 texts")

@@ -112,19 +112,21 @@ def test_a_part_that_some_layers_have_is_counted_over_those(measured: xr.Dataset
     table["kappa_change_sum_interval"] = (("component", "bound"), [[0.2, 0.4], [-0.3, -0.1], [-0.1, 0.1]])
     of_layers = [[np.nan] * 3, [0.1, -0.2, np.nan], [0.2, 0.0, np.nan], [0, 0.001, 0.001]]
     table["kappa_change"] = (("layer", "component"), of_layers)
-    assert "the feed-forward part lowers κ in 1 of 3 layers, by" in said(table, "components")
-    assert "the feed-forward part lowers κ in 1 of the 2 layers with one, by" in said(alone_in(table, 2), "components")
+    assert "the feed-forward part lowers similarity κ in 1 of 3 layers, by" in said(table, "components")
+    assert "the feed-forward part lowers similarity κ in 1 of the 2 layers with one, by" in said(
+        alone_in(table, 2), "components"
+    )
     assert said(alone_in(table, 1, 2, 3), "components") == (
-        "Attention raises κ in 2 of 3 layers, by +0.30 (90 % CI 0.20–0.40) in all."
+        "Attention raises similarity κ in 2 of 3 layers, by +0.30 (90 % CI 0.20–0.40) in total."
     )
 
 
-def test_an_update_is_held_against_layers_that_have_that_part(measured: xr.Dataset) -> None:
+def test_an_update_is_compared_with_layers_that_have_that_part(measured: xr.Dataset) -> None:
     table = measured.copy(deep=True)
     table.update_ratio.loc[{"layer": [1, 2, 3]}] = 1.0
     for layer, size in enumerate((0.0, 1.0, 0.5), start=1):
         table.update_ratio.loc[{"component": "feed_forward", "layer": layer}] = size
-    jump = "the feed-forward part of layer 2 (1 against 0.25 beside it)"
+    jump = "the feed-forward part of layer 2 (1; neighbouring layers 0.25)"
     assert jump in said(table, "updates")
     calm = "No layer's update is unusually large relative to the residual stream."
     assert said(alone_in(table, 1), "updates") == said(alone_in(table, 1, 2, 3), "updates") == calm
@@ -134,7 +136,7 @@ def test_an_update_is_held_against_layers_that_have_that_part(measured: xr.Datas
 
 def test_one_layer_has_no_neighbours(tiny: Callable[..., Checkpoint]) -> None:
     text = said(trace(tiny("gpt2", n_layer=1), TEXTS), "updates")
-    assert text == "There is one layer: its updates have no neighbours to be held against."
+    assert text == "Updates are not compared with neighbouring layers because there is only one layer."
 
 
 def test_a_rise_is_credited_to_parts_that_are_there_and_only_where_it_shows(measured: xr.Dataset) -> None:
@@ -143,14 +145,14 @@ def test_a_rise_is_credited_to_parts_that_are_there_and_only_where_it_shows(meas
     table["consensus_relative"] = (("layer", "site"), rising)
     table["line_excess"] = (("layer", "site"), 0 * rising)
     where = judge(None, alone_in(table, 1, 2, 3)).sentences[1].text
-    assert where.endswith("; the attention of layer 1 makes +0.30 of +0.30 on the way there.")
+    assert where.endswith(" The attention of layer 1 contributes +0.30 of the total +0.30.")
     table["consensus_relative"] = (("layer", "site"), rising / 100)
     assert judge(None, table).sentences[1].text == (
-        "In no layer do the tokens of one text share significantly more than at the embedding (κ' at most 0.00)."
+        "In no layer are the tokens of one text significantly more similar than at the embedding (κ′ at most 0.00)."
     )
     table.consensus_relative.loc[{"layer": 1, "site": ["attention", "feed_forward"]}] = [-0.5, 0.3]
-    assert "the feed-forward part of layer 1" in judge(None, table).sentences[1].text
-    assert "feed-forward" not in judge(None, alone_in(table, 1)).sentences[1].text
+    assert "The feed-forward part of layer 1" in judge(None, table).sentences[1].text
+    assert "feed-forward" not in judge(None, alone_in(table, 1)).sentences[1].text.lower()
 
 
 @pytest.mark.parametrize(
@@ -180,7 +182,7 @@ def test_other_sites_are_spoken_of_where_there_are_any(measured: xr.Dataset) -> 
         return {each.name: each.otherwise for each in conventions_of(None, table)}.get("Sites", "no choice")
 
     alone, ended = alone_in(measured, 1, 2, 3), measured.assign_attrs(sites="after each block")
-    assert "hide which part moved it, and reading the last state after the final norm" in otherwise(measured)
+    assert "hide which part changed it, and reading the last state after the final norm" in otherwise(measured)
     assert otherwise(alone).startswith("reading the last state after the final norm")
-    assert otherwise(ended) == "one state a layer would hide which part moved it"
+    assert otherwise(ended) == "one state per layer would hide which part changed it"
     assert otherwise(alone.assign_attrs(sites="after each block")) == "no choice"

@@ -23,7 +23,7 @@ from tokendynamics.report import page as page_of
 
 PROMPTS = {"one": [5, 9, 33, 21, 7, 50], "other": [12, 3, 44]}
 REASON = "layer 1: its attention does not use transformers' attention interface"
-WORDS = f"The weights are not audited ({REASON}), so nothing is predicted from them"
+WORDS = f"The weights were not audited ({REASON}), so nothing is predicted from them"
 FORMATS = ["zarr", pytest.param("netcdf", marks=pytest.mark.skipif(bool(extras.missing("netcdf")), reason="no extra"))]
 
 
@@ -69,7 +69,7 @@ def test_the_page_says_it_once_and_draws_nothing_of_the_weights(found: Diagnosis
     page = page_of(found)
     text = text_of(page)
     assert text.count(REASON) == 1
-    assert text.count("They were not audited, and the verdict says why.") == 1
+    assert text.count("The weights were not audited; the verdict gives the reason.") == 1
     part = page[page.index('<section id="weights"') : page.index('<section id="paths"')]
     assert not re.search("<figure|<table|<dl|<svg", part)
     assert not re.search(r"\b(nan|inf|null)\b", text, re.IGNORECASE)

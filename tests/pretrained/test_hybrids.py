@@ -15,6 +15,7 @@ from pretrained.hybrids import HYBRIDS, blocks_of, hybrid_network
 from pretrained.test_attention_factors import _attention_by_hand, _normed
 from tokendynamics.numerics import AttentionFactorsError, CheckpointError
 from tokendynamics.pretrained._other_libraries import silenced
+from tokendynamics.words import in_layers
 
 IDS = torch.randint(3, 60, (1, 13), generator=torch.Generator().manual_seed(5))
 
@@ -98,7 +99,7 @@ def test_the_trace_says_nothing_about_an_attention_that_does_not_exist(name: str
         assert bool(table.attention_received.sel(layer=layer).notnull().any()) == attends
     without = [layer for layer in range(1, table.sizes["layer"]) if layer not in checkpoint.layout.attending]
     if without:
-        assert f"{', '.join(map(str, without))} have no attention" in table.attrs["notes"]
+        assert f"{in_layers(without)} have no attention" in table.attrs["notes"]
     else:
         assert "notes" not in table.attrs
 

@@ -106,13 +106,13 @@ def test_variants_stand_side_by_side(found: Diagnosis) -> None:
     rows = [[cell.text for cell in row] for row in table.rows]
     assert rows[0] == ["full", "5.145 × 10⁻¹²", "1", "4 (4 to 4)", "pass 40", "0.9 → 0.2", "all passes done"]
     assert rows[1] == [
-        "attention-only", "0.7361", "0.2639", "69 (60 or more)", "not seen; extrapolated: 697 (600 or later)",
+        "attention-only", "0.7361", "0.2639", "69 (60 or more)", "not reached; extrapolated: 697 (600 or later)",
         "0.5 → 0.5", "not finite from pass 21 on (3 of 3)",
     ]  # fmt: skip
     assert len(table.columns) == 7
     nowhere = (("variant", "estimate"), np.full((2, 3), np.inf))
     flat = _with_table(found, median_half_life=nowhere, median_collapse_pass=nowhere)
-    assert [cell.text for cell in deeper_parts(flat)["tables"][0].rows[1]][3:5] == ["does not fall", "not seen"]
+    assert [cell.text for cell in deeper_parts(flat)["tables"][0].rows[1]][3:5] == ["does not fall", "not reached"]
 
 
 def test_decoded_texts_are_shown_with_what_is_invisible(found: Diagnosis) -> None:
@@ -144,6 +144,6 @@ def test_of_one_prompt_there_is_no_kappa_to_draw() -> None:
     assert "bands" not in consensus.caption
     for figure in (kappa, own):
         assert not figure.svg
-        assert figure.caption == "Nothing is drawn: κ and the shares need two prompts."
+        assert figure.caption == "Not plotted because κ and the shares need two prompts."
     (consensus, *_) = _figures(synthetic(layers=2, heads=2, prompts=1, pairs=False))
-    assert "nothing is above what rounding leaves" in consensus.caption
+    assert "no value after the embedding is finite and above rounding" in consensus.caption

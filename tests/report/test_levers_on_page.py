@@ -32,7 +32,8 @@ def test_the_trials_stand_in_a_table_with_their_intervals(found: Diagnosis) -> N
         "feed-forward part, layer 2", "0.5", "−0.123", "−0.200", "−0.050", "+0.062", "+0.010", "+0.115", "yes",
     ]  # fmt: skip
     assert second == [
-        "attention, layer 1", "0", "+0.010", "−0.400", "+0.420", "undefined", "undefined", "undefined", "not sure",
+        "attention, layer 1", "0", "+0.010", "−0.400", "+0.420", "undefined", "undefined", "undefined",
+        "not significant",
     ]  # fmt: skip
     assert len(table.columns) == len(first)
     assert table.rows[0][2].value == -0.1234  # the file has every digit
@@ -84,9 +85,9 @@ def test_what_the_named_lever_changes_stands_beside_the_network_as_it_is(found: 
     of_two = replace(found, levers=replace(found.levers, where=2, best=0, effect=effect))
     _, table = levers_parts(of_two)["tables"]
     rows = {row[0].text: [cell.text for cell in row[1:]] for row in table.rows}
-    assert "behind layer 2" in table.caption
+    assert "after layer 2" in table.caption
     assert rows["κ"] == ["2", "2.25", "+2.500", "+2.000", "+3.000"]
-    assert rows["share of the token"] == ["0.7", "0.35", "−0.350", "+0.000", "+0.000"]
+    assert rows["share of the token alone"] == ["0.7", "0.35", "−0.350", "+0.000", "+0.000"]
     assert rows["loss (nats)"] == ["2", "2.5", "+0.500", "undefined", "undefined"]
     assert HOSTILE not in page_of(of_two)
 
@@ -100,7 +101,7 @@ def test_without_a_candidate_no_table_of_trials_is_shown(found: Diagnosis) -> No
 
 @pytest.mark.parametrize(
     ("state", "words"),
-    [("rank collapse", "does not measure a collapse to a line"), ("anisotropic", "does not measure the direction")],
+    [("rank collapse", "does not measure a collapse onto a line"), ("anisotropic", "does not measure the direction")],
 )
 def test_what_consensus_does_not_measure_is_not_said_to_need_nothing(found: Diagnosis, state: str, words: str) -> None:
     assert words not in levers_parts(found)["sentences"][0]

@@ -272,7 +272,7 @@ def test_every_shape_of_diagnosis_gives_a_whole_page_without_nan(build: Callable
 def test_measures_of_pairs_are_words_where_there_is_no_pair(build: Callable[..., Diagnosis]) -> None:
     found = page_of(build(**SHAPES["one token"]))
     part = figure_of(found, "agreement-mean-pair-cosine")
-    assert "Nothing is drawn: the prompt has no two tokens that count" in part
+    assert "Not plotted because the prompt does not have two tokens that count" in part
     assert "<svg" not in part
     assert "NaN" not in re.sub(r"<script>.*?</script>", "", found, flags=re.DOTALL)
 

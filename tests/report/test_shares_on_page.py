@@ -91,13 +91,13 @@ def test_kappa_and_its_thresholds_are_those_of_the_trace(page: str, diagnosis: D
 
 def test_several_networks_fit_on_one_axis() -> None:
     curves = [
-        Curve(f"κ' of {name}", [0, 1, 2], [0.1, None, value], colour, low=[0.0] * 3, high=[1.0] * 3, band=band)
+        Curve(f"κ′ of {name}", [0, 1, 2], [0.1, None, value], colour, low=[0.0] * 3, high=[1.0] * 3, band=band)
         for name, value, colour, band in (("one", 0.2, "#1f5a99", "its interval"), ("other", 0.9, "#b8520a", ""))
     ]
-    drawn = curves_chart(curves, last=2, title="κ'", rules=[Rule(0.5, "half")]).to_dict()
+    drawn = curves_chart(curves, last=2, title="κ′", rules=[Rule(0.5, "half")]).to_dict()
     marks = [layer["mark"]["type"] for layer in drawn["layer"]]
     assert (marks.count("area"), marks.count("line"), marks.count("rule")) == (2, 2, 1)
-    assert [key.label for key in curve_keys(curves)] == ["κ' of one", "its interval", "κ' of other"]
+    assert [key.label for key in curve_keys(curves)] == ["κ′ of one", "its interval", "κ′ of other"]
     assert curve_keys([replace(curves[0], values=[None] * 3)]) == []
 
 
@@ -133,7 +133,7 @@ def test_updates_are_medians_over_prompts(page: str, diagnosis: Diagnosis) -> No
 
 def test_an_update_that_stands_out_is_marked(build: Callable[..., Diagnosis]) -> None:
     found = build(layers=6, prompts=3)
-    name = "attention: several times its neighbours&#x27;"
+    name = "attention: unusually large"
     calm = str(updates_figure(found.trace).svg).replace("&#39;", "&#x27;").replace("'", "&#x27;")
     found.trace.update_ratio.loc[{"layer": 4, "component": "attention"}] = 9.0
     jump = str(updates_figure(found.trace).svg).replace("&#39;", "&#x27;").replace("'", "&#x27;")
@@ -143,7 +143,7 @@ def test_an_update_that_stands_out_is_marked(build: Callable[..., Diagnosis]) ->
 
 def test_the_attention_figure_names_who_is_attended_to(page: str) -> None:
     heads, *rows = saved(page, "attention-chart")
-    assert heads[-3:] == ["If all alike", "With a sink", "Also massive"]
+    assert heads[-3:] == ["Uniform", "With a sink", "Also massive"]
     assert {(row[1], row[2]) for row in rows[1:]} == {("0 ([CLS])", "0.6")}
     assert [row[-2:] for row in rows[:4]] == [["0", "0"], ["5", "0"], ["5", "5"], ["5", "5"]]
 
@@ -157,10 +157,10 @@ def test_every_figure_with_numbers_can_be_saved(page: str) -> None:
 def test_what_has_nothing_to_show_says_so_in_words(alone: Diagnosis) -> None:
     page = page_of(alone)
     for ident, why in (
-        ("shares-chart", "one prompt cannot tell what its tokens share"),
-        ("shares-consensus", "one prompt cannot tell what its tokens share"),
-        ("components-chart", "one prompt cannot tell what its tokens share"),
-        ("attention-chart", "the attention of this network does not show"),
+        ("shares-chart", "one prompt cannot show which similarity is its own"),
+        ("shares-consensus", "one prompt cannot show which similarity is its own"),
+        ("components-chart", "one prompt cannot show which similarity is its own"),
+        ("attention-chart", "the attention weights of this network are not accessible"),
     ):
         part = figure_of(page, ident)
         assert why in part
@@ -172,9 +172,9 @@ def test_what_has_nothing_to_show_says_so_in_words(alone: Diagnosis) -> None:
 @pytest.mark.usefixtures("undrawn")
 def test_two_prompts_have_shares_and_no_intervals(build: Callable[..., Diagnosis]) -> None:
     found = page_of(build(layers=4, prompts=2))
-    assert "Of 2 prompts, too few for an interval." in found
+    assert "Over 2 prompts, too few for a confidence interval." in found
     assert {row[3] for row in saved(found, "shares-chart")[1:]} == {""}
-    assert "90 % interval of" not in found
+    assert "90 % CI of" not in found
 
 
 def test_layers_that_say_the_same_are_one_line_and_the_file_has_each(page: str, diagnosis: Diagnosis) -> None:
@@ -219,10 +219,10 @@ def test_two_notebook_pictures_share_no_name(diagnosis: Diagnosis, build: Callab
 
 def test_a_notebook_says_in_words_what_one_prompt_cannot_tell(alone: Diagnosis) -> None:
     shown = alone._repr_html_()
-    assert "one prompt cannot tell what its tokens share" in shown
+    assert "one prompt cannot show which similarity is its own" in shown
     assert "<svg" not in shown
     words = alone.plot().to_dict()["mark"]["text"]
-    assert "one prompt cannot tell" in " ".join(words)
+    assert "one prompt cannot show" in " ".join(words)
 
 
 def test_the_plot_is_a_chart_of_the_shares(diagnosis: Diagnosis) -> None:

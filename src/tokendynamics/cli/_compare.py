@@ -208,15 +208,17 @@ def _states_table(found: Comparison) -> Table:
     from rich.table import Table as RichTable
 
     from tokendynamics.diagnosis._compared_words import part_named
+    from tokendynamics.words import fixed
 
     table = RichTable(title="State of the tokens", title_justify="left", box=SIMPLE_HEAD)
-    for column in ("model", "layers", "dim", "κ' at the end", "end", "worst", "first difference"):
-        table.add_column(column, justify="right" if column in ("layers", "dim", "κ' at the end") else "left")
+    for column in ("model", "layers", "dim", "κ′ at the end", "end state", "worst state", "first difference"):
+        table.add_column(column, justify="right" if column in ("layers", "dim", "κ′ at the end") else "left")
     partings = (None, *found.partings)
     rows = zip(found.models, found.descriptions, found.traces, found.verdicts, partings, strict=True)
     for place, (name, facts, trace, verdict, parting) in enumerate(rows):
         kappa = float(trace.consensus_relative.sel(site="feed_forward")[-1])
-        first = "" if place == 0 else "not known" if parting is None else part_named(parting.first)
-        end = "undefined" if kappa != kappa else f"{kappa:.2f}"
-        table.add_row(name, str(facts["layers"]), str(facts["dim"]), end, verdict.state, str(verdict.worst), first)
+        first = "" if place == 0 else "not located" if parting is None else part_named(parting.first)
+        table.add_row(
+            name, str(facts["layers"]), str(facts["dim"]), fixed(kappa), verdict.state, str(verdict.worst), first
+        )
     return table

@@ -87,7 +87,7 @@ def limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def code_for(
     judged: Sequence[tuple[str, Verdict, xr.Dataset]], fail_on: Sequence[str] | None, max_similarity: float | None
 ) -> int:
-    """Return the exit code of a command, after one line on standard error where a limit is not met.
+    """Return the exit code of a command, after one line on standard error if a limit is not met.
 
     Args:
         judged: Name, verdict and trace of each network that must meet the limits.

@@ -19,7 +19,7 @@ from tokendynamics.diagnosis._verdict import mean_over_prompts
 from tokendynamics.numerics._errors import PageError
 from tokendynamics.provenance._owned import written_in
 from tokendynamics.provenance._progress import Progress, bar
-from tokendynamics.words import plural
+from tokendynamics.words import count, fixed, number, plural
 
 _MOST_ROWS = 12
 
@@ -61,7 +61,7 @@ class Output:
         self._results = Console(highlight=False)
 
     def say(self, message: str) -> None:
-        """Write one line on standard error, at once."""
+        """Write one line to standard error without delay."""
         if self.quiet:
             return
         self._messages.print(Text(message), soft_wrap=True)
@@ -88,7 +88,7 @@ class Output:
         yield announce
 
     def show(self, found: Diagnosis, report: Path | None) -> None:
-        """Print the verdict, the layers in a table, and where the report is."""
+        """Print the verdict, a table of layers, and the path of the report."""
         if self._as_json:
             echo_json(summary(found) | {"report": report and str(report)})
         if self._as_json or self.quiet:
@@ -96,16 +96,13 @@ class Output:
         model = found.model
         heads = f"{plural(model['heads'], 'head')} × " if model["heads"] else ""  # 0 where no attention can be read
         heading = f"{model['name']}: {plural(model['layers'], 'layer')} × {heads}dim {model['dim']}"
-        self._results.print(Text(f"\n{heading}, {model['parameters']:,} parameters\n", style="bold"))
+        self._results.print(Text(f"\n{heading}, {count(model['parameters'])} parameters\n", style="bold"))
         for finding in found.verdict.sentences:
             self._results.print(Text(finding.text, style="bold"), soft_wrap=False)
+        self._results.print(Text("What to do: ", style="bold").append(Text(levers_in_words(found), style="not bold")))
         self._results.print()
         for finding in found.verdict.details:
             self._results.print(Text("• ").append(finding.text), soft_wrap=False)
-        self._results.print()
-        self._results.print(
-            Text("What can you try? ", style="bold").append(Text(levers_in_words(found), style="not bold"))
-        )
         self._show_deeper(found)
         self._results.print()
         self._results.print(_layer_table(found))
@@ -125,9 +122,9 @@ def _layer_table(found: Diagnosis) -> Table:
     averaged = mean_over_prompts(found.trace)
     last = averaged.sizes["layer"] - 1
     prompts = found.trace.sizes["prompt"]
-    title = f"Mean over {prompts} prompt{'s' * (prompts > 1)}; cosine, rank and norm without sinks, E and raw with them"
+    title = f"Mean over {plural(prompts, 'prompt')}; cosine, rank and norm without sinks, E and raw rank with them"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
-    for column in ("layer", "cosine", "E", "rank", "raw", "norm", "massive", "state"):
+    for column in ("layer", "cosine", "E", "rank", "raw rank", "norm", "massive", "state"):
         table.add_column(column, justify="left" if column == "state" else "right")
     for layer in _spread_rows(last):
         site = averaged.sel(layer=layer, site="feed_forward")
@@ -142,20 +139,15 @@ def _layer_table(found: Diagnosis) -> Table:
 def _cells(site: xr.Dataset, sinks: float | None) -> list[str]:
     kept, removed = site.sel(sinks="kept"), site.sel(sinks="removed")
     return [
-        _number(removed.mean_pair_cosine, ".3f"),
-        _number(kept.consensus_first, ".3f"),
-        _number(removed.effective_rank_unit_rows, ".2f"),
-        _number(kept.effective_rank, ".2f"),
-        _number(removed.norm_median, ".3g"),
-        "" if sinks is None else f"{sinks:.1f}",
+        fixed(float(removed.mean_pair_cosine), 3),
+        fixed(float(kept.consensus_first), 3),
+        fixed(float(removed.effective_rank_unit_rows)),
+        fixed(float(kept.effective_rank)),
+        number(float(removed.norm_median)),
+        "" if sinks is None else fixed(sinks, 1),
     ]
 
 
-def _number(value: xr.DataArray, form: str) -> str:
-    number = float(value)
-    return "undefined" if np.isnan(number) else format(number, form)
-
-
 def _spread_rows(last: int) -> list[int]:
-    """Choose at most a dozen layers from 0 to the last."""
+    """Return at most a dozen layers from 0 to the last."""
     return sorted({round(float(layer)) for layer in np.linspace(0, last, min(last + 1, _MOST_ROWS))})

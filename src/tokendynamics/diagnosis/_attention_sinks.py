@@ -8,16 +8,16 @@ import numpy as np
 import xarray as xr
 
 from tokendynamics.diagnosis._noun import noun_in
-from tokendynamics.words import Finding, fixed, in_layers, plural
+from tokendynamics.words import Finding, factor, fixed, in_layers, plural
 
 MOST = 0.6
-"""Part of the texts in which, in one layer, a token is a sink, from which it is the network's and not one text's."""
+"""Share of texts with the token as a sink in one layer, from which the sink is a property of the network."""
 
 ATTENTION_SINK = 0.25
 """Mean weight from which a token counts as an attention sink (random networks give some token 0.24 by chance), and"""
 
 TIMES_UNIFORM = 3.0
-"""how many times what uniform attention would give it that must be: under uniform attention none is a sink."""
+"""how many times its share under uniform attention that must be at least."""
 
 
 @dataclass(frozen=True)
@@ -25,13 +25,13 @@ class NamedSink:
     """A token that is an attention sink in one layer in most texts.
 
     Attributes:
-        word: What it says, where it is the same word at several places; empty where it is one place.
+        word: The word, where it is the same one at several positions; empty for a single position.
         position: Its place; of a word the place in the first text that has it as a sink.
         prompt: The first text in which it is a sink.
         texts: In how many texts it is a sink, by layer 0 … L.
         tokens: (prompt, layer, token), where it is a sink.
         layers: Those in which it is one in `MOST` of the texts.
-        others: In how many texts, in the layer where that is most, other tokens are sinks.
+        others: Number of texts with other sinks, in the layer where it is largest.
     """
 
     word: str
@@ -55,7 +55,7 @@ def attention_sinks(trace: xr.Dataset) -> np.ndarray:
 
 
 def named_sink(trace: xr.Dataset) -> NamedSink | None:
-    """Return the place or the word that is a sink in most texts; None where there is no such.
+    """Return the position or word that is a sink in most texts; None where there is none.
 
     Texts that repeat others do not count. Of all places and words the one with most texts in one layer is named, a
     place before a word where they are equal.
@@ -104,23 +104,26 @@ def attention_finding(trace: xr.Dataset) -> Finding:
     """
     received, noun = trace.attention_received.transpose("prompt", "layer", "token").values, noun_in(trace)
     if np.isnan(received).all():
-        text = f"Whether a token is an attention sink is not known: no attention shows, or the {noun}s have few tokens."
+        text = (
+            "Attention sinks are not measured because the attention weights are not accessible or the "
+            f"{noun}s have too few tokens."
+        )
         return Finding(text, "attention", {})
     sinks, counted = attention_sinks(trace), trace.repeats.values < 0
     if not sinks.any():
         largest = float(np.nanmax(received))
         text = (
-            f"No token is an attention sink: the most that one receives from tokens at least four away is "
-            f"{fixed(largest)} of their attention; a sink receives {ATTENTION_SINK:g}, and {TIMES_UNIFORM:g} times its "
-            "uniform part."
+            f"No token is an attention sink: the most attended one receives {fixed(largest)} of the attention of "
+            f"tokens at least four positions away. A sink receives at least {ATTENTION_SINK:g} and "
+            f"{factor(TIMES_UNIFORM)} its share under uniform attention."
         )
         return Finding(text, "attention", {"largest": largest})
     named = named_sink(trace)
     if named is None:
         few = int(sinks[counted].any(axis=2).sum(axis=0).max())
         text = (
-            f"No one token or word is an attention sink in most {noun}s; in any one layer some token is one in at most "
-            f"{few} of {plural(int(counted.sum()), noun)}."
+            f"No single token or word is an attention sink in most {noun}s. In any one layer, at most {few} of "
+            f"{plural(int(counted.sum()), noun)} {'has' if few == 1 else 'have'} a sink."
         )
         return Finding(text, "attention", {"texts": few})
     return _of_named(trace, named, received)
@@ -139,13 +142,13 @@ def _of_named(trace: xr.Dataset, named: NamedSink, received: np.ndarray) -> Find
         )
     counts = named.texts[named.layers]
     low, high = int(counts.min()), int(counts.max())
-    many = f"{low} to {high}" if low < high else f"{high}"
+    many = f"{low}–{high}" if low < high else f"{high}"
     where, weights = in_layers(named.layers.tolist()), sorted({fixed(seen.min()), fixed(seen.max())})
     text = (
-        f"{subject} in {many} of {plural(total, noun)}, in {where}: tokens at least four away give it "
-        f"{' to '.join(weights)} of their attention. It is {'' if massive else 'not '}massive"
+        f"{subject} in {many} of {plural(total, noun)}, in {where}: it receives {'–'.join(weights)} of the attention "
+        f"of tokens at least four positions away. It is {'also' if massive else 'not'} massive."
     )
-    text += f"; other tokens are attention sinks in {plural(named.others, noun)}." if named.others else "."
+    text += f" Other tokens are attention sinks in {plural(named.others, noun)}." if named.others else ""
     values = {
         "position": named.position, "word": named.word, "layers": named.layers.tolist(), "prompts_with_it": high,
         "largest": float(seen.max()), "massive": massive,
@@ -154,7 +157,7 @@ def _of_named(trace: xr.Dataset, named: NamedSink, received: np.ndarray) -> Find
 
 
 def _is_massive(trace: xr.Dataset, named: NamedSink) -> bool:
-    """Tell whether a token that is meant is massive in a text in which it is a sink."""
+    """Tell whether the sink is massive in a text in which it is a sink."""
     positions = trace.massive_position.transpose("prompt", "layer").values
-    meant = np.asarray(named.tokens.any(axis=1))
-    return any(bool(meant[place, row[row >= 0].astype(int)].any()) for place, row in enumerate(positions))
+    is_sink = np.asarray(named.tokens.any(axis=1))
+    return any(bool(is_sink[place, row[row >= 0].astype(int)].any()) for place, row in enumerate(positions))

@@ -1,13 +1,13 @@
-"""What the weights alone say: signs, spectra and regime of every layer and head, read one layer at a time.
+"""Audit of the weights: signs, spectra and regime of every layer and head, read one layer at a time.
 
-A layer of a large model is hundreds of megabytes, so heads are taken one at a time and no dense matrix is kept
-longer than it is needed.
+A layer of a large model takes hundreds of megabytes, so heads are read one at a time and dense matrices are released
+early.
 
-A network has many sets of weights: a head's W_V S and S^{-1} W_O, or a gain moved from a norm into the matrices behind
-it, make the same function. Of V = Σ_h W_V W_O with gains folded no number depends on which of them is stored. Folding
-takes in the gain (1 + weight where a norm adds 1) and no more: W and V then act on the tokens that a norm hands on
-before its gain, of mean square 1; under LayerNorm also of mean 0, so that what they make of the direction (1, …, 1) is
-counted in signs and spectra and is never seen by attention. Biases, the norm's too, are left out.
+Equivalent parameterisations (a head's W_V S and S^{-1} W_O, or a gain moved from a norm into the matrices that read its
+output) give identical numbers for V = Σ_h W_V W_O with gains folded. Folding includes only the gain (1 + weight where a
+norm adds 1): W and V then act on normalised tokens of mean square 1, under LayerNorm also of mean 0. Their action on
+the direction (1, …, 1) counts in signs and spectra although attention never sees it. Biases are omitted, also those of
+norms.
 """
 
 from __future__ import annotations
@@ -69,9 +69,8 @@ def audit_layer(
     """Return every number of one layer by variable name; see `tokendynamics.diagnosis._audit.audit` for each.
 
     Args:
-        read: Reads the layer's factors. They are read here, and not passed, so that they can be let go of as soon as
-            the matrix they go into exists.
-        value: Which value map.
+        read: Reads the layer's factors; they are read here so that they can be released early.
+        value: The value map.
         fold_norms: Whether the norm's gain multiplies the factors; None for "where there is one".
         singular: What A is where the value map is singular.
         offsets: Distances at which rotary circuits are read; empty for none.
@@ -86,7 +85,7 @@ def audit_layer(
     gain = gain_of(weights, fold_norms)
     numbers = _of_heads(weights, gain, offsets)
     give_back()
-    # The matrices that theorems speak of are those of the audit, but for conventions of the papers' tables.
+    # The matrices of the theorems are those of the audit, except under the conventions of the papers' tables.
     same = value == "VO" and (gain is None) == (weights.norm_gain is None)
     if not same:
         numbers |= numbers_of(weights, causal=causal, positions=positions)
@@ -356,7 +355,7 @@ def _conventions(
         "value_map": value,
         "fold_norms": folding_in_words(ckpt, layers, fold_norms),
         "singular": singular,
-        "scaling": "qk_eigenvalues carry 1/sqrt(d_head); signs and balances do not depend on it",
+        "scaling": "qk_eigenvalues include 1/sqrt(d_head); signs and balances do not depend on it",
         "near_zero_threshold": f"{NEAR_ZERO:g} absolute, as in positional Table 7, and relative to the spectral radius",
         "balance": "qk: eigenvalues of the symmetric part; ov: Re of ov's own eigenvalues; ov_sym: symmetric part",
         "theory": "ov_norm, distances from hypotheses and the prediction: always of the OV product, gains folded",

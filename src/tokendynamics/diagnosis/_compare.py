@@ -1,4 +1,4 @@
-"""Several networks side by side: what differs in what their tokens do, where it begins, and which part does it."""
+"""Compare several networks: differences of their tokens, the first difference, and the part that causes it."""
 
 from __future__ import annotations
 
@@ -53,26 +53,26 @@ def compare(
     command: str | None = None,
     progress: bool | Progress = False,
 ) -> Comparison:
-    """Run texts through several models, and say what differs from the first, where it begins and which part does it.
+    """Compare several models with the first on the same texts, and locate the first difference and its cause.
 
     Args:
-        models: Anything `tokendynamics.load` takes, or checkpoints already loaded; at least two, if the baseline and
-            `dtypes` count.
-        texts: Prompts, see `tokendynamics.trace`; None for our own.
-        names: What to call the models, in order; None for their own names.
-        baseline: "untrained" for one more model: the first one's architecture with its initial weights.
-        seed: Of these weights.
-        weights: Whether the weights are compared too.
-        halved: Whether each part of each layer is run at a half too, and what that does to the loss is compared: a
-            pass for each part more, of every model.
-        sinks: Which tokens are left out; see `tokendynamics.trace`, also for `sink_ratio` and `truncate`.
+        models: Anything `tokendynamics.load` takes, or checkpoints already loaded; at least two, counting the baseline
+            and `dtypes`.
+        texts: Prompts, see `tokendynamics.trace`; None for the fourteen default texts.
+        names: Names of the models, in order; None for their own.
+        baseline: "untrained" adds a model with the architecture of the first and initial weights.
+        seed: Random seed of these weights.
+        weights: Whether the weights are compared as well.
+        halved: Whether each part of each layer is also halved and the changes of the loss are compared; one more pass
+            per part and model.
+        sinks: Which tokens are excluded; see `tokendynamics.trace`, also for `sink_ratio` and `truncate`.
         sink_ratio: Likewise.
         truncate: Likewise.
         dtypes: Of the forward passes: one for all, one for each model, or several for one; ignored for checkpoints.
         device: See `tokendynamics.load`, as for `allow_pickle`; ignored for checkpoints already loaded.
         threads: PyTorch threads for this call, None to leave them.
         allow_pickle: Likewise.
-        command: What to record as the command that makes this again; None for the Python call.
+        command: Recorded as the command that reproduces this result; None for the Python call.
         progress: True for a progress bar, or a function; see `progress`.
 
     Raises:
@@ -152,7 +152,7 @@ def _loaded(
         if isinstance(model, Checkpoint):
             found.append(model)
             continue
-        # A live network has no tokenizer of its own; beside a stored one it is most often a changed copy of that.
+        # A live network has no tokenizer; next to a stored one it is usually a changed copy of that.
         lent = next((each.tokenizer for each in found if each.tokenizer is not None), None)
         tokenizer = lent if isinstance(model, nn.Module) else None
         options: dict[str, Any] = {"dtype": dtype, "device": device, "allow_pickle": allow_pickle, "progress": report}
@@ -161,7 +161,7 @@ def _loaded(
 
 
 def _names(ckpts: Sequence[Checkpoint], names: Sequence[str] | None) -> tuple[str, ...]:
-    """Return a name for each, different from the others'."""
+    """Return a distinct name for each model."""
     if names is not None:
         if len(names) != len(ckpts) or len(set(names)) < len(names):
             raise ArgumentValueError(expected("names", f"{len(ckpts)} different names", shown(list(names))))

@@ -1,4 +1,4 @@
-"""Puts what was measured on several networks into sentences, and names every choice that they hang on."""
+"""Sentences and conventions of a comparison of several networks."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from tokendynamics.diagnosis._tensor_differences import TIMES_OTHERS, TensorDiff
 from tokendynamics.diagnosis._tensor_words import tensors_finding, tensors_of_layer
 from tokendynamics.diagnosis._together import Together
 from tokendynamics.diagnosis._verdict import Verdict
-from tokendynamics.words import Convention, Finding
+from tokendynamics.words import Convention, Finding, factor, number, power_of_ten
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured on several networks.
+    """Measurements on several networks.
 
     Attributes:
-        together: What their tokens do.
-        products: How their attention weights differ, and why not; None if that was not asked for.
-        feed_forward: Likewise their feed-forward weights.
-        tensors: Likewise the stored tensors of their blocks, of each but the first.
-        halved: What halving each part does to their losses; None if that was not asked for.
-        coarsest: Of each but the first, the coarser of its dtype and the first's.
+        together: The traces of their tokens.
+        products: Differences of their attention weights, and reasons where there are none; None if not requested.
+        feed_forward: Likewise of their feed-forward weights.
+        tensors: Likewise of the stored tensors of their blocks, for all but the first.
+        halved: The effect of halving each part on their losses; None if not requested.
+        coarsest: For all but the first, the coarser of its dtype and the first's.
     """
 
     together: Together
@@ -52,7 +52,7 @@ class Measured:
 
     @property
     def weights(self) -> xr.Dataset | None:
-        """How the weights differ, in one dataset."""
+        """The differences of the weights, in one dataset."""
         if self.products is None or self.feed_forward is None:
             return None
         return xr.merge([self.products[0], self.feed_forward.table])
@@ -74,33 +74,30 @@ def sentences_of(
         partings: Of all but the first; see `parting_of`.
         differences: From `paired_differences`.
     """
-    found = measured.together
-    ends = [float(trace.consensus_relative.sel(site="feed_forward")[-1]) for trace in found.traces]
+    together = measured.together
+    ends = [float(trace.consensus_relative.sel(site="feed_forward")[-1]) for trace in together.traces]
     sentences: list[Finding | None] = []
     for place, other in enumerate(names[1:]):
-        pair, own, dtype = (names[0], other), differences.isel(other=place), measured.coarsest[place]
+        pair, difference, dtype = (names[0], other), differences.isel(other=place), measured.coarsest[place]
         both = (verdicts[0], verdicts[place + 1])
-        sentences.append(end_finding(pair, both, (ends[0], ends[place + 1]), own))
+        sentences.append(end_finding(pair, both, (ends[0], ends[place + 1]), difference))
         in_words = str(dtype).removeprefix("torch.")
         through = _tensors_at(partings[place], measured, place)
-        sentences.append(parting_finding(pair, partings[place], found.unpaired[place], in_words, through))
-        sentences.append(updates_finding(pair, own))
+        sentences.append(parting_finding(pair, partings[place], together.unpaired[place], in_words, through))
+        sentences.append(updates_finding(pair, difference))
         if measured.halved is not None:
             sentences.append(halved_finding(pair, measured.halved, place, torch.finfo(dtype).eps))
         sentences += _weights_findings(pair, measured, place)
-    depths = [trace.sizes["layer"] - 1 for trace in found.traces]
-    trace = found.traces[0]
-    repeated = [str(name) for name, of in zip(trace.prompt.values, trace.repeats.values, strict=True) if of >= 0]
-    sentences.append(
-        tokens_finding(
-            found.tokens_shared, _left_out(found.traces), depths, repeated, counts_shared=found.counts_shared
-        )
-    )
-    return tuple(each for each in sentences if each is not None)
+    depths = [trace.sizes["layer"] - 1 for trace in together.traces]
+    trace = together.traces[0]
+    repeated = [str(name) for name, first in zip(trace.prompt.values, trace.repeats.values, strict=True) if first >= 0]
+    shared = together.tokens_shared, _left_out(together.traces)
+    sentences.append(tokens_finding(*shared, depths, repeated, counts_shared=together.counts_shared))
+    return tuple(finding for finding in sentences if finding is not None)
 
 
 def _tensors_at(parting: Parting | None, measured: Measured, place: int) -> list[str]:
-    """Return the stored tensors that make the first difference: those of its layer that differ unlike others."""
+    """Return the stored tensors behind the first difference: those of its layer that differ more than in others."""
     if parting is None or parting.first is None or measured.tensors is None or parting.first.layer < 1:
         return []
     return tensors_of_layer(measured.tensors[place], parting.first.layer)
@@ -108,11 +105,11 @@ def _tensors_at(parting: Parting | None, measured: Measured, place: int) -> list
 
 def _weights_findings(pair: tuple[str, str], measured: Measured, place: int) -> list[Finding]:
     if measured.products is None or measured.feed_forward is None or measured.tensors is None:
-        text = f"The weights of {pair[1]} and {pair[0]} are not compared: not asked for."
-        return [Finding(text, "weights", {"why": "not asked for"})]
+        text = f"The weights of {pair[1]} and {pair[0]} were not compared because this was not requested."
+        return [Finding(text, "weights", {"why": "not requested"})]
     (products, unlike), parts = measured.products, measured.feed_forward
     if unlike[place] and unlike[place] == parts.reasons[place]:
-        text = f"The weights of {pair[1]} and {pair[0]} are not compared: {unlike[place]}."
+        text = f"The weights of {pair[1]} and {pair[0]} were not compared because {unlike[place]}."
         return [Finding(text, "weights", {"why": unlike[place]})]
     table = parts.table.isel(other=place)
     return [
@@ -123,54 +120,57 @@ def _weights_findings(pair: tuple[str, str], measured: Measured, place: int) -> 
 
 
 def _left_out(traces: Sequence[xr.Dataset]) -> int:
-    """Return how many tokens are left out at the layer where most are, over all prompts."""
+    """Return the number of excluded tokens over all prompts, in the layer where it is largest."""
     counts = traces[0].token_count
     return int(np.max((counts.sel(sinks="kept") - counts.sel(sinks="removed")).sum("prompt").values))
 
 
 def conventions_in(measured: Measured) -> tuple[Convention, ...]:
-    """Return every choice that the numbers of a comparison hang on.
+    """Return every choice that the numbers of a comparison depend on.
 
     Args:
         measured: On the networks.
     """
     attrs = measured.together.traces[0].attrs
     chosen = [
-        Convention("Sinks", attrs["sinks"], "each model would be measured on tokens of its own"),
+        Convention("Sinks", attrs["sinks"], "each model would be measured on different tokens"),
         Convention(
             "First difference",
-            f"the first part whose updates differ by more than {ROUNDINGS:g} roundings where all parts before it "
-            f"agree, or that on the same inputs differs by {TIMES_NEIGHBOURS:g} times the median of the same parts of "
-            f"{NEIGHBOURS} layers on either side and by as many deviations more; where blocks of one do not run on "
-            f"states of the other, by {JUMP:g} times what its input differs, beside the median of the other parts",
-            "against zero, layer 1 is the first of any two networks with the same embedding",
+            f"the first part whose updates differ by more than {factor(ROUNDINGS)} rounding although all earlier parts "
+            f"agree, or that on identical inputs differs by {factor(TIMES_NEIGHBOURS)} the median of the same part in "
+            f"{NEIGHBOURS} layers on either side plus as many median deviations. If blocks of one model cannot run on "
+            f"states of the other: by {factor(JUMP)} the difference of its input, relative to the median of the others",
+            "relative to zero, layer 1 is the first difference of any two networks with the same embedding",
         ),
         Convention(
-            "Intervals", f"{attrs['intervals']}; the same prompt is left out of both models", "unpaired ones are longer"
+            "Intervals",
+            f"{attrs['intervals']}; the same prompt is left out of both models",
+            "unpaired intervals are wider",
         ),
-        Convention("Precision", attrs["precision"], "half precision adds noise of about 1e-3 to each cosine"),
+        Convention(
+            "Precision", attrs["precision"], f"half precision adds noise of about {power_of_ten(-3)} to each cosine"
+        ),
     ]
     if measured.weights is not None:
         chosen += [
             Convention(
                 "Weights",
-                "QK and OV products of matched heads with the norm's gain folded in, relative Frobenius norm; they "
-                f"differ from {WEIGHTS_DIFFER:g}; angles between the {LEADING} leading directions",
-                "factors themselves differ where nothing of what the network computes does",
+                "QK and OV products of matched heads with the norm's gain folded in; relative Frobenius norm, "
+                f"different from {number(WEIGHTS_DIFFER)}; angles between the {LEADING} leading directions",
+                "the factors may differ although the network computes the same",
             ),
             Convention(
                 "Feed-forward weights",
-                "matrices of one name and shape, the gain of the norm before them folded in where it is found, hidden "
-                f"units in the order that fits; angles between the {LEADING} leading directions of what they read or "
-                "write; experts as they are stored",
+                "matrices of the same name and shape, with the gain of the preceding norm folded in and hidden units "
+                f"in matching order; angles between the {LEADING} leading directions that they read or write; experts "
+                "as stored",
                 "experts in another order, or a factor moved from one matrix to the next, count as a difference",
             ),
             Convention(
                 "Stored tensors",
-                "every tensor of a block with that of its name, biases and norms included, as they are stored; one "
-                f"stands out from {TIMES_OTHERS:g} times the median of its name in the other layers, and as many "
-                "deviations more",
-                "stored tensors may differ where nothing of what the network computes does",
+                "all tensors of a block compared by name, with biases and norms, as stored; one stands out from "
+                f"{factor(TIMES_OTHERS)} the median over the same tensor of the other layers plus as many deviations",
+                "stored tensors may differ although the network computes the same",
             ),
         ]
     if measured.halved is not None:

@@ -1,4 +1,4 @@
-"""What happens to tokens when a network is made deeper, and which of its parts that hangs on: variants side by side."""
+"""What happens to tokens when a network is made deeper, and which parts cause it: variants side by side."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tokendynamics.provenance._progress import Progress, reporting
 
 VARIANTS = tuple(NAMED)
 _OWN_TO_A_VARIANT = ("variant", "scale", "drawn_whole")
-"""What `passes` records that differs between variants: coordinates of the table, by variant."""
+"""Attributes of `passes` that differ between variants; they become coordinates of the table."""
 
 
 @typed_arguments
@@ -55,33 +55,33 @@ def deeper(
 ) -> Deeper:
     """Run a network and variants of it n times on their own output, side by side (`asymptotic` 7.5 and Table 3).
 
-    Each variant is a run of `passes`. One that the network cannot have (without norms where there are none) is left
-    out and named with the reason.
+    Each variant is one run of `passes`. A variant that the network cannot have (such as one without norms, of a network
+    that has none) is skipped and named with the reason.
 
     Args:
         ckpt: Anything `tokendynamics.load` takes, or a checkpoint already loaded.
         texts: Prompts, see `tokendynamics.trace`; κ needs two.
-        n: How many passes.
-        variants: Of "full", "no-ffn", "no-norm" and "attention-only"; they take the place of the checkpoint's own.
+        n: Number of passes.
+        variants: Of "full", "no-ffn", "no-norm" and "attention-only"; they replace that of the checkpoint.
         weights: See `tokendynamics.passes`, also for the next three.
         feed_back: Likewise.
         positions: Likewise.
         seed: Likewise.
-        decoded: After which passes the first prompt is read by the language head, those beyond n left out; only the
-            network's own weights ("fixed") are read. Empty for none.
-        truncate: Whether a prompt longer than the context is cut; otherwise it is refused.
-        store: A folder for one file of each variant; runs that are there go on.
+        decoded: Passes after which the language head decodes the first prompt, ignoring those beyond n. Only with the
+            network's own weights ("fixed"). Empty for none.
+        truncate: Whether a prompt longer than the context is truncated; otherwise it is refused.
+        store: Folder for one file per variant; runs found there are resumed.
         progress: True for a progress bar, or a function; see `trace`.
 
     Raises:
         ArgumentTypeError, ArgumentValueError: A wrong argument, or no variant that the network can have.
-        CheckpointError: A network that does not run on its own output, or has no known law.
+        CheckpointError: A network that cannot run on its own output, or whose weights have no known distribution.
         MemoryLimitError: More passes than can be stored.
 
     >>> from tokendynamics.pretrained import load
     >>> found = deeper(load("random:distilgpt2"), "short", 2, weights="law", variants=("full", "attention-only"))
     >>> found["consensus"].sizes["variant"], found.undecoded
-    (2, 'weights are drawn, and the language head belongs to others')
+    (2, 'the language head was trained with other weights than those drawn')
     """
     prompts = named_prompts(texts, ckpt := as_checkpoint(ckpt))
     names = checked_deeper(n, variants, weights, len(prompts))
@@ -91,9 +91,9 @@ def deeper(
     possible, refused = _possible(ckpt, names)
     with reporting(progress) as report:
         runs = _runs(ckpt, prompts, n, possible, shared | {"weights": weights}, store, report)
-        table, undecoded = _side_by_side(runs), "" if steps else "it was not asked for"
+        table, undecoded = _side_by_side(runs), "" if steps else "it was not requested"
         if weights != "fixed":
-            undecoded = "weights are drawn, and the language head belongs to others"
+            undecoded = "the language head was trained with other weights than those drawn"
         if not undecoded:
             asked = _Decoding(ckpt, next(iter(prompts.values())), steps, shared)
             table, undecoded = _with_texts(table, asked, report)
@@ -101,14 +101,14 @@ def deeper(
 
 
 def checked_deeper(n: int, variants: Sequence[str], weights: str, prompts: int, argument: str = "n") -> tuple[str, ...]:
-    """Return the names of the variants, every choice held against what there is, before any work begins.
+    """Check every choice before any work begins, and return the names of the variants.
 
     Args:
         n: See `deeper`.
         variants: See `deeper`.
         weights: See `deeper`.
-        prompts: How many there are.
-        argument: What an error calls `n`.
+        prompts: Number of prompts.
+        argument: The name of `n` in errors.
 
     Raises:
         ArgumentTypeError, ArgumentValueError: A wrong argument.
@@ -134,20 +134,20 @@ def _steps(decoded: Sequence[int]) -> list[int]:
 
 
 def _possible(ckpt: Checkpoint, names: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Return the variants that the network can have, and of the others why not; refuse if it can have none."""
-    found: list[str] = []
+    """Return the variants that the network can have, and why not the others; refuse if it can have none."""
+    possible: list[str] = []
     refused: dict[str, str] = {}
     errors: list[ArgumentValueError | CheckpointError] = []
     for name in names:
         try:
             with ckpt.varied(name):
-                found.append(name)
+                possible.append(name)
         except (ArgumentValueError, CheckpointError) as error:  # a part, or norms, that the network does not have
             refused[name] = str(error)
             errors.append(error)
-    if not found:
+    if not possible:
         raise errors[0]
-    return found, refused
+    return possible, refused
 
 
 def _runs(
@@ -159,7 +159,7 @@ def _runs(
     store: str | Path | None,
     report: Progress,
 ) -> dict[str, xr.Dataset]:
-    """Return the run of each variant, each kept in a file of its own in the folder `store`."""
+    """Return the run of each variant, stored as one file per variant in the folder `store`."""
     folder = None if store is None else as_path(store, "store")
     if folder is not None:
         if folder.is_file():
@@ -180,7 +180,7 @@ def _named(report: Progress, name: str) -> Progress:
 
 
 def _side_by_side(runs: Mapping[str, xr.Dataset]) -> xr.Dataset:
-    """Return the runs along a dim of variants, with what is read off the median over prompts."""
+    """Return the runs along a dim of variants, with the estimates from the median over prompts."""
     own = {key: [str(run.attrs.get(key, "")) for run in runs.values()] for key in _OWN_TO_A_VARIANT}
     shared = {key: value for key, value in next(iter(runs.values())).attrs.items() if key not in own}
     table = xr.concat(
@@ -207,7 +207,7 @@ def _side_by_side(runs: Mapping[str, xr.Dataset]) -> xr.Dataset:
 
 @dataclass(frozen=True)
 class _Decoding:
-    """What is decoded, and how."""
+    """Prompt, passes and options of decoding."""
 
     ckpt: Checkpoint
     text: Any
@@ -216,11 +216,11 @@ class _Decoding:
 
 
 def _with_texts(table: xr.Dataset, asked: _Decoding, report: Progress) -> tuple[xr.Dataset, str]:
-    """Add what each variant says of the first prompt while its states are finite; or return why nothing is said."""
+    """Add the decoded first prompt of each variant while its states are finite; or return why there is none."""
     if asked.ckpt.tokenizer is None:
         return table, "there is no tokenizer"
     try:
-        rows = [_said(table, name, asked, _named(report, name)) for name in map(str, table.variant.values)]
+        rows = [_decoded(table, name, asked, _named(report, name)) for name in map(str, table.variant.values)]
     except (ArgumentTypeError, CheckpointError) as error:
         return table, str(error)
     both = ("variant", "decoded_pass")
@@ -229,12 +229,12 @@ def _with_texts(table: xr.Dataset, asked: _Decoding, report: Progress) -> tuple[
     return table.assign_coords(decoded_pass=asked.steps), ""
 
 
-def _said(table: xr.Dataset, name: str, asked: _Decoding, report: Progress) -> tuple[list[str], list[float]]:
-    """Return the texts of one variant and the share of different tokens in each."""
+def _decoded(table: xr.Dataset, name: str, asked: _Decoding, report: Progress) -> tuple[list[str], list[float]]:
+    """Return the decoded texts of one variant and the share of different tokens in each."""
     finite = np.isfinite(table.log_norm.sel(variant=name).isel(prompt=0).values)
     steps = [step for step in asked.steps if finite[: step + 1].all()]
     rest = len(asked.steps) - len(steps)
     if not steps:
         return [""] * rest, [np.nan] * rest
-    found = decode(asked.ckpt, asked.text, steps, variant=name, progress=report, **asked.options)
-    return [*map(str, found.decoded.values), *[""] * rest], [*map(float, found.distinct_1.values), *[np.nan] * rest]
+    texts = decode(asked.ckpt, asked.text, steps, variant=name, progress=report, **asked.options)
+    return [*map(str, texts.decoded.values), *[""] * rest], [*map(float, texts.distinct_1.values), *[np.nan] * rest]

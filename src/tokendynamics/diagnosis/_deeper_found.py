@@ -1,4 +1,4 @@
-"""What `deeper` finds: variants of a network side by side, pass by pass, what they say, and sentences about both."""
+"""The result of `deeper`: variants of a network side by side over passes, decoded texts, and sentences on both."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from tokendynamics.results import Readable
 from tokendynamics.words import Convention, listing, plural
 
 DECODED = (1, 2, 5, 10, 20, 50, 100)
-"""After how many passes the text is read: a text that degrades has done so by then."""
+"""Passes after which the text is decoded; a text that degrades has done so by the last."""
 
 
 @dataclass(frozen=True, repr=False)
 class Deeper(Readable):
-    """A network and variants of it, made deeper by running their blocks on their own output; made by `deeper`.
+    """A network and its variants, made deeper by running their blocks on their own output; returned by `deeper`.
 
     Attributes:
-        table: What `passes` measures, with one more dim ``variant`` in front; NaN behind the end of a run. Further
-            ``median_consensus`` (variant, pass), E as the median over prompts as long as all of them are finite,
+        table: The measures of `passes`, with a leading dim ``variant``; NaN after the end of a run. Also
+            ``median_consensus`` (variant, pass), the median of E over prompts while all of them are finite,
             ``median_half_life`` and ``median_collapse_pass`` (variant, estimate) of it, ``fit_first`` and ``fit_last``
-            (variant), the passes that the half-life is fitted to. Where texts were decoded, ``decoded`` and
-            ``distinct_1`` (variant, decoded_pass), empty and NaN behind the end of a run.
-        sentences: What was measured, each with its numbers.
-        conventions: Every choice the numbers hang on.
-        refused: Why a variant was not run, by its name.
-        undecoded: Why there is no decoded text; empty where there is.
+            (variant), the range of passes that the half-life is fitted to. Where texts were decoded, ``decoded`` and
+            ``distinct_1`` (variant, decoded_pass), empty and NaN after the end of a run.
+        sentences: The findings, each with its numbers.
+        conventions: Every choice that the numbers depend on.
+        refused: The reason for each variant that was not run, by name.
+        undecoded: The reason why there is no decoded text; empty if there is.
     """
 
     table: xr.Dataset

@@ -1,4 +1,4 @@
-"""The main job: one checkpoint in, a whole diagnosis out, with each choice that its numbers hang on."""
+"""Diagnose one checkpoint: audit, trace, verdict, levers, and every choice that the numbers depend on."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ from tokendynamics.pretrained._architecture import as_layers
 from tokendynamics.pretrained._load import Model, as_checkpoint
 from tokendynamics.provenance._manifest import manifest
 from tokendynamics.provenance._progress import Progress, reporting
-from tokendynamics.words import Convention
+from tokendynamics.words import Convention, power_of_ten
 
 _OTHERWISE = {
-    "Value map": "W_V alone changes with weights that leave the network as it is; Σ_h W_V W_O and W do not",
-    "Norm folding": "unfolded, sizes and spectra change with weights that leave a network with such a norm as it is",
-    "Singular value maps": "a pseudo-inverse gives signs for A that no statement of the theory is about",
+    "Value map": "W_V alone depends on the parameterisation of the network; Σ_h W_V W_O and W do not",
+    "Norm folding": "unfolded, sizes and spectra depend on the parameterisation of a network with such a norm",
+    "Singular value maps": "a pseudo-inverse gives A signs to which no statement of the theory applies",
     "Scaling": "eigenvalues would be √d_head times larger",
-    "Near zero": "an absolute threshold counts more in a network with small weights; cond(V) stands beside it",
+    "Near zero": "an absolute threshold counts more eigenvalues in a network with small weights; see also cond(V)",
     "Balance": "the two balances of ov differ where ov is far from symmetric",
-    "Sinks": "with them, the raw effective rank reads about 1 and E compares every token with the sink",
+    "Sinks": "with them, the raw effective rank is about 1 and E compares every token with the sink",
     "Consensus E": "without |·| an antipodal pair would not count as agreed",
-    "Effective rank": "from the singular values themselves (Roy and Vetterli) it is larger",
-    "Who does it": "with sinks, their few pairs would blur the sums",
-    "States": "built networks that are sick or healthy leave gaps at these numbers, between which any threshold says "
-    "the same of them",
-    "Intervals": "drawing prompts with replacement pairs a prompt with itself and gives intervals that are too short",
-    "Precision": "half precision adds noise of about 1e-3 to each cosine",
-    "Layers and parts": "a number for a part that does not exist or did not run would be another part's",
-    "Tokenization": "other tokens are other particles",
+    "Effective rank": "from the unsquared singular values (Roy and Vetterli) it is larger",
+    "Contributions of parts": "with sinks, their few pairs would blur the sums",
+    "States": "built collapsing and healthy networks leave gaps at these numbers, within which every threshold gives "
+    "the same states",
+    "Intervals": "drawing prompts with replacement pairs a prompt with itself and gives intervals that are too narrow",
+    "Precision": f"half precision adds noise of about {power_of_ten(-3)} to each cosine",
+    "Layers and parts": "a number for a part that does not exist or did not run would belong to another part",
+    "Tokenization": "other tokens give other particles",
 }
 _VALUE_MAP = {"V": "V is W_V, each group's repeated for the heads that share it", "VO": "V is Σ_h W_V W_O"}
 _SINGULAR = {
@@ -61,7 +61,7 @@ _SINGULAR = {
 
 
 def conventions_of(audit: xr.Dataset | None, trace: xr.Dataset) -> tuple[Convention, ...]:
-    """Return the conventions recorded in two datasets, in words.
+    """Return the conventions recorded in two datasets.
 
     Args:
         audit: From `tokendynamics.audit`; None where it was refused.
@@ -74,8 +74,8 @@ def conventions_of(audit: xr.Dataset | None, trace: xr.Dataset) -> tuple[Convent
         "Effective rank": trace.attrs["effective_rank"],
         "Sites": trace.attrs["sites"],
         **({"Layers and parts": trace.attrs["notes"]} if "notes" in trace.attrs else {}),
-        "Who does it": trace.attrs["component_change"],
-        "States": f"rank collapse from a line excess of {LINE_EXCESS:g}, else consensus from κ' {CONSENSUS:g}, drawing "
+        "Contributions of parts": trace.attrs["component_change"],
+        "States": f"rank collapse from a line excess of {LINE_EXCESS:g}, else consensus from κ′ {CONSENSUS:g}, drawing "
         f"together from {SPREAD:g}, else anisotropic from a common share of {ANISOTROPIC:g}, else spread",
         "Intervals": trace.attrs["intervals"],
         "Precision": trace.attrs["precision"],
@@ -86,11 +86,11 @@ def conventions_of(audit: xr.Dataset | None, trace: xr.Dataset) -> tuple[Convent
 
 
 def _otherwise_than_these_sites(trace: xr.Dataset) -> str:
-    """Say what other sites would do; of a single attention a layer and no final norm there is one state to choose."""
+    """Say what other sites would change; with one attention per layer and no final norm there is only one state."""
     parts = parts_there(trace)["feed_forward"].any()
     last = "final norm" in trace.attrs["sites"]
-    hidden = "one state a layer would hide which part moved it" if parts else ""
-    mixed = "reading the last state after the final norm mixes in the norm's effect" if last else ""
+    hidden = "one state per layer would hide which part changed it" if parts else ""
+    mixed = "reading the last state after the final norm would include the effect of the norm" if last else ""
     return ", and ".join(filter(None, (hidden, mixed)))
 
 
@@ -128,35 +128,35 @@ def diagnose(
     command: str | None = None,
     progress: bool | Progress = False,
 ) -> Diagnosis:
-    """Audit the weights, trace real tokens, and return both with sentences: where tokens go, why, and what can be done.
+    """Audit the weights, trace real tokens, and return both with a verdict: what happens, why, and what to do.
 
     Args:
         model: Anything `tokendynamics.load` takes, or a checkpoint already loaded.
-        texts: Prompts, see `tokendynamics.trace`; None for fourteen of our own, of several kinds and languages.
+        texts: Prompts, see `tokendynamics.trace`; None for the fourteen default texts of several kinds and languages.
         value: The value map; see `tokendynamics.audit`, also for the next two.
-        fold_norms: Whether the gain of the norm before attention is folded in; None where there is such a norm.
-        singular: What A is where V is singular.
-        layers: Layers to audit, counted from 1; the trace covers every layer, since tokens pass through all of them.
-        sinks: Which tokens "removed" leaves out; see `tokendynamics.trace`.
+        fold_norms: Whether the gain of the norm before attention is folded in; None folds where there is such a norm.
+        singular: The treatment of A where V is singular.
+        layers: Layers to audit, counted from 1; the trace covers all layers.
+        sinks: Which tokens "removed" excludes; see `tokendynamics.trace`.
         sink_ratio: See `tokendynamics.trace`.
-        truncate: Whether prompts longer than the context are cut; otherwise they are refused.
+        truncate: Whether prompts longer than the context are truncated; otherwise they are refused.
         dtype: Of the forward pass, see `tokendynamics.load`; ignored for a checkpoint already loaded.
         device: Likewise.
         threads: PyTorch threads for this call, None to leave them.
         allow_pickle: See `tokendynamics.load`.
-        levers: Whether parts are turned down as well, about 15 passes of each text; see `tokendynamics.levers`.
-        passes: How often the blocks run on their own output, too, for each variant; None leaves that out.
-        weights: With which weights they do; see `tokendynamics.deeper`.
-        variants: Of what; likewise.
-        command: What to record as the command that makes this again; None for the Python call.
+        levers: Whether parts are turned down as well, about 15 passes per text; see `tokendynamics.levers`.
+        passes: Number of passes of the blocks on their own output, for each variant; None for none.
+        weights: The weights of these passes; see `tokendynamics.deeper`.
+        variants: Their variants; likewise.
+        command: Recorded as the command that reproduces this result; None for the Python call.
         progress: True for a progress bar, or a function; see `progress`.
 
     Raises:
-        CheckpointError: It cannot be found, read or trusted; without known factors only the audit is left out.
-        ArgumentTypeError, ArgumentValueError: An argument of another kind, or an impossible one.
-        MemoryLimitError: A network or a prompt that is larger than the memory.
+        CheckpointError: It cannot be found, read or trusted; without known factors only the audit is omitted.
+        ArgumentTypeError, ArgumentValueError: An argument of a wrong type or value.
+        MemoryLimitError: A network or a prompt larger than the memory.
 
-    >>> diagnose("random:distilgpt2", "a short text", layers=[1]).verdict.state  # one text cannot tell what is its own
+    >>> diagnose("random:distilgpt2", "a short text", layers=[1]).verdict.state  # a state needs several texts
     'undetermined'
     """
     started = datetime.now(UTC)
@@ -169,7 +169,7 @@ def diagnose(
 
 
 def _whole(ckpt: Checkpoint, found: dict[str, Any], record: dict[str, Any]) -> Diagnosis:
-    """Return what was found with what is said of it."""
+    """Return the measurements with verdict and conventions."""
     verdict = judge(found["audit"], found["trace"], found["audit_refused"])
     if found["levers"] is not None:
         found |= {"levers": in_view_of(found["levers"], verdict)}
@@ -205,7 +205,7 @@ def _found(
     levers: bool,
     report: Progress,
 ) -> dict[str, Any]:
-    """Return everything that is measured, by the fields of a `Diagnosis`; what is wrong is found before the work."""
+    """Return all measurements by the fields of a `Diagnosis`; wrong arguments are refused before any work."""
     auditing = replace(
         auditing, layers=as_layers(auditing.layers, ckpt.architecture.layers, default=ckpt.layout.attending)
     )
@@ -215,18 +215,18 @@ def _found(
     measured = trace(ckpt, prompts, **counting, progress=report)
     weights, refused = _audited(ckpt, auditing, report)
     paths = token_paths(ckpt, next(iter(prompts.values())), **counting)
-    tried, why_not = _tried(ckpt, prompts, counting, report) if levers else (None, "it was not asked for")
-    made, why_no_deeper = (None, "") if further is None else _deeper(ckpt, prompts, further, counting, report)
+    tried, why_not = _tried(ckpt, prompts, counting, report) if levers else (None, "it was not requested")
+    passed, why_no_deeper = (None, "") if further is None else _deeper(ckpt, prompts, further, counting, report)
     return {
         "audit": weights, "audit_refused": refused, "trace": measured, "paths": paths, "levers": tried,
-        "levers_refused": why_not, "deeper": made, "deeper_refused": why_no_deeper,
+        "levers_refused": why_not, "deeper": passed, "deeper_refused": why_no_deeper,
     }  # fmt: skip
 
 
 def _audited(ckpt: Checkpoint, how: _Auditing, report: Progress) -> tuple[xr.Dataset | None, str]:
-    """Return the audit, or None and why it was refused; only factors that are not found are a refusal.
+    """Return the audit, or None and why it was refused; only unknown attention factors are a reason.
 
-    Called after the trace, which has run every weight: damaged ones are refused there, whatever their layout.
+    Called after the trace, which runs all weights and refuses damaged ones of any layout.
     """
     try:
         found = audit(ckpt, how.value, how.fold_norms, how.singular, layers=how.layers, progress=report)
@@ -236,20 +236,20 @@ def _audited(ckpt: Checkpoint, how: _Auditing, report: Progress) -> tuple[xr.Dat
 
 
 def _tried(ckpt: Checkpoint, texts: Any, counting: dict[str, Any], report: Progress) -> tuple[Levers | None, str]:
-    """Return the levers, or None and why there are none: prompts that do not suffice, or a network that is streamed."""
+    """Return the levers, or None and the reason: too few or unsuitable prompts, or a streamed network."""
     try:
         return find_levers(ckpt, texts, **counting, progress=report), ""
     except (ArgumentValueError, CheckpointError) as error:
-        # That these are the argument `texts` is of no use to who reads a report, and wrong of images.
+        # The argument name `texts` does not help a reader of the report, and would be wrong for images.
         return None, str(error).removeprefix("texts: ")
 
 
 def _deeper(
     ckpt: Checkpoint, texts: Any, further: _Further, counting: dict[str, Any], report: Progress
 ) -> tuple[Deeper | None, str]:
-    """Return variants made deeper, or None and why there are none.
+    """Return variants made deeper, or None and the reason.
 
-    That is a network that does not run on its own output, or choices that do not go with these prompts.
+    Reasons are a network that cannot run on its own output, and choices that do not fit these prompts.
     """
     chosen: dict[str, Any] = {"weights": further.weights, "variants": further.variants}
     try:

@@ -17,21 +17,21 @@ from tokendynamics.pretrained._feed_forward import FeedForwardWeights
 from tokendynamics.provenance._progress import Progress, tracked
 
 _REORDERED = 1e-4
-"""Hidden units are looked for in another order where their sizes, sorted, differ by less than this though they do not
-one by one: of two networks that were drawn apart they differ by more."""
+"""Hidden units are matched in another order if their sorted sizes differ by less than this although the unsorted ones
+do not; sizes of independently drawn networks differ by more."""
 
 
 @dataclass
 class FeedForwardDifferences:
-    """What differs.
+    """Differences of the feed-forward weights of several networks.
 
     Attributes:
         table: Over ``model`` (all), ``other`` (all but the first) and ``layer`` (from 1): ``ff_norm`` (model, layer),
             √Σ ‖·‖² over the matrices of the feed-forward part; ``ff_difference`` (other, layer), √Σ ‖A − B‖² over those
             of one name and shape, relative to √Σ ‖A‖²; ``ff_angle`` (other, layer), degrees between the leading
             singular subspaces of what they read or write, arcsin of the root mean square sine.
-        reasons: Of each but the first, why some or all of its layers are not compared; empty where they are.
-        unmatched: Of each but the first, matrices that the other of the pair does not have in this name and shape.
+        reasons: For all but the first, why some or all layers were not compared; empty otherwise.
+        unmatched: For all but the first, matrices that only one of the pair has with this name and shape.
     """
 
     table: xr.Dataset
@@ -41,7 +41,7 @@ class FeedForwardDifferences:
 
 @dataclass
 class _Pair:
-    """One network against the first, as far as the layers were read."""
+    """One network compared with the first, for the layers read so far."""
 
     why: str
     problems: list[str] = field(default_factory=list)
@@ -51,12 +51,12 @@ class _Pair:
 def feed_forward_differences(ckpts: Sequence[Checkpoint], report: Progress) -> FeedForwardDifferences:
     """Compare the matrices of each layer's feed-forward part with those of the first network.
 
-    Matrices are matched by name. What reads the state has the gain of the norm before it in it, and hidden units may
-    stand in another order; experts are taken as they are stored. Biases are not compared.
+    Matrices are matched by name. The gain of the preceding norm is folded into matrices that read the state, and hidden
+    units may be in another order; experts are compared as stored. Biases are not compared.
 
     Args:
-        ckpts: The first is what the others are held against.
-        report: Told after each layer.
+        ckpts: The first is the one that the others are compared with.
+        report: Called after each layer.
 
     Raises:
         CheckpointError: A tensor cannot be read.

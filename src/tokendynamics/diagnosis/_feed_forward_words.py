@@ -1,4 +1,4 @@
-"""What a comparison says of feed-forward weights: in which layers they differ, and what has no partner."""
+"""Sentence of a comparison on feed-forward weights: in which layers they differ, and which are not in both."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import xarray as xr
 
-from tokendynamics.diagnosis._compared_words import MOST_NAMED, WEIGHTS_DIFFER
-from tokendynamics.words import Finding, ranges
+from tokendynamics.diagnosis._compared_words import WEIGHTS_DIFFER, where_differing, without_partner
+from tokendynamics.words import Finding, number
 
 
 def feed_forward_finding(names: tuple[str, str], weights: xr.Dataset, why: str, unmatched: Sequence[str]) -> Finding:
@@ -18,35 +18,25 @@ def feed_forward_finding(names: tuple[str, str], weights: xr.Dataset, why: str, 
         names: Of the first network and the other one.
         weights: From `feed_forward_differences`, of the other one.
         why: Why some layers or all were not compared.
-        unmatched: Matrices without a partner.
+        unmatched: Matrices that only one of the networks has.
     """
     sizes, layers = weights.ff_difference.values, weights.layer.values
     known = ~np.isnan(sizes)
-    lonely = _lonely(unmatched)
     if not known.any():
-        reason = why or "none has a partner of its name and shape"
-        text = f"The feed-forward weights of {names[1]} and {names[0]} are not compared: {reason}."
+        reason = why or "none is in both networks with one name and shape"
+        text = f"The feed-forward weights of {names[1]} and {names[0]} were not compared because {reason}."
         return Finding(text, "weights", {"why": reason})
-    rest = f" In some layers they are not compared: {why}." * bool(why) + lonely
+    rest = f" Some layers were not compared because {why}." * bool(why) + without_partner(unmatched)
     differing = layers[np.nan_to_num(sizes, nan=0.0) > WEIGHTS_DIFFER]
     values = {"layers": differing.tolist(), "ff": sizes.tolist(), "unmatched": list(unmatched)}
     if not len(differing):
-        what = "that have a partner " * bool(lonely)
-        text = f"The feed-forward matrices {what}of {names[1]} are those of {names[0]} in all layers that are compared."
+        text = f"The feed-forward matrices of {names[1]} and {names[0]} are equal in all compared layers."
         return Finding(text + rest, "weights", values)
-    every = len(differing) == known.sum() > 1
-    where = "in every layer" if every else f"in layer{'s' * (len(differing) > 1)} {ranges(differing)} alone"
     at = int(np.nanargmax(sizes))
     angle = float(weights.ff_angle.values[at])
     text = (
-        f"The feed-forward matrices of {names[1]} differ from those of {names[0]} {where}, most in layer {layers[at]}: "
-        f"by {sizes[at]:.2g} of their norm, with {angle:.2g}° between their leading directions."
+        f"The feed-forward matrices of {names[1]} and {names[0]} differ "
+        f"{where_differing(differing, int(known.sum()))}, most in layer {layers[at]}: by {number(sizes[at], 2)} of "
+        f"their norm, with {number(angle, 2)}° between their leading directions."
     )
     return Finding(text + rest, "weights", values)
-
-
-def _lonely(unmatched: Sequence[str]) -> str:
-    if not unmatched:
-        return ""
-    more = f" and {len(unmatched) - MOST_NAMED} more" if len(unmatched) > MOST_NAMED else ""
-    return f" Without a partner of its name and shape: {', '.join(unmatched[:MOST_NAMED])}{more}."

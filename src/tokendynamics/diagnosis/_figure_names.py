@@ -1,4 +1,4 @@
-"""Names of a diagnosis's figures and of the two parts of a layer, as sentences and pages use them."""
+"""Names of the figures of a diagnosis, and of the two parts of a layer, in sentences and pages."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ FigureName = Literal[
 ]  # fmt: skip
 
 PART_NAMES = {"attention": "attention", "feed_forward": "feed-forward part"}
-"""What the two parts of a layer are called in sentences, by their label in the data."""
+"""Names of the two parts of a layer in sentences, by their label in the data."""

@@ -1,4 +1,4 @@
-"""The first layer at which two networks part, and the part of it that does it."""
+"""The first layer at which two networks differ, and the part that causes it."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ import xarray as xr
 from tokendynamics.diagnosis._together import GAPS, OWN_DIFFERENCE
 
 ROUNDINGS = 10.0
-"""Updates that differ by no more roundings than this differ by rounding: networks that are the same but for the order
-of their sums stay below three, half precision against single below one."""
+"""Updates that differ by at most this many rounding errors differ by rounding: networks that differ only in the order
+of their sums stay below three, half precision compared with single below one."""
 
 JUMP = 10.0
-"""A part stands out if its updates differ by so many times what its input differs, beside the median of the other
-parts. Rounding to half precision, quantisation and noise on all weights come to 1–4; planted damage began at 50."""
+"""A part stands out if its updates differ by this many times the difference of its input, relative to the median of the
+other parts. Half precision, quantisation and noise on all weights give 1–4; planted damage began at 50."""
 
 TIMES_NEIGHBOURS = 5.0
-"""On the same inputs a part stands out if it differs by so many times the median of its neighbours, and by as many
-median deviations more than that. Noise on all weights, quantisation and adapters on every layer leave at most 3 times;
-damage to one bias, norm, head or matrix that matters for the state came to 10 and more."""
+"""On identical inputs a part stands out if it differs by this many times the median of its neighbours, plus as many
+median deviations. Noise on all weights, quantisation and adapters on every layer give at most 3 times; damage to one
+bias, norm, head or matrix that affects the state gave at least 10."""
 
 NEIGHBOURS = 3
 """Layers on either side whose parts of the same kind a part is compared with."""
 
 SIZE_CHANGED = 2.0
-"""A part whose update is so many times as large as the other network's, or as small, is named."""
+"""A part whose update is this many times larger or smaller than the other network's is named."""
 
 Part = Literal["embedding", "attention", "feed-forward part", "block", "final norm"]
 Kind = Literal["equal", "rounding", "located", "from the start", "gradual"]
-"""Equal to the last bit; nothing beyond rounding; one part stands out; they begin with another embedding, and no part
-stands out after it; they part little by little, and none stands out."""
+"""Equal to the last bit; equal up to rounding; one part stands out; different embeddings and no part stands out after
+them; gradual divergence without a part that stands out."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One part of one layer, and how far it takes two networks apart.
+    """One part of one layer, and how much two networks differ in it.
 
     Attributes:
         layer: Counted from 1; 0 for the embedding.
-        part: Which.
-        before: ‖x_b − x_a‖/‖x_a‖ of the states that it reads.
-        update: ‖Δ_b − Δ_a‖/‖Δ_a‖ of what it adds; of the embedding and the final norm, of the states themselves.
+        part: Its name.
+        before: ‖x_b − x_a‖/‖x_a‖ of its input.
+        update: ‖Δ_b − Δ_a‖/‖Δ_a‖ of its update; for the embedding and the final norm, of the states themselves.
         size: ‖Δ_b‖/‖Δ_a‖.
-        rounding: What one rounding of the states makes of the update: the smaller it is beside them, the more.
-        own: ‖Δ_b − Δ_a‖/‖Δ_a‖ of what both make of the first network's states; NaN where that was not measured.
+        rounding: Relative error of the update from one rounding of the states; larger for smaller updates.
+        own: ‖Δ_b − Δ_a‖/‖Δ_a‖ of both parts on the first network's states; NaN where not measured.
         beside: The median of `own` of the neighbours; NaN likewise.
     """
 
@@ -62,7 +62,7 @@ class Difference:
 
     @property
     def exact(self) -> bool:
-        """Whether its input differs by rounding alone."""
+        """Whether its input differs only by rounding."""
         return self.before <= self.rounding
 
     @property
@@ -72,7 +72,7 @@ class Difference:
 
     @property
     def excess(self) -> float:
-        """`update` beside what its input differs, or one rounding if that is more."""
+        """`update` relative to the difference of its input, or to one rounding if that is larger."""
         return self.update / max(self.before, self.rounding)
 
     def __str__(self) -> str:
@@ -83,17 +83,17 @@ class Difference:
 
 @dataclass(frozen=True)
 class Parting:
-    """How two networks part with depth.
+    """How two networks diverge with depth.
 
     Attributes:
-        kind: In a word.
-        first: The part that stands out first; of two that begin with another embedding and then part gradually, the
-            embedding. None where they are equal or no part stands out.
+        kind: See `Kind`.
+        first: The part that stands out first; with different embeddings and gradual divergence, the embedding. None
+            where they are equal or no part stands out.
         start: The embedding, if it differs beyond rounding.
         largest: The part whose updates differ most; None where nothing differs.
         resized: Parts whose updates are larger or smaller by `SIZE_CHANGED`, in order.
-        early: What the states after layer 1 differ by, and
-        late: those after the last layer.
+        early: Relative difference of the states after layer 1.
+        late: Relative difference of the states after the last layer.
     """
 
     kind: Kind
@@ -110,13 +110,13 @@ class Parting:
 
 
 def parting_of(gaps: xr.Dataset, eps: float) -> Parting:
-    """Find where two networks part.
+    """Locate the first difference of two networks.
 
-    A part stands out against its neighbours, not against zero: two networks with the same embedding differ first in
-    layer 1 wherever else they differ. On the same inputs its difference must be `TIMES_NEIGHBOURS` that of the parts of
-    its kind around it. Where that was not measured, its updates must differ by `JUMP` times what its input differs,
-    beside what the other parts make of theirs. And a part is the first where all before it, at least one, are equal
-    but for rounding. Differences are root mean squares over prompts.
+    A part stands out relative to its neighbours, not to zero: otherwise two networks with the same embedding would
+    always differ first in layer 1. On identical inputs its difference must be `TIMES_NEIGHBOURS` that of the same part
+    in neighbouring layers. Where that was not measured, its updates must differ by `JUMP` times the difference of its
+    input, relative to the other parts. A part also stands out if all earlier parts, at least one, are equal up to
+    rounding. Differences are root mean squares over prompts.
 
     Args:
         gaps: `GAPS` of the two over (prompt, layer, component), from `run_together`.

@@ -1,4 +1,4 @@
-"""The gain of the norm before attention, taken into the matrices behind it."""
+"""The gain of the norm before attention, folded into the matrices that read its output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def gain_of(weights: AttentionWeights, fold_norms: bool | None = None) -> Float6
 
     Args:
         weights: Of one layer.
-        fold_norms: None where there is a norm before attention; True insists on one; False leaves its gain out.
+        fold_norms: None folds where there is a norm before attention; True requires one; False ignores its gain.
 
     Raises:
         ArgumentValueError: True for a layer without a norm before its attention.
@@ -33,7 +33,7 @@ def with_gain(factor: Float[Tensor, "*head dim d_head"], gain: Float64[Tensor, "
 
 
 def folding_in_words(ckpt: Checkpoint, layers: Sequence[int], fold_norms: bool | None) -> str:
-    """Return what becomes of the gains: "the gain of the norm before attention is …".
+    """Describe the treatment of the gains: "the gain of the norm before attention is …".
 
     Args:
         ckpt: Whose layers.
@@ -42,8 +42,10 @@ def folding_in_words(ckpt: Checkpoint, layers: Sequence[int], fold_norms: bool |
     """
     if fold_norms is False:
         return "not folded"
-    found = [ckpt.layout.layers[layer - 1].attention for layer in layers]
-    normed = [each is not None and each.norm is not None for each in found]
+    attentions = [ckpt.layout.layers[layer - 1].attention for layer in layers]
+    normed = [attention is not None and attention.norm is not None for attention in attentions]
     if all(normed):
         return "folded into W_Q, W_K, W_V"
-    return "folded into W_Q, W_K, W_V in the layers that have one" if any(normed) else "not folded: there is none"
+    return (
+        "folded into W_Q, W_K, W_V in the layers that have one" if any(normed) else "not folded because there is none"
+    )

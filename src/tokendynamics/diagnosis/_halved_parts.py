@@ -1,4 +1,4 @@
-"""What each part of several networks is worth: how their losses change when it adds half of what it adds."""
+"""The importance of each part of several networks: the change of their losses when its update is halved."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ HALF = 0.5
 
 @dataclass(frozen=True)
 class HalvedParts:
-    """What halving the parts of each network does to its loss, in nats for each token.
+    """The effect of halving the parts of each network on its loss, in nats per token.
 
     Attributes:
         table: Dims ``model``, ``prompt``, ``layer`` (from 1), ``part``: ``loss`` (model, prompt) and ``loss_change``
-            (model, prompt, layer, part), the loss with this part at a half less the loss; NaN where there is no loss
+            (model, prompt, layer, part), the loss with this part halved less the loss; NaN where there is no loss
             (a prompt of one token) or no such part. Dims ``other`` (all networks but the first), ``layer`` (of the
             first), ``part``: ``difference``, the mean over prompts of the other's change less the first's, with
-            ``difference_interval`` of each by itself, and ``difference_surely``, wider: all of them hold the true
-            differences at once. ``other_layer`` (other, layer) is the layer of the other that is meant, 0 for none.
-        unknown: Of each network, why it has no loss; empty where it has one.
-        unpaired: Of each but the first, why it has no differences though both have a loss; empty where it has.
+            ``difference_interval`` of each separately, and ``difference_surely``, simultaneous for all and therefore
+            wider. ``other_layer`` (other, layer) is the corresponding layer of the other, 0 for none.
+        unknown: For each network, why it has no loss; empty where it has one.
+        unpaired: For all but the first, why it has no differences though both have a loss; empty where it has.
     """
 
     table: xr.Dataset
@@ -59,17 +59,17 @@ def halved_parts(
     report: Progress,
     different: Bool[np.ndarray, " prompt"] | None = None,
 ) -> HalvedParts:
-    """Run every network once as it is and once for each part at a half, and compare the changes of the loss.
+    """Run every network once unchanged and once with each part halved, and compare the changes of the loss.
 
-    The same prompts go through all, and differences are paired over them. Networks of other depth are compared at the
+    All read the same prompts, and differences are paired over them. Networks of different depth are compared at the
     nearest relative depth.
 
     Args:
-        ckpts: The first is what the others are held against.
+        ckpts: The first is the one that the others are compared with.
         given: The prompts of each.
-        tokens_shared: Whether they are the same tokens in all; otherwise nats for a token are of different things.
-        report: Told after each run.
-        different: Which of the prompts repeat no earlier one, and count in differences; None for all.
+        tokens_shared: Whether they have the same tokens in all; otherwise nats per token are not comparable.
+        report: Called after each run.
+        different: Which of the prompts repeat no earlier one and count in differences; None for all.
 
     Raises:
         CheckpointError: A network does not run.
@@ -103,10 +103,10 @@ def halved_parts(
 
 def _why_without(ckpt: Checkpoint) -> str:
     if ckpt.streamed:
-        return "its blocks are read while they run"
+        return "its blocks are streamed from disk"
     for number, layer in enumerate(ckpt.layout.layers, start=1):
         if layer.residual is None:
-            return f"the parts of layer {number} are not found ({layer.problem})"
+            return f"the parts of layer {number} were not identified ({layer.problem})"
     return "" if ckpt.causal else "it is not known to predict the next token from earlier ones alone"
 
 
@@ -161,13 +161,11 @@ def _nothing(ckpt: Checkpoint, prompts: int) -> _Losses:
 
 def _why_unpaired(first: _Losses, other: _Losses, tokens_shared: bool) -> str:
     if not tokens_shared:
-        return "their tokens differ, and so does what a nat for each token is of"
+        return "their tokens differ, and losses per token are then not comparable"
     if not bool((first.plain.isfinite() & other.plain.isfinite()).any()):
         return "no text has a second token to predict"
     everything = torch.ones(len(first.plain), dtype=torch.bool)
-    return (
-        "" if bool(_gaps(first, other, everything).isfinite().any()) else "a loss with a part at a half is not finite"
-    )
+    return "" if bool(_gaps(first, other, everything).isfinite().any()) else "the loss with a part halved is not finite"
 
 
 def _gaps(first: _Losses, other: _Losses, counted: Bool[Tensor, " prompt"]) -> Float64[Tensor, "some layer part"]:
@@ -188,7 +186,7 @@ def _difference(first: _Losses, other: _Losses, depth: int, counted: Bool[Tensor
     value = gaps.mean(dim=0)
     left = (gaps.sum(dim=0) - gaps) / max(1, count - 1)
     known = max(1, int((~value.isnan()).sum()))
-    # One of many differs most in any case: by Bonferroni all intervals hold at once as often as one alone does.
+    # Bonferroni: one of many differs most in any case, so all intervals must hold at once.
     surely = 1 - (1 - CONFIDENCE) / known
     found = {
         "difference": value,

@@ -1,4 +1,4 @@
-"""How much of the prompts a tokenizer knows, and whether they begin twice: what it does not know looks alike."""
+"""The share of unknown tokens in the prompts, and doubled BOS tokens: both distort similarity."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tokendynamics.pretrained._inputs import Prepared
 from tokendynamics.words import Finding, percent
 
 MANY_UNKNOWN = 0.1
-"""Share of unknown tokens above which the result says that they make the texts look alike."""
+"""Share of unknown tokens above which a finding warns that they make the texts look alike."""
 
 
 def token_conditions(tokenizer: Any | None, given: Sequence[Prepared]) -> dict[str, float | int]:
-    """Return what a trace records of its tokens, as attributes; nothing without a tokenizer or without token ids.
+    """Return attributes on the tokens of a trace; empty without a tokenizer or without token ids.
 
-    These are ``unknown_token_share``, the share of tokens that stand for what the tokenizer does not know among all
-    but the other special tokens, and ``doubled_bos``, how many prompts begin with two tokens of beginning.
+    These are ``unknown_token_share``, the share of unknown tokens among all but the other special tokens, and
+    ``doubled_bos``, the number of prompts that begin with two BOS tokens.
 
     Args:
         tokenizer: The network's own.
@@ -38,39 +38,39 @@ def token_conditions(tokenizer: Any | None, given: Sequence[Prepared]) -> dict[s
 
 
 def _unknown_id(tokenizer: Any) -> int | None:
-    """Return the id of the unknown token; None where that token is another one too, since nothing is unknown then."""
+    """Return the id of the unknown token; None where it doubles as another special token."""
     unknown = getattr(tokenizer, "unk_token_id", None)
     others = (getattr(tokenizer, f"{name}_token_id", None) for name in ("bos", "eos", "pad", "sep", "cls", "mask"))
     return None if unknown in others else unknown
 
 
 def tokens_in_words(attrs: Mapping[Any, Any]) -> str:
-    """Return what the tokens of a trace are, for its conditions.
+    """Describe the tokens of a trace, for its conditions.
 
     >>> tokens_in_words({"tokenization": "own", "unknown_token_share": 0.25, "doubled_bos": 0})
-    "the model's own tokenizer, to which 25 % of the tokens are unknown"
+    "the model's own tokenizer; 25 % of the tokens are unknown to it"
     """
     if attrs["tokenization"] != "own":
         return str(attrs["tokenization"])
     words = "the model's own tokenizer"
     share, doubled = float(attrs.get("unknown_token_share", 0.0)), int(attrs.get("doubled_bos", 0))
-    words += f", to which {percent(share)} of the tokens are unknown" if share > 0 else ""
+    words += f"; {percent(share)} of the tokens are unknown to it" if share > 0 else ""
     return words + (f"; {doubled} of the prompts {_begin(doubled)} with two BOS tokens" if doubled else "")
 
 
 def token_finding(trace: xr.Dataset) -> Finding | None:
-    """Return a sentence on many unknown tokens, or on two BOS tokens; None where there is nothing to say."""
+    """Return a finding on many unknown tokens or doubled BOS tokens; None if there are neither."""
     share, doubled = float(trace.attrs.get("unknown_token_share", 0.0)), int(trace.attrs.get("doubled_bos", 0))
     noun, sentences = noun_in(trace), []
     if share > MANY_UNKNOWN:
         sentences.append(
-            f"The tokenizer does not know {percent(share)} of the tokens and gives all of them the same id, so the "
-            f"{noun}s look more alike than they are: use {noun}s of the kind that the network was trained on."
+            f"The tokenizer does not know {percent(share)} of the tokens and maps them to one id, so the {noun}s look "
+            f"more alike than they are. Use {noun}s of the kind that the network was trained on."
         )
     if doubled:
         sentences.append(
             f"{doubled} of {trace.sizes['prompt']} {noun}s {_begin(doubled)} with two BOS tokens, which networks are "
-            "not trained on: remove the one that is written in the text, or the one that the tokenizer adds."
+            "not trained on. Remove the one in the text, or the one that the tokenizer adds."
         )
     if not sentences:
         return None

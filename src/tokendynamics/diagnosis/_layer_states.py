@@ -1,4 +1,4 @@
-"""The state that the tokens are in after a layer, from the measures that tell a collapse from a common direction."""
+"""The state of the tokens after a layer, from the measures that distinguish a collapse from a common direction."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ import numpy as np
 import xarray as xr
 
 State = Literal["spread", "drawing together", "consensus", "rank collapse", "anisotropic", "undetermined"]
-"""What the tokens of a prompt share beyond what all texts share and the embedding gave them: next to nothing; some;
-nearly all, a point for each prompt; a line or a few directions; nothing, where all texts share a direction instead."""
+"""What tokens of a prompt share beyond all texts and the embedding: almost nothing; some; nearly all (one point per
+prompt); a line or a few directions; almost nothing although all texts share one direction."""
 
 SPREAD = 0.06
-"""κ' below which tokens count as spread. Built networks that do nothing, or the same to every text, stay below 0.024,
-and those that draw tokens together begin at 0.144."""
+"""κ′ below which tokens count as spread. Built networks that do nothing, or the same to every text, stay below 0.024;
+those that draw tokens together begin at 0.144."""
 
 CONSENSUS = 0.72
-"""κ' from which tokens count as one point for each prompt. A causal running mean, which is none, comes to 2/3 where it
-replaces the tokens (0.71 for two of them) and to 0.50 where it is added to them; two points of which one holds a part p
-of the tokens come to p² + (1 − p)², and the line excess sees them below 0.72; built collapses begin at 0.75."""
+"""κ′ from which tokens count as one point per prompt. A causal running mean, which is not a collapse, gives 2/3 if it
+replaces the tokens (0.71 for two of them) and 0.50 if it is added. Two points with shares p and 1 − p of the tokens
+give p² + (1 − p)², and the line excess detects them below 0.72. Built collapses begin at 0.75."""
 
 LINE_EXCESS = 0.2
 """Variance of the centred cosine over pairs, relative to the embedding, from which tokens count as collapsed to a line
-or to a few directions: a line leaves 0.4 and more, two or three points for each prompt 0.24, tokens that draw towards
-one point less than 0.07."""
+or to a few directions. A line gives at least 0.4, two or three points per prompt 0.24, tokens drawing towards one point
+less than 0.07."""
 
 ANISOTROPIC = 0.85
-"""Share of a token's direction that is common to all texts from which it is called that, if κ' is small."""
+"""Share of a token's direction common to all texts from which tokens count as anisotropic, if κ′ is small."""
 
 _SEVERITY: dict[str, int] = {
     "undetermined": -1, "spread": 0, "drawing together": 1, "anisotropic": 2, "rank collapse": 3, "consensus": 3
@@ -36,18 +36,18 @@ COLLAPSES = ("consensus", "rank collapse")
 
 
 def state_of(common: float, consensus_relative: float, line_excess: float) -> State:
-    """Return the state that three measures of one layer make (`mathematics` 10).
+    """Return the state given by three measures of one layer (`mathematics` 10).
 
     Args:
         common: Share common to all prompts; NaN for one prompt.
-        consensus_relative: κ'; NaN where it is not defined.
+        consensus_relative: κ′; NaN where it is not defined.
         line_excess: Variance of the centred cosine over pairs of tokens, relative to the embedding.
 
     >>> state_of(0.1, 0.9, 0.0), state_of(0.1, 0.01, 0.9), state_of(0.99, 0.01, 0.0), state_of(0.5, 0.3, 0.05)
     ('consensus', 'rank collapse', 'anisotropic', 'drawing together')
     """
     if np.isnan(consensus_relative):
-        # Directions that are all one leave nothing that a prompt could share beyond them.
+        # If all directions are equal, a prompt can share nothing beyond them.
         return "anisotropic" if common >= ANISOTROPIC else "undetermined"
     if consensus_relative >= CONSENSUS:
         return "consensus"
@@ -71,7 +71,7 @@ def layer_states(trace: xr.Dataset) -> tuple[State, ...]:
 
 
 def worst_layer(trace: xr.Dataset, states: tuple[State, ...]) -> int:
-    """Return the layer, from 1, at which the tokens are furthest gone: by state, then its measure; the first of equals.
+    """Return the layer, from 1, with the worst state: by severity, then by its measure; the first of equals.
 
     Args:
         trace: From `tokendynamics.trace`.
@@ -86,7 +86,7 @@ def worst_layer(trace: xr.Dataset, states: tuple[State, ...]) -> int:
 
 
 def states_within(trace: xr.Dataset, layer: int) -> tuple[State, ...]:
-    """Return the states that the ends of the intervals make, after one layer: how far the state itself is known.
+    """Return the states at the ends of the confidence intervals after one layer.
 
     Args:
         trace: From `tokendynamics.trace`.
@@ -105,7 +105,7 @@ def states_within(trace: xr.Dataset, layer: int) -> tuple[State, ...]:
 
 
 def measures(trace: xr.Dataset) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return common share, κ' and line excess after each layer 0 … L.
+    """Return common share, κ′ and line excess after each layer 0 … L.
 
     Args:
         trace: From `tokendynamics.trace`.

@@ -1,26 +1,26 @@
-"""What a reader must know about a network's layout beside every number: layers without attention, a half run alone."""
+"""Notes on a network's layout that qualify every number: layers without attention, a decoder without its encoder."""
 
 from __future__ import annotations
 
 from tokendynamics.pretrained import Checkpoint
+from tokendynamics.words import in_layers
 
 _DECODER_ALONE = (
-    "the decoder ran without its encoder: its cross-attention was left out, so these are not the states "
-    "of the whole network"
+    "the decoder ran without its encoder and without cross-attention, so these are not the states of the whole network"
 )
 
 
 def notes_of(ckpt: Checkpoint) -> dict[str, str]:
-    """Return the attribute ``notes`` of a result; empty where there is nothing to say.
+    """Return the attribute ``notes`` of a result; empty if there are none.
 
     Args:
-        ckpt: What was measured.
+        ckpt: The measured network.
     """
     notes = []
     missing = [number for number, layer in enumerate(ckpt.layout.layers, 1) if not layer.attends]
     if missing:
-        some = f"layers {', '.join(map(str, missing))} have" if missing[1:] else f"layer {missing[0]} has"
-        notes.append(f"{some} no attention: what concerns attention is undefined there")
+        have = "have" if missing[1:] else "has"
+        notes.append(f"{in_layers(missing)} {have} no attention, so measures of attention are undefined there")
     if ckpt.layout.decoder_alone:
         notes.append(_DECODER_ALONE)
     if ckpt.layout.streams > 1:

@@ -1,4 +1,4 @@
-"""What is said of levers: which part or how many layers make the tokens agree, and what turning one down costs."""
+"""The answer of levers in sentences: which part or how many layers cause consensus, and what turning one down costs."""
 
 from __future__ import annotations
 
@@ -12,30 +12,32 @@ from tokendynamics.diagnosis._layer_states import COLLAPSES, State
 from tokendynamics.diagnosis._lever_trials import CONFIDENCE, Estimate, Trial
 from tokendynamics.diagnosis._levers_found import ALL_LAYERS, NOTHING, SOME_LAYERS, Answer, Levers
 from tokendynamics.diagnosis._verdict import Verdict
-from tokendynamics.words import estimate, fixed, in_layers, percent, plural
+from tokendynamics.words import estimate, fixed, in_layers, listing, percent, plural
 
 LITTLE = 0.06
-"""κ' below which tokens of a prompt share too little for anything to be done about it: over 31 networks, those whose
-tokens stay apart lie below 0.024 and the next above 0.144."""
+"""κ′ below which tokens of a prompt share too little to need a change. Over 31 networks, those whose tokens stay spread
+lie below 0.024 and the next above 0.144."""
 
 CHEAP = 0.02
-"""Nats of loss for each token below which a lever is cheap: about what a per cent more or less of training
-is worth, and below what texts of one kind differ by."""
+"""Loss in nats per token below which a lever is cheap: about the value of one per cent of training, and less than the
+difference between texts of one kind."""
 
 EVEN_SHARE = 0.1
-"""A layer takes part in a rise of κ if log(1 − κ) falls in it by at least this part of the mean fall per layer. The
-logarithm counts alike what a layer does far from a point and near it; layers built to do nothing stay below 0.01."""
+"""A layer contributes to a rise of κ if log(1 − κ) falls in it by at least this share of the mean fall per layer. The
+logarithm weighs changes far from one point and near it alike; layers built to do nothing stay below 0.01."""
 
 _NAMED = 3
 """Prompts that are named before the rest is counted."""
 
-_NOTHING_NEEDED = "Nothing needs doing about consensus: "
+_NOTHING_NEEDED = "Consensus needs no change. "
+_NOTHING_NEEDED_BEFORE = "Nothing needs doing about consensus: "
+"""The same in results stored by earlier versions."""
 
 UNMEASURED: dict[State, str] = {
-    "rank collapse": "a collapse to a line through both sides of the center",
+    "rank collapse": "a collapse onto a line in both directions",
     "anisotropic": "the direction that all prompts share",
 }
-"""States that may stand beside a small κ: levers, which lower κ, say nothing about them."""
+"""States that κ does not measure: levers, which lower κ, say nothing about them."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Halves:
 
 
 def contributing_layers(consensus: Float64[np.ndarray, " depth"], where: int) -> tuple[int, ...]:
-    """Return the layers, from 1, that take part in the rise of κ up to the layer where it is read.
+    """Return the layers, from 1, that contribute to the rise of κ up to the layer where it is read.
 
     Args:
         consensus: κ of the input of the first block and after each.
@@ -65,7 +67,7 @@ def contributing_layers(consensus: Float64[np.ndarray, " depth"], where: int) ->
 
 
 def qualified(answer: Answer, best: Trial | None, layers: Sequence[int], where: int) -> Answer:
-    """Return the answer with what is not known, or not true, of its plain form taken into account.
+    """Return the answer qualified by an unknown cost, or by layers that do not contribute.
 
     Args:
         answer: By κ and by the cost, where it is known.
@@ -80,7 +82,7 @@ def qualified(answer: Answer, best: Trial | None, layers: Sequence[int], where: 
 
 @dataclass(frozen=True)
 class LeverWords:
-    """Puts an answer in sentences.
+    """Writes an answer in sentences.
 
     Attributes:
         where: The layer at which κ is read.
@@ -102,86 +104,87 @@ class LeverWords:
 
     def of(self, answer: Answer, best: Trial | None) -> str:
         """Return the sentences for an answer and the trial that it is about."""
-        now = f"κ after layer {self.where} is {_plain(self.kappa)}"
+        similarity = f"Similarity κ after layer {self.where} is {_plain(self.kappa)}"
         if answer.startswith("one part does it") and best is not None:
             words = self._one_part(best)
         elif answer in (ALL_LAYERS, SOME_LAYERS):
-            words = f"{self._who(answer)}: {now}, and {self._most(best)}.{self._what_else(answer)}"
+            words = f"{self._contributors(answer)} {similarity}. {self._strongest(best)}{self._what_else(answer)}"
         elif self.relative.value < LITTLE:
-            words = f"{_NOTHING_NEEDED}{now}, κ' {_plain(self.relative)}: tokens of a prompt share little of their own."
+            little = f"tokens of one {self.halves.noun} share little beyond the embedding (κ′ {_plain(self.relative)})"
+            words = f"{_NOTHING_NEEDED}{similarity}: {little}."
         else:
-            words = f"{_NOTHING_NEEDED}{now}, and {self._most(best)}."
+            words = f"{_NOTHING_NEEDED}{similarity}. {self._strongest(best)}"
         return f"{words} {self._measured_on()}"
 
     def _one_part(self, best: Trial) -> str:
         after = self.kappa.value + best.kappa_change.value
         # More than all of κ is no share of it.
-        share = f", by {percent(-best.kappa_change.value / self.kappa.value)} of it" if round(after, 2) >= 0 else ""
-        falls = f"At α = {best.alpha:g} κ after layer {self.where} falls from {self.kappa.value:.2f} to"
-        change = f"{falls} {fixed(after)}{share}: {_change(best.kappa_change)}"
+        share = f", by {percent(-best.kappa_change.value / self.kappa.value)}" if round(after, 2) >= 0 else ""
+        from_to = f"{fixed(self.kappa.value)} to {fixed(after)}"
+        lowers = f"Scaled to α = {best.alpha:g}, it lowers similarity κ after layer {self.where} from {from_to}{share}."
+        change = f"κ changes by {_change(best.kappa_change)}"
         if np.isnan(best.loss_change.value):
             return (
-                f"One part makes most of it, at a cost that is not known: {_named(best)}. {change}. No head that "
-                "predicts the next token was found, so whether turning it down helps is not known."
+                f"A single part causes most of it: {_named(best)}. {lowers} {change}. Whether that helps is not "
+                "measured because the network has no head that predicts the next token."
             )
-        return f"One part does it: {_named(best)}. {change}, {_cost(best)}."
+        loss = f"the loss by {_change(best.loss_change)} nats"
+        return f"A single part causes it: {_named(best)}. {lowers} {change}, {loss}."
 
-    def _who(self, answer: Answer) -> str:
-        """Say how many layers take part; before the first layer's end no other layer has done anything."""
+    def _contributors(self, answer: Answer) -> str:
+        """Say how many layers contribute; before the end of the first layer no other layer has any effect."""
         if self.where == 1 or not self.layers:
-            return "No single part helps"
+            return "No single part helps."
         if answer == ALL_LAYERS:
-            return "All layers do it and no single part helps"
-        does = "does" if len(self.layers) == 1 else "do"
-        return (
-            f"{len(self.layers)} of {self.where} layers {does} it ({in_layers(self.layers)}) and no single part helps"
-        )
+            return "No single part helps, and all layers contribute."
+        contribute = "contributes" if len(self.layers) == 1 else "contribute"
+        layers = f"{len(self.layers)} of {plural(self.where, 'layer')} {contribute} ({in_layers(self.layers)})"
+        return f"No single part helps, and {layers}."
 
     def _what_else(self, answer: Answer) -> str:
         if answer == SOME_LAYERS:
-            return " Turning several parts down at once was not tried."
-        words = (
-            " A trainer can change what every layer has in common: the scale at which the parts are added (residual or "
-            "initial)"
+            return " Combinations of parts were not tried."
+        norms = ", or the position of the norms" if self.normed else ""
+        return (
+            " Training can change what all layers share: the scale of the residual updates or of their initial "
+            f"weights{norms}."
         )
-        return words + (", or the place of the norms." if self.normed else ".")
 
-    def _most(self, best: Trial | None) -> str:
-        """Say what the best of the fair trials did; without one, whether that is for what they cost."""
-        parts = len({(each.layer, each.part) for each in self.tried})
+    def _strongest(self, best: Trial | None) -> str:
+        """Say what the best of the affordable trials did; without one, whether that is because of their cost."""
+        parts = len({(trial.layer, trial.part) for trial in self.tried})
         if not parts:
-            return "to first order no part lowers it when it is turned down"
+            return "To first order, turning down a part lowers it nowhere."
         if best is None:
             return self._without_best(parts)
-        which = f"the best of {parts} parts turned down" if parts > 1 else "the one part turned down"
+        which = f"The most effective of {parts} parts tried" if parts > 1 else "The one part tried"
         which += f" at an estimated cost of at most {CHEAP:g} nats" if best.loss_change.value <= CHEAP else ""
         change = f"changes it by {_change(best.kappa_change)}"
-        return f"{which}, {_named(best)} at α = {best.alpha:g}, {change}, {_cost(best)}"
+        return f"{which}, {_named(best)} at α = {best.alpha:g}, {change} {_cost(best)}."
 
     def _without_best(self, parts: int) -> str:
-        known = [each for each in self.tried if each.defined]
-        which = f"each of the {parts} parts" if parts > 1 else "the one part"
+        known = [trial for trial in self.tried if trial.defined]
+        which = f"each of the {parts} parts tried" if parts > 1 else "the one part tried"
         if not known:
-            return f"with {which} turned down it is not defined"
-        if all(each.loss_change.low > CHEAP for each in known):
-            return f"{which} turned down costs more than {CHEAP:g} nats of loss"
-        cheapest = min(known, key=lambda each: each.loss_change.value)
-        none = f"none of the {parts} parts" if parts > 1 else "the one part tried"
-        shown = "is shown to cost" if parts > 1 else "is not shown to cost"
+            return f"With {which} turned down, κ is undefined."
+        if all(trial.loss_change.low > CHEAP for trial in known):
+            return f"Turning down {which} costs more than {CHEAP:g} nats of loss."
+        cheapest = min(known, key=lambda trial: trial.loss_change.value)
+        subject = f"None of the {parts} parts tried" if parts > 1 else "The one part tried"
+        verb = "is shown" if parts > 1 else "is not shown"
         return (
-            f"{none} {shown} {CHEAP:g} nats of loss or less when it is turned down; the smallest estimate is "
-            f"{_change(cheapest.loss_change)}, for {_named(cheapest)} at α = {cheapest.alpha:g}"
+            f"{subject} {verb} to cost at most {CHEAP:g} nats of loss when turned down. The smallest estimate is "
+            f"{_change(cheapest.loss_change)}, for {_named(cheapest)} at α = {cheapest.alpha:g}."
         )
 
     def _measured_on(self) -> str:
-        names, found = self.halves.measuring, f"{len(self.halves.finding)} others"
-        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        measured = f"{plural(len(names), self.halves.noun)} ({', '.join(names[:_NAMED])}{more})"
-        return f"Measured on {measured}, for candidates found on {found}; {percent(CONFIDENCE)} confidence intervals."
+        names = self.halves.measuring
+        texts = f"{plural(len(names), self.halves.noun)} ({listing(names, most=_NAMED)})"
+        return f"Measured on {texts}; candidates were chosen on {len(self.halves.finding)} others."
 
 
 def in_view_of(levers: Levers, verdict: Verdict) -> Levers:
-    """Return levers as a diagnosis reports them: beside a state that κ does not show, not even "nothing needs doing".
+    """Return levers as a diagnosis reports them: "nothing needs doing" is withdrawn in states that κ does not measure.
 
     Args:
         levers: From `tokendynamics.levers`.
@@ -189,15 +192,14 @@ def in_view_of(levers: Levers, verdict: Verdict) -> Levers:
     """
     worst, depth = verdict.worst, len(verdict.layers)
     ends = ((verdict.state, (depth,)), (worst.state, worst.layers or (worst.layer,)))
-    unseen = [each for each in ends if each[0] in UNMEASURED or each[0] in COLLAPSES]
-    if levers.answer != NOTHING or not unseen:
+    unmeasured = [end for end in ends if end[0] in UNMEASURED or end[0] in COLLAPSES]
+    if levers.answer != NOTHING or not unmeasured:
         return levers
-    state, layers = unseen[0]
-    other = (
-        f"κ does not measure {UNMEASURED[state]}" if state in UNMEASURED else f"κ was read after layer {levers.where}"
-    )
-    text = f"No lever was tried for the {state} after {in_layers(layers)}: {other}. "
-    return replace(levers, answer="not tried for this state", text=text + levers.text.removeprefix(_NOTHING_NEEDED))
+    state, layers = unmeasured[0]
+    why = f"κ does not measure {UNMEASURED[state]}" if state in UNMEASURED else f"κ was read after layer {levers.where}"
+    text = f"No lever was tried for the {state} after {in_layers(layers)} because {why}. "
+    text += levers.text.removeprefix(_NOTHING_NEEDED).removeprefix(_NOTHING_NEEDED_BEFORE)
+    return replace(levers, answer="not tried for this state", text=text)
 
 
 def _named(trial: Trial) -> str:
@@ -206,13 +208,13 @@ def _named(trial: Trial) -> str:
 
 def _cost(trial: Trial) -> str:
     if np.isnan(trial.loss_change.value):
-        return "at a cost that is not known: no head that predicts the next token was found"
-    return f"at a cost of {_change(trial.loss_change)} nats of loss"
+        return "at an unknown cost, because the network has no head that predicts the next token"
+    return f"and the loss by {_change(trial.loss_change)} nats"
 
 
-def _plain(found: Estimate) -> str:
-    return estimate(found.value, (found.low, found.high), CONFIDENCE)
+def _plain(measured: Estimate) -> str:
+    return estimate(measured.value, (measured.low, measured.high), CONFIDENCE)
 
 
-def _change(found: Estimate) -> str:
-    return estimate(found.value, (found.low, found.high), CONFIDENCE, places=3, sign=True)
+def _change(measured: Estimate) -> str:
+    return estimate(measured.value, (measured.low, measured.high), CONFIDENCE, places=3, sign=True)

@@ -1,4 +1,4 @@
-"""Which single part of a network makes its tokens agree, and what it costs to turn it down: proposed, then measured."""
+"""The single part of a network that causes consensus, and the cost of turning it down: proposed, then measured."""
 
 from __future__ import annotations
 
@@ -34,22 +34,21 @@ from tokendynamics.pretrained._inputs import Prepared, prepared
 from tokendynamics.pretrained._load import Model, as_checkpoint
 from tokendynamics.pretrained._variant import PARTS
 from tokendynamics.provenance._progress import Progress, reporting, tracked
-from tokendynamics.words import Convention
+from tokendynamics.words import Convention, percent
 
 ALPHAS = (0.5, 0.0)
-"""Gates that are tried: at a half a part is still at work, without it one sees all that it makes. First order is no
-guide to either."""
+"""Gates that are tried: at 0.5 a part still acts, at 0 its whole effect shows. First order predicts neither."""
 
 MUCH = 0.55
-"""κ' from which tokens of a prompt are near a point of their own, a state that no healthy network was seen in: over 31
-networks κ' left a gap from 0.366 to 0.75. From here a lever counts whatever it costs; below, parts work together for a
-reason, and only one that is cheap counts."""
+"""κ′ from which the tokens of each prompt are near one point, which was seen in no healthy network: over 31 networks κ′
+left a gap from 0.366 to 0.75. From here a lever counts at any cost; below, only a cheap one does, since parts work
+together for a reason."""
 
 SHARE = 0.5
-"""Share of κ that must go for one part to be said to do it: of two parts that do the same, neither passes."""
+"""Share of κ that turning down one part must remove for it to be the cause: of two equal parts, neither passes."""
 
 AT_LEAST = 5
-"""Texts: κ needs two to find candidates, and three others to verify them, of which the interval leaves one out."""
+"""Number of texts: κ needs two to find candidates, and three others to verify them with an interval."""
 
 
 @typed_arguments
@@ -64,18 +63,18 @@ def levers(
     packed: bool = True,
     progress: bool | Progress = False,
 ) -> Levers:
-    """Find the part of a network that makes the tokens of a prompt agree, if there is one, and what it costs.
+    """Find the part of a network that causes consensus of its tokens, if there is one, and the cost of turning it down.
 
-    A gate α = 1 stands on what each part of each layer adds, y = x + α c(x) (`mathematics` 10). The derivatives of
-    consensus κ and of the loss by all gates, on every second text, propose candidates: those whose turning down lowers
-    κ most. They are no guide to what then happens, so each candidate is run at α = 0.5 and 0 on the other texts, and
-    only what is measured there, with its interval over texts, is reported.
+    A gate α = 1 multiplies the update of each part of each layer, y = x + α c(x) (`mathematics` 10). The derivatives of
+    consensus κ and of the loss by all gates, on every second text, propose candidates: those that lower κ most when
+    turned down. The derivatives do not predict larger changes, so each candidate is run at α = 0.5 and 0 on the other
+    texts, and only these measurements are reported, with intervals over texts.
 
     Args:
         ckpt: Anything `tokendynamics.load` takes, or a checkpoint already loaded; a network in memory.
         texts: At least five different prompts of one kind, as `tokendynamics.trace` takes them.
-        candidates: How many parts are tried, the most promising first.
-        sinks: Which tokens do not count; see `tokendynamics.trace`. Those found by their norm are found without gates.
+        candidates: Number of parts that are tried, the most promising first.
+        sinks: Which tokens are excluded; see `tokendynamics.trace`. Detection by norm uses the network without gates.
         sink_ratio: Likewise.
         truncate: Whether a prompt longer than the context is cut.
         packed: Whether prompts may share a forward pass: faster, the same to rounding.
@@ -131,7 +130,7 @@ def _with_effect(found: Levers, ckpt: Checkpoint, prompts: Mapping[str, Any], **
 
 
 def _different(ckpt: Checkpoint, prompts: Mapping[str, Any], truncate: bool) -> dict[str, Prepared]:
-    """Return every prompt as arguments of a forward pass, and refuse too few and equal ones."""
+    """Return every prompt as arguments of a forward pass; refuse too few prompts, and equal ones."""
     if len(prompts) < AT_LEAST:
         wanted = f"at least {AT_LEAST} prompts: half of them find candidates and the others verify them"
         raise ArgumentValueError(expected("texts", wanted, len(prompts)))
@@ -142,7 +141,7 @@ def _different(ckpt: Checkpoint, prompts: Mapping[str, Any], truncate: bool) -> 
         for other in list(given)[:place]:
             if _equal(each.inputs, given[other].inputs):
                 wanted = f"a prompt different from {other}"
-                advice = "those that verify a candidate must not have found it"
+                advice = "candidates must be verified on prompts that did not propose them"
                 raise ArgumentValueError(expected(name, wanted, "the same one", advice))
     return given
 
@@ -161,7 +160,7 @@ def _candidates(first: Sensitivities, count: int) -> list[tuple[int, int]]:
 
 
 def _answer(kappa: Estimate, relative: Estimate, tried: Sequence[Trial]) -> tuple[Answer, Trial | None]:
-    """Return the answer, and the trial that it is about: what one part does, or else the most that was cheap."""
+    """Return the answer and its trial: the part that is the cause, or else the most effective affordable one."""
     much = relative.value >= MUCH
     # What has no loss has no cost that could be too high.
     fair = [each for each in tried if each.defined and (much or not each.loss_change.value > CHEAP)]
@@ -208,51 +207,51 @@ def _as_dataset(ckpt: Checkpoint, first: Sensitivities, tried: Sequence[Trial], 
 def _conventions(first: Sensitivities, halves: Halves) -> tuple[Convention, ...]:
     nouns = f"{halves.noun}s"
     last = first.where == len(first.consensus) - 1
-    why = "the last" if last else f"where κ' is largest: at the end κ is outside {LOWEST:g} … {HIGHEST:g}"
+    why = "the last" if last else f"where κ′ is largest, because κ at the end is outside {LOWEST:g} … {HIGHEST:g}"
     return (
         Convention(
             "gate",
-            "α multiplies what a part adds to the residual stream, before the norm in post-norm blocks",
-            "behind that norm, or on single heads, other parts could stand out",
+            "α multiplies the update of one part, before the norm in post-norm blocks",
+            "behind that norm, or on single heads, other parts may stand out",
         ),
         Convention(
             "where κ is read",
             f"after layer {first.where}, {why}",
-            "another layer has other parts before it, and other levers",
+            "other layers are preceded by other parts and have other levers",
         ),
         Convention(
             nouns,
-            f"every second one finds candidates ({len(halves.finding)}), the others measure them "
+            f"every second one proposes candidates ({len(halves.finding)}), the others measure them "
             f"({len(halves.measuring)})",
-            f"κ depends on the {nouns}; candidates measured where they were found look better than they are",
+            f"κ depends on the {nouns}; candidates measured on the {nouns} that proposed them look too good",
         ),
         Convention(
             "tokens that count",
             "those of the network without gates",
-            "found anew with each gate, a token that leaves or joins would change κ without any token moving",
+            "if selected again for each gate, a changed selection would change κ although no token moved",
         ),
         Convention(
             "intervals",
-            f"{CONFIDENCE:.0%} over {nouns}: Student's of paired differences for the loss, jackknife-t for κ; each "
-            "alone",
+            f"{percent(CONFIDENCE)} over {nouns}: Student's t of paired differences for the loss, jackknife-t for κ; "
+            "each by itself",
             "corrected for the number of candidates they would be wider",
         ),
         Convention(
-            "every measure",
-            "of the network as it is and with the gate that the answer names, by what_if: a token that either leaves "
-            "out counts in neither, 90% intervals",
-            "where the gate changes which tokens count, κ here is not quite the one of the trials",
+            "all measures",
+            "of the network without gates and with the gate that the answer names, by what_if: tokens excluded in "
+            "either are excluded in both; 90 % intervals",
+            "where the gate changes which tokens count, κ here differs slightly from that of the trials",
         ),
         Convention(
             "verdict",
-            f"one part does it: κ' ≥ {LITTLE:g}, κ falls by {SHARE:.0%} or more, and for κ' < {MUCH:g} at no more than "
-            f"{CHEAP:g} nats",
-            "other thresholds move the borders between the answers, not the numbers",
+            f"one part does it: κ′ ≥ {LITTLE:g}, κ falls by at least {percent(SHARE)}, and for κ′ < {MUCH:g} the loss "
+            f"rises by at most {CHEAP:g} nats",
+            "other thresholds change the answers, not the numbers",
         ),
         Convention(
-            "layers that do it",
-            f"those up to layer {first.where} by which log(1 − κ) falls by at least {EVEN_SHARE:g} of the mean fall, "
-            f"on the {nouns} that find candidates",
-            "a smaller part would count layers that hardly change κ",
+            "layers that contribute",
+            f"those up to layer {first.where} in which log(1 − κ) falls by at least {EVEN_SHARE:g} of the mean fall, "
+            f"on the {nouns} that propose candidates",
+            "a smaller share would include layers that hardly change κ",
         ),
     )

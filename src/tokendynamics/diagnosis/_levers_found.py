@@ -1,4 +1,4 @@
-"""What `levers` finds: numbers of every gate, the trials of a few, and one of several answers."""
+"""The result of `levers`: derivatives by every gate, trials of a few, and one of several answers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SOME_LAYERS: Answer = "some layers do it and no single part helps"
 
 @dataclass(frozen=True, repr=False)
 class Levers(Readable):
-    """Which part of a network makes its tokens agree, and what turning it down does; made by `levers`.
+    """The part of a network that causes consensus, and the effect of turning it down; returned by `levers`.
 
     Attributes:
         table: Dims ``layer`` (from 1), ``component`` ("attention", "feed_forward"): ``consensus_sensitivity`` ∂κ/∂α and
@@ -33,14 +33,14 @@ class Levers(Readable):
             ``found_on`` and ``measured_on`` name the texts.
         kappa: κ on the texts that measure, without gates.
         where: After which layer, from 1 on, κ is read.
-        answer: One of `Answer`: whether one part makes the tokens agree, at a cost that is known or not; whether all
-            layers do, or some; whether consensus needs no change. "not tried for this state" stands in a diagnosis
+        answer: One of `Answer`: whether one part causes consensus, at a known or unknown cost; whether all layers
+            contribute, or some; whether consensus needs no change. "not tried for this state" occurs in a diagnosis
             whose verdict is a state that κ does not measure.
-        text: The answer in two or three sentences, with its numbers and their intervals.
-        conventions: Every choice the numbers hang on.
-        best: Which of the candidates the answer names; None where it names none.
-        effect: What that one does to every measure at every depth, from `tokendynamics.what_if` on the texts that
-            measure; None where there is none.
+        text: The answer in sentences, with its numbers and their intervals.
+        conventions: Every choice that the numbers depend on.
+        best: Index of the candidate that the answer names; None where it names none.
+        effect: Its effect on every measure at every depth, from `tokendynamics.what_if` on the texts that measure;
+            None where there is none.
     """
 
     table: xr.Dataset
@@ -54,7 +54,7 @@ class Levers(Readable):
 
     @property
     def changes(self) -> dict[str, float]:
-        """What the answer names, as `tokendynamics.what_if` and `Checkpoint.under` take it; empty where it is nothing.
+        """The change that the answer names, for `tokendynamics.what_if` and `Checkpoint.under`; empty without one.
 
         With ``ckpt.under(found.changes).save(folder)`` it becomes a checkpoint.
         """
@@ -91,7 +91,7 @@ class Levers(Readable):
         return self.table[name]
 
     def __getattr__(self, name: str) -> Any:
-        """Return what `table` has, so that ``levers(…).sel(layer=3)`` works as on any dataset."""
+        """Return an attribute of `table`, so that ``levers(…).sel(layer=3)`` works as on any dataset."""
         if name.startswith("__"):  # copies and pickles ask before there is a table
             raise AttributeError(name)
         return getattr(self.table, name)

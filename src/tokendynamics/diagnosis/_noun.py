@@ -1,4 +1,4 @@
-"""What the prompts of a network are called in sentences: texts or images, and prompts where they are neither."""
+"""The noun for the prompts of a network in sentences: text, image, or prompt if they are neither."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def noun_of(prompts: Mapping[str, Any]) -> str:
 
 
 def noun_in(trace: xr.Dataset) -> str:
-    """Return the noun that a trace recorded; before there was a record, sentences spoke of texts."""
+    """Return the noun recorded in a trace; "text" in traces of earlier versions, which have none."""
     return str(trace.attrs.get("prompt_noun", "text"))
 
 
@@ -34,7 +34,7 @@ def _noun(item: Any) -> str:
 def _of_argument(name: str, value: Any) -> str:
     if name == "pixel_values":
         return "image"
-    # Token ids and their masks are whole numbers; sounds, or states given as they are, have no name that all use.
+    # Token ids and masks are integers; sounds and precomputed states have no common name.
     return "prompt" if torch.as_tensor(value).is_floating_point() else "text"
 
 

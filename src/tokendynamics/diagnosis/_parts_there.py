@@ -1,4 +1,4 @@
-"""Which parts a network has: nothing is said of one that is not there."""
+"""Which parts and norms a network has, so that no sentence is about a missing one."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from tokendynamics.diagnosis._figure_names import PART_NAMES
 
 
 def parts_there(trace: xr.Dataset) -> dict[str, np.ndarray]:
-    """Tell for each part which of the layers 1 … L have it; a layer whose parts were not found counts as having both.
+    """Return for each part which of the layers 1 … L have it; a layer with unidentified parts counts as having both.
 
     Args:
-        trace: From `tokendynamics.trace`; one without the record of a layout counts likewise.
+        trace: From `tokendynamics.trace`; without a recorded layout, all layers count as having both.
 
     Returns:
         Boolean arrays by the part's label in the data.
     """
-    there = {name: np.ones(trace.sizes["layer"] - 1, dtype=bool) for name in PART_NAMES}
+    existing = {name: np.ones(trace.sizes["layer"] - 1, dtype=bool) for name in PART_NAMES}
     if record := _record(trace):
         residuals = [record["kinds"][kind]["residual"] for kind in record["layers"]]
-        there["feed_forward"] = np.array([each is None or each["feed_forward"] is not None for each in residuals])
-    return there
+        existing["feed_forward"] = np.array([part is None or part["feed_forward"] is not None for part in residuals])
+    return existing
 
 
 def norms_there(trace: xr.Dataset) -> bool:
-    """Tell whether a network has any norm of its residual stream; one without the record of a layout counts as having.
+    """Return whether a network has any norm of its residual stream; true without a recorded layout.
 
     Args:
         trace: From `tokendynamics.trace`.

@@ -1,4 +1,4 @@
-"""A run of passes in a file, so that it can be stopped and go on."""
+"""A run of passes in a file, so that it can be interrupted and resumed."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def write_run(path: Path, run: PassRun) -> None:
 
 
 def read_run(path: Path, identity: str) -> PassRun:
-    """Read a run to go on with.
+    """Read a run to resume.
 
     Raises:
         ArgumentValueError: No such file, damaged, or a run of other arguments.

@@ -39,7 +39,7 @@ THERE_ARE_NONE = "nowhere: there are none"
 ESTIMATES = ("value", "low", "high")
 STATUSES = ("all passes done", "E below the bound", "not finite")
 _SAVED_EVERY = 20.0
-"""Seconds between two writings of a run that can go on."""
+"""Seconds between two saves of a run that can be resumed."""
 
 
 @typed_arguments
@@ -63,25 +63,25 @@ def passes(
 ) -> xr.Dataset:
     """Run tokens n times through the blocks of a network, and measure them after each pass (`asymptotic` 7.5).
 
-    The paper leaves open where the output re-enters, and what becomes of positions: each choice stands in the result.
+    The paper does not specify where the output re-enters and how positions act; the result records each choice.
 
     Args:
         ckpt: Anything `tokendynamics.load` takes, or a checkpoint already loaded.
         text: One prompt, several, or several by name, as `trace` takes them; κ and the shares need two.
-        n: How many passes.
-        weights: "fixed"; "resample": drawn anew for each pass as transformers initialises them; "law": what such
-            weights give, drawn from its law, many times faster.
+        n: Number of passes.
+        weights: "fixed"; "resample": drawn anew for each pass as transformers initialises them; "law": the outputs of
+            such weights, drawn from their distribution, which is many times faster.
         feed_back: The next pass reads the last state "after_norm" or "before_norm", the final one.
         positions: The table of positions is added "once", before "each" pass, or "never". Rotations and biases of the
             logits act in every pass, or never.
         variant: "no-ffn", "no-norm", "attention-only" or a mapping; None for the checkpoint's own; see `under`.
-        seed: Of weights that are drawn.
-        std: Of every matrix that is drawn, with mean zero; None as transformers initialises each.
+        seed: Random seed of drawn weights.
+        std: Standard deviation of every drawn matrix, with mean zero; None as transformers initialises each.
         pad_to: Tokens of every prompt, zero embeddings behind its own, which count from the first pass on.
         reference: The token that E is measured against; −1 is the last.
         until: E below which a prompt is done; the run ends when all are.
         truncate: Whether a prompt longer than the context is cut; otherwise it is refused.
-        store: A file (.npz), written every 20 seconds and at the end; a run that is there goes on.
+        store: A file (.npz), written every 20 seconds and at the end; a run found there is resumed.
         progress: True for a progress bar, or a function; see `trace`.
 
     Returns:
@@ -91,7 +91,7 @@ def passes(
 
     Raises:
         ArgumentTypeError, ArgumentValueError: A wrong argument, or a file of another run.
-        CheckpointError: A network that does not run on its own output, or has no known law.
+        CheckpointError: A network that cannot run on its own output, or whose weights have no known distribution.
         MemoryLimitError: More passes than can be stored.
 
     >>> from tokendynamics.pretrained import load
@@ -107,7 +107,7 @@ def passes(
 
 @dataclass(frozen=True)
 class _Asked:
-    """How far to go, what to measure against, and where to keep it."""
+    """Number of passes, bound, reference token and file."""
 
     count: int
     bound: float
@@ -124,10 +124,10 @@ def pass_options(
     seed: int,
     std: float | None = None,
 ) -> PassOptions:
-    """Return how the blocks are repeated, every choice held against what there is.
+    """Check every choice and return how the blocks are repeated.
 
     Raises:
-        ArgumentTypeError, ArgumentValueError: A choice that there is not.
+        ArgumentTypeError, ArgumentValueError: A choice that does not exist.
     """
     return PassOptions(
         weights=as_choice(weights, "weights", ("fixed", "resample", "law")),  # pyright: ignore
@@ -222,7 +222,7 @@ def _measured(stack: RepeatedStack, reference: int) -> tuple[list[dict[str, floa
 
 
 def _driven(stack: RepeatedStack, run: PassRun, asked: _Asked, target: Path | None, report: Progress) -> PassRun:
-    """Go on until all passes are done, every prompt is, or the run is stopped; what there is by then is written."""
+    """Run until all passes or prompts are done, or the run is interrupted; completed passes are written in any case."""
     written = monotonic()
     try:
         while len(run.over) <= asked.count and not _ended(run.rows[-1], asked.bound):
@@ -242,7 +242,7 @@ def _driven(stack: RepeatedStack, run: PassRun, asked: _Asked, target: Path | No
 
 
 def _ended(rows: list[dict[str, float]], bound: float) -> bool:
-    """Say whether no prompt goes on: each is below the bound or has no directions any more."""
+    """Return whether every prompt has ended: it is below the bound or has no directions left."""
     return all(math.isnan(row["log_norm"]) or row["consensus"] < bound for row in rows)
 
 

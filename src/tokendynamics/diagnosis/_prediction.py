@@ -1,4 +1,4 @@
-"""Whether the weights alone order a network's layers as its tokens do."""
+"""Whether the weights alone predict the order of layers by what attention does to κ."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.words import fixed
 
 FEWEST = 5
-"""Layers from which an order is compared: four have 24 orders, and none of them is beyond chance."""
+"""Layers from which an order is compared: four have 24 orders, of which none is significant."""
 
 SURE = 0.05
-"""Two-sided p-value below which an order counts as more than chance."""
+"""Two-sided p-value below which a rank correlation is significant."""
 
 STRONG = 0.6
-"""Rank correlation from which layers are said to be ordered as seen, and not in part."""
+"""Rank correlation from which a prediction is not called partial."""
 
 _EXACT_UP_TO = 8
 _DRAWS = 20_000
@@ -33,15 +33,15 @@ _DRAWS = 20_000
 
 @dataclass(frozen=True)
 class PredictionAgainstTrace:
-    """What comes of comparing the prediction with what is seen.
+    """The prediction from the weights compared with the measured changes.
 
     Attributes:
-        correlation: Spearman's rank correlation over the layers; NaN where one of the two is the same everywhere, or
-            for too few layers.
-        p_value: Two-sided, of chance orders.
-        by_depth: The rank correlation of what is seen with the layer's number alone.
+        correlation: Spearman's rank correlation over the layers; NaN if one of the two is the same in all layers, or
+            with too few layers.
+        p_value: Two-sided, by permutation.
+        by_depth: The rank correlation of the measured changes with the layer index alone.
         layers: Those that were compared.
-        words: The answer.
+        words: The result in words, without a full stop.
     """
 
     correlation: float
@@ -55,7 +55,7 @@ class PredictionAgainstTrace:
 def prediction_against_trace(
     audit: xr.Dataset, kappa_change: xr.DataArray | Sequence[float] | np.ndarray
 ) -> PredictionAgainstTrace:
-    """Compare, layer by layer, the contraction that the weights predict with what attention does to consensus κ.
+    """Compare, layer by layer, the contraction predicted from the weights with the change of κ by attention.
 
     Args:
         audit: From `tokendynamics.audit`.
@@ -69,7 +69,7 @@ def prediction_against_trace(
         >>> table = xr.Dataset({"predicted_contraction": ("layer", [0.1, 0.5, 0.2, 0.3, 0.9, 0.4])},
         ...                    coords={"layer": [1, 2, 3, 4, 5, 6]})
         >>> prediction_against_trace(table, [0.0, 0.3, 0.1, 0.2, 0.4, 0.25]).words
-        'The weights alone order the layers as seen (rank correlation 1.00, p = 0.003)'
+        'The weights alone predict the order of layers (Spearman ρ = 1.00, p = 0.003)'
     """
     layers, predicted = audit.layer.values, audit.predicted_contraction.values.astype(float)
     seen = _seen(layers, kappa_change)
@@ -77,7 +77,7 @@ def prediction_against_trace(
     layers, predicted, seen = layers[known], predicted[known], seen[known]
     compared = tuple(int(layer) for layer in layers)
     if len(compared) < FEWEST:
-        words = f"Too few layers to tell ({len(compared)} compared, {FEWEST} are needed)"
+        words = f"The prediction is not tested because there are too few layers ({len(compared)} of at least {FEWEST})"
         return PredictionAgainstTrace(nan, nan, nan, compared, words)
     correlation, p_value = rank_correlation(predicted, seen)
     by_depth, _ = rank_correlation(layers.astype(float), seen)
@@ -89,8 +89,8 @@ def rank_correlation(
 ) -> tuple[float, float]:
     """Return Spearman's rank correlation and its two-sided p-value over orders of one of the two.
 
-    Up to 8 numbers all orders are counted; beyond, 20,000 that are drawn with a fixed seed, the one that came among
-    them, so that p is never 0.
+    Up to 8 numbers, all orders are counted. Beyond, 20,000 are drawn with a fixed seed and include the observed one, so
+    that p is never 0.
 
     >>> correlation, p = rank_correlation(np.arange(5.0), np.array([2.0, 3.0, 5.0, 7.0, 11.0]))
     >>> correlation, round(p, 4)  # 2 of 120 orders
@@ -126,17 +126,17 @@ def _seen(layers: np.ndarray, kappa_change: Any) -> np.ndarray:
 
 def _words(correlation: float, p_value: float, by_depth: float) -> str:
     if isnan(correlation):
-        return "The weights alone do not tell: one of the two is the same in every layer"
-    numbers = f"rank correlation {fixed(correlation)}, p {_short(p_value)}"
+        return "The prediction from the weights is undefined because it, or what attention does, is equal in all layers"
+    numbers = f"Spearman ρ = {fixed(correlation)}, p {_p_value(p_value)}"
     if not p_value < SURE:
-        return f"The weights alone do not tell ({numbers})"
+        return f"The weights alone do not predict what attention does ({numbers})"
     if correlation < 0:
-        return f"The weights alone order the layers the other way round ({numbers})"
-    part = "" if correlation >= STRONG else "in part "
+        return f"The weights alone predict the opposite order of layers ({numbers})"
+    partly = "" if correlation >= STRONG else "partly "
     # In untrained networks depth alone orders the layers.
-    depth = f"; so does their depth ({fixed(by_depth)})" if abs(by_depth) >= correlation else ""
-    return f"The weights alone order the layers {part}as seen ({numbers}{depth})"
+    depth = f"; depth alone: ρ = {fixed(by_depth)}" if abs(by_depth) >= correlation else ""
+    return f"The weights alone {partly}predict the order of layers ({numbers}{depth})"
 
 
-def _short(p_value: float) -> str:
-    return f"= {p_value:.2f}" if p_value >= 0.01 else f"= {p_value:.3f}" if p_value >= 0.001 else "< 0.001"
+def _p_value(p_value: float) -> str:
+    return f"= {fixed(p_value, 2 if p_value >= 0.01 else 3)}" if p_value >= 0.001 else "< 0.001"

@@ -33,8 +33,8 @@ SHARES = ("common", "prompt", "own")
 BOUNDS = ("low", "high")
 
 SAME_EMBEDDING = 0.95
-"""κ of the embedding from which κ' is not defined: the tokens of a prompt agree before the network begins, as those of
-one word repeated do, and what it adds would be divided by nearly nothing."""
+"""κ of the embedding from which κ′ is undefined: the tokens of a prompt already agree before the first layer, as with
+one repeated word, and the denominator 1 − κ is nearly 0."""
 
 _REMOVED = SINK_HANDLING.index("removed")
 _FEED_FORWARD = SITES.index("feed_forward")
@@ -51,7 +51,7 @@ def share_variables(rows: Sequence[PromptTrace], estimates: Estimates | None = N
 
     Args:
         rows: What each prompt left.
-        estimates: Filled with what the intervals are made of, for differences of two networks; None to let it go.
+        estimates: Filled with the jackknife estimates behind the intervals, for differences of two networks; or None.
 
     Returns:
         (layer, site): ``consensus_within``, ``consensus_relative``, ``centred_cos2``,

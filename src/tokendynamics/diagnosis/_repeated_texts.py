@@ -1,8 +1,7 @@
 """Prompts that repeat each other: two of them are one observation of a population, not two.
 
-What tokens of different prompts share is measured between prompts. Between a text and its copy it is nearly what the
-tokens of one prompt share, whatever the network does, and a network that merely reads the same text twice would look
-as if all its outputs pointed in one direction.
+The common share is measured between prompts. Between a text and its copy it nearly equals what the tokens of one prompt
+share, whatever the network does, so a network that reads the same text twice would appear anisotropic.
 """
 
 from __future__ import annotations
@@ -25,11 +24,9 @@ from tokendynamics.numerics._errors import ArgumentTypeError, expected, shown
 Repetition = Literal["same", "contained", "beginning"]
 
 _WORDS: dict[Repetition, str] = {
-    "same": "are the same text: between them nothing is measured about a population",
-    "contained": "repeat each other, the first stands whole in the second: between them little is measured about a "
-    "population",
-    "beginning": "begin with the same words, more than half of the shorter one: between them little is measured about "
-    "a population",
+    "same": "are the same text and count as one observation",
+    "contained": "are nearly one observation because the second contains the first",
+    "beginning": "are nearly one observation because more than half of the shorter one is the beginning of both",
 }
 _BEGIN, _END, _BETWEEN = "\x1d", "\x1e", "\x1f"
 """White space to Python, so that no unit of a text contains them."""
@@ -39,7 +36,7 @@ _UNIT = re.compile(r"\w+|[^\w\s]")
 
 @dataclass(frozen=True)
 class RepeatedTexts:
-    """Two prompts of which one repeats the other.
+    """Two prompts, one of which repeats the other.
 
     Attributes:
         names: Their names; of "contained" the one that is contained first, otherwise in the order of the prompts.
@@ -53,10 +50,10 @@ class RepeatedTexts:
 
 
 def repeated_texts(prompts: Mapping[str, Any]) -> tuple[RepeatedTexts, ...]:
-    r"""Return which prompts are equal or nearly so; each is named with one other at most.
+    r"""Return the prompts that are equal or nearly equal; each is paired with at most one other.
 
-    Words, signs and letters of scripts without capitals (Chinese, Thai, …) are compared, or token ids, whatever white
-    space is between them; what is neither text nor ids (images, arguments by name) only as a whole.
+    Texts are compared by words, signs and letters of scripts without capitals (Chinese, Thai, …), or by token ids,
+    ignoring white space. Other prompts (images, arguments by name) are compared only as a whole.
 
     Args:
         prompts: By name, as `tokendynamics.trace` takes them.
@@ -65,7 +62,7 @@ def repeated_texts(prompts: Mapping[str, Any]) -> tuple[RepeatedTexts, ...]:
         ArgumentTypeError: No mapping of names to prompts.
 
     >>> [each.text for each in repeated_texts({"a": "A cat sat.", "b": "a cat\nsat.", "c": "A dog ran."})]
-    ['prompts “a” and “b” are the same text: between them nothing is measured about a population']
+    ['prompts “a” and “b” are the same text and count as one observation']
     """
     if not isinstance(prompts, Mapping):
         raise ArgumentTypeError(expected("prompts", "prompts by name", shown(prompts)))

@@ -16,20 +16,20 @@ from tokendynamics.pretrained import Checkpoint
 from tokendynamics.provenance._progress import Progress, tracked
 
 TIMES_OTHERS = 5.0
-"""A tensor stands out if it differs by so many times the median of the tensors of its name in the other layers, and by
-as many median deviations more."""
+"""A tensor stands out if it differs by this many times the median over the same tensor of the other layers, plus as
+many median deviations."""
 
 
 @dataclass(frozen=True)
 class TensorDifferences:
-    """What differs between the blocks of one network and those of the first.
+    """Differences of the stored tensors of one network's blocks from those of the first.
 
     Attributes:
         table: Over ``layer`` (from 1) and ``tensor`` (its name in the block): ``tensor_difference``, ‖B − A‖ over ‖A‖,
             or over the median of ‖A‖ over layers where A is zero; NaN where either has no such tensor of this shape.
         vectors: Names of the tensors of one axis: biases, and gains and biases of norms.
-        unmatched: Names without a partner of their name and shape, in the first layer that has them.
-        why: Why nothing was compared; empty where something was.
+        unmatched: Names of tensors that only one network has in this shape, in the first layer that has them.
+        why: Why nothing was compared; empty otherwise.
     """
 
     table: xr.Dataset
@@ -41,11 +41,11 @@ class TensorDifferences:
 def tensor_differences(ckpts: Sequence[Checkpoint], report: Progress) -> tuple[TensorDifferences, ...]:
     """Compare every stored tensor of every block with the first network's of the same name.
 
-    Unlike products and folded matrices they may differ where nothing of what the network computes does.
+    Unlike products and folded matrices, they may differ although the network computes the same.
 
     Args:
         ckpts: The first is what the others are compared with.
-        report: Told after each layer.
+        report: Called after each layer.
     """
     first = ckpts[0].architecture.layers
     found = []
@@ -113,7 +113,7 @@ def _compared(pairs: Sequence[tuple[dict[str, Tensor], dict[str, Tensor]]]) -> T
         {"tensor_difference": (("layer", "tensor"), values)},
         coords={"layer": np.arange(1, len(pairs) + 1), "tensor": names},
     )
-    why = "" if np.isfinite(values).any() else "no tensor of one has the name and shape of one of the other"
+    why = "" if np.isfinite(values).any() else "they have no tensor of the same name and shape"
     return TensorDifferences(table, tuple(dict.fromkeys(vectors)), tuple(dict.fromkeys(unmatched)), why)
 
 

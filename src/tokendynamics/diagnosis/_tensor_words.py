@@ -1,69 +1,68 @@
-"""What a comparison says of stored tensors: which differ, in which layers, and which differ unlike their neighbours."""
+"""Sentence of a comparison on stored tensors: which differ, in which layers, and which more than in other layers."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from tokendynamics.diagnosis._compared_words import where_differing, without_partner
 from tokendynamics.diagnosis._tensor_differences import TensorDifferences, standing_out
-from tokendynamics.words import Finding, in_layers, plural
+from tokendynamics.words import Finding, in_layers, number, plural
 
 MOST_NAMED = 4
-"""So many tensors are named one by one."""
+"""Tensors that are named; the others are counted."""
 
 STORED = 1e-5
-"""Relative difference from which a tensor differs by more than the rounding of single precision."""
+"""Relative difference from which a tensor differs by more than rounding in single precision."""
 
 
-def tensors_finding(names: tuple[str, str], found: TensorDifferences) -> Finding:
-    """Say which stored tensors differ; of those that differ in every layer, which do so unlike the others.
+def tensors_finding(names: tuple[str, str], compared: TensorDifferences) -> Finding:
+    """Say which stored tensors differ and, if all layers differ, which more than in other layers.
 
     Args:
         names: Of the first network and the other one.
-        found: From `tensor_differences`.
+        compared: From `tensor_differences`.
     """
-    if found.why:
-        text = f"The stored tensors of {names[1]} and {names[0]} are not compared: {found.why}."
-        return Finding(text, "weights", {"why": found.why})
-    values = found.table.tensor_difference.values
-    tensors, layers = found.table.tensor.values.astype(str), found.table.layer.values
+    if compared.why:
+        text = f"The stored tensors of {names[1]} and {names[0]} were not compared because {compared.why}."
+        return Finding(text, "weights", {"why": compared.why})
+    values = compared.table.tensor_difference.values
+    tensors, layers = compared.table.tensor.values.astype(str), compared.table.layer.values
     differing = np.nan_to_num(values, nan=0.0) > STORED
-    rest = _lonely(found.unmatched)
+    rest = without_partner(compared.unmatched)
     if not differing.any():
-        text = f"Every stored tensor of the blocks of {names[1]}, biases and norms included, is that of {names[0]}."
+        text = f"All stored tensors of the blocks of {names[1]} and {names[0]} are equal, including biases and norms."
         return Finding(text + rest, "weights", {"tensors": []})
-    alone = [(layer, place) for layer, place in standing_out(values) if differing[layer, place]]
+    outliers = [(layer, place) for layer, place in standing_out(values) if differing[layer, place]]
     known = np.isfinite(values).any(axis=1)
+    changed = layers[differing.any(axis=1)]
     everywhere = bool(differing.any(axis=1)[known].all()) and int(known.sum()) > 1
-    where = "in every layer" if everywhere else f"in {in_layers(layers[differing.any(axis=1)].tolist())} alone"
-    named = alone or ([] if everywhere else [(int(row), int(place)) for row, place in np.argwhere(differing)])
-    words = _named(values, named, tensors, layers, found.vectors)
+    named = outliers or ([] if everywhere else [(int(row), int(place)) for row, place in np.argwhere(differing)])
+    words = _named(values, named, tensors, layers, compared.vectors)
+    subject = f"Stored tensors of {names[1]} and {names[0]} differ {where_differing(changed, int(known.sum()))}"
     if named and everywhere:
-        where += "; unlike the same ones of other layers"
-        text = f"Stored tensors of {names[1]} and {names[0]} differ {where}: {words}."
+        text = f"{subject}. More than in other layers: {words}."
     elif named:
-        text = f"Stored tensors of {names[1]} and {names[0]} differ {where}: {words}."
+        text = f"{subject}: {words}."
     else:
-        middle = float(np.median(values[differing]))
-        text = (
-            f"Stored tensors of {names[1]} and {names[0]} differ {where}, in the median by {middle:.2g} of their size, "
-            "and none unlike the same one of other layers."
-        )
+        median = number(float(np.median(values[differing])), 2)
+        text = f"{subject}, by {median} of their norm in the median; none differs more than in other layers."
     return Finding(text + rest, "weights", {"tensors": [f"{layers[layer]} {tensors[place]}" for layer, place in named]})
 
 
-def tensors_of_layer(found: TensorDifferences, layer: int) -> list[str]:
-    """Return the names of the tensors of one layer that differ unlike the same ones of other layers, largest first.
+def tensors_of_layer(compared: TensorDifferences, layer: int) -> list[str]:
+    """Return the names of the tensors of one layer that differ more than in other layers, largest first.
 
     Args:
-        found: From `tensor_differences`.
+        compared: From `tensor_differences`.
         layer: From 1.
     """
-    if found.why:
+    if compared.why:
         return []
-    values = found.table.tensor_difference.values
-    places = [place for number, place in standing_out(values) if number == layer - 1 and values[number, place] > STORED]
+    values = compared.table.tensor_difference.values
+    places = [place for row, place in standing_out(values) if row == layer - 1 and values[row, place] > STORED]
     return [
-        str(found.table.tensor.values[place]) for place in sorted(places, key=lambda place: -values[layer - 1, place])
+        str(compared.table.tensor.values[place])
+        for place in sorted(places, key=lambda place: -values[layer - 1, place])
     ]
 
 
@@ -74,22 +73,16 @@ def _named(
     layers: np.ndarray,
     vectors: tuple[str, ...],
 ) -> str:
-    """Write tensors by name, each with its layers and its largest difference, the largest first."""
+    """Write tensors by name, each with its layers and its largest difference, in decreasing order."""
     places = sorted(
         {place for _, place in chosen}, key=lambda place: -max(values[at] for at in chosen if at[1] == place)
     )
     words = []
     for place in places[:MOST_NAMED]:
-        there = [layer for layer, each in chosen if each == place]
+        rows = [row for row, column in chosen if column == place]
         kind = " (a bias or norm)" if tensors[place] in vectors else ""
-        size = f"by {'up to ' * (len(there) > 1)}{max(values[layer, place] for layer in there):.2g} of its size"
-        words.append(f"{tensors[place]}{kind} in {in_layers(layers[there].tolist())}, {size}")
+        largest = number(max(values[row, place] for row in rows), 2)
+        size = f"by {'up to ' * (len(rows) > 1)}{largest} of its norm"
+        words.append(f"{tensors[place]}{kind} in {in_layers(layers[rows].tolist())}, {size}")
     more = f"; and {plural(len(places) - MOST_NAMED, 'more tensor')}" if len(places) > MOST_NAMED else ""
     return "; ".join(words) + more
-
-
-def _lonely(unmatched: tuple[str, ...]) -> str:
-    if not unmatched:
-        return ""
-    more = f" and {len(unmatched) - MOST_NAMED} more" if len(unmatched) > MOST_NAMED else ""
-    return f" Without a partner of its name and shape: {', '.join(unmatched[:MOST_NAMED])}{more}."

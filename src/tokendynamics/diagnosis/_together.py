@@ -76,12 +76,12 @@ def run_together(
     A token that one of them leaves out is left out in all; where tokens differ, each has its own.
 
     Args:
-        ckpts: The networks; the first is what the others are held against.
+        ckpts: The first is the one that the others are compared with.
         prompts: By name.
         sinks: See `tokendynamics.trace`, also for the next two.
         ratio: Likewise.
         truncate: Likewise.
-        report: Told after each prompt.
+        report: Called after each prompt.
 
     Raises:
         ArgumentTypeError, ArgumentValueError: See `tokendynamics.trace`.

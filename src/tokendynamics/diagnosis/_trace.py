@@ -66,19 +66,18 @@ def trace(
         truncate: Whether a prompt longer than the context is cut; otherwise it is refused.
         extra: Observables that cost more than the forward pass: "clusters", "hemisphere_margin".
         cluster_angle: For "clusters", the angle in radians within which two tokens belong together.
-        observables: Functions of one's own by name, of the states (token, dim) of the tokens that count, float64.
+        observables: Custom functions by name, of the states (token, dim) of the tokens that count, float64.
         packed: Whether prompts may share a forward pass: faster, the same to rounding.
         progress: True for a progress bar, or a function; see `progress`.
 
     Returns:
         Dataset with dims ``prompt``, ``layer`` (0 … L, 0 the input of the first block), ``site`` (the residual state
         after "attention", "feed_forward" or "final_norm"; at layer 0 only "feed_forward" exists, "final_norm" only at
-        layer L), ``sinks`` ("kept", "removed"), ``component``, ``share``, ``token``, and ``bound`` of intervals. What
-        each variable is stands in its attribute ``description``; NaN means that it is not defined there. Of every
-        prompt: agreement, ranks, norms, update ratios, attention received. Over all prompts, of the tokens that count
-        (`mathematics` 10): the ``shares`` (also as ``share_common`` and so on), ``consensus_within`` (κ),
-        ``consensus_relative`` (κ'), ``centred_cos2`` and ``line_excess``, each
-        with its 90 % interval under the name and ``_interval``, which needs three prompts.
+        layer L), ``sinks`` ("kept", "removed"), ``component``, ``share``, ``token``, and ``bound`` of intervals. Each
+        variable has an attribute ``description``; NaN means undefined. For every prompt: similarity, ranks, norms,
+        update ratios, attention received. Over all prompts, of the tokens that count (`mathematics` 10): the ``shares``
+        (also as ``share_common`` and so on), ``consensus_within`` (κ), ``consensus_relative`` (κ′), ``centred_cos2``
+        and ``line_excess``, each with its 90 % interval under the name plus ``_interval``, which needs three prompts.
 
     Raises:
         ArgumentTypeError, ArgumentValueError: No prompt, an empty, too long or unreadable one; a wrong argument.
@@ -244,7 +243,7 @@ class NamedPrompts(dict[str, Any]):
 
 
 def named_prompts(texts: Any, ckpt: Checkpoint | None = None) -> NamedPrompts:
-    """Return several prompts by name; what one of them may be is said where it is prepared.
+    """Return several prompts by name; see `prepared` for the kinds.
 
     Args:
         texts: See `trace`.

@@ -19,27 +19,27 @@ from tokendynamics.diagnosis._worst_layers import deciding_measure, worst_layers
 from tokendynamics.numerics._printable import printable
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.results import Readable
-from tokendynamics.words import Finding, estimate, fixed, in_layers, plural, share
+from tokendynamics.words import Finding, estimate, fixed, in_layers, listing, number, percent, plural, share
 
 MOST_PARTS_NAMED = 3
-"""So many parts at most, and a quarter of all, are named as those that make the better half of a movement: what more of
-them make is made by all."""
+"""Parts named at most, and at most a quarter of all, as those that cause the larger half of a change: beyond that, all
+parts cause it."""
 
 ONE_POINT = 0.01
-"""Share of a direction that is a token's own, below which texts can hardly be told apart by direction."""
+"""Share of a direction that is a token's own, below which texts can hardly be distinguished by direction."""
 
 MOST_TEXTS_NAMED = 4
-"""So many texts are named beside κ, which hangs on them; a longer list is read by nobody."""
+"""Texts named beside κ, which depends on them; the others are counted."""
 
 
 @dataclass(frozen=True)
 class Worst:
-    """Where the tokens are furthest gone.
+    """The layers at which the tokens' state is worst.
 
     Attributes:
         state: Their state there.
         layer: Counted from 1; of several that are equal, the first with the largest value.
-        layers: All layers that cannot be told from it; see `worst_layers`. Empty where that was not recorded.
+        layers: All layers that do not differ significantly from it; see `worst_layers`. Empty where not recorded.
     """
 
     state: State
@@ -57,10 +57,10 @@ class Verdict(Readable):
 
     Attributes:
         state: Of the tokens after the last layer.
-        worst: The state and the layer at which they are furthest gone.
+        worst: The worst state over all layers, and its layers.
         layers: The state after each layer 1 … L.
-        sentences: What becomes of the tokens, where, and how sure that is.
-        details: What else was measured, each with its number and its interval.
+        sentences: What becomes of the tokens, where and by which parts, and how certain that is.
+        details: Further findings, each with its number and interval.
     """
 
     state: State
@@ -98,7 +98,7 @@ def judge(audit: xr.Dataset | None, trace: xr.Dataset, refused: str = "") -> Ver
     sentences = [_what(trace, states[-1]), _where(trace, states, worst), _how_sure(trace, states[-1])]
     weights = [_without_weights(refused)] if audit is None else weights_findings(audit, _by_attention(trace))
     details = (*detailed_findings(trace, states), *weights)
-    return Verdict(states[-1], worst, states, tuple(each for each in sentences if each is not None), details)
+    return Verdict(states[-1], worst, states, tuple(finding for finding in sentences if finding is not None), details)
 
 
 def mean_over_prompts(trace: xr.Dataset) -> xr.Dataset:
@@ -124,20 +124,23 @@ def _what(trace: xr.Dataset, state: State) -> Finding:
     site = trace.sel(site="feed_forward").isel(layer=-1)
     kappa, excess = float(site.consensus_relative), float(site.line_excess)
     common = float(site.shares.sel(share="common"))
-    noun, known = noun_in(trace), f"κ' {estimate(kappa, site.consensus_relative_interval, CONFIDENCE, at_most=1.0)}"
+    noun = noun_in(trace)
+    similarity = estimate(kappa, site.consensus_relative_interval, CONFIDENCE, at_most=1.0)
+    cos2 = share(float(site.centred_cos2), site.centred_cos2_interval, CONFIDENCE)
     texts = {
-        "spread": f"The tokens stay spread: at the end those of one {noun} share next to nothing that the embedding "
-        f"did not give them ({known}).",
-        "drawing together": f"The tokens of each {noun} draw together, and do not meet ({known} after the last layer).",
-        "consensus": f"The tokens of each {noun} end in consensus, near one direction of its own ({known} after the "
-        "last layer).",
-        "rank collapse": f"The tokens of each {noun} end in rank collapse, on a line or in a few directions (centred "
-        f"cos² {share(float(site.centred_cos2), site.centred_cos2_interval, CONFIDENCE)}, line excess {fixed(excess)}, "
-        f"{known}).",
-        "anisotropic": f"All {noun}s share one direction (common share "
-        f"{share(common, site.shares_interval.sel(share='common'), CONFIDENCE)} after the last layer). "
-        f"{_left_to_a_token(float(site.shares.sel(share='own')), noun)}; beyond it the tokens of one {noun} share "
-        f"{_nothing(kappa)}.",
+        "spread": f"The tokens stay spread: within-{noun} similarity κ′ after the last layer is {similarity}, close to "
+        "that of the embedding (0).",
+        "drawing together": f"The tokens of each {noun} draw together but stay distinct. Within-{noun} similarity κ′ "
+        f"after the last layer is {similarity}; 0 is the embedding's, 1 is one point per {noun}.",
+        "consensus": f"The tokens of each {noun} end in consensus, near one direction per {noun}. Within-{noun} "
+        f"similarity κ′ after the last layer is {similarity}; 1 is one point per {noun}.",
+        "rank collapse": f"The tokens of each {noun} end in rank collapse, on a line or in a few directions. The line "
+        f"excess is {fixed(excess)} (variance of the cosines between centred tokens, relative to the embedding). The "
+        f"mean square of these cosines is {cos2}, within-{noun} similarity κ′ {similarity}.",
+        "anisotropic": f"Tokens of all {noun}s point one way: the common share of their directions is "
+        f"{share(common, site.shares_interval.sel(share='common'), CONFIDENCE)} after the last layer. "
+        f"{_left_to_a_token(float(site.shares.sel(share='own')), noun)}. Beyond the common direction, tokens of one "
+        f"{noun} share {_beyond_common(kappa, noun)}.",
         "undetermined": _undetermined(trace),
     }
     within = float(site.consensus_within)
@@ -145,66 +148,68 @@ def _what(trace: xr.Dataset, state: State) -> Finding:
     return Finding(texts[state], "shares", values)
 
 
-def _left_to_a_token(own: float, noun: str) -> str:
-    """Say whether tokens can be told apart where all share one direction."""
-    if not own >= ONE_POINT:  # undefined where directions are all one
-        share = "nothing that can be measured" if np.isnan(own) or own <= 0 else f"only {own:.1g}"
-        return f"Of a direction {share} is a token's own, so {noun}s can hardly be told apart by direction"
-    return f"A share of {fixed(min(own, 1.0))} is still a token's own, so tokens can be told apart"
+def _left_to_a_token(own_share: float, noun: str) -> str:
+    """Say whether tokens can be distinguished where all share one direction."""
+    if not own_share >= ONE_POINT:  # undefined where directions are all one
+        measurable = own_share > 0
+        share = f"Only {number(own_share, 1)}" if measurable else "No measurable share"
+        return f"{share} of a direction is a token's own, so the {noun}s can hardly be distinguished by direction"
+    return f"{fixed(min(own_share, 1.0))} of a direction is still a token's own, so tokens can be distinguished"
 
 
-def _nothing(kappa: float) -> str:
-    return "nothing that can be measured" if np.isnan(kappa) else f"next to nothing (κ' {fixed(kappa)})"
+def _beyond_common(kappa: float, noun: str) -> str:
+    return "nothing measurable" if np.isnan(kappa) else f"almost nothing (within-{noun} similarity κ′ {fixed(kappa)})"
 
 
 def _undetermined(trace: xr.Dataset) -> str:
     site = trace.sel(site="feed_forward", sinks="removed")
     cosine, noun = site.mean_pair_cosine.mean("prompt").values, noun_in(trace)
-    alone = f"one {noun} cannot tell what its tokens share from what all {noun}s share"
+    alone = f"one {noun} cannot show which similarity is its own and which all {noun}s share"
     if trace.sizes["prompt"] == 1:
         why = alone
     elif int((trace.repeats < 0).sum()) < 2:
-        why = f"all {noun}s are the same, and {alone}"
+        why = f"all {noun}s are identical, and {alone}"
     elif np.isnan(cosine).any():
         why = f"fewer than two tokens count in every {noun}"
     elif np.isnan(float(site.consensus_within[0])) or np.isnan(float(site.consensus_relative[0])):
-        why = f"the tokens of each {noun} agree before the first layer already"
+        why = f"the tokens of each {noun} already agree before the first layer"
     else:
-        why = "the measures do not exist there"
-    seen = (
-        ""
-        if np.isnan(cosine).any()
-        else f"; their mean pair cosine goes from {fixed(cosine[0])} to {fixed(cosine[-1])}"
+        why = "the measures are undefined after the last layer"
+    course = (
+        "" if np.isnan(cosine).any() else f" The mean pair cosine goes from {fixed(cosine[0])} to {fixed(cosine[-1])}."
     )
-    return f"Whether the tokens collapse is not determined: {why}{seen}."
+    return f"Whether the tokens collapse is undetermined because {why}.{course}"
 
 
 def _where(trace: xr.Dataset, states: tuple[State, ...], worst: Worst) -> Finding | None:
-    """Say after which layers it is strongest, what made it, and what was worse on the way."""
+    """Say after which layers it is strongest, which parts cause it, and what was worse in earlier layers."""
     if worst.state == "undetermined":
         return None
     name, values, intervals = deciding_measure(trace, worst.state)
     value, depth = float(values[worst.layer]), len(states)
-    found = {"layer": worst.layer, "layers": list(worst.layers), "state": worst.state, "value": value}
+    numbers = {"layer": worst.layer, "layers": list(worst.layers), "state": worst.state, "value": value}
     if worst.state == states[-1] == "spread" and not _rises(value, intervals[worst.layer]):
-        more = f"In no layer do the tokens of one {noun_in(trace)} share significantly more than at the embedding"
-        text = f"{more} (κ' at most {fixed(value)})."
-        return Finding(text, "shares", found)
-    makers = _makers(_steps(trace, worst))
+        text = (
+            f"In no layer are the tokens of one {noun_in(trace)} significantly more similar than at the embedding "
+            f"(κ′ at most {fixed(value)})."
+        )
+        return Finding(text, "shares", numbers)
+    causes = _causes(_steps(trace, worst))
     if worst.state == states[-1]:
         subject = {"anisotropic": "The common share", "rank collapse": "The line excess"}.get(worst.state, "Similarity")
         verb = "peaks" if len(worst.layers) == 1 else "is highest"
-        text = f"{subject} {verb} {_after(worst.layers, depth)} ({name} {fixed(value)}){makers}."
+        text = f"{subject} {verb} {_after(worst.layers, depth)} ({name} {fixed(value)}).{causes}"
     else:
+        earlier = "An earlier layer is worse" if len(worst.layers) == 1 else "Earlier layers are worse"
         text = (
-            f"On the way it is worse: {worst.state} {_after(worst.layers, depth)} ({name} {fixed(value)}, "
-            f"{fixed(float(values[-1]))} at the end){makers}."
+            f"{earlier}: {worst.state} {_after(worst.layers, depth)} ({name} {fixed(value)}; "
+            f"{fixed(float(values[-1]))} after the last layer).{causes}"
         )
-    return Finding(text, "shares", found)
+    return Finding(text, "shares", numbers)
 
 
 def _rises(value: float, interval: np.ndarray) -> bool:
-    """Tell whether κ' is above 0 as written, and beyond chance where there is an interval."""
+    """Tell whether κ′ is above 0 as written, and significantly where there is an interval."""
     return round(value, 2) > 0 and not interval[0] <= 0
 
 
@@ -223,17 +228,17 @@ def _steps(trace: xr.Dataset, worst: Worst) -> dict[str, float]:
     last = worst.layers[0]
     after = variable.sel(site=list(PART_NAMES)).transpose("layer", "site").values[: last + 1]
     steps = np.diff(np.concatenate([after[:1, 1], after[1:].ravel()])).reshape(last, len(PART_NAMES))
-    there = parts_there(trace)
+    existing = parts_there(trace)
     return {
         f"the {noun} of layer {layer}": float(steps[layer - 1, number])
         for layer in range(1, last + 1)
         for number, (part, noun) in enumerate(PART_NAMES.items())
-        if there[part][layer - 1]
+        if existing[part][layer - 1]
     }
 
 
-def _makers(by_part: dict[str, float]) -> str:
-    """Say which parts make the better half of a rise that shows in two decimals, if they are few."""
+def _causes(by_part: dict[str, float]) -> str:
+    """Say which parts cause the larger half of a rise that shows in two decimals, if they are few."""
     parts, steps = list(by_part), np.array(list(by_part.values()))
     total = steps.sum()
     if not round(total, 2) > 0:
@@ -242,36 +247,39 @@ def _makers(by_part: dict[str, float]) -> str:
     enough = int(np.searchsorted(np.cumsum(steps[order]), total / 2)) + 1
     if enough > min(MOST_PARTS_NAMED, max(1, len(steps) // 4)):
         part, layer = parts[order[0]].removeprefix("the ").split(" of ")
-        most = f"the largest contribution is {fixed(float(steps[order[0]]), sign=True)} ({part}, {layer})"
-        return f"; no small set of parts causes it, {most}"
+        largest = f"the largest contribution is {fixed(float(steps[order[0]]), sign=True)} ({part}, {layer})"
+        return f" No small set of parts causes it; {largest}."
     chosen = sorted(order[:enough].tolist())
-    named = " and ".join(filter(None, [", ".join(parts[place] for place in chosen[:-1]), parts[chosen[-1]]]))
-    makes, by_them = "makes" if enough == 1 else "make", float(steps[chosen].sum())
-    undone = by_them - float(total)
-    if round(undone, 2) > 0:  # more than all of it is no share of it
-        return f"; {named} {makes} {fixed(by_them, sign=True)}, of which the other parts undo {fixed(undone)}"
-    return f"; {named} {makes} {fixed(by_them, sign=True)} of {fixed(float(total), sign=True)} on the way there"
+    named = listing([parts[place] for place in chosen])
+    contributes, contribution = "contributes" if enough == 1 else "contribute", float(steps[chosen].sum())
+    undone = contribution - float(total)
+    subject = f" {named[0].upper()}{named[1:]} {contributes} {fixed(contribution, sign=True)}"
+    if round(undone, 2) > 0:  # more than the whole rise is no share of it
+        return f"{subject}, of which the other parts undo {fixed(undone)}."
+    return f"{subject} of the total {fixed(float(total), sign=True)}."
 
 
 def _how_sure(trace: xr.Dataset, state: State) -> Finding | None:
     if state == "undetermined":
         return None
     prompts, noun = trace.prompt.values.tolist(), noun_in(trace)
-    named = ", ".join(f"“{name}”" for name in prompts[:MOST_TEXTS_NAMED])
-    more = f" and {len(prompts) - MOST_TEXTS_NAMED} more" if len(prompts) > MOST_TEXTS_NAMED else ""
-    texts = f"{plural(len(prompts), noun)} ({named}{more})"
-    repeated = [str(name) for name, first in zip(prompts, trace.repeats.values, strict=True) if first >= 0]
+    texts = f"{plural(len(prompts), noun)} ({listing([f'“{name}”' for name in prompts], most=MOST_TEXTS_NAMED)})"
+    repeated = [f"“{name}”" for name, first in zip(prompts, trace.repeats.values, strict=True) if first >= 0]
     if repeated:
-        texts += f", of which {', '.join(f'“{name}”' for name in repeated)} repeat others and count for nothing new"
+        repeat, count = (
+            ("repeats another", "does not count") if len(repeated) == 1 else ("repeat others", "do not count")
+        )
+        texts += f", of which {listing(repeated)} {repeat} and {count}"
     possible = states_within(trace, -1)
     values = {"prompts": len(prompts), "states": list(possible)}
     if not possible:
         return Finding(f"Based on {texts}, too few for a confidence interval.", "shares", values)
+    within = f"the {percent(CONFIDENCE)} confidence intervals"
     if possible == (state,):
-        text = f"Based on {texts}; the state is the same throughout the 90 % confidence intervals."
+        text = f"Based on {texts}; the verdict is the same throughout {within}."
     else:
-        others = " or ".join(each for each in possible if each != state)
-        text = f"Based on {texts}; within the 90 % confidence intervals it may also be {others}."
+        others = listing([other for other in possible if other != state], "or")
+        text = f"Based on {texts}; within {within} the state may also be {others}."
     return Finding(text, "shares", values)
 
 
@@ -283,5 +291,5 @@ def _by_attention(trace: xr.Dataset) -> xr.DataArray | None:
 
 def _without_weights(refused: str) -> Finding:
     why = f" ({refused})" if refused else ""
-    text = f"The weights are not audited{why}, so nothing is predicted from them; all else is measured on the states."
+    text = f"The weights were not audited{why}, so nothing is predicted from them. All else is measured on the states."
     return Finding(text, "weights", {"audit_refused": refused})

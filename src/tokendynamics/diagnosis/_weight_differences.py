@@ -1,4 +1,4 @@
-"""How far the attention weights of networks differ, layer by layer, in products that no change of basis moves."""
+"""Differences of the attention weights of networks by layer, in products that are invariant under changes of basis."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tokendynamics.pretrained import AttentionWeights, Checkpoint
 from tokendynamics.provenance._progress import Progress, tracked
 
 _SURELY = 0.5
-"""Heads that differ by less, relative to the layer, are not matched with others: random ones differ by 1.4."""
+"""Heads that differ by less, relative to the layer, are not matched with other heads; random heads differ by 1.4."""
 
 _EXACT = 1e-10
 """Squared difference below which the difference of squares has lost too many digits, and factors are subtracted."""
@@ -36,13 +36,13 @@ class _Circuits:
 def weight_differences(ckpts: Sequence[Checkpoint], report: Progress) -> tuple[xr.Dataset, tuple[str, ...]]:
     """Compare the QK and OV products of each layer with those of the first network.
 
-    The products scale · W_Q W_Kᵀ and W_V W_O of each head have the gain of the norm before the attention in them, and
-    the centring of a LayerNorm; so they do not change under any basis of a head, any sign, or a gain moved into the
-    matrices. Heads are matched by their products, so that their order does not count. Biases are not compared.
+    The products scale · W_Q W_Kᵀ and W_V W_O of each head include the gain of the norm before attention and the
+    centring of a LayerNorm. They are therefore invariant under a change of basis or sign of a head and under a gain
+    moved into the matrices. Heads are matched by their products, so their order does not matter. Biases are ignored.
 
     Args:
-        ckpts: The first is what the others are held against.
-        report: Told after each layer.
+        ckpts: The first is the one that the others are compared with.
+        report: Called after each layer.
 
     Returns:
         Dataset over ``model`` (all), ``other`` (all but the first) and ``layer`` (from 1): ``qk_norm`` and ``ov_norm``

@@ -1,4 +1,4 @@
-"""What a change of a network does to its tokens and to its loss, beside the network as it is, on the same texts."""
+"""The effect of a change of a network on its tokens and its loss, on the same texts."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def what_if(
     truncate: bool = False,
     progress: bool | Progress = False,
 ) -> xr.Dataset:
-    """Measure what a change of a network does: κ, shares, rank, sizes of the updates and loss, paired over texts.
+    """Measure the effect of a change of a network on κ, shares, rank, update ratios and loss, paired over texts.
 
-    Both are run on the same texts, and a token that one of them leaves out counts in neither. For a page with curves
-    and sentences, ``td.compare(ckpt, ckpt.under(changes))``.
+    Both networks read the same texts, and a token excluded in one is excluded in both. For a page with curves and
+    sentences, use ``td.compare(ckpt, ckpt.under(changes))``.
 
     Args:
         ckpt: Anything `tokendynamics.load` takes, or a checkpoint already loaded.
@@ -56,12 +56,12 @@ def what_if(
         Dataset. With the dim ``model`` ("as it is", "changed"), each number of the trace over all texts and its
         interval (``consensus_within``, ``consensus_relative``, ``shares``, ``centred_cos2``, ``line_excess``),
         ``state`` of each layer, ``update_ratio``, ``effective_rank`` (of unit rows, mean over texts) and ``loss``
-        (nats for each token; NaN with the attribute ``no_loss`` saying why). Under ``…_difference`` and
-        ``…_difference_interval``, changed less as it is, paired over texts, with 90 % intervals; ``update_quotient``
-        is the changed update over the other.
+        (nats per token; NaN with the reason in the attribute ``no_loss``). ``…_difference`` and
+        ``…_difference_interval`` are changed minus unchanged, paired over texts, with 90 % intervals;
+        ``update_quotient`` is the changed update ratio divided by the unchanged one.
 
     Raises:
-        ArgumentTypeError, ArgumentValueError: See `tokendynamics.trace`; changes that there are not, or none.
+        ArgumentTypeError, ArgumentValueError: See `tokendynamics.trace`; unknown changes, or none.
         CheckpointError: A variant that the layout cannot express.
 
     >>> from tokendynamics.pretrained import load

@@ -1,4 +1,4 @@
-"""The layers at which the tokens are worst: all that cannot be told from the worst one, since a plateau has no peak."""
+"""The worst layers: all that do not differ significantly from the worst one, since a plateau has no peak."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def deciding_measure(trace: xr.Dataset, state: State) -> tuple[str, np.ndarray, 
         return "common share", site.shares.sel(common).values, site.shares_interval.sel(common).values
     if state == "rank collapse":
         return "line excess", site.line_excess.values, site.line_excess_interval.values
-    return "κ'", site.consensus_relative.values, site.consensus_relative_interval.values
+    return "κ′", site.consensus_relative.values, site.consensus_relative_interval.values
 
 
 def worst_layers(trace: xr.Dataset, states: tuple[State, ...]) -> tuple[int, ...]:
     """Return the layers, from 1, that are as bad as the worst one within rounding or within the interval.
 
     A layer belongs to them if it has the same state and its measure is equal to that of the worst layer as written, or
-    lies within the interval there; for κ' the difference of the two layers, paired over prompts, must not be
+    lies within the interval there; for κ′ the difference of the two layers, paired over prompts, must not be
     significant either.
 
     Args:

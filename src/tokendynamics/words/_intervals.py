@@ -35,14 +35,14 @@ def interval(
 
     >>> interval([0.1, 0.25], 0.9), interval([-0.2, 0.3], 0.95), interval([float("nan"), 1.0], 0.9)
     ('90 % CI 0.10–0.25', '95 % CI −0.20 to 0.30', '')
-    >>> interval([0.16, 2.01], 0.9, at_least=0.0, at_most=1.0), interval([1.1, 1.3], 0.9, at_most=1.0)
-    ('90 % CI 0.16–1.00', '')
+    >>> interval([-0.1, 2.01], 0.9, at_least=0.0, at_most=1.0), interval([1.1, 1.3], 0.9, at_most=1.0)
+    ('90 % CI 0.00–1.00', '')
     """
     low, high = np.asarray(ends, dtype=float)
     if np.isnan(low) or np.isnan(high) or low > at_most or high < at_least:
         return ""
     first, last = fixed(max(low, at_least), places), fixed(min(high, at_most), places)
-    dash = "–" if low >= 0 else " to "
+    dash = " to " if first.startswith("−") else "–"
     return f"{percent(confidence)} CI {first}{dash}{last}"
 
 

@@ -1,4 +1,4 @@
-"""Curves over depth of several models on one axis, with their intervals, and the numbers behind them."""
+"""Curves over depth of several models on one axis, with their intervals and numbers."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ LOOKS: tuple[tuple[str, tuple[float, ...]], ...] = (
 
 @dataclass(frozen=True)
 class ModelCurve:
-    """One model's numbers over depth.
+    """Values of one model over depth.
 
     Attributes:
         name: The model.
-        x: Where on the axis.
-        places: What a place is called, in words.
+        x: Positions on the axis.
+        places: Names of these positions.
         values: NaN where there is none.
         low: Lower end of the interval; None for no band.
         high: Upper end.
@@ -59,19 +59,20 @@ def curves_figure(
 
     Args:
         ident: For links.
-        question: What it answers.
-        axis: What the numbers are.
+        question: The question that it answers.
+        axis: Title of the vertical axis.
         caption: The convention in words.
         curves: One for each model.
-        depth: What the horizontal axis is.
-        logarithmic: Whether the vertical axis is; numbers that are not above zero are not drawn.
-        without_first: Whether the curves are of all models but the first, so that each keeps its look.
+        depth: Title of the horizontal axis.
+        logarithmic: Whether the vertical axis is logarithmic; values that are not above zero are not drawn.
+        without_first: Whether the curves are those of all models but the first, so that each keeps its look.
     """
     looks = [LOOKS[(place + without_first) % len(LOOKS)] for place in range(len(curves))]
     drawn = [_as_drawn(curve, *look) for curve, look in zip(curves, looks, strict=True)]
     if not any(drawable(value) and (not logarithmic or (value or 0) > 0) for each in drawn for value in each.values):
-        why = "no number above zero" if logarithmic else "no number"
-        return replace(nothing(ident, question, f"Nothing is drawn: {why}. {caption}"), table=_table(axis, curves))
+        why = "above zero" if logarithmic else "defined"
+        text = f"Not plotted because no value is {why}. {caption}"
+        return replace(nothing(ident, question, text), table=_table(axis, curves))
     return Figure(
         ident=ident,
         question=question,
@@ -111,7 +112,7 @@ def _described(curves: Sequence[ModelCurve]) -> str:
         parts.append(
             f"{curve.name}: {number(known[0])} at first, {number(known[-1])} at the end."
             if known
-            else f"{curve.name}: none."
+            else f"{curve.name}: undefined."
         )
     return " ".join(parts)
 

@@ -1,4 +1,4 @@
-"""The section of a comparison's page on parts at a half: what each model's loss does, and how that differs."""
+"""The section of a comparison on halved parts: the change of each model's loss, and the differences."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tokendynamics.report.kit._figure import Figure, Section
 
 
 def halved_section(comparison: Comparison) -> Section | None:
-    """Return the section; None where parts were not run at a half.
+    """Return the section; None where parts were not halved.
 
     Args:
         comparison: From `tokendynamics.compare`.
@@ -23,7 +23,7 @@ def halved_section(comparison: Comparison) -> Section | None:
     found = tuple(each.text for each in comparison.sentences if each.figure == "halved")
     figures = [_changes(comparison, table, part) for part in PART_NAMES]
     figures += [_differences(comparison, table, part) for part in PART_NAMES]
-    return Section("halved", "What is each part worth?", found, figures=tuple(each for each in figures if each))
+    return Section("halved", "How important is each part?", found, figures=tuple(each for each in figures if each))
 
 
 def _changes(comparison: Comparison, table: xr.Dataset, part: str) -> Figure | None:
@@ -40,10 +40,10 @@ def _changes(comparison: Comparison, table: xr.Dataset, part: str) -> Figure | N
         return None
     return curves_figure(
         f"halved-{part.replace('_', '-')}",
-        f"What does it cost when the {PART_NAMES[part]} adds half?",
+        f"What is the cost of halving the {PART_NAMES[part]}?",
         "Change of the loss, nats",
-        f"Loss with the {PART_NAMES[part]} of this layer alone times 0.5, less the loss of the whole network; mean "
-        "over texts of the mean over their tokens.",
+        f"Loss with the update of the {PART_NAMES[part]} of this layer times 0.5, less the loss of the unchanged "
+        "network; mean over texts of the mean over tokens.",
         curves,
         "Layer" if alike else "Relative depth (1: last layer)",
     )
@@ -64,10 +64,10 @@ def _differences(comparison: Comparison, table: xr.Dataset, part: str) -> Figure
         return None
     return curves_figure(
         f"halved-difference-{part.replace('_', '-')}",
-        f"For which {PART_NAMES[part]} does that cost differ?",
+        f"In which layers does the cost of halving the {PART_NAMES[part]} differ?",
         "Difference of the changes, nats",
         f"Change of the loss of each model less that of {comparison.models[0]}, paired over texts, by the layers of "
-        f"{comparison.models[0]}. Band: 90 % interval of each by itself, where there are three texts.",
+        f"{comparison.models[0]}. Band: 90 % confidence interval of each separately, over at least three texts.",
         curves,
         "Layer",
         without_first=True,

@@ -1,4 +1,4 @@
-"""Puts a comparison into one page: sentences, states, curves, where the models part, weights, texts, versions."""
+"""The page of a comparison: findings, states, curves, first difference, weights, texts, versions."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _LAYER, _DEPTH = "Layer (0 = embedding)", "Relative depth (0: embedding, 1: last
 
 @page_of.register(Comparison)
 def comparison_page(comparison: Comparison) -> str:
-    """Return the whole page as HTML that needs nothing else.
+    """Return the page as self-contained HTML.
 
     Args:
         comparison: From `tokendynamics.compare`.
 
     Returns:
-        HTML, to be stored as UTF-8; all text that came from a user or a checkpoint is escaped.
+        HTML, to be stored as UTF-8; all text from a user or a checkpoint is escaped.
     """
     names = ", ".join(comparison.models)
     sections = (
@@ -35,8 +35,8 @@ def comparison_page(comparison: Comparison) -> str:
     )  # fmt: skip
     return render(
         "comparison.html.jinja",
-        title=f"{names}: what differs?",
-        verdict_title="What differs",
+        title=f"Comparison of {names}",
+        verdict_title="Differences",
         sections=tuple(each for each in sections if each is not None),
         conventions=comparison.conventions,
         manifest=comparison.manifest,
@@ -52,24 +52,24 @@ def comparison_page(comparison: Comparison) -> str:
 def _facts(comparison: Comparison) -> list[tuple[str, str]]:
     record = comparison.manifest
     return [
-        ("Held against", comparison.models[0]),
+        ("Reference", comparison.models[0]),
         ("Measured", f"{moment(record.get('started'))}, in {duration(record.get('duration_seconds'))}"),
         ("With", written(record.get("versions"))),
     ]
 
 
 def _states(comparison: Comparison) -> Section:
-    columns = ("Model", "Parameters", "Layers", "Dim", "κ' at the end", "End", "Worst", "First difference")
+    columns = ("Model", "Parameters", "Layers", "Dim", "κ′ at the end", "End state", "Worst state", "First difference")
     partings = (None, *comparison.partings)
     rows = []
     for place, (name, facts) in enumerate(zip(comparison.models, comparison.descriptions, strict=True)):
         trace, verdict, parting = comparison.traces[place], comparison.verdicts[place], partings[place]
-        first = "—" if place == 0 else "not known" if parting is None else part_named(parting.first)
+        first = "—" if place == 0 else "not located" if parting is None else part_named(parting.first)
         end = float(trace.consensus_relative.sel(site="feed_forward")[-1])
         sizes = (int(facts["parameters"]), int(facts["layers"]), int(facts["dim"]))
         rows.append(cells([name, *sizes, end, verdict.state, str(verdict.worst), first]))
     table = Table("State of the tokens in each model", columns, tuple(rows))
-    return Section("states", "Where do their tokens end?", tables=(table,))
+    return Section("states", "In which states do the tokens end?", tables=(table,))
 
 
 def _axis(comparison: Comparison) -> tuple[str, list[np.ndarray]]:
@@ -80,11 +80,11 @@ def _axis(comparison: Comparison) -> tuple[str, list[np.ndarray]]:
 
 
 _CURVES = (
-    ("consensus_relative", None, "κ': consensus beyond the embedding's", "Do the tokens of a text draw together?"),
+    ("consensus_relative", None, "Within-text similarity κ′ (0: embedding)", "Do the tokens of a text draw together?"),
     ("shares", "common", "Share common to all texts", "What do all texts share?"),
-    ("shares", "prompt", "Share particular to the text", "What do the tokens of one text share?"),
-    ("shares", "own", "Share of a token's own", "What do tokens keep?"),
-    ("line_excess", None, "Line excess", "Do they end on a line or in few directions?"),
+    ("shares", "prompt", "Share within the text", "What do the tokens of one text share?"),
+    ("shares", "own", "Share of the token alone", "What is left to a single token?"),
+    ("line_excess", None, "Line excess", "Do the tokens end on a line or in few directions?"),
 )
 
 
@@ -96,7 +96,7 @@ def _shares(comparison: Comparison) -> Section:
             _curve(name, x, trace, variable, share)
             for name, x, trace in zip(comparison.models, where, comparison.traces, strict=True)
         ]
-        caption = "After the feed-forward part of each layer. Band: 90 % interval over texts, where there are three."
+        caption = "After the feed-forward part of each layer. Band: 90 % confidence interval over at least three texts."
         ident = f"curve-{variable}-{share or 'all'}".replace("_", "-")
         figures.append(curves_figure(ident, question, axis, caption, curves, depth))
     return Section("shares", "What do their tokens share?", figures=tuple(figures))
@@ -135,11 +135,11 @@ def _parting(comparison: Comparison) -> Section:
                 for name in gaps.other.values
             ]
             caption = (
-                f"‖Δ_b − Δ_a‖ / ‖Δ_a‖ of what the {noun} of each layer adds to the same tokens, against "
+                f"‖Δ_b − Δ_a‖ / ‖Δ_a‖ of the updates Δ by the {noun} of each layer on the same tokens, relative to "
                 f"{comparison.models[0]}; root mean square over texts. Layers that agree to the last bit are not drawn."
             )
             ident = f"gaps-{component.replace('_', '-')}"
-            question = f"How far do the updates of the {noun} differ?"
+            question = f"How much do the updates of the {noun} differ?"
             figures.append(
                 curves_figure(
                     ident,
@@ -153,7 +153,7 @@ def _parting(comparison: Comparison) -> Section:
                 )
             )
     found = tuple(each.text for each in comparison.sentences if each.figure == "updates")
-    return Section("parting", "Where do they part?", found, figures=tuple(figures))
+    return Section("parting", "Where do they first differ?", found, figures=tuple(figures))
 
 
 _PRODUCTS = ("ov_difference", "ov_angle", "qk_difference", "qk_angle", "ff_difference", "ff_angle")
@@ -174,7 +174,7 @@ def _weights(comparison: Comparison) -> Section:
             for model in weights.model.values
         ]
         what = "matrices of the feed-forward part" if name == "ff" else "heads"
-        caption = f"√Σ ‖·‖² over the {what} of each layer, the gain of the norm before it folded in."
+        caption = f"√Σ ‖·‖² over the {what} of each layer, with the gain of the preceding norm folded in."
         question = f"How large is {'the ' * (name == 'ff')}{circuit}?"
         figures.append(
             curves_figure(f"{name}-norm", question, f"‖{circuit}‖", caption, norms, "Layer", logarithmic=True)
@@ -187,7 +187,7 @@ def _weights(comparison: Comparison) -> Section:
         for other in range(weights.sizes["other"]):
             row += [float(weights[variable][other, place]) for variable in _PRODUCTS]
         rows.append(cells(row))
-    if all(bool(weights[name].isnull().all()) for name in _PRODUCTS):  # the sentence says why
+    if all(bool(weights[name].isnull().all()) for name in _PRODUCTS):  # the sentence gives the reason
         return Section("weights", "How do their weights differ?", found, figures=tuple(figures))
     caption = "Differences of products and matrices, relative to their norm, and angles of leading subspaces in degrees"
     table = Table(caption, tuple(columns), tuple(rows))
@@ -201,4 +201,4 @@ def _texts(comparison: Comparison) -> Section:
     for place, (name, text) in enumerate(zip(trace.prompt.values, trace.text.values, strict=True)):
         tokens = list(dict.fromkeys(number(float(each[place])) for each in counts))
         rows.append(cells([str(name), ", ".join(tokens), str(text)]))
-    return Section("texts", "Which texts?", tables=(Table("Texts", ("Text", "Tokens", "What it says"), tuple(rows)),))
+    return Section("texts", "Which texts were used?", tables=(Table("Texts", ("Name", "Tokens", "Text"), tuple(rows)),))

@@ -1,4 +1,4 @@
-"""Do the tokens draw together with depth? Six measures over depth, one shown at a time."""
+"""Further similarity measures over depth, one shown at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tokendynamics.words import number, plural
 QUESTION = "Do the tokens draw together with depth?"
 HEIGHT = 270
 MOST_PROMPT_COLUMNS = 8
-"""With more prompts than this the table holds their mean and range only; the data files hold each."""
+"""With more prompts than this the table holds only their mean and range; the data files hold every value."""
 
 
 @dataclass(frozen=True)
@@ -34,56 +34,56 @@ _MEASURES = (
         "mean_pair_cosine",
         "Mean pair cosine",
         "Mean pair cosine (1: all point the same way)",
-        "Mean cosine over all pairs of different tokens of a prompt. The dotted line is the mean cosine between "
-        "tokens of different prompts at the same layer (the common share): a direction common to everything the model "
-        "says is not consensus; the gap between the two lines is what the tokens of one prompt share beyond it.",
+        "Mean cosine over all pairs of different tokens of a prompt. The dotted line is the mean cosine between tokens "
+        "of different prompts at the same layer (the common share). A direction common to all prompts is not "
+        "consensus; the gap between the two lines is what the tokens of one prompt share beyond it.",
         (0.0, 1.0),
     ),
     _Measure(
         "consensus_first",
         "E, first token",
         "E against the first token (0: consensus)",
-        "E = 1 − mean of |cos(first token, token i)|, the consensus functional (asymptotic, eq. 25), which counts "
-        "an opposite pair as agreed.",
+        "E = 1 − mean of |cos(first token, token i)|, the consensus functional (asymptotic, eq. 25). An opposite pair "
+        "counts as agreement.",
         (0.0, 1.0),
     ),
     _Measure(
         "consensus_first_signed",
         "E, first token, signed",
         "Signed E against the first token (0: consensus)",
-        "1 − mean of cos(first token, token i) without the absolute value of eq. 25: an opposite pair counts as "
-        "disagreement, so that the value runs from 0 to 2.",
+        "1 − mean of cos(first token, token i), without the absolute value of eq. 25. An opposite pair counts as "
+        "disagreement, so the range is 0 to 2.",
         (0.0, 1.0),
     ),
     _Measure(
         "consensus_last",
         "E, last token",
         "E against the last token (0: consensus)",
-        "E = 1 − mean of |cos(last token, token i)|: as eq. 25 with the last token, which reads all others in a "
-        "causal model, as the reference.",
+        "E = 1 − mean of |cos(last token, token i)|: eq. 25 with the last token as reference, which attends to all "
+        "others in a causal model.",
         (0.0, 1.0),
     ),
     _Measure(
         "effective_rank_unit_rows",
         "Effective rank, unit rows",
         "Effective rank of unit rows (1: one direction)",
-        "Number of directions that the tokens fill, exp of the entropy of the squared singular values normalised to "
-        "sum 1, with each token scaled to length 1, so that no large token decides alone.",
+        "Number of directions that the tokens span: exp of the entropy of the squared singular values, normalised to "
+        "sum 1. Each token is scaled to length 1, so that no large token dominates.",
         (0.0, None),
     ),
     _Measure(
         "effective_rank",
         "Effective rank, raw",
         "Effective rank of raw rows (1: one direction)",
-        "As on unit rows, with each token at its own length: one large token pulls it to 1 although the "
-        "others have not drawn together.",
+        "As on unit rows, with each token at its own norm: one large token lowers it to 1 although the others are "
+        "spread.",
         (0.0, None),
     ),
     _Measure(
         "rank_one_distance",
         "Distance to identical tokens",
         "‖X − 1x̄ᵀ‖ / ‖X‖ (0: all tokens identical)",
-        "Relative Frobenius distance to the nearest matrix of identical rows: rank collapse in the literature's sense.",
+        "Relative Frobenius distance to the nearest matrix with identical rows; 0 is rank collapse in the literature.",
         (0.0, 1.0),
     ),
 )
@@ -125,7 +125,9 @@ def _between(trace: xr.Dataset, where: list[Step]) -> list[Spread] | None:
 
 
 def _convention(prompts: int) -> str:
-    massive = "Massive tokens, far larger than the rest of their prompt, are left out; the thin dashed line keeps them."
+    massive = (
+        "Massive tokens, much larger than the rest of their prompt, are excluded; the thin dashed line includes them."
+    )
     if prompts == 1:
         return f"One prompt. {massive}"
     return f"Line: mean over {prompts} prompts; band: lowest to highest prompt. {massive}"
@@ -211,7 +213,7 @@ def _columns(
 def _description(measure: _Measure, where: list[Step], removed: list[Spread], prompts: int) -> str:
     drawn = [(step, value.mean) for step, value in zip(where, removed, strict=True) if value.mean is not None]
     if not drawn:
-        return f"{measure.axis}: undefined for these prompts, since no prompt has two tokens that count."
+        return f"{measure.axis}: undefined because no prompt has two tokens that count."
     high = max(drawn, key=lambda pair: pair[1])
     low = min(drawn, key=lambda pair: pair[1])
     (first, start), (final, end) = drawn[0], drawn[-1]
@@ -242,5 +244,5 @@ def _table(
         row += [] if single else [removed[i].low, removed[i].high]
         row += [kept[i].mean] + ([between[i].mean] if between else [])
         rows.append(cells(row + (list(removed[i].values) if each else [])))
-    caption = f"{measure.label}, massive tokens removed unless it says otherwise"
+    caption = f"{measure.label}, massive tokens removed unless stated otherwise"
     return Table(caption + (" (prompts by name)" if each else ""), tuple(columns + each), tuple(rows))

@@ -1,4 +1,4 @@
-"""Who is attended to? The weight that the most attended token receives, beside uniform, and whether it is massive."""
+"""The attention that the most attended token receives, compared with uniform, and whether it is massive."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tokendynamics.report.kit._figure import Figure, Given, Table, cells, nothin
 from tokendynamics.report.kit._palette import BLUE, MUTED, ORANGE
 from tokendynamics.report.kit._svg import draw_for_screens
 from tokendynamics.report.kit._text import token_label
-from tokendynamics.words import number, plural
+from tokendynamics.words import factor, number, plural
 
-QUESTION = "Who is attended to?"
+QUESTION = "Which tokens receive the attention?"
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class _Layer:
 
 
 def attention_figure(trace: xr.Dataset) -> Figure:
-    """Draw the weight that goes to the most attended token of each layer; words where no attention shows.
+    """Draw the attention received by the most attended token of each layer; words where it is not accessible.
 
     Args:
         trace: From `tokendynamics.trace`.
@@ -42,10 +42,10 @@ def attention_figure(trace: xr.Dataset) -> Figure:
         return nothing(
             "attention-chart",
             QUESTION,
-            "Nothing is drawn: the attention of this network does not show, or no prompt has tokens that are at least "
-            "four apart, so that no token can be called an attention sink.",
+            "Not plotted because the attention weights of this network are not accessible, or no prompt has tokens at "
+            "least four positions apart. Attention sinks are then undefined.",
         )
-    layers = [found for layer in trace.layer.values if (found := _layer(trace, int(layer)))]
+    layers = [most for layer in trace.layer.values if (most := _layer(trace, int(layer)))]
     curves = _curves(layers, trace.sizes["prompt"])
     return Figure(
         ident="attention-chart",
@@ -54,14 +54,14 @@ def attention_figure(trace: xr.Dataset) -> Figure:
             lambda width: curves_chart(
                 curves,
                 last=int(trace.layer.values[-1]),
-                title="Weight received by one token",
+                title="Attention received by one token",
                 width=width,
                 domain=(0.0, 1.0),
                 rules=(Rule(ATTENTION_SINK, f"attention sink from {ATTENTION_SINK:g}"),),
                 columns=_columns(layers),
             ),
             ident="attention-chart",
-            title=f"{QUESTION} Weight that goes to the most attended token, over depth",
+            title=f"{QUESTION} Attention received by the most attended token, over depth",
             description=_description(layers),
             keys=curve_keys(curves),
         ),
@@ -100,9 +100,9 @@ def _curves(layers: list[_Layer], prompts: int) -> list[Curve]:
         several = {**band, "band": "range over prompts"}
     also = [each.weight.mean if 2 * each.massive >= prompts else None for each in layers]
     return [
-        Curve("if all were attended alike", x, [each.uniform.mean for each in layers], MUTED, dash=(5, 3), width=1.5),
+        Curve("uniform attention", x, [each.uniform.mean for each in layers], MUTED, dash=(5, 3), width=1.5),
         Curve("most attended token", x, weights, BLUE, mark="disc", **several),
-        Curve("which is massive, too", x, also, ORANGE, width=0, mark="triangle"),
+        Curve("also massive", x, also, ORANGE, width=0, mark="triangle"),
     ]
 
 
@@ -111,7 +111,7 @@ def _columns(layers: list[_Layer]) -> list[Column]:
         (
             each.layer - 0.5,
             each.layer + 0.5,
-            f"Layer {each.layer}: {number(each.weight.mean)}, {number(each.uniform.mean)} if all were attended alike\n"
+            f"Layer {each.layer}: {number(each.weight.mean)}, {number(each.uniform.mean)} under uniform attention\n"
             f"token {each.token}\nattention sinks in {plural(each.sinks, 'prompt')}",
         )
         for each in layers
@@ -121,18 +121,18 @@ def _columns(layers: list[_Layer]) -> list[Column]:
 def _caption(prompts: int) -> str:
     over = "" if prompts == 1 else f" Line: mean over {prompts} prompts; band: lowest to highest."
     return (
-        "The mean attention, over heads and over the tokens at least four away that see it, that goes to the one token "
-        f"of each prompt that receives most.{over} An attention sink receives {ATTENTION_SINK:g} or more, and at least "
-        f"{TIMES_UNIFORM:g} times what it would if all were attended alike. A massive token, one of large norm, is "
-        "something else: either occurs without the other."
+        "Attention received by the most attended token of each prompt: mean over heads and over the tokens at least "
+        f"four positions away that can attend to it.{over} An attention sink receives at least {ATTENTION_SINK:g} and "
+        f"{factor(TIMES_UNIFORM)} its share under uniform attention. A massive token has a large norm; either occurs "
+        "without the other."
     )
 
 
 def _description(layers: list[_Layer]) -> str:
     highest = max(layers, key=lambda each: each.weight.mean or 0.0)
     return (
-        f"The most attended token receives most in layer {highest.layer}, {number(highest.weight.mean)} against "
-        f"{number(highest.uniform.mean)} if all were attended alike: token {highest.token}. There are attention sinks "
+        f"The most attended token receives most in layer {highest.layer}, {number(highest.weight.mean)} compared with "
+        f"{number(highest.uniform.mean)} under uniform attention: token {highest.token}. There are attention sinks "
         f"in {sum(each.sinks > 0 for each in layers)} of {plural(len(layers), 'layer')}. The table below holds every "
         "value."
     )
@@ -150,12 +150,12 @@ def _table(layers: list[_Layer], prompts: int) -> Table:
         "Most attended token",
         "Weight",
         *several,
-        "If all alike",
+        "Uniform",
         "With a sink",
         "Also massive",
     )
     return Table(
-        "Weight received by the most attended token; in how many prompts it is a sink, and massive",
+        "Attention received by the most attended token; number of prompts in which it is a sink, and massive",
         columns,
         tuple(rows),
     )

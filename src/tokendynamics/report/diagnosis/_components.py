@@ -1,4 +1,4 @@
-"""Who does it? What attention, feed-forward part and final norm of each layer change, part by part."""
+"""Which parts cause it: the changes by attention, feed-forward part and final norm of each layer."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from tokendynamics.report.kit._palette import ATTENTION, AXIS, FEED_FORWARD, INK
 from tokendynamics.report.kit._svg import WIDE, Drawing, Key, draw_for_screens
 from tokendynamics.words import UNDEFINED, number, plural, signed
 
-QUESTION = "Who does it?"
+QUESTION = "Which parts cause it?"
 HEIGHT = 300
 _PLUS = "datum.value === 0 ? '0' : format(datum.value, '+.2~f')"
 _COLOURS = {"attention": ATTENTION, "feed_forward": FEED_FORWARD, "final_norm": NORM}
 _NAMES = {"attention": "attention", "feed_forward": "feed-forward", "final_norm": "final norm"}
 _BARS = {"attention": (-0.38, -0.02), "feed_forward": (0.02, 0.38), "final_norm": (0.46, 0.82)}
-"""Where the bar of a part stands beside its layer, in the order in which the parts run."""
+"""Horizontal extent of a part's bar relative to its layer, in the order in which the parts run."""
 
 
 @dataclass(frozen=True)
 class _Measure:
-    """What is credited to the parts."""
+    """A measure whose changes are attributed to the parts."""
 
     ident: str
     label: str
@@ -59,16 +59,16 @@ def components_figures(trace: xr.Dataset) -> tuple[Figure, ...]:
         "components-chart",
         "Consensus κ",
         "Change in κ",
-        f"Of the tokens that count, over {trace.sizes['prompt']} prompts; whiskers: 90 % intervals over prompts like "
-        "these, where there are three or more.",
+        f"Over {trace.sizes['prompt']} prompts, without massive tokens. Whiskers: 90 % confidence intervals over "
+        "prompts, if there are at least three.",
         unshared(trace),
     )
     cosine = _Measure(
         "components-cosine",
         "Mean pair cosine",
         "Change in mean pair cosine",
-        f"{several} Measured on the tokens that are massive at no layer, so that all layers compare the same tokens. A "
-        "direction that is common to all prompts counts here, and not in κ.".strip(),
+        f"{several} Measured on the tokens that are massive in no layer, so that all layers compare the same tokens. A "
+        "direction common to all prompts counts here but not in κ.".strip(),
         undrawn(trace),
     )
     return _figure(kappa, _of_kappa(trace)), _figure(cosine, _of_cosine(trace))
@@ -83,7 +83,7 @@ def _figure(measure: _Measure, layers: list[_Layer]) -> Figure:
         svg=draw_for_screens(
             lambda width: _chart(measure, layers, width),
             ident=measure.ident,
-            title=f"{QUESTION} {measure.axis} per layer, split by component",
+            title=f"{QUESTION} {measure.axis} per layer, split by part",
             description=_description(layers),
             keys=_keys(layers),
         ),
@@ -174,7 +174,7 @@ def _sentence(layer: _Layer) -> str:
     lines = [f"Layer {layer.layer}: {signed(layer.total)} in total"]
     for name, value in layer.parts.items():
         low, high = layer.ends.get(name, (None, None))
-        interval = f" ({signed(low)} to {signed(high)})" if low is not None else ""
+        interval = f" (90 % CI {number(low)} to {number(high)})" if low is not None else ""
         lines.append(f"{_NAMES[name]}: {signed(value)}{interval}")
     return "\n".join(lines)
 
@@ -197,8 +197,8 @@ def _caption(measure: _Measure, layers: list[_Layer]) -> str:
     sums = _sums(layers)
     parts = ", ".join(f"{_NAMES[name]} {signed(value)}" for name, value in sums.items())
     return (
-        "Above zero a component pulls the tokens of a prompt together, below zero it pushes them apart. The bars of a "
-        f"layer add up to its diamond, and the diamonds to {signed(sum(sums.values()))} over the whole depth ({parts})."
+        "Above zero a part draws the tokens of a prompt together, below zero it drives them apart. The bars of a layer "
+        f"add up to its diamond, and the diamonds to {signed(sum(sums.values()))} over all layers ({parts})."
         f" {measure.caption.strip()}"
     )
 
@@ -208,13 +208,13 @@ def _description(layers: list[_Layer]) -> str:
     strongest = max(defined, key=lambda layer: layer.total or 0.0)
     weakest = min(defined, key=lambda layer: layer.total or 0.0)
     counts = ", ".join(
-        f"{_NAMES[name]} pulls together in {sum(layer.parts.get(name, 0.0) > 0 for layer in defined)}"
+        f"{_NAMES[name]} draws together in {sum(layer.parts.get(name, 0.0) > 0 for layer in defined)}"
         for name in _present(layers)
         if name != "final_norm"
     )
     least = f", layer {weakest.layer} least ({signed(weakest.total)})" if len(defined) > 1 else ""
     return (
-        f"Of {plural(len(defined), 'layer')}, {counts}. Layer {strongest.layer} contracts most "
+        f"Of {plural(len(defined), 'layer')}, {counts}. Layer {strongest.layer} contributes most "
         f"({signed(strongest.total)}){least}. The table below holds every value."
     )
 

@@ -1,4 +1,4 @@
-"""What happens when it is made deeper? Variants side by side, pass by pass, and what they say on the way."""
+"""What happens in a deeper network: variants side by side, curves over passes, decoded texts."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _LONGEST = 400
 """Characters of a decoded text on the page."""
 
 _OF_TEXTS = (
-    "The texts are the likeliest next token at every position of the first prompt, side by side, as the network's own "
-    "language head reads the states after so many passes. Pass 1 is the network as it is, in the variant “full”."
+    "The texts are the most likely next token at every position of the first prompt, decoded by the language head from "
+    "the states after each pass. Pass 1 of the variant “full” is the network itself."
 )
 
 
@@ -34,12 +34,12 @@ def deeper_parts(diagnosis: Diagnosis) -> dict[str, Any]:
         diagnosis: From `tokendynamics.diagnose`, with passes asked for.
     """
     found = diagnosis.deeper
-    said = deeper_in_words(diagnosis)
+    sentences = deeper_in_words(diagnosis)
     if found is None:
-        return {"sentences": said}
+        return {"sentences": sentences}
     texts = () if found.undecoded else (_texts(found),)
     return {
-        "sentences": said,
+        "sentences": sentences,
         "tables": (_side_by_side(found), *texts),
         "variants": deeper_figures(found),
         "notes": (_OF_TEXTS,) if texts else (),
@@ -52,7 +52,7 @@ def _side_by_side(found: Deeper) -> Table:
     rows = tuple(_row(found, name) for name in found.variants)
     over = found.table.sizes["prompt"]
     of = "" if over == 1 else f", of the median of E over {over} prompts"
-    return Table(f"Variants side by side{of}; in brackets 90 % intervals", tuple(columns), rows)
+    return Table(f"Variants side by side{of}; 90 % confidence intervals in brackets", tuple(columns), rows)
 
 
 def _row(found: Deeper, name: str) -> tuple[Cell, ...]:
@@ -66,7 +66,7 @@ def _row(found: Deeper, name: str) -> tuple[Cell, ...]:
 
 
 def _end(values: np.ndarray) -> float:
-    """Return the last value that is known; NaN if no pass has one."""
+    """Return the last known value; NaN if no pass has one."""
     last = known_until(values)
     return float(values[last]) if last > 0 else math.nan
 
@@ -84,9 +84,9 @@ def _reached(seen: int | None, value: float, low: float, high: float) -> Cell:
     if seen is not None:
         return Cell(f"pass {count(seen)}", sort=str(seen))
     if not math.isfinite(value):
-        return Cell("not seen", sort="inf")
+        return Cell("not reached", sort="inf")
     between = f"{number(low)} to {number(high)}" if math.isfinite(high) else f"{number(low)} or later"
-    return Cell(f"not seen; extrapolated: {number(value)} ({between})", sort=f"{value:.6g}")
+    return Cell(f"not reached; extrapolated: {number(value)} ({between})", sort=f"{value:.6g}")
 
 
 def _different(row: xr.Dataset) -> Cell:
@@ -110,7 +110,7 @@ def _texts(found: Deeper) -> Table:
     for place, step in enumerate(table.decoded_pass.values.tolist()):
         texts = [_text(table.isel(variant=number_of, decoded_pass=place)) for number_of in range(len(found.variants))]
         rows.append((*cells([int(step)]), *texts))
-    return Table(f"What it says after so many passes, of the prompt “{named}”", ("Pass", *found.variants), tuple(rows))
+    return Table(f"Decoded text after each pass, for the prompt “{named}”", ("Pass", *found.variants), tuple(rows))
 
 
 def _text(one: xr.Dataset) -> Cell:

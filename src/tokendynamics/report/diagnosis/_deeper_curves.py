@@ -1,4 +1,4 @@
-"""E, κ and the own share of variants of a network over repeated passes, on logarithmic axes."""
+"""E, κ and the own share of variants of a network over passes, on logarithmic axes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tokendynamics.report.kit._palette import BLUE, GREEN, MUTED, NEGATIVE, ORAN
 from tokendynamics.report.kit._svg import WIDE, Key, draw_for_screens
 from tokendynamics.words import count, number
 
-QUESTION = "How fast do they become one?"
+QUESTION = "How fast do the tokens collapse?"
 LOOKS: dict[str, tuple[str, tuple[float, ...]]] = {
     "full": (BLUE, ()),
     "no-ffn": (ORANGE, (7.0, 3.0)),
@@ -28,7 +28,7 @@ LOOKS: dict[str, tuple[str, tuple[float, ...]]] = {
 """Colour and dash of each variant."""
 
 _MOST_PASSES = 120
-"""Points of a curve: as many as a drawing can show, whatever the number of passes."""
+"""Points of a curve at most, for any number of passes."""
 
 _FAR_APART = 20
 """How many times longer than the shortest the longest curve may be on a linear axis."""
@@ -36,7 +36,7 @@ _FAR_APART = 20
 
 @dataclass(frozen=True)
 class _Measure:
-    """What one of the figures shows: values by (variant, pass)."""
+    """Values of one figure by (variant, pass)."""
 
     ident: str
     label: str
@@ -57,23 +57,23 @@ def deeper_figures(found: Deeper) -> tuple[Figure, ...]:
     median = table.median_consensus.values
     each = table.consensus.transpose("prompt", "variant", "pass").values + 0 * median  # NaN where the median ends
     spread: dict[str, np.ndarray] = {} if prompts == 1 else {"low": each.min(axis=0), "high": each.max(axis=0)}
-    over = "" if prompts == 1 else f", the median over {prompts} prompts; the bands hold all of them"
+    over = "" if prompts == 1 else f", median over {prompts} prompts; bands: lowest to highest"
     measures = (
         _Measure(
             "deeper-consensus", "Consensus E", "E (log scale)",
-            f"E = 1 − mean |cos| with the first token{over}. Thin lines: the decline that the half-life is fitted to.",
+            f"E = 1 − mean |cos| with the first token{over}. Thin lines: fits of the half-life.",
             median, **spread,
         ),
         _Measure(
             "deeper-kappa", "Consensus κ", "1 − κ (log scale)",
-            "κ itself nears 1 and may be negative, which no logarithm shows: what is drawn is 1 − κ, the part of a "
-            "token's direction that is its own once what all prompts share is taken off. Above 1, κ is below 0.",
+            "κ approaches 1 and may be negative, so 1 − κ is drawn on the log axis: the share of a token's direction "
+            "that is its own, beyond what all prompts share. Above 1, κ is negative.",
             1 - table.consensus_within.values,
         ),
         _Measure(
             "deeper-own", "Own share", "own share (log scale)",
-            "The part of a token's direction that neither its prompt nor all prompts share. It falls where all prompts "
-            "become one point, too, of which κ says nothing.",
+            "The share of a token's direction that neither its prompt nor all prompts share. It also falls when all "
+            "prompts become one point, which κ does not measure.",
             table.share_own.values,
         ),
     )  # fmt: skip
@@ -116,12 +116,12 @@ def _figure(measure: _Measure, found: Deeper) -> Figure:
 
 def _why_not(measure: _Measure, found: Deeper) -> str:
     if measure.ident != "deeper-consensus" and found.table.sizes["prompt"] == 1:
-        return "Nothing is drawn: κ and the shares need two prompts."
-    return "Nothing is drawn: beyond the embedding nothing is above what rounding leaves, or finite."
+        return "Not plotted because κ and the shares need two prompts."
+    return "Not plotted because no value after the embedding is finite and above rounding."
 
 
 def _last_drawn(values: np.ndarray, floor: float) -> int:
-    """Return where a curve ends: at the first value that rounding leaves for good, or the last that is known."""
+    """Return where a curve ends: at the first value that stays within rounding, or at the last known one."""
     known = known_until(values)
     above = np.flatnonzero(values[: known + 1] > floor)
     return min(int(above[-1]) + 1, known) if len(above) else 0
@@ -139,7 +139,7 @@ def _curve(measure: _Measure, place: int, name: str, shown: list[int], floor: fl
     colour, dash = LOOKS[name]
 
     def above(values: np.ndarray | None) -> list[Number] | None:
-        """Return the values, those that are rounding held at what it leaves."""
+        """Return the values, clipped below at the rounding floor."""
         return (
             None if values is None else [float(max(v, floor)) if np.isfinite(v) else None for v in values[place, shown]]
         )
@@ -149,7 +149,7 @@ def _curve(measure: _Measure, place: int, name: str, shown: list[int], floor: fl
 
 
 def _fits(found: Deeper, shown: list[int], measure: _Measure) -> list[Curve]:
-    """Return the lines of which the half-lives are those of E: from the first to the last value that is fitted."""
+    """Return the fits of the half-lives of E, from the first to the last fitted value."""
     if measure.ident != "deeper-consensus":
         return []
     lines = []
@@ -191,14 +191,14 @@ def _columns(measure: _Measure, found: Deeper, shown: list[int]) -> list[Column]
 
 def _of_axis(found: Deeper, last: int, log: bool, drawn: int, floor: float) -> str:
     passes = found.table.sizes["pass"] - 1
-    said = [f"A curve ends where no more than rounding is left, at {number(floor, 2)}, or where states are not finite"]
+    notes = [f"A curve ends at the rounding floor, {number(floor, 2)}, or where states are not finite"]
     if last < passes:
-        said.append(f"; no curve goes beyond pass {count(last)} of {count(passes)}")
+        notes.append(f"; no curve goes beyond pass {count(last)} of {count(passes)}")
     if log:
-        said.append(". Both axes are logarithmic, for some curves end much earlier; the embedding has no place there")
+        notes.append(". Both axes are logarithmic because some curves end much earlier; the embedding is not shown")
     if drawn < last:
-        said.append(f". {count(drawn)} of {count(last)} passes are drawn; the data file has all")
-    return "".join(said) + "."
+        notes.append(f". {count(drawn)} of {count(last)} passes are drawn; the data file has all")
+    return "".join(notes) + "."
 
 
 def _description(measure: _Measure, found: Deeper, ends: list[int]) -> str:

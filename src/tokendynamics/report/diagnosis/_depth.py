@@ -1,4 +1,4 @@
-"""Where each measured state of the model stands on the depth axis, and how prompts are summarised there."""
+"""The place of each measured state on the depth axis, and the summary over prompts there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Step:
     layer: int
     site: str
     alone: bool = False
-    """Whether the layer is an attention alone, which then wrote its output."""
+    """Whether the layer has only an attention, which then wrote its output."""
 
     @property
     def x(self) -> float:
@@ -58,7 +58,7 @@ class Spread:
 def steps(trace: xr.Dataset) -> list[Step]:
     """Return the states that were measured for at least one prompt, in order of depth.
 
-    A layer that is an attention alone has one state, its output, which is what stands after the attention.
+    A layer with only an attention has one state, its output.
     """
     measured = trace["norm_median"].notnull().any(["prompt", "sinks"]).transpose("layer", "site").values
     alone = [False, *~parts_there(trace)["feed_forward"]]
@@ -94,6 +94,6 @@ def at_steps(values: xr.DataArray, where: list[Step]) -> list[Spread]:
 
 
 def undrawn(trace: xr.Dataset) -> str:
-    """Return why a measure of pairs has nothing to show: in words, where the figure would be blank."""
-    prompts = "the prompt has no" if trace.sizes["prompt"] == 1 else "no prompt has"
-    return f"Nothing is drawn: {prompts.replace('has no', 'has no')} two tokens that count, which a pair needs."
+    """Return why a measure of pairs is not plotted."""
+    prompts = "the prompt does not have" if trace.sizes["prompt"] == 1 else "no prompt has"
+    return f"Not plotted because {prompts} two tokens that count, and a pair needs two."

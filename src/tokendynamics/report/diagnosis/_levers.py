@@ -1,4 +1,4 @@
-"""What can you try? What gates on single parts do to the agreement of the tokens, to first order and measured."""
+"""What can be tried: effects of gates on single parts, to first order and measured."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tokendynamics.report.kit._palette import BLUE, ORANGE
 from tokendynamics.report.kit._svg import draw_for_screens
 from tokendynamics.words import UNDEFINED, fixed, number
 
-QUESTION = "What would happen to first order?"
+QUESTION = "What is the first-order effect of each part?"
 _COLOURS = {"attention": BLUE, "feed_forward": ORANGE}
 _FIRST_ORDER = (
-    "A gate α = 1 stands on what each part adds. Above zero, turning the part down lowers what is shown, were it only "
-    "for the first step: the derivative is no guide to a gate of 0.5, which is why the best are run and measured. "
+    "Derivative with respect to a gate α on the update of each part, at α = 1. Above zero, turning the part down "
+    "slightly lowers the quantity. The derivative does not predict a gate of 0.5, so the best "
+    "candidates are run and measured. "
 )
 _TRIED = (
-    "The candidates were measured on prompts that did not choose them. κ falls where the whole interval of its change "
-    "lies below nought. Each interval is one of 95 % by itself: with so many of them, one that only just leaves out "
-    "nought says little."
+    "The candidates were measured on prompts that did not propose them. κ falls significantly if the whole interval of "
+    "its change is below 0. The 95 % confidence intervals are not corrected for the number of candidates."
 )
 
 
@@ -36,15 +36,15 @@ def levers_parts(diagnosis: Diagnosis) -> dict[str, Any]:
         diagnosis: From `tokendynamics.diagnose`.
     """
     found = diagnosis.levers
-    said = (levers_in_words(diagnosis),)
+    sentences = (levers_in_words(diagnosis),)
     if found is None:
-        return {"sentences": said}
+        return {"sentences": sentences}
     measured = {}
     if found.table.sizes["candidate"]:
         effect = () if found.effect is None else (_effect(found.effect, found.where),)
         measured = {"tables": (_trials(found.table), *effect), "notes": (_TRIED,)}
     return {
-        "sentences": (levers_in_words(diagnosis),),
+        "sentences": sentences,
         "variants": (_of_kappa(found), _of_loss(found.table)),
         **measured,
     }
@@ -56,8 +56,8 @@ def _of_kappa(found: Levers) -> Figure:
         "levers-kappa",
         "∂κ/∂α",
         "Consensus κ",
-        f"{_FIRST_ORDER}κ is read after layer {found.where}; parts behind it change nothing there.",
-        "κ has no derivative here.",
+        f"{_FIRST_ORDER}κ is read after layer {found.where}; later parts do not affect it.",
+        "Not plotted because κ has no derivative here.",
     )
 
 
@@ -68,7 +68,7 @@ def _of_loss(table: xr.Dataset) -> Figure:
         "∂loss/∂α (nats)",
         "Loss",
         f"{_FIRST_ORDER}Below zero, the network predicts worse when the part is turned down.",
-        "Nothing is drawn: no head that predicts the next token was found, so that there is no loss.",
+        "Not plotted because there is no loss: no head that predicts the next token was found.",
     )
 
 
@@ -100,7 +100,7 @@ def _figure(values: xr.DataArray, ident: str, axis: str, label: str, caption: st
         ),
         caption=caption,
         table=Table(
-            f"{axis} at α = 1, on the prompts that find candidates",
+            f"{axis} at α = 1, on the prompts that propose candidates",
             ("Layer", *(PART_NAMES[name].capitalize() for name in by_part)),
             tuple(
                 cells([layer, *(UNDEFINED if part[place] is None else part[place] for part in by_part.values())])
@@ -117,8 +117,8 @@ def _known(value: float) -> float | None:
 
 def _lines(layer: int, by_part: dict[str, list[float | None]], place: int) -> str:
     known = {name: values[place] for name, values in by_part.items()}
-    told = [f"{PART_NAMES[name]}: {UNDEFINED if value is None else number(value)}" for name, value in known.items()]
-    return "\n".join([f"Layer {layer}", *told])
+    lines = [f"{PART_NAMES[name]}: {UNDEFINED if value is None else number(value)}" for name, value in known.items()]
+    return "\n".join([f"Layer {layer}", *lines])
 
 
 def _description(axis: str, layers: list[int], by_part: dict[str, list[float | None]]) -> str:
@@ -138,7 +138,7 @@ def _description(axis: str, layers: list[int], by_part: dict[str, list[float | N
 def _trials(table: xr.Dataset) -> Table:
     columns = ("Part turned down", "α", "Change of κ", "from", "to", "Change of loss", "from", "to", "κ falls")
     return Table(
-        "What turning one part down does: change of κ and of the loss in nats, with 95 % intervals over prompts",
+        "Effect of turning one part down on κ and on the loss in nats, with 95 % confidence intervals over prompts",
         columns,
         tuple(_trial(table.isel(candidate=place)) for place in range(table.sizes["candidate"])),
     )
@@ -150,7 +150,7 @@ def _trial(row: xr.Dataset) -> tuple[Cell, ...]:
         *(float(row.loss_change), *map(float, row.loss_interval.values)),
     )
     part = f"{PART_NAMES[str(row.candidate_part.item())]}, layer {int(row.candidate_layer)}"
-    falls = "yes" if bool(row.verified) else "not sure"
+    falls = "yes" if bool(row.verified) else "not significant"
     return (*cells([part, float(row.alpha)]), *(_change(value) for value in numbers), *cells([falls]))
 
 
@@ -158,17 +158,17 @@ _MEASURES = (
     ("κ", "consensus_within", None),
     ("κ′", "consensus_relative", None),
     ("share common to all prompts", "shares", "common"),
-    ("share of the prompt", "shares", "prompt"),
-    ("share of the token", "shares", "own"),
+    ("share within the prompt", "shares", "prompt"),
+    ("share of the token alone", "shares", "own"),
     ("centred cos²", "centred_cos2", None),
     ("effective rank", "effective_rank", None),
     ("loss (nats)", "loss", None),
 )
-"""Words, variable of `what_if`, and share."""
+"""Name, variable of `what_if`, and share."""
 
 
 def _effect(effect: xr.Dataset, where: int) -> Table:
-    """Return what the gate that the answer names does to every measure behind the layer where κ is read."""
+    """Return the effect of the gate that the answer names on every measure after the layer where κ is read."""
     end = effect.sel(layer=where, site="feed_forward")
     rows = []
     for words, name, share in _MEASURES:
@@ -177,8 +177,8 @@ def _effect(effect: xr.Dataset, where: int) -> Table:
         changes = (_change(float(value)) for value in (change.item(), *bounds.values))
         rows.append((*cells([words, *map(float, both.values)]), *changes))
     return Table(
-        f"{effect.attrs['changes']}: what it changes behind layer {where}, with 90 % intervals over prompts",
-        ("Measure", "As it is", "Changed", "Change", "from", "to"),
+        f"Effect of {effect.attrs['changes']} after layer {where}, with 90 % confidence intervals over prompts",
+        ("Measure", "Unchanged", "Changed", "Change", "from", "to"),
         tuple(rows),
     )
 

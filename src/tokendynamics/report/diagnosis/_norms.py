@@ -1,4 +1,4 @@
-"""Do the tokens grow? Norms over depth on a log axis, massive tokens apart."""
+"""Norms of the tokens over depth on a log axis, with massive tokens apart."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tokendynamics.report.kit._curves import depth_axis, hover, log_ticks
 from tokendynamics.report.kit._figure import Figure, Table, cells, nothing
 from tokendynamics.report.kit._palette import BLUE, INK, ORANGE, PAPER
 from tokendynamics.report.kit._svg import WIDE, Drawing, Key, draw_for_screens
-from tokendynamics.words import number, plural
+from tokendynamics.words import number, percent, plural
 
-QUESTION = "Do they grow?"
+QUESTION = "Do the token norms grow?"
 HEIGHT = 270
 
 
@@ -28,7 +28,7 @@ def norms_figure(trace: xr.Dataset) -> Figure:
     sinks = _sinks(trace)
     prompts = trace.sizes["prompt"]
     if all(each.mean is None for each in bands["median"]) and all(sink.norm.mean is None for sink in sinks.values()):
-        return nothing("norms-chart", QUESTION, "Nothing is drawn: the norm of no token is known.")
+        return nothing("norms-chart", QUESTION, "Not plotted because no token has a known norm.")
     return Figure(
         ident="norms-chart",
         question=QUESTION,
@@ -120,30 +120,30 @@ def _columns(
 
 
 def _caption(prompts: int, where: list[Step], sinks: dict[int, _Sink]) -> str:
-    over = "" if prompts == 1 else f" Each is the mean over {prompts} prompts."
+    over = "" if prompts == 1 else f" Means over {prompts} prompts."
     both = any(step.layer and step.part == "feed_forward" for step in where)
     parts = "after attention and after the feed-forward part" if both else "after the attention"
     text = f"Euclidean norms {parts} of each layer, without massive tokens.{over}"
     with_sink = {layer: sink for layer, sink in sinks.items() if sink.norm.mean is not None}
     if not with_sink:
-        return f"{text} No token is massive: not one stands out beside the others."
+        return f"{text} No token is massive: no norm stands out."
     layer, top = max(with_sink.items(), key=lambda item: item[1].norm.mean or 0.0)
     share = top.share.mean
-    held = f"; they hold {number(100 * share, 2)}\u00a0% of all norm there" if share is not None else ""
+    total = f"; massive tokens have {percent(share)} of the total norm there" if share is not None else ""
     return (
-        f"{text} Massive tokens, which outgrow the rest, stand apart: the largest reaches {number(top.norm.mean)} "
-        f"after layer {layer}{held}."
+        f"{text} Massive tokens are drawn separately: the largest norm is {number(top.norm.mean)}, after layer "
+        f"{layer}{total}."
     )
 
 
 def _description(where: list[Step], medians: list[Spread], sinks: dict[int, _Sink], prompts: int) -> str:
     drawn = [(s.name, m.mean) for s, m in zip(where, medians, strict=True) if m.mean is not None]
     if not drawn:
-        return "Norms are undefined: every token of these prompts is massive."
+        return "Norms are undefined because every token of these prompts is massive."
     text = f"Median norm, {plural(prompts, 'prompt')}: {number(drawn[0][1])} at {drawn[0][0]}"
     text += f", {number(drawn[-1][1])} at {drawn[-1][0]}."
     found = [layer for layer, sink in sinks.items() if sink.norm.mean is not None]
-    text += f" Massive tokens are found at {plural(len(found), 'layer')}." if found else " No token is massive."
+    text += f" There are massive tokens in {plural(len(found), 'layer')}." if found else " No token is massive."
     return f"{text} The table below holds every value."
 
 

@@ -1,4 +1,4 @@
-"""What a notebook shows of a diagnosis: the sentences with the picture of the shares, and that picture as a chart."""
+"""A diagnosis in a notebook: the sentences with the figure of the shares, and that figure as a chart."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tokendynamics.report.kit._svg import NARROW, WIDE, Drawing
 
 @drawing()
 def notebook_html(diagnosis: Diagnosis) -> str:
-    """Return the verdict's sentences and the shares as HTML that needs nothing else; all foreign text is escaped.
+    """Return the verdict's sentences and the shares as self-contained HTML; all foreign text is escaped.
 
     Args:
         diagnosis: From `tokendynamics.diagnose`.
     """
-    # Two pictures in one notebook must not share the names of their parts.
-    told = f"{diagnosis.model['name']}{diagnosis.verdict}{diagnosis.trace.shares.values.tobytes().hex()}"
-    ident = f"shares-{hashlib.sha256(told.encode()).hexdigest()[:8]}"
+    # Two figures in one notebook must not share the ids of their parts.
+    content = f"{diagnosis.model['name']}{diagnosis.verdict}{diagnosis.trace.shares.values.tobytes().hex()}"
+    ident = f"shares-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
     whole = piece(
         "notebook.html.jinja",
         model=str(diagnosis.model["name"]),
@@ -34,15 +34,14 @@ def notebook_html(diagnosis: Diagnosis) -> str:
 
 
 def shares_chart(diagnosis: Diagnosis) -> Drawing:
-    """Return the shares of a token's direction over depth as an Altair chart; where there are none, it says why.
+    """Return the shares of a token's direction over depth as an Altair chart; without shares, a chart of the reason.
 
     Args:
         diagnosis: From `tokendynamics.diagnose`.
     """
     chart = shares_drawing(diagnosis.trace, WIDE * 0.75)
     if chart is None:
-        words = unshared(diagnosis.trace).split(": ", 1)[-1]
-        lines = [f"{AXIS}: nothing to draw", *_lines(words, 70)]
+        lines = [AXIS, *_lines(unshared(diagnosis.trace), 70)]
         blank = alt.Chart(alt.Data(values=[{}]))
         chart = blank.mark_text(text=lines, align="left", x=0).properties(width=2 * NARROW, height=60)
     return chart.properties(title=QUESTION, config=chart_config() | {"background": "#fefefd"})

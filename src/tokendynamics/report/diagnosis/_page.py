@@ -1,4 +1,4 @@
-"""Puts the parts of a diagnosis into the one page that a person reads."""
+"""The page of a diagnosis: verdict, sections, conventions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from tokendynamics.diagnosis._figure_names import FigureName
 from tokendynamics.diagnosis._layer_states import State
 from tokendynamics.diagnosis._parts_there import norms_there
-from tokendynamics.diagnosis._result import Diagnosis
+from tokendynamics.diagnosis._result import Diagnosis, levers_in_words
 from tokendynamics.report._registry import page_of
 from tokendynamics.report.diagnosis._agreement import agreement_figures
 from tokendynamics.report.diagnosis._attention import attention_figure
@@ -25,21 +25,21 @@ from tokendynamics.report.diagnosis._updates import updates_figure
 from tokendynamics.report.diagnosis._weights import regimes, summary, weights
 from tokendynamics.report.kit._figure import Section
 from tokendynamics.report.kit._page import piece, render
-from tokendynamics.words import Convention, count, duration, moment, plural, ranges, written
+from tokendynamics.words import Convention, count, duration, in_layers, moment, plural, written
 
 _TITLES: dict[FigureName, str] = {
     "shares": "What do the tokens share?",
-    "components": "Who does it?",
+    "components": "Which parts cause it?",
     "levers": "What can you try?",
-    "deeper": "What happens when it is made deeper?",
-    "updates": "How large is each update?",
-    "norms": "Do they grow?",
-    "attention": "Who is attended to?",
-    "agreement": "What do other measures say?",
-    "weights": "What do the weights say?",
+    "deeper": "What happens in a deeper network?",
+    "updates": "How large are the updates?",
+    "norms": "Do the token norms grow?",
+    "attention": "Which tokens receive the attention?",
+    "agreement": "What do other measures show?",
+    "weights": "What do the weights show?",
     "paths": "Watch the tokens",
 }
-"""The sections in order, by the name that a finding links to; what was not asked for has none."""
+"""The sections in order, by the name that a finding links to; those not requested are omitted."""
 
 _GLYPHS: dict[State, str] = {
     "spread": "⁘", "drawing together": "›‹", "consensus": "●", "rank collapse": "│", "anisotropic": "↗",
@@ -47,22 +47,22 @@ _GLYPHS: dict[State, str] = {
 }  # fmt: skip
 
 _OF_REGIMES = (
-    "W is the sum of W_Q W_Kᵀ over heads and A = W (Vᵀ)⁻¹. A exists only where V can be inverted; where it cannot, the "
-    "table says “undefined” with the rank of V, and no number is put in its place. The signs are those of the "
-    "symmetric parts. The conjecture is about attention alone, as a free flow, whatever else a layer has. "
-    "Layers that say the same are one line, with the range of their numbers; the file has each."
+    "W is the sum of W_Q W_Kᵀ over heads and A = W (Vᵀ)⁻¹. A exists only if V is invertible; otherwise the table shows "
+    "“undefined” with the rank of V. Signs are those of the symmetric parts. The conjecture is about attention alone, "
+    "as a free flow without the other parts of a layer. Layers with equal entries share one line with the range of "
+    "their numbers; the CSV file lists every layer."
 )
 _UNAUDITED = (
-    "They were not audited, and the verdict says why. Everything else on this page needs only the states of the tokens."
+    "The weights were not audited; the verdict gives the reason. All other results on this page need only token states."
 )
 
 
 @page_of.register(Diagnosis)
 def diagnosis_page(diagnosis: Diagnosis) -> str:
-    """Return the whole report as one HTML page that needs nothing else.
+    """Return the report as one self-contained HTML page.
 
-    Every figure is an SVG with title and description and a table of its numbers; nothing is fetched, and all text
-    that came from a user, a tokenizer or a checkpoint is escaped, with control characters made visible.
+    Every figure is an SVG with title, description and a table of its numbers. Nothing is fetched, and all text from a
+    user, a tokenizer or a checkpoint is escaped, with control characters made visible.
 
     Args:
         diagnosis: From `tokendynamics.diagnose`.
@@ -73,7 +73,7 @@ def diagnosis_page(diagnosis: Diagnosis) -> str:
     model, moving = str(diagnosis.model["name"]), player(diagnosis.paths)
     return render(
         "diagnosis.html.jinja",
-        title=f"{model}: where do the tokens go with depth?",
+        title=f"Diagnosis of {model}",
         verdict_title="Verdict",
         sections=_sections(diagnosis, moving),
         conventions=_conventions(diagnosis),
@@ -86,6 +86,7 @@ def diagnosis_page(diagnosis: Diagnosis) -> str:
         model=model,
         shape=f"{_shape(diagnosis.model)}, on {plural(diagnosis.trace.sizes['prompt'], 'prompt')}",
         verdict=diagnosis.verdict,
+        lines=_lines(diagnosis),
         layers=_layers(diagnosis),
         player=moving,
     )
@@ -111,7 +112,7 @@ def _sections(diagnosis: Diagnosis, moving: Player) -> list[Section]:
 
 
 def _of_the_weights(diagnosis: Diagnosis) -> dict[str, Any]:
-    """Return the parts of the section about the weights; a sentence where there is no audit."""
+    """Return the parts of the section about the weights; one sentence where there is no audit."""
     audit, dim = diagnosis.audit, int(diagnosis.model["dim"])
     if audit is None:
         return {"sentences": (_UNAUDITED,)}
@@ -125,8 +126,13 @@ def _of_the_weights(diagnosis: Diagnosis) -> dict[str, Any]:
 
 def _conventions(diagnosis: Diagnosis) -> tuple[Convention, ...]:
     further = {"Levers": diagnosis.levers, "Deeper": diagnosis.deeper}
-    own = [(name, each) for name, found in further.items() if found is not None for each in found.conventions]
-    return (*diagnosis.conventions, *(replace(each, name=f"{name}: {each.name}") for name, each in own))
+    named = [
+        replace(convention, name=f"{name}: {convention.name}")
+        for name, result in further.items()
+        if result is not None
+        for convention in result.conventions
+    ]
+    return (*diagnosis.conventions, *named)
 
 
 def _facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
@@ -150,19 +156,19 @@ def _shape(model: Mapping[str, Any]) -> str:
     heads = plural(model["heads"], "head")
     if model.get("kv_heads") not in (None, model["heads"]):
         heads += f" ({count(model['kv_heads'])} for keys and values)"
-    # No head at all is said of an attention that could not be read.
+    # An attention that could not be read is recorded with no heads.
     parts = (plural(model["layers"], "layer"), heads if model["heads"] else "", f"dim {count(model['dim'])}")
     return " × ".join(part for part in parts if part)
 
 
 def _architecture(model: Mapping[str, Any], normed: bool) -> str:
     parts = [model.get("model_type") or model.get("family")]
-    # What kind of norm it would be is recorded of a network without one, too.
+    # The kind of norm is recorded even for a network without one.
     model = model if normed else {**model, "norm": "none"}
     parts += [
         f"{str(model[name]).replace('none', 'no')} {noun}"
         for name, noun in (("positions", "positions"), ("norm", "norm"))
-        # Rotations and biases show only in an attention that could be read.
+        # Rotary positions and biases are known only for an attention that could be read.
         if model.get(name) and (model["heads"] or model[name] != "none")
     ]
     return ", ".join(str(part) for part in parts if part)
@@ -178,9 +184,21 @@ def _prompts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
 
 
 def _followed_prompt(diagnosis: Diagnosis) -> str:
-    """Name of the prompt whose tokens are drawn."""
+    """Return the name of the prompt whose tokens are drawn."""
     text = str(diagnosis.paths.attrs.get("prompt", ""))
     return next((name for name, prompt in _prompts(diagnosis) if prompt == text), "")
+
+
+def _lines(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    """Return what, why and what to do, for the first screen."""
+    what, *further = (finding.text for finding in diagnosis.verdict.sentences)
+    why = [("Why", further[0])] if len(further) > 1 else []
+    return [
+        ("What", what),
+        *why,
+        ("What to do", levers_in_words(diagnosis)),
+        *(("How sure", text) for text in further[-1:]),
+    ]
 
 
 def _layers(diagnosis: Diagnosis) -> dict[str, Any]:
@@ -188,9 +206,5 @@ def _layers(diagnosis: Diagnosis) -> dict[str, Any]:
     where = {state: np.flatnonzero(states == state) + 1 for state in _GLYPHS}
     return {
         "badges": [(index, state, _GLYPHS[state]) for index, state in enumerate(diagnosis.verdict.layers, start=1)],
-        "legend": [
-            (state, glyph, f"{'layer' if len(where[state]) == 1 else 'layers'} {ranges(where[state])}")
-            for state, glyph in _GLYPHS.items()
-            if len(where[state])
-        ],
+        "legend": [(state, glyph, in_layers(where[state])) for state, glyph in _GLYPHS.items() if len(where[state])],
     }

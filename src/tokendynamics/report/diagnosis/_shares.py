@@ -1,4 +1,4 @@
-"""What do the tokens share? The shares of a token's direction stacked over depth, and what decides the states."""
+"""The shares of a token's direction stacked over depth, and the measures that decide the states."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from tokendynamics.report.kit._palette import BLUE, COMMON, OF_PROMPT, ORANGE, O
 from tokendynamics.report.kit._svg import WIDE, Drawing, Key, draw, draw_for_screens
 from tokendynamics.words import number, plural
 
-QUESTION = "What is a token's direction made of?"
-SECOND_QUESTION = "Do the tokens of a prompt meet?"
+QUESTION = "How is a token's direction composed?"
+SECOND_QUESTION = "Do the tokens of a prompt converge?"
 AXIS = "Share of a token's direction"
 HEIGHT = 300
 
 _COLOURS = {"common": COMMON, "prompt": OF_PROMPT, "own": OWN}
 _NAMES = {"common": "common to all prompts", "prompt": "shared within its prompt", "own": "its own"}
 _KEYS = [Key(_NAMES[name], "box", colour) for name, colour in _COLOURS.items()]
-_MEASURES = {"consensus_relative": "κ'", "centred_cos2": "centred cos²"}
+_MEASURES = {"consensus_relative": "κ′", "centred_cos2": "centred cos²"}
 
 _RULES = (
     Rule(SPREAD, f"spread below {SPREAD:g}", "right", below=True),
@@ -42,7 +42,7 @@ _RULES = (
 
 @dataclass(frozen=True)
 class Estimates:
-    """A quantity with its interval at each step; NaN where it is undefined."""
+    """A quantity with its interval at each step; NaN where undefined."""
 
     values: np.ndarray
     low: np.ndarray
@@ -128,7 +128,7 @@ def _shares_of(trace: xr.Dataset) -> tuple[list[Step], dict[str, Estimates]]:
 
 
 def consensus_figure(trace: xr.Dataset) -> Figure:
-    """Draw κ' and centred cos² with their intervals, and the values from which states are called what they are.
+    """Draw κ′ and centred cos² with their intervals, and the thresholds of the states.
 
     Args:
         trace: From `tokendynamics.trace`.
@@ -146,21 +146,22 @@ def consensus_figure(trace: xr.Dataset) -> Figure:
             lambda width: curves_chart(
                 curves,
                 last=last,
-                title="κ' and centred cos²",
+                title="κ′ and centred cos²",
                 width=width,
                 domain=(0.0, 1.0),
                 rules=_RULES,
                 columns=_columns(where, {_MEASURES[name]: each for name, each in found.items()}),
             ),
             ident="shares-consensus",
-            title=f"{SECOND_QUESTION} κ' and centred cos² over depth",
+            title=f"{SECOND_QUESTION} κ′ and centred cos² over depth",
             description=_described(where, found),
             keys=curve_keys(curves),
         ),
-        caption="κ' is what the tokens of one prompt share once what all prompts share is taken out, beyond what the "
-        "embedding gave them: 0, nothing; 1, one point for each prompt. Centred cos² sees a collapse to a line or to a "
-        f"few directions, which κ' does not: there it is far above κ'².{_interval(found, trace.sizes['prompt'])}",
-        table=_table("κ' and centred cos²", where, {_MEASURES[name]: each for name, each in found.items()}),
+        caption="Within-prompt similarity κ′: what the tokens of one prompt share beyond what all prompts share, "
+        "relative to the embedding. 0 is the embedding's value, 1 is one point per prompt. Centred cos² also detects a "
+        "collapse to a line or to few directions, where it is far above κ′²."
+        f"{_interval(found, trace.sizes['prompt'])}",
+        table=_table("κ′ and centred cos²", where, {_MEASURES[name]: each for name, each in found.items()}),
     )
 
 
@@ -175,7 +176,7 @@ def consensus_curves(where: list[Step], found: dict[str, Estimates], of: str = "
     looks: dict[str, tuple[str, tuple[float, ...], Mark]] = {
         "centred_cos2": (ORANGE, (5, 3), ""), "consensus_relative": (BLUE, (), "disc")
     }  # fmt: skip
-    x, known = [step.x for step in where], f"90 % interval of {_MEASURES['consensus_relative']}"
+    x, known = [step.x for step in where], f"90 % CI of {_MEASURES['consensus_relative']}"
     return [
         Curve(
             f"{_MEASURES[name]}{of}", x, _plain(found[name].values), colour, _plain(found[name].low),
@@ -186,17 +187,17 @@ def consensus_curves(where: list[Step], found: dict[str, Estimates], of: str = "
 
 
 def unshared(trace: xr.Dataset) -> str:
-    """Say why there are no shares.
+    """Return why there are no shares.
 
     Args:
         trace: From `tokendynamics.trace`.
     """
     if trace.sizes["prompt"] == 1:
         return (
-            "Nothing is drawn: this is of one prompt, and one prompt cannot tell what its tokens share from what all "
-            "prompts share. With two prompts or more there are shares, with three or more their intervals."
+            "Not plotted because one prompt cannot show which similarity is its own and which all prompts share. "
+            "Shares need at least two prompts, their intervals three."
         )
-    return "Nothing is drawn: fewer than two tokens count in every prompt, so that there is no pair to share anything."
+    return "Not plotted because every prompt has fewer than two tokens that count, so there are no pairs."
 
 
 def _any_defined(found: dict[str, Estimates]) -> bool:
@@ -232,7 +233,7 @@ def _columns(where: list[Step], found: dict[str, Estimates]) -> list[Column]:
 def _known(each: Estimates, place: int) -> str:
     text = number(float(each.values[place]))
     if np.isfinite(each.low[place]):
-        text += f" ({number(float(each.low[place]))} to {number(float(each.high[place]))})"
+        text += f" (90 % CI {number(float(each.low[place]))} to {number(float(each.high[place]))})"
     return text
 
 
@@ -256,20 +257,20 @@ def _described(where: list[Step], found: dict[str, Estimates]) -> str:
 
 def _caption(found: dict[str, Estimates], prompts: int) -> str:
     text = (
-        "What two tokens of different prompts have in common, what two tokens of one prompt share beyond that, and "
-        "what no other token shares; the three add up to 1. Massive tokens are left out."
+        "Three shares that add up to 1: common to tokens of different prompts, shared beyond that by tokens of one "
+        "prompt, and shared with no other token. Massive tokens are excluded."
     )
     if any((each.values < 0).any() for each in found.values()):
-        text += " A share is an estimate and may come out below 0: it then takes no room, and the table has the number."
+        text += " A share is an estimate and may be below 0; it is then not drawn, and the table gives the number."
     if any(np.isfinite(each.low).any() for each in found.values()):
-        return f"{text} Over {plural(prompts, 'prompt')}; the intervals are in the table."
-    return f"{text} Of {plural(prompts, 'prompt')}, too few for an interval."
+        return f"{text} Over {plural(prompts, 'prompt')}; the table gives 90 % confidence intervals."
+    return f"{text} Over {plural(prompts, 'prompt')}, too few for a confidence interval."
 
 
 def _interval(found: dict[str, Estimates], prompts: int) -> str:
     if any(np.isfinite(each.low).any() for each in found.values()):
-        return " Bands: 90 % intervals over prompts like these."
-    return f" There are no bands: {plural(prompts, 'prompt')} are too few for an interval."
+        return " Bands: 90 % confidence intervals over prompts."
+    return f" There are no bands because {plural(prompts, 'prompt')} are too few for a confidence interval."
 
 
 def _table(caption: str, where: list[Step], found: dict[str, Estimates]) -> Table:
@@ -282,4 +283,4 @@ def _table(caption: str, where: list[Step], found: dict[str, Estimates]) -> Tabl
         for each in found.values():
             row += [float(values[place]) for values in (each.values, each.low, each.high)]
         rows.append(cells(row))
-    return Table(f"{caption}, each with its 90 % interval", tuple(columns), tuple(rows))
+    return Table(f"{caption}, each with its 90 % confidence interval", tuple(columns), tuple(rows))

@@ -1,4 +1,4 @@
-"""Watch the tokens: one prompt in two principal dimensions, still at a few depths, moving when scripts run."""
+"""The tokens of one prompt in two principal dimensions: still pictures, and an animation where scripts run."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from tokendynamics.report.kit._figure import Figure, Table, cells
 from tokendynamics.report.kit._palette import AXIS, BLUE, GRID, MUTED, POSITIONS
 from tokendynamics.report.kit._svg import WIDE, Drawing, Key, draw_for_screens
 from tokendynamics.report.kit._text import token_label
-from tokendynamics.words import UNDEFINED, number, plural
+from tokendynamics.words import UNDEFINED, number, percent, plural
 
-QUESTION = "Where does each token of a prompt go?"
+QUESTION = "How do the tokens of a prompt move?"
 MOST_TOKENS = 256
-"""Tokens drawn; a longer prompt is shown up to here, and the caption says so."""
+"""Tokens that are drawn; of a longer prompt the first ones, and the caption says so."""
 _STILLS, _COLUMNS, _GAP = 6, 3, 18
 
 
 @dataclass(frozen=True)
 class Player:
-    """What the moving figure needs: labels, and per layer and token (x, y, norm, sink)."""
+    """Data of the animation: labels, and per layer and token (x, y, norm, sink)."""
 
     tokens: list[str]
     data: dict[str, Any]
@@ -122,7 +122,7 @@ def _panel(
     frame = blank.mark_rect(fillOpacity=0, stroke=GRID, x=0, x2=width, y=0, y2=height)
     layers = [frame, _cross(domains, x, y), dots]
     if sinks:
-        note = plural(sinks, "massive token") + " apart: norm " + number(_largest(layer), 3)
+        note = plural(sinks, "massive token") + ": norm " + number(_largest(layer), 3)
         layers.append(blank.mark_text(text=note, x=width - 6, y=11, align="right", color=MUTED, fontSize=11))
     elif not points:
         layers.append(blank.mark_text(text=UNDEFINED, x=width / 2, y=height / 2, color=MUTED, fontSize=12))
@@ -154,14 +154,13 @@ def _caption(paths: xr.Dataset) -> str:
     explained = paths.attrs.get("explained")
     share = ""
     if explained is not None and math.isfinite(float(explained)):
-        share = f" The two dimensions hold {number(100 * float(explained), 2)} % of the variation of the rows drawn."
+        share = f" The two dimensions explain {percent(float(explained))} of the variance of the rows drawn."
     cut = f" The first {MOST_TOKENS} of {tokens} tokens are drawn." if tokens > MOST_TOKENS else ""
     convention = str(paths.attrs.get("convention", "")).strip()
     convention = f" {convention[0].upper()}{convention[1:].rstrip('.')}." if convention else ""
     return (
-        "Each dot is a token scaled to length 1, in the same two principal dimensions at every depth; both axes have "
-        f"the same scale and the lines cross at their zero. Massive tokens stand apart, with their "
-        f"norm.{convention}{share}{cut}"
+        "Each dot is a token scaled to length 1, in the same two principal dimensions at every depth. Both axes have "
+        f"the same scale; the lines cross at zero. Massive tokens are listed with their norm.{convention}{share}{cut}"
     )
 
 

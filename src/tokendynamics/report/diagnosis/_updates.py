@@ -1,4 +1,4 @@
-"""How large is each update? What attention and feed-forward part add, beside the residual stream they add it to."""
+"""Sizes of the updates by attention and feed-forward part, relative to the residual stream."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tokendynamics.report.kit._curves import Column, Curve, curve_keys, curves_c
 from tokendynamics.report.kit._figure import Figure, Given, Table, cells, nothing
 from tokendynamics.report.kit._palette import BLUE, INK, ORANGE
 from tokendynamics.report.kit._svg import draw_for_screens
-from tokendynamics.words import number
+from tokendynamics.words import factor, number
 
-QUESTION = "How large is each update?"
+QUESTION = "How large are the updates?"
 _COLOURS = {"attention": BLUE, "feed_forward": ORANGE}
 
 
 def updates_figure(trace: xr.Dataset) -> Figure:
-    """Draw the size of the updates over depth, and mark those that are several times their neighbours'.
+    """Draw the update ratio over depth, and mark the unusually large ones.
 
     Args:
         trace: From `tokendynamics.trace`.
@@ -31,7 +31,7 @@ def updates_figure(trace: xr.Dataset) -> Figure:
     spreads = {name: [spread(row) for row in values] for name, values in found.items()}
     if all(value is None for each in medians.values() for value in each):
         return nothing(
-            "updates-chart", QUESTION, "Nothing is drawn: no update was measured beside the residual stream."
+            "updates-chart", QUESTION, "Not plotted because no update was measured relative to the residual stream."
         )
     prompts = trace.sizes["prompt"]
     curves = _curves(layers, medians, spreads, prompts)
@@ -44,7 +44,7 @@ def updates_figure(trace: xr.Dataset) -> Figure:
                 columns=_columns(layers, medians, spreads),
             ),
             ident="updates-chart",
-            title=f"{QUESTION} Update beside the residual stream, over depth",
+            title=f"{QUESTION} Update relative to the residual stream, over depth",
             description=_description(layers, medians),
             keys=curve_keys(curves),
         ),
@@ -73,7 +73,7 @@ def _curves(
         several = {"low": low, "high": high, "band": f"range over prompts, {label}"} if prompts > 1 else {}
         curves.append(Curve(label, layers, medians[name], _COLOURS[name], dash=dash, mark="disc", **several))
     for name in medians:
-        label = f"{PART_NAMES[name]}: several times its neighbours'"
+        label = f"{PART_NAMES[name]}: unusually large"
         sizes = np.array([np.nan if value is None else value for value in medians[name]])
         standing = [medians[name][place] if place in jumps(sizes) else None for place in range(len(layers))]
         curves.append(Curve(label, layers, standing, INK, width=0, mark="diamond"))
@@ -98,9 +98,9 @@ def _columns(
 def _caption(prompts: int) -> str:
     over = "" if prompts == 1 else f" Line: median over {prompts} prompts; band: lowest to highest prompt."
     return (
-        "Median over the tokens that count of the length of what a part adds, beside the length of the residual stream "
-        f"that it adds it to: at 1 it adds as much as was there.{over} A part stands out where its update is "
-        f"{UPDATE_JUMP:g} times the median of its neighbours', or more, and at least {LEAST_UPDATE:g}."
+        "Norm of a part's update divided by the norm of the residual stream before it, median over tokens without "
+        f"massive ones.{over} An update is unusually large if it is at least {factor(UPDATE_JUMP)} the median of the "
+        f"neighbouring layers and at least {LEAST_UPDATE:g}."
     )
 
 

@@ -1,4 +1,4 @@
-"""What do the weights say? Balances per layer and head as heat maps, signs and regime per layer as a table."""
+"""Balances of the weights per layer and head as heat maps; signs and regime per layer as a table."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def weights(audit: xr.Dataset) -> list[Figure]:
         _by_head(
             audit,
             "qk",
-            "Does a head look for tokens like its own, or for opposite ones?",
+            "Do heads attend to similar tokens or to opposite ones?",
             "QK balance Σλ/Σ|λ| of the symmetric part of W_Q W_Kᵀ, per head. +1: the logit is highest for tokens that "
-            "point the same way; −1: for those that point the opposite way; 0: the signs cancel. The counts of "
-            "positive, negative and zero eigenvalues are in the table.",
+            "point the same way; −1: for those that point the opposite way; 0: the signs cancel. The table gives the "
+            "numbers of positive, negative and zero eigenvalues.",
         ),
         _by_head(
             audit,
             "ov",
-            "Does a head write what it reads, or its opposite?",
+            "Do heads copy what they read, or its opposite?",
             "OV balance ΣRe λ/Σ|λ| over the eigenvalues of W_V W_O, per head. +1: a token is copied with its sign; −1: "
-            "with the opposite sign; 0: the signs cancel. The counts in the table are those of the symmetric part.",
+            "with the opposite sign; 0: the signs cancel. The table counts eigenvalues of the symmetric part.",
         ),
     ]
     if "qk_balance_at_offset" in audit:
@@ -50,7 +50,7 @@ def weights(audit: xr.Dataset) -> list[Figure]:
 
 
 def regimes(audit: xr.Dataset, dim: int) -> Table:
-    """List the layers: signs, conditioning, and the regime of the paper's conjecture; equal ones are one line."""
+    """List signs, conditioning and the regime of the paper's conjecture by layer; equal layers share one line."""
     rows = tuple(_layer_row(audit.sel(layer=layer), int(layer), dim) for layer in audit["layer"].values)
     columns = (
         "Layer",
@@ -65,19 +65,19 @@ def regimes(audit: xr.Dataset, dim: int) -> Table:
     )
     table = Table(
         "Signs (positive/negative/zero eigenvalues of the symmetric parts of W and A), conditioning and near-zero "
-        "eigenvalues λ of V (|λ| below 1e-3, and below 1e-3 of the spectral radius ρ), and regime of each layer",
+        "eigenvalues λ of V (|λ| below 10⁻³, and below 10⁻³ of the spectral radius ρ), and regime of each layer",
         columns,
         rows,
     )
-    # Whether A exists, with the rank it hangs on, and the regime; the other columns are numbers.
+    # Whether A exists, with the rank that decides it, and the regime; the other columns are numbers.
     known = audit.A_defined.values.all()
     return fold(table, [columns.index(name) for name in _SAID if name != "A: +/−/0" or not known])
 
 
 def summary(audit: xr.Dataset, dim: int) -> str:
-    """Return how many layers are in which regime of the paper's conjecture, in words.
+    """Return the number of layers in each regime of the paper's conjecture, in words.
 
-    The criterion by Re λ(V) is not named: some Re λ(V) is positive in every network, so it predicts nothing.
+    The criterion by Re λ(V) is omitted: some Re λ(V) is positive in every network, so it predicts nothing.
     """
     layers = [audit.sel(layer=layer) for layer in audit["layer"].values]
     counts = _counted(Counter(_conjecture(layer, dim) for layer in layers), len(layers))
@@ -160,7 +160,7 @@ def _by_offset(audit: xr.Dataset) -> Figure:
         (layer, offset, value, f"Layer {layer}, {offset} tokens apart: {signed(value)}")
         for layer, offset, value in places
     ]
-    question = "Does what the heads look for change with the distance between tokens?"
+    question = "Does the QK balance change with the distance between tokens?"
     return Figure(
         ident="weights-offset",
         question=question,

@@ -26,7 +26,7 @@ function startPlayer({ tokens, layers, frames }) {
   const corner = make("g", { class: "quiet" });
   const ring = make("circle", { class: "ring", r: 9, "pointer-events": "none" });
   const label = make("text", { class: "halo", "pointer-events": "none" });
-  stage.append(make("title", { id: "stage-title" }, "Where does each token of the prompt go?"), description);
+  stage.append(make("title", { id: "stage-title" }, "How do the tokens of a prompt move?"), description);
   stage.append(axes(place), corner, path);
   const dots = tokens.map((_, index) => dot(index, tokens.length));
   stage.append(...dots, ring, label);
@@ -49,7 +49,7 @@ function startPlayer({ tokens, layers, frames }) {
     });
     const sinks = tokens.map((_, index) => index).filter((index) => frames[layer][index][3]);
     const lines = sinks.map((index) => `${short(tokens[index])}: norm ${written(frames[layer][index][2])}`);
-    corner.replaceChildren(...[sinks.length ? "Massive, apart" : "None is massive here", ...lines].map((line, row) =>
+    corner.replaceChildren(...[sinks.length ? "Massive tokens" : "No massive token", ...lines].map((line, row) =>
       make("text", { x: WIDTH - (row ? 32 : 12), y: 26 + 20 * row, "text-anchor": "end" }, line)));
     name.textContent = layers[layer];
     slider.value = String(layer);
