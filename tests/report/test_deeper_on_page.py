@@ -62,7 +62,7 @@ def test_few_points_are_drawn_of_many_passes_and_it_is_said(found: Diagnosis) ->
     figure = _figures(found)[0]
     assert figure.table is not None
     assert len(figure.table.rows) == 120
-    assert "where no more than rounding is left, at 1 × 10⁻¹⁰, or where" in figure.caption
+    assert "at the rounding floor, 1 × 10⁻¹⁰, or where" in figure.caption
     assert "no curve goes beyond pass 133 of 150. 120 of 133 passes are drawn; the data file has all." in figure.caption
     assert "logarithmic" not in figure.caption
     assert "10⁻⁸" in figure.svg
@@ -87,7 +87,7 @@ def test_passes_are_on_a_log_axis_where_curves_end_far_apart(found: Diagnosis) -
     changed = _with_table(found, median_consensus=(("variant", "pass"), fall), fit_first=("variant", [0, 1]),
                           fit_last=("variant", [3, 150]))  # fmt: skip
     figure = _figures(changed)[0]
-    assert "Both axes are logarithmic, for some curves end much earlier" in figure.caption
+    assert "Both axes are logarithmic because some curves end much earlier" in figure.caption
     assert "Passes through the blocks (log scale)" in figure.svg
     assert figure.table is not None
     assert [row[0].value for row in figure.table.rows][:4] == [0, 1, 2, 3]

@@ -66,7 +66,7 @@ def test_the_shares_table_and_its_file_hold_the_traces_numbers(page: str, diagno
         assert [float(cell) for cell in row[2:]] == wanted.tolist()
         assert sum(float(row[column]) for column in (2, 5, 8)) == pytest.approx(1)
     assert shown[0][5] == "−0.03"
-    assert "may come out below 0" in figure_of(page, "shares-chart")
+    assert "may be below 0" in figure_of(page, "shares-chart")
 
 
 def test_a_negative_share_takes_no_room_in_the_drawing() -> None:
