@@ -279,7 +279,7 @@ def test_why_nothing_is_decoded(ckpt: td.Checkpoint) -> None:
     one: dict[str, Any] = {"variants": ("full",)}
     without = td.deeper(td.load(network_of("gpt2")[0], tokenizer=_tokenizer()), _texts(), 2, **one)
     assert "a network with a language head" in without.undecoded
-    assert f"Nothing was decoded: {without.undecoded}." in without.sentences
+    assert f"No text was decoded: {without.undecoded}." in without.sentences
     assert "decoded" not in without.table
     assert td.deeper(ckpt, _texts(), 2, **one).undecoded == "there is no tokenizer"
     known = td.load(_with_head("llama"), tokenizer=_tokenizer())

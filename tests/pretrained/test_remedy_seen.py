@@ -121,9 +121,9 @@ def test_a_comparison_says_that_qk_alone_has_changed_and_nothing_at_zero() -> No
     said = " ".join(sentence.text for sentence in found.sentences)
     assert found.models == ("LlamaModel", "LlamaModel with λA")
     assert found.first_difference is None  # every layer has a term, so that none stands out among its neighbours
-    assert "no layer stands out" in said
-    assert "The attention weights of LlamaModel with λA differ from those of LlamaModel in every layer" in said
+    assert "No layer stands out" in said
+    assert "The attention weights of LlamaModel with λA and LlamaModel differ in every layer" in said
     assert "OV" not in said
     unchanged = td.compare(bare, apply_remedy(copy.deepcopy(bare)), texts=TEXTS)
     said = " ".join(sentence.text for sentence in unchanged.sentences)
-    assert "The QK and OV products of LlamaModel with λA are those of LlamaModel in all layers" in said
+    assert "The QK and OV products of LlamaModel with λA and LlamaModel are equal in all compared layers" in said

@@ -104,7 +104,7 @@ def test_the_bound_is_marked_where_curves_cross_it(found: Diagnosis) -> None:
 def test_variants_stand_side_by_side(found: Diagnosis) -> None:
     table = deeper_parts(found)["tables"][0]
     rows = [[cell.text for cell in row] for row in table.rows]
-    assert rows[0] == ["full", "5.145 × 10⁻¹²", "1", "4 (4 to 4)", "pass 40", "0.9 → 0.2", "all passes done"]
+    assert rows[0] == ["full", "5.145 × 10⁻¹²", "1", "4 (4–4)", "pass 40", "0.9 → 0.2", "all passes done"]
     assert rows[1] == [
         "attention-only", "0.7361", "0.2639", "69 (60 or more)", "not reached; extrapolated: 697 (600 or later)",
         "0.5 → 0.5", "not finite from pass 21 on (3 of 3)",

@@ -11,6 +11,7 @@ import xarray as xr
 
 from tokendynamics.diagnosis._compared_words import (
     WEIGHTS_DIFFER,
+    because,
     end_finding,
     parting_finding,
     tokens_finding,
@@ -109,7 +110,7 @@ def _weights_findings(pair: tuple[str, str], measured: Measured, place: int) -> 
         return [Finding(text, "weights", {"why": "not requested"})]
     (products, unlike), parts = measured.products, measured.feed_forward
     if unlike[place] and unlike[place] == parts.reasons[place]:
-        text = f"The weights of {pair[1]} and {pair[0]} were not compared because {unlike[place]}."
+        text = f"The weights of {pair[1]} and {pair[0]} were not compared{because(unlike[place])}."
         return [Finding(text, "weights", {"why": unlike[place]})]
     table = parts.table.isel(other=place)
     return [

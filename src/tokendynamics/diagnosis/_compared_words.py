@@ -171,15 +171,14 @@ def weights_finding(names: tuple[str, str], weights: xr.Dataset, why: str) -> Fi
         why: What was not compared, and why.
     """
     if bool(weights.ov_difference.isnull().all() and weights.qk_difference.isnull().all()):
-        because = f" because {why}" if why else ""
-        text = f"The attention weights of {names[1]} and {names[0]} were not compared{because}."
+        text = f"The attention weights of {names[1]} and {names[0]} were not compared{because(why)}."
         return Finding(text, "weights", {"why": why})
     layers = weights.layer.values
     largest = {name: weights[f"{name}_difference"].values for name in ("ov", "qk")}
     either = np.fmax(largest["ov"], largest["qk"])
     differing = layers[np.nan_to_num(either, nan=0.0) > WEIGHTS_DIFFER]
     known = int((~np.isnan(either)).sum())
-    some = f" Some layers were not compared because {why}." if why else ""
+    some = f" Some layers were not compared{because(why)}." if why else ""
     values = {"layers": differing.tolist(), **{name: sizes.tolist() for name, sizes in largest.items()}}
     if not len(differing):
         text = f"The QK and OV products of {names[1]} and {names[0]} are equal in all compared layers."
@@ -191,6 +190,18 @@ def weights_finding(names: tuple[str, str], weights: xr.Dataset, why: str) -> Fi
         f"relative {'difference is' if len(parts) == 1 else 'differences are'} {listing(parts)}."
     )
     return Finding(text + some, "weights", values)
+
+
+def because(why: str) -> str:
+    """Return a reason as the end of a sentence; in brackets where it names a layer first, and empty for none.
+
+    Args:
+        why: Such as "their widths differ" or "layer 2: its factors are unknown".
+
+    >>> because("their widths differ"), because("layer 2: its factors are unknown"), because("")
+    (' because their widths differ', ' (layer 2: its factors are unknown)', '')
+    """
+    return f" ({why})" if ": " in why else f" because {why}" if why else ""
 
 
 def where_differing(layers: Sequence[int] | np.ndarray, compared: int) -> str:

@@ -48,9 +48,9 @@ def sentences_of(table: xr.Dataset, refused: Mapping[str, str], undecoded: str) 
         texts = [_of_consensus(row, attrs["resolution"]), _of_kappa(row), _of_the_end(row)]
         texts += [] if undecoded else [_of_the_text(row)]
         sentences.append(f"{name}: {' '.join(text for text in texts if text)}")
-    sentences += [f"{name} was not run because {why}." for name, why in refused.items()]
+    sentences += [f"{name} was not run: {why}." for name, why in refused.items()]
     if undecoded:
-        sentences.append(f"No text was decoded because {undecoded}.")
+        sentences.append(f"No text was decoded: {undecoded}.")
     return tuple(sentences)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import xarray as xr
 
-from tokendynamics.diagnosis._compared_words import WEIGHTS_DIFFER, where_differing, without_partner
+from tokendynamics.diagnosis._compared_words import WEIGHTS_DIFFER, because, where_differing, without_partner
 from tokendynamics.words import Finding, number
 
 
@@ -24,9 +24,9 @@ def feed_forward_finding(names: tuple[str, str], weights: xr.Dataset, why: str, 
     known = ~np.isnan(sizes)
     if not known.any():
         reason = why or "none is in both networks with one name and shape"
-        text = f"The feed-forward weights of {names[1]} and {names[0]} were not compared because {reason}."
+        text = f"The feed-forward weights of {names[1]} and {names[0]} were not compared{because(reason)}."
         return Finding(text, "weights", {"why": reason})
-    rest = f" Some layers were not compared because {why}." * bool(why) + without_partner(unmatched)
+    rest = f" Some layers were not compared{because(why)}." * bool(why) + without_partner(unmatched)
     differing = layers[np.nan_to_num(sizes, nan=0.0) > WEIGHTS_DIFFER]
     values = {"layers": differing.tolist(), "ff": sizes.tolist(), "unmatched": list(unmatched)}
     if not len(differing):

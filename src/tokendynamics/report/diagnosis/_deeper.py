@@ -76,7 +76,7 @@ def _estimate(value: float, low: float, high: float) -> Cell:
         return Cell(UNDEFINED, undefined=True, value=value)
     if math.isinf(value):
         return Cell("does not fall", sort="inf")
-    between = f"{number(low)} to {number(high)}" if math.isfinite(high) else f"{number(low)} or more"
+    between = f"{number(low)}–{number(high)}" if math.isfinite(high) else f"{number(low)} or more"
     return Cell(f"{number(value)} ({between})", sort=f"{value:.6g}")
 
 
@@ -85,7 +85,7 @@ def _reached(seen: int | None, value: float, low: float, high: float) -> Cell:
         return Cell(f"pass {count(seen)}", sort=str(seen))
     if not math.isfinite(value):
         return Cell("not reached", sort="inf")
-    between = f"{number(low)} to {number(high)}" if math.isfinite(high) else f"{number(low)} or later"
+    between = f"{number(low)}–{number(high)}" if math.isfinite(high) else f"{number(low)} or later"
     return Cell(f"not reached; extrapolated: {number(value)} ({between})", sort=f"{value:.6g}")
 
 
