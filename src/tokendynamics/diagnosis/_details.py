@@ -103,7 +103,8 @@ def _by_part(trace: xr.Dataset, component: str, name: str, exists: np.ndarray) -
     change = float(trace.kappa_change_sum.sel(component=component))
     by_layer = trace.kappa_change.sel(component=component).values[1:][exists]
     if abs(change) <= NEUTRAL or low <= 0 <= high:
-        return f"{name} changes similarity κ by {_change(trace, component)} in total, which is not significant"
+        why = "not significant" if low <= 0 <= high else "negligible"
+        return f"{name} changes similarity κ by {_change(trace, component)} in total, which is {why}"
     verb, counted = ("raises", by_layer > NEUTRAL) if change > 0 else ("lowers", by_layer < -NEUTRAL)
     layers = plural(len(by_layer), "layer") if exists.all() else f"the {plural(len(by_layer), 'layer')} with one"
     return f"{name} {verb} similarity κ in {int(counted.sum())} of {layers}, by {_change(trace, component)} in total"

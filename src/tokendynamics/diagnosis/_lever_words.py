@@ -110,8 +110,8 @@ class LeverWords:
         elif answer in (ALL_LAYERS, SOME_LAYERS):
             words = f"{self._contributors(answer)} {similarity}. {self._strongest(best)}{self._what_else(answer)}"
         elif self.relative.value < LITTLE:
-            little = f"tokens of one {self.halves.noun} share little beyond the embedding (κ′ {_plain(self.relative)})"
-            words = f"{_NOTHING_NEEDED}{similarity}: {little}."
+            relative = f"relative to the embedding κ′ is {_plain(self.relative)}"
+            words = f"{_NOTHING_NEEDED}{similarity}; {relative}, so tokens of one {self.halves.noun} share little."
         else:
             words = f"{_NOTHING_NEEDED}{similarity}. {self._strongest(best)}"
         return f"{words} {self._measured_on()}"

@@ -26,8 +26,8 @@ IN_WORDS = {
     "qk_identity": "QK is a multiple of the identity",
     "qk_symmetric": "QK is symmetric",
     "qk_positive": "QK is positive definite",
-    "a_symmetric": "A is symmetric",
-    "a_negative": "A is negative definite",
+    "a_symmetric": "A = QK (OVᵀ)⁻¹ is symmetric",
+    "a_negative": "A = QK (OVᵀ)⁻¹ is negative definite",
 }
 """The hypotheses of `tokendynamics.diagnosis._hypotheses.HYPOTHESES`."""
 
@@ -41,8 +41,8 @@ VIOLATED = {
     "qk_identity": "QK is not a multiple of the identity",
     "qk_symmetric": "QK is not symmetric",
     "qk_positive": "QK is not positive definite",
-    "a_symmetric": "A is not symmetric",
-    "a_negative": "A is not negative definite",
+    "a_symmetric": "A = QK (OVᵀ)⁻¹ is not symmetric",
+    "a_negative": "A = QK (OVᵀ)⁻¹ is not negative definite",
 }
 """The same hypotheses where they do not hold."""
 
