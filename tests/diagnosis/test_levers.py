@@ -284,7 +284,7 @@ def test_nothing_is_said_to_need_nothing_beside_a_collapse_that_kappa_does_not_s
     assert found.levers is not None
     assert (found.levers.answer == "not tried for this state") == needed
     words = levers_in_words(found)
-    assert ("needs no change" in words) != needed
+    assert ("No change is needed" in words) != needed
     beginning = "No lever was tried for the rank collapse after layer 10 because κ does not measure a collapse onto a "
     assert words.startswith(beginning) == needed
 
@@ -298,7 +298,7 @@ def test_a_collapse_on_the_way_counts_too() -> None:
     )
     assert in_view_of(found, undone).text.startswith(beginning)
     stored = replace(
-        found, text=found.text.replace("Consensus needs no change. ", "Nothing needs doing about consensus: ")
+        found, text=found.text.replace("No change is needed for consensus. ", "Nothing needs doing about consensus: ")
     )
     assert "Nothing needs doing" not in in_view_of(stored, undone).text  # as earlier versions wrote it
     healthy = Verdict("spread", Worst("spread", 2, (2,)), ("spread",) * 5, (), ())

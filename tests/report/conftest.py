@@ -92,7 +92,7 @@ def synthetic(
 
 
 def _levers(rng: np.random.Generator, layers: int) -> Levers:
-    """Two candidates, of which one lowers κ and the other is not told apart from nothing."""
+    """Two candidates, of which one lowers κ and the other has no significant effect."""
     grid = ("layer", "component")
     variables = {
         "consensus_sensitivity": (grid, rng.normal(0, 0.1, (layers, 2))),
@@ -107,7 +107,7 @@ def _levers(rng: np.random.Generator, layers: int) -> Levers:
         "verified": ("candidate", [True, False]),
     }
     coords = {"layer": np.arange(1, layers + 1), "component": ["attention", "feed_forward"], "bound": ["low", "high"]}
-    text = f"Nothing needs doing about consensus. Measured on {HOSTILE}."
+    text = f"No change is needed for consensus. Measured on {HOSTILE}."
     made = Convention("gate", f"α {HOSTILE}", "other parts could stand out")
     return Levers(xr.Dataset(variables, coords=coords), 0.3, layers, "nothing needs doing", text, (made,))
 
