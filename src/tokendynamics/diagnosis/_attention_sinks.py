@@ -55,7 +55,7 @@ def attention_sinks(trace: xr.Dataset) -> np.ndarray:
 
 
 def named_sink(trace: xr.Dataset) -> NamedSink | None:
-    """Return the position or word that is a sink in most texts; None where there is none.
+    """Return the position or word that is a sink in most texts; None if no sink is.
 
     Texts that repeat others do not count. Of all places and words the one with most texts in one layer is named, a
     place before a word where they are equal.

@@ -165,7 +165,7 @@ def _sum_of_circuits(weights: AttentionWeights, gain: Tensor | None) -> Float[Te
 
 
 def _value_parts(weights: AttentionWeights, value: ValueMap) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Return what the value map is made of: W_V, W_O where it takes part, and the KV head of each head."""
+    """Return the factors of the value map: W_V, W_O where it takes part, and the KV head of each head."""
     heads, dim, d_head = len(weights.groups), *weights.value.shape[1:]
     if value == "V" and heads * d_head != dim:
         came = f"W_V of {heads} heads × {d_head} = {heads * d_head} columns for dim {dim}, which is not square"

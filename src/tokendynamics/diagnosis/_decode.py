@@ -148,7 +148,7 @@ def _at_positions(
 def _logits(
     ckpt: Checkpoint, pack: Pack, stack: RepeatedStack, decoder: Decoder, number: int
 ) -> Float[Tensor, "prompt token vocabulary"]:
-    """Return the logits after so many passes.
+    """Return the logits after a number of passes.
 
     Raises:
         CheckpointError: A state or a logit is not finite.

@@ -216,7 +216,7 @@ class _Decoding:
 
 
 def _with_texts(table: xr.Dataset, asked: _Decoding, report: Progress) -> tuple[xr.Dataset, str]:
-    """Add the decoded first prompt of each variant while its states are finite; or return why there is none."""
+    """Add the decoded first prompt of each variant while its states are finite; or return the reason against it."""
     if asked.ckpt.tokenizer is None:
         return table, "there is no tokenizer"
     try:

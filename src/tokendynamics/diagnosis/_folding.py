@@ -47,5 +47,7 @@ def folding_in_words(ckpt: Checkpoint, layers: Sequence[int], fold_norms: bool |
     if all(normed):
         return "folded into W_Q, W_K, W_V"
     return (
-        "folded into W_Q, W_K, W_V in the layers that have one" if any(normed) else "not folded because there is none"
+        "folded into W_Q, W_K, W_V in the layers that have one"
+        if any(normed)
+        else "not folded because no layer has one"
     )

@@ -128,7 +128,7 @@ def _losses(ckpt: Checkpoint, given: Sequence[Prepared], report: Progress) -> _L
 
 
 def losses_of_prompts(ckpt: Checkpoint, given: Sequence[Prepared]) -> tuple[Float64[Tensor, " prompt"], str]:
-    """Return the mean loss of the next token in each prompt, in nats; NaN, and why in words, where there is none."""
+    """Return the mean loss of the next token in each prompt, in nats; NaN and the reason without one."""
     why = _why_without(ckpt)
     if not why:
         with ckpt.gated() as gated, torch.inference_mode():

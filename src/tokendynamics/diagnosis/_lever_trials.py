@@ -24,7 +24,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its interval; NaN ends where there is none."""
+    """A number with its interval; NaN ends without one."""
 
     value: float
     low: float

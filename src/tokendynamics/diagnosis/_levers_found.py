@@ -40,7 +40,7 @@ class Levers(Readable):
         conventions: Every choice that the numbers depend on.
         best: Index of the candidate that the answer names; None where it names none.
         effect: Its effect on every measure at every depth, from `tokendynamics.what_if` on the texts that measure;
-            None where there is none.
+            None without one.
     """
 
     table: xr.Dataset

@@ -35,7 +35,7 @@ LOWEST, HIGHEST = 0.05, 0.95
 flat: whatever one gate does is lost in what the others do."""
 
 _GRAPH = 24
-"""So many states a layer keeps of each token for its backward pass: MiniLM 10, SmolLM2 14, GPT-2 20."""
+"""States per token that a layer keeps for its backward pass: MiniLM 10, SmolLM2 14, GPT-2 20."""
 
 _GRAPHS_SHARE = 0.25
 """Share of the free memory that the kept passes may take; the others are run again."""
@@ -226,7 +226,7 @@ def _sweep(
 
 
 def _gradient(gated: GatedNetwork, value: Tensor, gates: Tensor, *, keep: bool) -> Tensor:
-    """Differentiate by the gates; a network may be made of what has no derivative."""
+    """Differentiate by the gates; a network may contain operations without a derivative."""
     with refusing(lambda words: CheckpointError(expected(gated.name, "a network that has derivatives", words))):
         (gradient,) = torch.autograd.grad(value, gates, retain_graph=keep)
     return gradient

@@ -282,7 +282,7 @@ def _gap(
     da, db = ya - xa, yb - xb
     sizes = [float(torch.linalg.vector_norm(each)) for each in (xb - xa, xa, db - da, da, db, yb - ya, ya)]
     came, state, gap, update, other, left, after_it = sizes
-    # What adds nothing is held against the rounding of what it is added to: no quotient is infinite.
+    # An update of zero is compared with the rounding of the stream, so that no quotient is infinite.
     least = max(update, state * torch.finfo(torch.float64).eps, torch.finfo(torch.float64).tiny)
     relative = came / state if state else 0.0
     return relative, gap / least, update / state if state else np.inf, other / least, left / after_it

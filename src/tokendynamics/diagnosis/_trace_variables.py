@@ -21,9 +21,9 @@ DESCRIPTIONS: dict[str, str] = {
     "distance_mean": "mean distance over pairs of different tokens; NaN where fewer than two count",
     # (prompt, layer)
     "massive_count": "number of tokens whose norm stands out after that layer",
-    "massive_norm": "the largest norm among them; NaN where there is none",
+    "massive_norm": "the largest norm among them; NaN without one",
     "massive_share": "their share of the sum of all norms",
-    "massive_position": "position of the largest; -1 where there is none",
+    "massive_position": "position of the largest; -1 without one",
     # parts
     "component_change": "change of the mean pair cosine by each part, over tokens that are massive in no layer; sums "
     "to the change from layer 0 to the end",
@@ -52,7 +52,7 @@ DESCRIPTIONS: dict[str, str] = {
     "for isotropic directions, 1 on a line in both directions",
     "kappa_change": "change of kappa by each part",
     "kappa_change_sum": "its sum over the layers",
-    "repeats": "the first earlier prompt with the same tokens (their embedded states), -1 where there is none",
+    "repeats": "the first earlier prompt with the same tokens (their embedded states), -1 without one",
 }
 
 

@@ -31,7 +31,7 @@ class ModelCurve:
         name: The model.
         x: Positions on the axis.
         places: Names of these positions.
-        values: NaN where there is none.
+        values: NaN where undefined.
         low: Lower end of the interval; None for no band.
         high: Upper end.
     """
