@@ -182,7 +182,7 @@ def test_layers_can_be_chosen_and_wrong_choices_are_named(tiny: Callable[..., Ch
             audit(tiny("gpt2"), **arguments)
     with pytest.raises(ArgumentValueError, match="fold_norms: expected False"):
         audit(tiny("bert"), fold_norms=True)
-    assert audit(tiny("bert")).attrs["fold_norms"] == "not folded: there is none"
+    assert audit(tiny("bert")).attrs["fold_norms"] == "not folded because no layer has one"
 
 
 def test_a_value_map_that_is_not_square_asks_for_the_other(tiny: Callable[..., Checkpoint]) -> None:
