@@ -26,7 +26,7 @@ WRITER = "tokendynamics compare"
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Result):
-    """Several networks on the same texts; the first is what the others are held against.
+    """Several networks on the same texts; the others are compared with the first.
 
     Attributes:
         models: Their names.
@@ -41,7 +41,7 @@ class Comparison(Result):
         weights: How far their weights differ; None if that was not asked for.
         halved: What halving each part does to the loss; None if that was not asked for.
         sentences: What is found, the most important first.
-        conventions: Every choice that the numbers hang on.
+        conventions: Every choice that the numbers depend on.
         manifest: Command, parameters, versions, hardware, seed, start and duration.
         files: Names of the data files saved beside the report.
     """

@@ -30,18 +30,18 @@ class Diagnosis(Result):
 
     Attributes:
         model: Name, family, layers, heads, dim, parameters and the like, as plain values.
-        audit: What the weights alone say; see `audit`. None where the factors of an attention were not found.
-        trace: Where the tokens of real prompts go; see `trace`.
-        paths: One prompt's tokens in two principal dimensions; see `token_paths`.
-        verdict: The sentences.
-        conventions: Every choice the numbers hang on.
+        audit: Signs, spectra and regime of the weights; see `audit`. None if the factors of an attention are unknown.
+        trace: Measures of the tokens of real prompts at every layer; see `trace`.
+        paths: The tokens of one prompt in two principal dimensions; see `token_paths`.
+        verdict: States and sentences.
+        conventions: Every choice that the numbers depend on.
         manifest: Command, parameters, versions, hardware, seed, start and duration.
         files: Names of the data files saved beside the report.
-        audit_refused: Why there is no audit, in words; empty where there is one.
-        levers: Which part makes the tokens agree, and what turning it down does; None where none was tried.
-        levers_refused: Why none was tried, in words; empty where some were.
-        deeper: What happens when the blocks run again and again; None where that was not asked for, or refused.
-        deeper_refused: Why it was refused, in words; empty otherwise.
+        audit_refused: Why there is no audit; empty if there is one.
+        levers: The part that causes consensus, and the effect of turning it down; None if none was tried.
+        levers_refused: Why none was tried; empty otherwise.
+        deeper: The tokens when the blocks run repeatedly on their own output; None if not requested, or refused.
+        deeper_refused: Why it was refused; empty otherwise.
     """
 
     model: dict[str, Any]
@@ -65,7 +65,7 @@ class Diagnosis(Result):
 
     @property
     def findings(self) -> tuple[Finding | str, ...]:
-        """The sentences of the verdict, what helps if anything was tried, and the details."""
+        """The sentences of the verdict, those on levers if any were tried, and the details."""
         levers = () if self.levers is None else (levers_in_words(self),)
         return (*self.verdict.sentences, *levers, *self.verdict.details)
 
@@ -73,10 +73,10 @@ class Diagnosis(Result):
     def save(
         self, folder: str | Path, *, format: Literal["zarr", "netcdf"] = "zarr", overwrite: bool = False
     ) -> tuple[Path, ...]:
-        """Write the datasets and a JSON summary into a folder, whole: files of an earlier diagnosis go, others stay.
+        """Write the datasets and a JSON summary into a folder, replacing the files of an earlier diagnosis there.
 
         Args:
-            folder: Made if it does not exist.
+            folder: Created if it does not exist.
             format: "zarr" (folders) or "netcdf" (files; needs the extra ``netcdf``).
             overwrite: Replace files in the way that no earlier diagnosis wrote.
 
@@ -104,15 +104,15 @@ class Diagnosis(Result):
         return cls(**stored_fields(Path(folder)))
 
     def plot(self) -> Any:
-        """Return what a token's direction is made of, over depth, as an Altair chart, which a notebook shows.
+        """Return the shares of a token's direction over depth as an Altair chart.
 
         Returns:
-            `altair.LayerChart` of the three shares, stacked; a chart of words where one prompt has none.
+            `altair.LayerChart` of the three shares, stacked; with one prompt, which has none, a chart of the reason.
         """
         return pages().chart(self)
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the sentences of the verdict, and the shares as a picture."""
+        """Return HTML for a notebook: the sentences of the verdict, and the shares as a figure."""
         return pages().notebook_html(self)
 
 
@@ -198,20 +198,20 @@ def summary(diagnosis: Diagnosis) -> dict[str, Any]:
 
 
 def levers_in_words(diagnosis: Diagnosis) -> str:
-    """Return what was found by turning parts down, in sentences, or why nothing was tried."""
+    """Return the answer of the levers in sentences, or why nothing was tried."""
     if diagnosis.levers is None:
-        return f"Nothing was tried: {diagnosis.levers_refused or 'this diagnosis is of a time before it could be'}."
+        return f"Nothing was tried: {diagnosis.levers_refused or 'the version that wrote this diagnosis could not'}."
     levers = in_view_of(diagnosis.levers, diagnosis.verdict)
     other = UNMEASURED.get(diagnosis.verdict.state)
     if levers.answer == "not tried for this state" or other is None:
         return levers.text
-    return f"{levers.text} κ does not measure {other}: nothing was tried for it."
+    return f"{levers.text} κ does not measure {other}, so nothing was tried for it."
 
 
 def deeper_in_words(diagnosis: Diagnosis) -> tuple[str, ...]:
-    """Return what happens when the network is made deeper, in sentences, or why that is not known."""
+    """Return the sentences on a deeper network, or why there are none."""
     if diagnosis.deeper is None:
-        return (f"It was not made deeper: {diagnosis.deeper_refused or 'it was not asked for'}.",)
+        return (f"It was not made deeper: {diagnosis.deeper_refused or 'it was not requested'}.",)
     return diagnosis.deeper.sentences
 
 
