@@ -119,7 +119,7 @@ def _given(*curves: Sequence[float], **attrs: Any) -> str:
         log_norm=(("prompt", "pass"), np.where(np.isnan(values), np.nan, 0.0)),
         status=("prompt", np.where(lost, "not finite", "all passes done")),
     )
-    said = sentences_of(_side_by_side({"full": run}), {}, "it was not asked for")[1]
+    said = sentences_of(_side_by_side({"full": run}), {}, "it was not requested")[1]
     return re.sub(r" From the embedding to pass .* share common to all prompts from \S+ to \S+\.", "", said)
 
 
@@ -195,7 +195,7 @@ def test_a_share_outside_0_to_1_is_no_sentence() -> None:
         run = td.passes(td.load(_with_head("gpt2")), _texts(2), 1)
         run["share_common"] = ("pass", list(common))
         run["consensus_within"] = ("pass", [0.1, 0.2])
-        return sentences_of(_side_by_side({"full": run}), {}, "it was not asked for")[1]
+        return sentences_of(_side_by_side({"full": run}), {}, "it was not requested")[1]
 
     assert "and the share common to all prompts from 0.10 to 1.00." in said(0.1, 1.0)
     for common in ((-0.09, 0.5), (0.1, 1.09)):
@@ -283,7 +283,7 @@ def test_why_nothing_is_decoded(ckpt: td.Checkpoint) -> None:
     assert "decoded" not in without.table
     assert td.deeper(ckpt, _texts(), 2, **one).undecoded == "there is no tokenizer"
     known = td.load(_with_head("llama"), tokenizer=_tokenizer())
-    assert td.deeper(known, _texts(), 2, decoded=(), **one).undecoded == "it was not asked for"
+    assert td.deeper(known, _texts(), 2, decoded=(), **one).undecoded == "it was not requested"
     assert "weights are drawn" in td.deeper(known, _texts(), 2, weights="law", **one).undecoded
     assert td.deeper(known, _texts(), 2, **one).undecoded == ""
 

@@ -554,7 +554,7 @@ def test_a_diagnosis_has_the_levers_or_says_why_not() -> None:
     assert few.levers is None
     assert few.levers_refused.startswith("expected at least 5 prompts")
     assert unasked.levers is None
-    assert unasked.levers_refused == "it was not asked for"
+    assert unasked.levers_refused == "it was not requested"
 
 
 def test_tokens_left_out_do_not_count() -> None:

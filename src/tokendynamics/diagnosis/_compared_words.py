@@ -272,7 +272,7 @@ def tokens_finding(
     if tokens_shared and not counts_shared:
         text = (
             "The models have different numbers of tokens for the same input because they add tokens (a class, "
-            "registers). They are not compared token by token, and massive tokens of each are excluded in that model only."
+            "registers). They are not compared token by token; each excludes only its own massive tokens."
         )
     elif tokens_shared:
         massive = (

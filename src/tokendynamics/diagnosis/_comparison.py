@@ -38,8 +38,8 @@ class Comparison(Result):
         gaps: How far states and updates of each part differ, token by token, over (other, prompt, layer, component);
             None where no two networks have states that can be paired.
         partings: Of all but the first: where it parts from the first; None where `gaps` has nothing of it.
-        weights: How far their weights differ; None if that was not asked for.
-        halved: What halving each part does to the loss; None if that was not asked for.
+        weights: How far their weights differ; None if not requested.
+        halved: What halving each part does to the loss; None if not requested.
         sentences: What is found, the most important first.
         conventions: Every choice that the numbers depend on.
         manifest: Command, parameters, versions, hardware, seed, start and duration.
