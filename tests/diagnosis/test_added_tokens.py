@@ -90,7 +90,7 @@ def test_networks_with_other_numbers_of_tokens_are_compared_without_pairs(
     words = " ".join(finding.text for finding in found.sentences)
     assert counts in words
     assert "because they add tokens (a class, registers)" in words
-    assert "cut the texts into different tokens" not in words
+    assert "split the texts into different tokens" not in words
     for network, trace in zip(networks, found.traces, strict=True):
         alone = td.trace(network, PIXELS)
         np.testing.assert_allclose(trace.mean_pair_cosine, alone.mean_pair_cosine, atol=1e-6)
