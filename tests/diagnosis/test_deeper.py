@@ -266,7 +266,7 @@ def test_texts_are_those_of_decode() -> None:
         ([0.1, 0.6, 0.9], "The decoded text is repetitive from the start, but not at the end: 10 % of its tokens"),
         ([0.9, NAN, NAN], "The decoded text is not repetitive: 90 % of its tokens are different after pass 1."),
         ([0.1, NAN, NAN], "The decoded text is repetitive: 10 % of its tokens are different after pass 1."),
-        ([NAN, NAN, NAN], "Nothing can be decoded."),
+        ([NAN, NAN, NAN], "No text can be decoded."),
     ],
 )
 def test_whether_a_text_turns_repetitive(ckpt: td.Checkpoint, shares: list[float], words: str) -> None:
