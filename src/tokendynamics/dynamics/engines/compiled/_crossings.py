@@ -7,13 +7,11 @@ import math
 from tokendynamics.dynamics.engines._crossings import GOLDEN, HALVINGS, MARGIN, PLACES, REACH, SECTIONS, SLOWER
 from tokendynamics.dynamics.engines.compiled._ends import AT_REST, NORM_ABOVE, value_within
 from tokendynamics.dynamics.engines.compiled._lanes import (
-    absolute,
     any_of,
     at_least,
     broadcast,
     function,
     inlined,
-    load,
     select,
     sqrt,
 )
@@ -46,25 +44,23 @@ def _slowest(features, options, method, steps):
         largest = broadcast(0.0)
         for token in range(options.tokens):
             row = load_row(features, steps.slopes, stage * entries + token * dim)
-            largest = at_least(sqrt(dot(row, row)), largest)
+            largest = at_least(dot(row, row), largest)
         slowest = select(largest < slowest, largest, slowest)
-    return slowest
+    return sqrt(slowest)
 
 
 @inlined
 def _largest_change(features, options, method, steps):
-    """Return the largest speed of a token relative to its norm, with each coordinate's largest slope."""
+    """Return the largest speed of a token in any stage relative to its norm."""
     dim, entries = len(features), options.tokens * len(features)
     largest = broadcast(0.0)
     for token in range(options.tokens):
-        speed, size = broadcast(0.0), broadcast(0.0)
-        for entry in range(token * dim, (token + 1) * dim):
-            slope, x = broadcast(0.0), load(steps.y, entry)
-            for stage in range(len(method.nodes)):
-                slope = at_least(absolute(load(steps.slopes, stage * entries + entry)), slope)
-            speed, size = speed + slope * slope, size + x * x
-        largest = at_least(sqrt(speed / size), largest)
-    return largest
+        state, speed = load_row(features, steps.y, token * dim), broadcast(0.0)
+        for stage in range(len(method.nodes)):
+            row = load_row(features, steps.slopes, stage * entries + token * dim)
+            speed = at_least(dot(row, row), speed)
+        largest = at_least(speed / dot(state, state), largest)
+    return sqrt(largest)
 
 
 @function
