@@ -244,5 +244,5 @@ def test_a_failure_while_saving_keeps_what_was_there(
 @pytest.mark.usefixtures("unchecked")
 def test_an_unknown_format_is_refused_before_anything_is_written(found: Diagnosis, tmp_path: Path) -> None:
     with pytest.raises(ArgumentValueError, match="format: expected 'zarr' or 'netcdf', got 'csv'"):
-        saving.save_diagnosis(found, tmp_path / "new", format="csv")  # type: ignore[arg-type]
+        found.save(tmp_path / "new", format="csv")  # type: ignore[arg-type]
     assert not (tmp_path / "new").exists()

@@ -112,7 +112,6 @@ def compare_command(
 
     from tokendynamics.cli._output import Output, attempted
     from tokendynamics.diagnosis import compare
-    from tokendynamics.diagnosis._comparison import data_file_names, write_data
     from tokendynamics.provenance._whole import check_free, whole_folder
 
     output = Output(as_json=as_json, quiet=quiet)
@@ -123,9 +122,9 @@ def compare_command(
     with output.progress() as progress:
         command = shlex.join(["tokendynamics", *sys.argv[1:]])
         found = compare(*ckpts, texts=texts, names=names or None, **chosen, command=command, progress=progress)
-    found = replace(found, files=data_file_names(found, data_format))  # type: ignore[arg-type]
+    found = replace(found, files=found.file_names(data_format))  # type: ignore[arg-type]
     with whole_folder(folder, found.manifest, _writer(), overwrite=overwrite, argument="--out") as made:
-        write_data(found, made, data_format)  # type: ignore[arg-type]
+        found.write_data(made, data_format)  # type: ignore[arg-type]
     undrawn = attempted(lambda: _write_page(found, folder, overwrite))
     _show(output, found, None if undrawn else folder / REPORT, as_json)
     judged = list(zip(found.models, found.verdicts, found.traces, strict=True))
@@ -186,10 +185,9 @@ def _write_page(found: Comparison, folder: Path, overwrite: bool) -> None:
 def _show(output: Output, found: Comparison, report: Path | None, as_json: bool) -> None:
     from tokendynamics.cli._output import UNDRAWN
     from tokendynamics.cli._terminal import Console, echo_json
-    from tokendynamics.diagnosis._comparison import summary
 
     if as_json:
-        echo_json(summary(found) | {"report": report and str(report)})
+        echo_json(found.record | {"report": report and str(report)})
     if as_json or output.quiet:
         return
     from rich.text import Text

@@ -132,7 +132,7 @@ def diagnose_command(
 
     output = Output(as_json=as_json, quiet=quiet)
     from tokendynamics.diagnosis import diagnose
-    from tokendynamics.diagnosis._result import WRITER, data_file_names, tables_of, write_data
+    from tokendynamics.diagnosis._result import WRITER, data_file_names
     from tokendynamics.pretrained import load
     from tokendynamics.provenance._whole import check_free, whole_folder
 
@@ -148,9 +148,9 @@ def diagnose_command(
     with output.progress() as progress:
         command = shlex.join(["tokendynamics", *sys.argv[1:]])
         found = diagnose(ckpt, images or texts, **chosen, command=command, progress=progress)
-    found = replace(found, files=data_file_names(data_format, tables=tables_of(found)))  # type: ignore[arg-type]
+    found = replace(found, files=found.file_names(data_format))  # type: ignore[arg-type]
     with whole_folder(folder, found.manifest, WRITER, overwrite=overwrite, argument="--out") as made:
-        write_data(found, made, data_format)  # type: ignore[arg-type]
+        found.write_data(made, data_format)  # type: ignore[arg-type]
     undrawn = attempted(lambda: _write_page(found, folder, overwrite))
     output.show(found, None if undrawn else folder / REPORT)
     code = code_for([(ckpt.name, found.verdict, found.trace)], fail_on, max_similarity)

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar
 
 import xarray as xr
 
 from tokendynamics.diagnosis._first_difference import Difference, Parting
-from tokendynamics.diagnosis._result import Format, _writable, _write_table
-from tokendynamics.diagnosis._stored import SUFFIXES, verdict_as_plain
+from tokendynamics.diagnosis._stored import verdict_as_plain
 from tokendynamics.diagnosis._stored_comparison import SUMMARY, TABLES, stored_comparison
 from tokendynamics.diagnosis._verdict import Verdict
-from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.numerics._extras import require
 from tokendynamics.numerics._signatures import typed_arguments
-from tokendynamics.provenance._manifest import plain, write_json
-from tokendynamics.provenance._whole import check_free, whole_folder
-from tokendynamics.results import Result
+from tokendynamics.provenance._manifest import plain
+from tokendynamics.results import StoredResult
 from tokendynamics.words import Convention, Finding, listing, plural
 
 WRITER = "tokendynamics compare"
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison(Result):
+class Comparison(StoredResult):
     """Several networks on the same texts; the others are compared with the first.
 
     Attributes:
@@ -45,6 +41,9 @@ class Comparison(Result):
         manifest: Command, parameters, versions, hardware, seed, start and duration.
         files: Names of the data files saved beside the report.
     """
+
+    SUMMARY: ClassVar[str] = SUMMARY
+    WRITER: ClassVar[str] = WRITER
 
     models: tuple[str, ...]
     descriptions: tuple[dict[str, Any], ...]
@@ -90,29 +89,17 @@ class Comparison(Result):
         first = self.first_difference
         return None if first is None else names.get(first.part, first.part)
 
-    @typed_arguments
-    def save(
-        self, folder: str | Path, *, format: Literal["zarr", "netcdf"] = "zarr", overwrite: bool = False
-    ) -> tuple[Path, ...]:
-        """Write the datasets and a JSON summary into a folder, whole: files of an earlier comparison go, others stay.
+    @property
+    def tables(self) -> dict[str, xr.Dataset]:
+        """The datasets that it has, by the name of their file."""
+        named = {name: getattr(self, name) for name in TABLES}
+        named |= {f"trace-{number}": trace for number, trace in enumerate(self.traces, start=1)}
+        return {name: table for name, table in named.items() if table is not None}
 
-        Args:
-            folder: Made if it does not exist.
-            format: "zarr" (folders) or "netcdf" (files; needs the extra ``netcdf``).
-            overwrite: Replace files in the way that no earlier comparison wrote.
-
-        Returns:
-            Paths of the data files.
-
-        Raises:
-            ArgumentValueError: An unknown format, or a foreign file in the way.
-            StorageError: The disk is full; what was there is as it was.
-        """
-        names = data_file_names(self, format)
-        check_free(folder, names, WRITER, overwrite=overwrite)
-        with whole_folder(folder, self.manifest, WRITER, overwrite=overwrite) as made:
-            write_data(self, made, format)
-        return tuple(Path(folder) / name for name in names)
+    @property
+    def record(self) -> dict[str, Any]:
+        """Everything else, and the small datasets, as plain JSON values; an undefined number is null."""
+        return summary(self)
 
     @classmethod
     @typed_arguments
@@ -127,42 +114,6 @@ class Comparison(Result):
             MemoryLimitError: A file declares more than the memory.
         """
         return cls(**stored_comparison(Path(folder)))
-
-
-def data_file_names(comparison: Comparison, format: Format = "zarr") -> tuple[str, ...]:
-    """Return the names of the files that `Comparison.save` writes.
-
-    Args:
-        comparison: What is saved.
-        format: "zarr" or "netcdf".
-
-    Raises:
-        ArgumentValueError: An unknown format, or one that cannot be written here.
-    """
-    if format not in SUFFIXES:
-        raise ArgumentValueError(expected("format", "'zarr' or 'netcdf'", repr(format)))
-    if format == "netcdf":
-        require("netcdf", "format", "'netcdf'", otherwise="save as zarr")
-    return (*(f"{name}{SUFFIXES[format]}" for name in _tables(comparison)), SUMMARY)
-
-
-def _tables(comparison: Comparison) -> dict[str, xr.Dataset]:
-    named = {name: getattr(comparison, name) for name in TABLES}
-    named |= {f"trace-{number}": trace for number, trace in enumerate(comparison.traces, start=1)}
-    return {name: table for name, table in named.items() if table is not None}
-
-
-def write_data(comparison: Comparison, made: Path, format: Format) -> None:
-    """Write the datasets and the summary into a folder from `whole_folder`.
-
-    Args:
-        comparison: What is written.
-        made: The folder.
-        format: "zarr" or "netcdf".
-    """
-    for name, table in _tables(comparison).items():
-        _write_table(_writable(table), made / f"{name}{SUFFIXES[format]}", format)
-    write_json(made / SUMMARY, summary(comparison))
 
 
 def summary(comparison: Comparison) -> dict[str, Any]:

@@ -5,27 +5,27 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar
 
 import xarray as xr
 
 from tokendynamics.diagnosis._deeper_found import Deeper
 from tokendynamics.diagnosis._lever_words import UNMEASURED, in_view_of
 from tokendynamics.diagnosis._levers_found import Levers
-from tokendynamics.diagnosis._stored import SUFFIXES, SUMMARY, TABLES, stored_fields, verdict_as_plain
+from tokendynamics.diagnosis._stored import SUMMARY, TABLES, stored_fields, verdict_as_plain
 from tokendynamics.diagnosis._verdict import Verdict, mean_over_prompts, spread_over_prompts
-from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.numerics._extras import require
 from tokendynamics.numerics._signatures import typed_arguments
-from tokendynamics.provenance._manifest import plain, write_json
-from tokendynamics.provenance._whole import check_free, whole_folder
-from tokendynamics.results import Result
+from tokendynamics.provenance._manifest import plain
+from tokendynamics.results import StoredResult
 from tokendynamics.results._door import pages
+from tokendynamics.results._tables import Format, file_names
 from tokendynamics.words import Convention, Finding
+
+WRITER = "tokendynamics diagnose"
 
 
 @dataclass(frozen=True, repr=False)
-class Diagnosis(Result):
+class Diagnosis(StoredResult):
     """Everything measured on one model.
 
     Attributes:
@@ -43,6 +43,9 @@ class Diagnosis(Result):
         deeper: The tokens when the blocks run repeatedly on their own output; None if not requested, or refused.
         deeper_refused: Why it was refused; empty otherwise.
     """
+
+    SUMMARY: ClassVar[str] = SUMMARY
+    WRITER: ClassVar[str] = WRITER
 
     model: dict[str, Any]
     audit: xr.Dataset | None
@@ -69,25 +72,15 @@ class Diagnosis(Result):
         levers = () if self.levers is None else (levers_in_words(self),)
         return (*self.verdict.sentences, *levers, *self.verdict.details)
 
-    @typed_arguments
-    def save(
-        self, folder: str | Path, *, format: Literal["zarr", "netcdf"] = "zarr", overwrite: bool = False
-    ) -> tuple[Path, ...]:
-        """Write the datasets and a JSON summary into a folder, replacing the files of an earlier diagnosis there.
+    @property
+    def tables(self) -> dict[str, xr.Dataset]:
+        """The datasets that it has, by the name of their file."""
+        return tables_of(self)
 
-        Args:
-            folder: Created if it does not exist.
-            format: "zarr" (folders) or "netcdf" (files; needs the extra ``netcdf``).
-            overwrite: Replace files in the way that no earlier diagnosis wrote.
-
-        Returns:
-            Paths of the data files.
-
-        Raises:
-            ArgumentValueError: An unknown format, or a foreign file in the way.
-            StorageError: The disk is full; what was there is as it was.
-        """
-        return save_diagnosis(self, Path(folder), format=format, overwrite=overwrite)
+    @property
+    def record(self) -> dict[str, Any]:
+        """Everything else as plain JSON values, and the means over prompts by layer; an undefined number is null."""
+        return summary(self)
 
     @classmethod
     @typed_arguments
@@ -116,12 +109,8 @@ class Diagnosis(Result):
         return pages().notebook_html(self)
 
 
-Format = Literal["zarr", "netcdf"]
-WRITER = "tokendynamics diagnose"
-
-
 def data_file_names(format: Format = "zarr", *, tables: Collection[str] = TABLES) -> tuple[str, ...]:
-    """Return the names of the files that `save_diagnosis` writes.
+    """Return the names of the files that `Diagnosis.save` writes.
 
     Args:
         format: "zarr" or "netcdf".
@@ -133,11 +122,7 @@ def data_file_names(format: Format = "zarr", *, tables: Collection[str] = TABLES
     Raises:
         ArgumentValueError: An unknown format, or one that cannot be written here.
     """
-    if format not in SUFFIXES:
-        raise ArgumentValueError(expected("format", "'zarr' or 'netcdf'", repr(format)))
-    if format == "netcdf":
-        require("netcdf", "format", "'netcdf'", otherwise="save as zarr")
-    return (*(f"{name}{SUFFIXES[format]}" for name in TABLES if name in tables), SUMMARY)
+    return (*file_names([name for name in TABLES if name in tables], format), SUMMARY)
 
 
 def tables_of(diagnosis: Diagnosis) -> dict[str, xr.Dataset]:
@@ -147,28 +132,6 @@ def tables_of(diagnosis: Diagnosis) -> dict[str, xr.Dataset]:
     found = {"audit": diagnosis.audit, "trace": diagnosis.trace, "paths": diagnosis.paths}
     found |= {"levers": levers, "what_if": effect, "deeper": deeper}
     return {name: table for name, table in found.items() if table is not None}
-
-
-def save_diagnosis(
-    diagnosis: Diagnosis, folder: Path, *, format: Format = "zarr", overwrite: bool = False
-) -> tuple[Path, ...]:
-    """Write the datasets, `diagnosis.json` (verdict, model, conventions, layer means) and `manifest.json`.
-
-    The folder is replaced whole (see `whole_folder`): files of an earlier diagnosis go, files of others stay. The
-    paths of the data files are returned; refusals are those of `Diagnosis.save`.
-    """
-    names = data_file_names(format, tables=tables_of(diagnosis))
-    check_free(folder, names, WRITER, overwrite=overwrite)
-    with whole_folder(folder, diagnosis.manifest, WRITER, overwrite=overwrite) as made:
-        write_data(diagnosis, made, format)
-    return tuple(folder / name for name in names)
-
-
-def write_data(diagnosis: Diagnosis, made: Path, format: Format) -> None:
-    """Write the datasets and the summary into a folder from `whole_folder`."""
-    for name, table in tables_of(diagnosis).items():
-        _write_table(_writable(table), made / f"{name}{SUFFIXES[format]}", format)
-    write_json(made / SUMMARY, summary(diagnosis))
 
 
 def summary(diagnosis: Diagnosis) -> dict[str, Any]:
@@ -238,17 +201,3 @@ def _said_of_deeper(deeper: Deeper) -> dict[str, Any]:
 def _layer_table(audit: xr.Dataset) -> dict[str, Any]:
     values = {str(name): plain(variable.values) for name, variable in audit.items() if "eigenvalues" not in str(name)}
     return {"dims": {str(name): list(variable.dims) for name, variable in audit.items()}, **values}
-
-
-def _write_table(table: xr.Dataset, path: Path, format: Format) -> None:
-    if format == "zarr":
-        table.to_zarr(path, mode="w", zarr_format=2)
-    else:
-        table.to_netcdf(path, engine="h5netcdf")
-
-
-def _writable(table: xr.Dataset) -> xr.Dataset:
-    """Return text as variable-length strings, which both formats read back."""
-    return table.assign_coords(
-        {name: coord.astype(object) for name, coord in table.coords.items() if coord.dtype.kind == "U"}
-    ).assign({name: variable.astype(object) for name, variable in table.items() if variable.dtype.kind == "U"})

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeAlias, get_args
+from typing import Any
 
 import xarray as xr
 
@@ -22,19 +20,22 @@ from tokendynamics.numerics._errors import ArgumentValueError, expected, shown
 from tokendynamics.pretrained._variant import NAMED, PARTS
 from tokendynamics.provenance._manifest import plain
 from tokendynamics.provenance._reading import read_json
-from tokendynamics.provenance._stores import read_store
-from tokendynamics.words import Convention, Finding
+from tokendynamics.results._tables import (
+    Dims,
+    conventions_of,
+    findings_of,
+    nothing_saved,
+    one_of,
+    open_table,
+    unreadable,
+)
 
-SUFFIXES: dict[str, str] = {"zarr": ".zarr", "netcdf": ".nc"}
 TABLES = ("audit", "trace", "paths", "levers", "what_if", "deeper")
 SUMMARY = "diagnosis.json"
 OTHER_SUMMARY = "comparison.json"
 """Of a folder that `Comparison.save` wrote."""
 
 _WANTED = "a saved diagnosis"
-Dims: TypeAlias = Mapping[str, tuple[str, ...]]
-"""Axes of variables by their names."""
-
 DIMS: dict[str, Dims] = {
     "audit": {
         "regime": ("layer",),
@@ -95,7 +96,10 @@ DIMS: dict[str, Dims] = {
 _OF_TEXTS: Dims = {"decoded": ("variant", "decoded_pass"), "distinct_1": ("variant", "decoded_pass")}
 """Further ones of a network that was made deeper, where texts were decoded."""
 
-_LABELS = {"site": SITES, "sinks": SINK_HANDLING, "component": COMPONENTS, "part": PARTS}
+LABELS = {"site": SITES, "sinks": SINK_HANDLING, "component": COMPONENTS, "part": PARTS}
+"""What stands along these axes."""
+_OF_LEVERS = LABELS | {"component": PARTS}
+"""The final norm adds nothing to the residual stream."""
 
 
 def stored_fields(folder: Path) -> dict[str, Any]:
@@ -109,7 +113,7 @@ def stored_fields(folder: Path) -> dict[str, Any]:
         MemoryLimitError: A file declares more than the memory.
     """
     if not (folder / SUMMARY).exists():
-        raise ArgumentValueError(nothing_saved(folder, _WANTED, SUMMARY, {OTHER_SUMMARY: "td.Comparison.open"}))
+        raise nothing_saved(folder, _WANTED, SUMMARY, {OTHER_SUMMARY: "td.Comparison.open"})
     summary = read_json(folder / SUMMARY, "folder")
     try:
         found = {
@@ -123,7 +127,11 @@ def stored_fields(folder: Path) -> dict[str, Any]:
         }
         absent = {name for name in ("audit", "levers", "deeper") if summary.get(name) is None}
         absent |= {"what_if"} if (summary.get("levers") or {}).get("best") is None else set()
-        tables = {name: table_of(folder, name, DIMS[name], _WANTED) for name in TABLES if name not in absent}
+        tables = {
+            name: open_table(folder, name, DIMS[name], _WANTED, _OF_LEVERS if name == "levers" else LABELS)
+            for name in TABLES
+            if name not in absent
+        }
         _check_depth(found, tables)
         _check_parts(tables["trace"])
         levers, deeper = None, None
@@ -132,8 +140,7 @@ def stored_fields(folder: Path) -> dict[str, Any]:
         if "deeper" in tables:
             deeper = _deeper(summary["deeper"], tables.pop("deeper"))
     except (LookupError, TypeError, AttributeError, ValueError) as error:
-        reason = f"no {error}" if isinstance(error, KeyError) else error
-        raise ArgumentValueError(expected("folder", _WANTED, f"{folder} ({reason})")) from error
+        raise unreadable(folder, _WANTED, error) from error
     return found | {"audit": None, "levers": levers, "deeper": deeper} | tables
 
 
@@ -175,27 +182,6 @@ def _deeper(values: Any, table: xr.Dataset) -> Deeper:
     )
 
 
-def nothing_saved(folder: Path, wanted: str, summary: str, others: Mapping[str, str]) -> ArgumentValueError:
-    """Return the error for a folder without a summary.
-
-    Args:
-        folder: The folder, which may not exist.
-        wanted: What it should be.
-        summary: The file that it does not have.
-        others: What reads a folder that has another summary, by the name of that.
-    """
-    if not folder.exists():
-        return ArgumentValueError(expected("folder", wanted, f"nothing at {folder}"))
-    advice = next((f"{reader} reads {name}" for name, reader in others.items() if (folder / name).exists()), "")
-    return ArgumentValueError(expected("folder", wanted, f"{folder} without {summary}", advice))
-
-
-def conventions_of(values: Any) -> tuple[Convention, ...]:
-    """Return stored conventions."""
-    names = ("name", "choice", "otherwise")
-    return tuple(Convention(*(as_text(each[name], name) for name in names)) for each in values)
-
-
 def checked_model(values: Any) -> dict[str, Any]:
     """Return the stored facts about a network, checked as far as anyone asks for them."""
     as_text(values["name"], "name")
@@ -222,76 +208,8 @@ def verdict_of(values: Any) -> Verdict:
     several = tuple(as_integer(each, "layer") for each in stored.get("layers", ()))  # absent before there were any
     worst = Worst(one_of(State, stored["state"]), as_integer(stored["layer"], "layer"), several)
     layers = tuple(one_of(State, each) for each in values["layers"])
-    sentences, details = (findings_of(values[name]) for name in ("sentences", "details"))
+    sentences, details = (findings_of(values[name], FigureName) for name in ("sentences", "details"))
     return Verdict(one_of(State, values["state"]), worst, layers, sentences, details)
-
-
-def findings_of(values: Any) -> tuple[Finding, ...]:
-    """Return stored sentences."""
-    return tuple(
-        Finding(as_text(each["text"], "text"), one_of(FigureName, each["figure"]), _with_nan(dict(each["values"])))
-        for each in values
-    )
-
-
-def one_of(names: Any, word: Any, argument: str = "verdict") -> Any:
-    """Return a stored word that is one of those of a literal type."""
-    if word not in get_args(names):
-        raise ArgumentValueError(expected(argument, f"one of {', '.join(get_args(names))}", shown(word)))
-    return word
-
-
-def _with_nan(value: Any) -> Any:
-    """Return numbers as they were measured: JSON has no NaN, and what is undefined stands there as null."""
-    if isinstance(value, dict):
-        return {name: _with_nan(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_with_nan(each) for each in value]
-    return math.nan if value is None else value
-
-
-def table_of(folder: Path, name: str, dims: Dims, wanted: str) -> xr.Dataset:
-    """Read one stored dataset, in either format, and check what every reader asks of it.
-
-    Args:
-        folder: Where it is.
-        name: Of the dataset.
-        dims: Variables that it must have, with their axes.
-        wanted: What the folder should be.
-
-    Raises:
-        ArgumentValueError: It is not there, or another one.
-        MemoryLimitError: It declares more than the memory.
-    """
-    present = [path for suffix in SUFFIXES.values() if (path := folder / f"{name}{suffix}").exists()]
-    if not present:
-        raise ArgumentValueError(expected("folder", wanted, f"{folder} without {name}.zarr or {name}.nc"))
-    table = read_store(present[0], "folder", wanted)
-    for variable, axes in dims.items():
-        came = table.variables[variable].dims if variable in table.variables else None
-        if came != axes:
-            raise ArgumentValueError(expected(f"{name} {variable}", f"axes {axes}", came))
-    for axis, labels in _LABELS.items():
-        if axis == "component" and name == "levers":  # the final norm adds nothing to the residual stream
-            labels = PARTS
-        if axis in table.dims and tuple(table[axis].values) != labels:
-            raise ArgumentValueError(expected(axis, ", ".join(labels), shown(list(table[axis].values))))
-    # Each format and version gives text back in a type of its own.
-    words = {
-        key: values.copy(data=values.values.astype(object).astype(str))
-        for key, values in table.variables.items()
-        if values.dtype.kind in "OT"
-    }
-    table = table.assign({key: values for key, values in words.items() if key in table.data_vars})
-    table = table.assign_coords({key: values for key, values in words.items() if key in table.coords})
-    return _indexed(table)
-
-
-def _indexed(table: xr.Dataset) -> xr.Dataset:
-    for axis in table.dims:
-        if axis in table.coords and axis not in table.xindexes:
-            table = table.set_xindex(str(axis))
-    return table
 
 
 def _check_parts(trace: xr.Dataset) -> None:

@@ -9,23 +9,22 @@ from typing import Any
 
 import xarray as xr
 
+from tokendynamics.diagnosis._figure_names import FigureName
 from tokendynamics.diagnosis._first_difference import Difference, Kind, Part, Parting
-from tokendynamics.diagnosis._stored import (
-    DIMS,
-    OTHER_SUMMARY,
-    Dims,
-    checked_model,
-    conventions_of,
-    findings_of,
-    nothing_saved,
-    one_of,
-    table_of,
-    verdict_of,
-)
+from tokendynamics.diagnosis._stored import DIMS, LABELS, OTHER_SUMMARY, checked_model, verdict_of
 from tokendynamics.diagnosis._stored import SUMMARY as OF_A_DIAGNOSIS
 from tokendynamics.numerics._arguments import as_integer, as_text
 from tokendynamics.numerics._errors import ArgumentValueError, expected, shown
 from tokendynamics.provenance._reading import read_json
+from tokendynamics.results._tables import (
+    Dims,
+    conventions_of,
+    findings_of,
+    nothing_saved,
+    one_of,
+    open_table,
+    unreadable,
+)
 
 SUMMARY = OTHER_SUMMARY
 TABLES = ("table", "difference", "gaps", "weights", "halved")
@@ -89,15 +88,14 @@ def stored_comparison(folder: Path) -> dict[str, Any]:
             "descriptions": tuple(checked_model(each) for each in _each(summary["descriptions"], models)),
             "verdicts": tuple(verdict_of(each) for each in _by_name(summary["verdicts"], models)),
             "partings": tuple(_parting(each) for each in _by_name(summary["partings"], models[1:])),
-            "sentences": findings_of(summary["sentences"]),
+            "sentences": findings_of(summary["sentences"], FigureName),
             "conventions": conventions_of(summary["conventions"]),
             "manifest": dict(summary["manifest"]),
         }
         tables = _tables(folder, summary["tables"], models)
         _check_depths(found, tables["traces"])
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        reason = f"no {error}" if isinstance(error, KeyError) else error
-        raise ArgumentValueError(expected("folder", _WANTED, f"{folder} ({reason})")) from error
+        raise unreadable(folder, _WANTED, error) from error
     return found | tables
 
 
@@ -154,11 +152,13 @@ def _tables(folder: Path, listed: Any, models: tuple[str, ...]) -> dict[str, Any
         wanted = f"{' and '.join(_ALWAYS)}, and no others than {', '.join(TABLES)}"
         raise ArgumentValueError(expected("tables", wanted, shown(listed)))
     found: dict[str, Any] = dict.fromkeys(TABLES)
-    found |= {name: table_of(folder, name, _TABLE_DIMS[name], _WANTED) for name in listed}
+    found |= {name: open_table(folder, name, _TABLE_DIMS[name], _WANTED, LABELS) for name in listed}
     for name, axis, wanted in (("table", "model", models), ("difference", "other", models[1:])):
         if tuple(found[name][axis].values) != wanted:
             raise ArgumentValueError(expected(f"{name} {axis}", shown(wanted), shown(tuple(found[name][axis].values))))
-    traces = [table_of(folder, f"trace-{number}", _TRACE_DIMS, _WANTED) for number in range(1, len(models) + 1)]
+    traces = [
+        open_table(folder, f"trace-{number}", _TRACE_DIMS, _WANTED, LABELS) for number in range(1, len(models) + 1)
+    ]
     return found | {"traces": tuple(traces)}
 
 

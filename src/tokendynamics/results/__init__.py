@@ -1,5 +1,5 @@
-"""What every result has in common: how it says itself in a few lines, in a notebook, and on a page."""
+"""What every result has in common: how it says itself, its page, and how it is saved and read back."""
 
-from tokendynamics.results._result import LINES, Readable, Result
+from tokendynamics.results._result import LINES, Readable, Result, StoredResult
 
-__all__ = ["LINES", "Readable", "Result"]
+__all__ = ["LINES", "Readable", "Result", "StoredResult"]

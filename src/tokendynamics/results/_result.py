@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import xarray as xr
 
 from tokendynamics.numerics._printable import printable
 from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.provenance._manifest import write_json
+from tokendynamics.provenance._whole import check_free, whole_folder
 from tokendynamics.results._door import pages
+from tokendynamics.results._tables import Format, file_names, save_tables
 from tokendynamics.words import Finding, plural
 
 LINES = 15
@@ -72,3 +78,69 @@ class Result(Readable):
             ArgumentValueError: `path` is a folder, or the page would be larger than `max_bytes`.
         """
         return pages().write(self, path, max_bytes=max_bytes)
+
+
+class StoredResult(Result):
+    """What is saved as a folder: its datasets, a summary in JSON, and a manifest."""
+
+    SUMMARY: ClassVar[str]
+    """Name of the summary, by which a reader knows what the folder is."""
+    WRITER: ClassVar[str]
+    """What writes such folders, as the manifest has it."""
+
+    manifest: Any
+
+    @property
+    def tables(self) -> dict[str, xr.Dataset]:
+        """Its datasets, by the name of their file."""
+        raise NotImplementedError
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Everything else, as plain JSON values; an undefined number is null."""
+        raise NotImplementedError
+
+    def file_names(self, format: Format = "zarr") -> tuple[str, ...]:
+        """Return the names of the files that `save` writes.
+
+        Args:
+            format: "zarr" or "netcdf".
+
+        Raises:
+            ArgumentValueError: An unknown format, or one that cannot be written here.
+        """
+        return (*file_names(self.tables, format), self.SUMMARY)
+
+    @typed_arguments
+    def save(
+        self, folder: str | Path, *, format: Literal["zarr", "netcdf"] = "zarr", overwrite: bool = False
+    ) -> tuple[Path, ...]:
+        """Write the datasets and a JSON summary into a folder, whole: files of an earlier result go, others stay.
+
+        Args:
+            folder: Made if it does not exist.
+            format: "zarr" (folders) or "netcdf" (files; needs the extra ``netcdf``).
+            overwrite: Replace files in the way that no earlier result of this kind wrote.
+
+        Returns:
+            Paths of the data files.
+
+        Raises:
+            ArgumentValueError: An unknown format, or a foreign file in the way.
+            StorageError: The disk is full; what was there is as it was.
+        """
+        place, names = Path(folder), self.file_names(format)
+        check_free(place, names, self.WRITER, overwrite=overwrite)
+        with whole_folder(place, self.manifest, self.WRITER, overwrite=overwrite) as made:
+            self.write_data(made, format)
+        return tuple(place / name for name in names)
+
+    def write_data(self, made: Path, format: Format) -> None:
+        """Write the datasets and the summary into a folder from `whole_folder`.
+
+        Args:
+            made: The folder.
+            format: "zarr" or "netcdf".
+        """
+        save_tables(self.tables, made, format)
+        write_json(made / self.SUMMARY, self.record)

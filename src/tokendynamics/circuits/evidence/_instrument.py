@@ -137,10 +137,6 @@ class Estimate:
     def __str__(self) -> str:
         return f"{self.name} {self.number}"
 
-    def as_json(self) -> dict[str, Any]:
-        """Return plain types; a number that is not finite becomes None."""
-        return plain(self)
-
 
 @dataclass(frozen=True)
 class Instrument:
@@ -191,17 +187,8 @@ class Instrument:
 
     def as_json(self) -> dict[str, Any]:
         """Return plain types, without NaN."""
-        low, high = self.interval
-        return {
-            "name": self.name,
-            "title": self.title,
-            "reading": self.reading,
-            "estimate": plain(self.estimate),
-            "interval": plain([low, high]),
-            "estimates": [estimate.as_json() for estimate in self.estimates],
-            "sentence": self.sentence,
-            "details": plain(self.details),
-        }
+        names = ("name", "title", "reading", "estimate", "interval", "estimates", "sentence", "details")
+        return plain({name: getattr(self, name) for name in names})
 
 
 def all_of(*answers: Found) -> Found:

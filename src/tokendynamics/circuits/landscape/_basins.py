@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -42,6 +42,7 @@ from tokendynamics.numerics._intervals import wilson
 from tokendynamics.numerics._resources import check_fits, limited_threads
 from tokendynamics.numerics._seeding import generator
 from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.provenance._manifest import plain
 from tokendynamics.provenance._progress import Progress, reporting, tracked
 from tokendynamics.results import Readable
 from tokendynamics.words import percent, plural
@@ -84,21 +85,6 @@ class BasinRun:
     def kind(self) -> str:
         """The kind of the classification, or "not finite"."""
         return "not finite" if self.classification is None else self.classification.kind
-
-    def as_json(self) -> dict[str, object]:
-        """Return all fields as plain values; attention and v as lists."""
-        return {
-            "start": self.start,
-            "kind": self.kind,
-            "loss": self.loss,
-            "relative_gradient": self.relative_gradient,
-            "status": self.status,
-            "reason": self.reason,
-            "evaluations": self.evaluations,
-            "attention": self.attention.tolist(),
-            "v": self.v.tolist(),
-            "classification": None if self.classification is None else self.classification.as_json(),
-        }
 
 
 @dataclass(frozen=True)
@@ -180,18 +166,12 @@ class Basins(Readable):
 
     def as_json(self) -> dict[str, object]:
         """Return all fields, shares and statuses as plain values."""
-        return {
-            "landscape": self.landscape,
-            "method": self.method,
-            "scale": self.scale,
-            "seed": self.seed,
-            "budget": self.budget,
-            "horizon": self.horizon,
-            "starts": len(self.runs),
-            "shares": [asdict(share) for share in self.shares],
-            "statuses": self.statuses,
-            "runs": [run.as_json() for run in self.runs],
-        }
+        names = ("landscape", "method", "scale", "seed", "budget", "horizon")
+        return plain(
+            {name: getattr(self, name) for name in names}
+            | {"starts": len(self.runs), "shares": self.shares, "statuses": self.statuses}
+            | {"runs": [plain(run) | {"kind": run.kind} for run in self.runs]}
+        )
 
 
 @typed_arguments

@@ -28,6 +28,7 @@ from tokendynamics.numerics._arguments import ArrayLike, as_square, as_tensor
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected
 from tokendynamics.numerics._resources import check_fits
 from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.provenance._manifest import plain
 from tokendynamics.provenance._progress import Progress
 from tokendynamics.results import Result
 from tokendynamics.words import number
@@ -302,12 +303,6 @@ def _said(found: Basins, kind: str) -> str:
 
 
 def _point_as_json(point: StationaryPoint, found: Classification) -> dict[str, Any]:
-    return {
-        "family": point.family,
-        "text": point.text,
-        "loss": point.loss,
-        "loss_per_token": point.loss_per_column,
-        "attention": point.attention.tolist(),
-        "v": point.v.tolist(),
-        "classification": found.as_json(),
-    }
+    own = {name: getattr(point, name) for name in ("family", "text", "loss")}
+    own |= {"loss_per_token": point.loss_per_column, "attention": point.attention, "v": point.v}
+    return plain(own | {"classification": found})

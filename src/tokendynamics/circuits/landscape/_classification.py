@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -57,10 +57,6 @@ class Classification:
     def unexplained_directions(self) -> int:
         """Zero directions that no symmetry accounts for."""
         return max(0, self.zero_directions - self.symmetric_directions)
-
-    def as_json(self) -> dict[str, object]:
-        """Return all fields as plain values."""
-        return {**asdict(self), "symmetries": list(self.symmetries)}
 
 
 @typed_arguments

@@ -145,7 +145,8 @@ class Monitor(TrainerCallback):
             folder: Made if it does not exist.
             overwrite: Replace files in the way that no monitor wrote.
         """
-        return self.series.save(folder, overwrite=overwrite)
+        self.series.save(folder, overwrite=overwrite)
+        return Path(folder)
 
     @staticmethod
     @typed_arguments

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -15,26 +15,24 @@ import xarray as xr
 
 from tokendynamics.diagnosis._layer_states import _SEVERITY, State
 from tokendynamics.diagnosis._prompt_shares import CONFIDENCE
-from tokendynamics.diagnosis._result import _writable, _write_table
-from tokendynamics.diagnosis._stored import nothing_saved, table_of
+from tokendynamics.diagnosis._stored import LABELS
 from tokendynamics.numerics._errors import ArgumentValueError, expected, shown
 from tokendynamics.numerics._signatures import typed_arguments
-from tokendynamics.provenance._manifest import manifest, write_json
-from tokendynamics.provenance._whole import check_free, whole_folder
-from tokendynamics.results import Result
+from tokendynamics.provenance._manifest import manifest
+from tokendynamics.results import StoredResult
+from tokendynamics.results._tables import nothing_saved, open_table
 from tokendynamics.training.monitor._changes import MEASURES, Change, changes_at, has_intervals, settled, states_in
 from tokendynamics.training.monitor._dataset import STORED, dataset_of, looks_of
 from tokendynamics.training.monitor._looks import MEASURED, Look
 from tokendynamics.words import count, estimate, fixed, in_layers, plural, sentence
 
 NOTHING = "nothing measured yet"
-WRITER = "td.Monitor"
-_TABLE, _SUMMARY = "monitor", "monitor.json"
+_TABLE = "monitor"
 _WANTED = "what a monitor saved"
 
 
 @dataclass(repr=False)
-class Series(Result):
+class Series(StoredResult):
     """The looks of a run in the order of their steps, and what they come to.
 
     Attributes:
@@ -47,6 +45,9 @@ class Series(Result):
         packed: Each look as a text.
         anchors: By measure, for each layer 1 … L the place of the look from which large changes count.
     """
+
+    SUMMARY: ClassVar[str] = "monitor.json"
+    WRITER: ClassVar[str] = "td.Monitor"
 
     facts: dict[str, Any] = field(default_factory=dict)
     texts: list[list[str]] = field(default_factory=list)
@@ -125,30 +126,22 @@ class Series(Result):
             raise ArgumentValueError(expected("state", "that of a monitor", shown(str(error)))) from error
         return found
 
-    @typed_arguments
-    def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
-        """Write the dataset and the sentences into a folder, whole: what an earlier monitor wrote there goes.
+    @property
+    def tables(self) -> dict[str, xr.Dataset]:
+        """The dataset."""
+        return {_TABLE: self.dataset}
 
-        Args:
-            folder: Made if it does not exist.
-            overwrite: Replace files in the way that no monitor wrote.
+    @property
+    def record(self) -> dict[str, Any]:
+        """What is said of it, as plain values."""
+        said = {"status": self.status, "changes": [each.text for each in self.changes]}
+        return {**said, "texts": self.texts, "facts": self.facts}
 
-        Returns:
-            The folder.
-
-        Raises:
-            ArgumentValueError: A foreign file in the way.
-            StorageError: The disk is full; what was there is as it was.
-        """
-        place, names = Path(folder), (f"{_TABLE}.zarr", _SUMMARY)
-        check_free(place, names, WRITER, overwrite=overwrite)
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """How to measure it again, as of now."""
         threads = torch.get_num_threads()
-        record = manifest(self.command, self.parameters, seed=None, started=datetime.now(UTC), threads=threads)
-        with whole_folder(place, record, WRITER, overwrite=overwrite) as made:
-            _write_table(_writable(self.dataset), made / names[0], "zarr")
-            said = {"status": self.status, "changes": [each.text for each in self.changes]}
-            write_json(made / names[1], {**said, "texts": self.texts, "facts": self.facts})
-        return place
+        return manifest(self.command, self.parameters, seed=None, started=datetime.now(UTC), threads=threads)
 
     @classmethod
     @typed_arguments
@@ -163,9 +156,9 @@ class Series(Result):
             MemoryLimitError: A file declares more than the memory.
         """
         place = Path(folder)
-        if not (place / _SUMMARY).exists():
-            raise nothing_saved(place, _WANTED, _SUMMARY, {"diagnosis.json": "td.Diagnosis.open"})
-        table = table_of(place, _TABLE, STORED, _WANTED)
+        if not (place / cls.SUMMARY).exists():
+            raise nothing_saved(place, _WANTED, cls.SUMMARY, {"diagnosis.json": "td.Diagnosis.open"})
+        table = open_table(place, _TABLE, STORED, _WANTED, LABELS)
         try:
             texts = [list(map(str, each)) for each in zip(table.prompt.values, table.text.values, strict=True)]
             found = cls(dict(table.attrs), texts)

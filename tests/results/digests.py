@@ -1,0 +1,85 @@
+"""What a saved result holds, in numbers that two versions can compare: counts and sums of numbers, hashes of words."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+
+def of_values(values: Any) -> list[Any]:
+    """Return the shape, and the number and sum of all finite numbers, or a hash of all words."""
+    array = np.asarray(values)
+    if array.dtype.kind in "OUTS":
+        words = "\x1f".join(map(str, array.astype(object).ravel().tolist()))
+        return [list(array.shape), hashlib.sha256(words.encode()).hexdigest()[:12]]
+    numbers = array.astype(np.float64)
+    finite = np.isfinite(numbers)
+    return [list(array.shape), int(finite.sum()), float(numbers[finite].sum())]
+
+
+def of_table(table: Any) -> dict[str, Any]:
+    """Return each variable of a dataset, and how many attributes it has."""
+    variables = {str(name): [*each.dims, of_values(each.values)] for name, each in table.variables.items()}
+    return {"variables": variables, "attributes": sorted(map(str, table.attrs))}
+
+
+def of_words(value: Any) -> str:
+    """Return a hash of anything that JSON can hold."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:12]
+
+
+def of_diagnosis(found: Any) -> dict[str, Any]:
+    """Return everything that a diagnosis has."""
+    tables = {"audit": found.audit, "trace": found.trace, "paths": found.paths}
+    tables |= {"levers": found.levers.table, "deeper": found.deeper.table}
+    return {
+        **{name: of_table(table) for name, table in tables.items()},
+        "verdict": of_words(asdict(found.verdict)),
+        "levers in words": of_words([found.levers.text, found.levers.answer, found.levers.kappa, found.levers.where]),
+        "deeper in words": of_words([found.deeper.sentences, found.deeper.refused, found.deeper.undecoded]),
+        "model": of_words(found.model),
+        "conventions": of_words([asdict(each) for each in found.conventions]),
+        "refused": [found.audit_refused, found.levers_refused, found.deeper_refused],
+        "manifest": of_words(found.manifest),
+    }
+
+
+def of_comparison(found: Any) -> dict[str, Any]:
+    """Return everything that a comparison has."""
+    tables = {"table": found.table, "difference": found.difference, "gaps": found.gaps, "weights": found.weights}
+    tables |= {f"trace {place}": each for place, each in enumerate(found.traces)}
+    return {
+        **{name: None if table is None else of_table(table) for name, table in tables.items()},
+        "verdicts": of_words([asdict(each) for each in found.verdicts]),
+        "sentences": of_words([asdict(each) for each in found.sentences]),
+        "partings": of_words([None if each is None else asdict(each) for each in found.partings]),
+        "models": list(found.models),
+        "descriptions": of_words(found.descriptions),
+        "conventions": of_words([asdict(each) for each in found.conventions]),
+        "manifest": of_words(found.manifest),
+    }
+
+
+def of_monitor(found: Any) -> dict[str, Any]:
+    """Return everything that a monitor has."""
+    return {"dataset": of_table(found.dataset), "texts": found.texts, "changes": len(found.changes)}
+
+
+def of_run(found: Any) -> dict[str, Any]:
+    """Return everything that the record of a training has."""
+    return {"record": of_words(found.as_json()), "steps": found.steps, "measures": found.measures}
+
+
+def of_learning(found: Any) -> dict[str, Any]:
+    """Return everything that a learned model has."""
+    weights = {name: of_values(value.detach().numpy()) for name, value in found.parameters.items()}
+    return {"record": of_words(found.as_json()), "weights": weights}
+
+
+def of_trajectory(found: Any) -> dict[str, Any]:
+    """Return everything that a trajectory has."""
+    return {"dataset": of_table(found.dataset), "status": found.status.tolist(), "engine": found.engine}
