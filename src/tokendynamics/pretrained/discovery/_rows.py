@@ -72,7 +72,14 @@ def attended(compute: Attend, blocks: Sequence[slice]) -> tuple[Tensor, Tensor |
         return compute(blocks[0])
     if not _row_by_row(compute):
         return compute(slice(0, blocks[-1].stop))
-    return torch.cat([compute(rows)[0] for rows in blocks], dim=1), None
+    first = compute(blocks[0])[0]
+    # One place for all: outputs kept block by block would lie between the freed weights, and no heap gives these back.
+    output = first.new_empty(first.shape[0], blocks[-1].stop, *first.shape[2:])
+    output[:, blocks[0]] = first
+    del first
+    for rows in blocks[1:]:
+        output[:, rows] = compute(rows)[0]
+    return output, None
 
 
 def _row_by_row(compute: Attend) -> bool:
