@@ -13,15 +13,15 @@ from circuits.pair_cases import FOLDER
 from tokendynamics.circuits._task import PairTask, category_law
 from tokendynamics.circuits.constructions import (
     HAND_BUILT,
-    Selection,
     linear_case,
-    linear_solution,
     mixture,
     softmax_solution_1,
     solution_1,
     solution_2,
     solution_3,
 )
+from tokendynamics.circuits.constructions._catalogue import linear_solution
+from tokendynamics.circuits.constructions._solutions import Selection
 from tokendynamics.circuits.functionals import pair_numbers, positive_functional, random_functional
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError
 

@@ -10,13 +10,8 @@ import pytest
 import torch
 
 from tokendynamics.circuits.functionals import random_functional
-from tokendynamics.circuits.landscape import (
-    STARTS,
-    CategoriesOnly,
-    PositionsOnly,
-    SoftmaxPositions,
-    survey,
-)
+from tokendynamics.circuits.landscape import CategoriesOnly, PositionsOnly, SoftmaxPositions, survey
+from tokendynamics.circuits.landscape._claims import STARTS
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError
 
 LAW = [0.5, 0.3, 0.2]

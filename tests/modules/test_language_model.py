@@ -12,7 +12,8 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
 import tokendynamics as td
 from tokendynamics.modules import REGIMES
-from tokendynamics.modules.language_model import Decoder, LanguageModel, LanguageModelConfig
+from tokendynamics.modules.language_model import LanguageModel, LanguageModelConfig
+from tokendynamics.modules.language_model._model import Decoder
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 
 SMALL = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}

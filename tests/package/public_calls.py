@@ -15,6 +15,12 @@ import xarray as xr
 import tokendynamics as td
 from tokendynamics import circuits, modules, observables, plots, spectra
 from tokendynamics.circuits import PairTask, constructions, evidence, functionals, landscape, learning, logic
+from tokendynamics.circuits._task import category_law
+from tokendynamics.circuits._transformer import shift
+from tokendynamics.circuits.constructions._solutions import by_pair
+from tokendynamics.circuits.landscape._continuation import continue_descent, find_symmetries
+from tokendynamics.circuits.landscape._normalized import NormalizedPositions
+from tokendynamics.circuits.landscape._softmax_positions import stall
 from tokendynamics.modules.language_model import LanguageModelConfig, vocabulary_of, word_tokenizer
 from tokendynamics.modules.vision import VisionConfig
 from tokendynamics.spaces import remark_5_1_projection
@@ -213,7 +219,7 @@ CIRCUITS: dict[str, Call] = {
     "PairTask.sample": _call(TASK.sample, count=(3, "integer"), seed=(0, "integer"), length=(2, "integer")),
     "PairTask.targets": _call(TASK.targets, x=([1, 2], "array")),
     "PairTask.embed": _call(TASK.embed, x=([1, 2], "array"), scratch=(1, "integer")),
-    "category_law": _call(circuits.category_law, law=_LAW, categories=(2, "integer")),
+    "category_law": _call(category_law, law=_LAW, categories=(2, "integer")),
     "pair_numbers": _call(functionals.pair_numbers, categories=(2, "integer"), base=(10.0, "number")),
     "random_functional": _call(functionals.random_functional, categories=(2, "integer"), seed=(0, "integer")),
     "either_pair": _call(logic.either_pair, x=([0.0, 1.0, 0.0, 1.0], "array")),
@@ -241,8 +247,8 @@ CIRCUITS: dict[str, Call] = {
         causal=(False, "flag"),
     ),
     "pair_order": _call(constructions.pair_order, categories=(2, "integer")),
-    "shift": _call(circuits.shift, positions=(2, "integer")),
-    "by_pair": _call(constructions.by_pair, q_true=(torch.tensor(QK), "array")),
+    "shift": _call(shift, positions=(2, "integer")),
+    "by_pair": _call(by_pair, q_true=(torch.tensor(QK), "array")),
     "check_equivalence": _call(
         constructions.check_equivalence, task=_TASK, x=([1, 2, 1], "array"), K=(100.0, "number")
     ),
@@ -275,9 +281,7 @@ CIRCUITS: dict[str, Call] = {
     ),
     "PositionsOnly": _call(landscape.PositionsOnly, law=_LAW, positions=(3, "integer")),
     "SoftmaxPositions": _call(landscape.SoftmaxPositions, law=_LAW, positions=(3, "integer")),
-    "NormalizedPositions": _call(
-        landscape.NormalizedPositions, law=_LAW, positions=(3, "integer"), epsilon=(1e-5, "number")
-    ),
+    "NormalizedPositions": _call(NormalizedPositions, law=_LAW, positions=(3, "integer"), epsilon=(1e-5, "number")),
     "CategoriesOnly": _call(
         landscape.CategoriesOnly, q_true=_QK, law=_LAW, positions=(3, "integer"), causal=(False, "flag")
     ),
@@ -301,7 +305,7 @@ CIRCUITS: dict[str, Call] = {
         expansions=(1, "integer"),
     ),
     "continue_descent": _call(
-        landscape.continue_descent,
+        continue_descent,
         landscape=(ON_POSITIONS, "ours"),
         attention=(np.zeros((3, 3)), "array"),
         v=(np.zeros((2, 2)), "array"),
@@ -309,13 +313,13 @@ CIRCUITS: dict[str, Call] = {
         steps=(1, "integer"),
     ),
     "find_symmetries": _call(
-        landscape.find_symmetries,
+        find_symmetries,
         landscape=(ON_POSITIONS, "ours"),
         attention=(np.zeros((3, 3)), "array"),
         v=(np.zeros((2, 2)), "array"),
     ),
     "stall": _call(
-        landscape.stall,
+        stall,
         landscape=(landscape.SoftmaxPositions([0.5, 0.5], 3), "ours"),
         depth=(1.0, "number"),
     ),

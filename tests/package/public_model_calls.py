@@ -17,7 +17,7 @@ import tokendynamics as td
 from package.public_calls import Call, Kind, X, _call
 from tokendynamics import observables, report, spectra
 from tokendynamics.attention import from_asymptotic, from_logical, from_positional, ov_circuit, qk_circuit
-from tokendynamics.circuits import shift
+from tokendynamics.circuits._transformer import shift
 from tokendynamics.diagnosis import judge, prediction_against_trace, repeated_texts
 from tokendynamics.pretrained import remedy_coefficients, remedy_parameters, remove_remedy
 from tokendynamics.specification import check, parse, read, run

@@ -156,3 +156,31 @@ def test_what_can_be_imported_is_what_is_meant(name):
         value = getattr(module, each)
         if inspect.isfunction(value) or inspect.isclass(value):
             assert inspect.getdoc(value), f"{each} says nothing of itself"
+
+
+LIBRARY_ONLY = ("cli", "report", "words", "provenance")
+"""Packages that other packages import and users do not."""
+PUBLIC = [
+    name
+    for name in MODULES
+    if not any(part.startswith("_") or part in LIBRARY_ONLY for part in name.split(".")[1:])
+]  # fmt: skip
+MOST_PUBLIC_NAMES = 320
+
+
+def public_names(name: str) -> set[str]:
+    """Return what `__all__` of a module names, without the version."""
+    return {public for public in getattr(importlib.import_module(name), "__all__", ()) if not public.startswith("_")}
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_completion_shows_the_public_names_alone(name):
+    module = importlib.import_module(name)
+    below = {package.name for package in pkgutil.iter_modules(getattr(module, "__path__", []))}
+    shown = {public for public in dir(module) if not public.startswith("_")}
+    assert shown - below == public_names(name) - below
+
+
+def test_public_names_do_not_become_more():
+    values = {id(getattr(importlib.import_module(name), public)) for name in PUBLIC for public in public_names(name)}
+    assert len(values) <= MOST_PUBLIC_NAMES

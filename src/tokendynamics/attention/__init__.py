@@ -17,3 +17,7 @@ __all__ = [
     "Schedule", "Sinusoidal", "from_asymptotic", "from_logical", "from_positional", "ov_circuit", "qk_circuit",
     "rotate",
 ]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -6,11 +6,11 @@
 """
 
 from tokendynamics.circuits import constructions, evidence, functionals, landscape, learning, logic
-from tokendynamics.circuits._task import PairTask, category_law
-from tokendynamics.circuits._transformer import LayerNorm, OneLayerTransformer, shift
+from tokendynamics.circuits._task import PairTask
+from tokendynamics.circuits._transformer import LayerNorm, OneLayerTransformer
 from tokendynamics.circuits.learning import LearningRecord, learn
 
 __all__ = [
-    "LayerNorm", "LearningRecord", "OneLayerTransformer", "PairTask", "category_law", "constructions", "evidence",
-    "functionals", "landscape", "learn", "learning", "logic", "shift",
+    "LayerNorm", "LearningRecord", "OneLayerTransformer", "PairTask", "constructions", "evidence", "functionals",
+    "landscape", "learn", "learning", "logic",
 ]  # fmt: skip

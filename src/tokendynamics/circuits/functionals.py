@@ -16,6 +16,11 @@ from tokendynamics.numerics._signatures import typed_arguments
 
 __all__ = ["equal_column_means", "pair_numbers", "positive_functional", "random_functional"]
 
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 _BYTES = 32
 """Of each pair: its number, and as much again three times for what is computed of it."""
 _WIDEST = 50.0

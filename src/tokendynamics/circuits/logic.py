@@ -16,6 +16,10 @@ from tokendynamics.numerics._signatures import typed_arguments
 __all__ = ["WORD_LOGIC", "BinaryLogic", "WordLogic", "either_pair"]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 @dataclass(frozen=True, eq=False)
 class BinaryLogic:
     """``C · ReLU(B x + bias)``: each row of B asks for some inputs, and with bias −1 a row of two asks for both.

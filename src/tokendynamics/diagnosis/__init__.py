@@ -13,7 +13,7 @@ from tokendynamics.diagnosis._levers_found import Levers
 from tokendynamics.diagnosis._logit_lens import logit_lens
 from tokendynamics.diagnosis._network_flow import flow_of
 from tokendynamics.diagnosis._passes import passes
-from tokendynamics.diagnosis._prediction import PredictionAgainstTrace, prediction_against_trace
+from tokendynamics.diagnosis._prediction import prediction_against_trace
 from tokendynamics.diagnosis._repeated_texts import repeated_texts
 from tokendynamics.diagnosis._result import Diagnosis
 from tokendynamics.diagnosis._token_clusters import token_clusters
@@ -24,7 +24,11 @@ from tokendynamics.diagnosis._what_if import what_if
 from tokendynamics.words import Convention, Finding
 
 __all__ = [
-    "Comparison", "Convention", "Deeper", "Diagnosis", "Finding", "Levers", "PredictionAgainstTrace", "Verdict",
-    "attention_seen", "audit", "compare", "decode", "deeper", "diagnose", "flow_of", "judge", "levers", "logit_lens",
-    "passes", "prediction_against_trace", "repeated_texts", "token_clusters", "token_paths", "trace", "what_if",
+    "Comparison", "Convention", "Deeper", "Diagnosis", "Finding", "Levers", "Verdict", "attention_seen", "audit",
+    "compare", "decode", "deeper", "diagnose", "flow_of", "judge", "levers", "logit_lens", "passes",
+    "prediction_against_trace", "repeated_texts", "token_clusters", "token_paths", "trace", "what_if",
 ]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -26,3 +26,7 @@ from tokendynamics.dynamics._status import Status
 from tokendynamics.dynamics._trajectory import Trajectory
 
 __all__ = ["Flow", "Interrupted", "Status", "Trajectory", "events", "simulate"]
+
+
+def __dir__() -> list[str]:
+    return __all__

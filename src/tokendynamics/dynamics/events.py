@@ -25,6 +25,10 @@ from tokendynamics.numerics._signatures import typed_fields
 __all__ = ["AtRest", "Consensus", "Event", "NormAbove", "OverflowGuard", "check_then"]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 @runtime_checkable
 class Event(Protocol):
     """Ends a system's run where its value, positive so far, becomes zero or less."""

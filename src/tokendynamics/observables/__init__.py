@@ -42,8 +42,13 @@ __all__ = [
     "DirectionClusters", "Hemisphere", "Repetition", "Shares", "agreement_with_first", "clusters", "consensus",
     "coordinate_along", "diameter", "direction_clusters", "direction_deficit", "effective_rank",
     "first_token_function", "hemisphere", "hemisphere_function", "interaction_energy", "interaction_sums",
-    "log_interaction", "log_interaction_energy", "log_interaction_gradient", "log_interaction_sums", "log_potential",
-    "mean_pair_cosine", "norms", "pair_quadratic_form", "pair_quadratic_form_rate", "pairwise_distances", "potential",
-    "quadratic_form", "quadratic_form_rate", "quadratic_form_rate_bound", "rank_one_distance", "relative_kappa",
-    "repetition", "riemannian_metric", "shares", "stable_rank", "summarize", "wendel_probability",
+    "log_interaction", "log_interaction_energy", "log_interaction_gradient", "log_interaction_sums",
+    "log_potential", "mean_pair_cosine", "norms", "pair_quadratic_form", "pair_quadratic_form_rate",
+    "pairwise_distances", "potential", "quadratic_form", "quadratic_form_rate", "quadratic_form_rate_bound",
+    "rank_one_distance", "relative_kappa", "repetition", "riemannian_metric", "shares", "stable_rank", "summarize",
+    "wendel_probability",
 ]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return __all__

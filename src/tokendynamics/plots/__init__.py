@@ -20,6 +20,10 @@ from tokendynamics.plots._scene import tokens
 from tokendynamics.plots._style import DOUBLE, SINGLE, panels
 
 __all__ = [
-    "DOUBLE", "SINGLE", "Figure", "animate", "distances", "heat_map", "norms", "over_time", "panels", "phase_diagram",
-    "phase_plane", "save", "tokens",
+    "DOUBLE", "SINGLE", "Figure", "animate", "distances", "heat_map", "norms", "over_time", "panels",
+    "phase_diagram", "phase_plane", "save", "tokens",
 ]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return __all__

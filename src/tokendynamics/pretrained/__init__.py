@@ -19,3 +19,7 @@ __all__ = [
     "Architecture", "AttentionWeights", "Checkpoint", "Encoding", "SiteStates", "apply_remedy", "load",
     "remedy_coefficients", "remedy_parameters", "remove_remedy",
 ]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return __all__

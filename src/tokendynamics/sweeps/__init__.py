@@ -13,3 +13,7 @@ from tokendynamics.sweeps._report import report
 from tokendynamics.sweeps._sweep import sweep
 
 __all__ = ["Plan", "fractions", "open_store", "parse_plan", "read_plan", "report", "sweep"]
+
+
+def __dir__() -> list[str]:
+    return __all__

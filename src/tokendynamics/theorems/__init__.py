@@ -12,3 +12,7 @@ __all__ = [
     "PAPERS", "STATEMENTS", "Certificate", "Check", "Condition", "Hypothesis", "Paper", "Prediction", "Statement",
     "certify", "check",
 ]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -3,31 +3,16 @@
 from tokendynamics.circuits.constructions._catalogue import (
     HAND_BUILT,
     linear_case,
-    linear_solution,
     mixture,
     softmax_solution_1,
     softmax_solution_2,
     softmax_solution_3,
 )
-from tokendynamics.circuits.constructions._comparison import (
-    Answer,
-    Comparison,
-    Equivalence,
-    WrongPair,
-    check_equivalence,
-    compare,
-)
-from tokendynamics.circuits.constructions._solutions import (
-    Selection,
-    by_pair,
-    pair_order,
-    solution_1,
-    solution_2,
-    solution_3,
-)
+from tokendynamics.circuits.constructions._comparison import Comparison, Equivalence, check_equivalence, compare
+from tokendynamics.circuits.constructions._solutions import pair_order, solution_1, solution_2, solution_3
 
 __all__ = [
-    "HAND_BUILT", "Answer", "Comparison", "Equivalence", "Selection", "WrongPair", "by_pair", "check_equivalence",
-    "compare", "linear_case", "linear_solution", "mixture", "pair_order", "softmax_solution_1", "softmax_solution_2",
-    "softmax_solution_3", "solution_1", "solution_2", "solution_3",
+    "HAND_BUILT", "Comparison", "Equivalence", "check_equivalence", "compare", "linear_case", "mixture",
+    "pair_order", "softmax_solution_1", "softmax_solution_2", "softmax_solution_3", "solution_1", "solution_2",
+    "solution_3",
 ]  # fmt: skip

@@ -32,6 +32,10 @@ __all__ = [
 ]  # fmt: skip
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def previous_token(positions: int) -> Tensor:
     """Return ``D_{−1}`` (M, M), [sender, receiver]: every receiver attends to the token before it.
 

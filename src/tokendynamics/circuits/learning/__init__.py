@@ -3,9 +3,6 @@
 from tokendynamics.circuits.learning._architecture import DESIGNS, Architecture, Design, design
 from tokendynamics.circuits.learning._record import SOLVED, LearningRecord
 from tokendynamics.circuits.learning._run import learn
-from tokendynamics.circuits.learning._settings import FLAVOURS, Flavour, Settings
+from tokendynamics.circuits.learning._settings import Flavour, Settings
 
-__all__ = [
-    "DESIGNS", "FLAVOURS", "SOLVED", "Architecture", "Design", "Flavour", "LearningRecord", "Settings", "design",
-    "learn",
-]  # fmt: skip
+__all__ = ["DESIGNS", "SOLVED", "Architecture", "Design", "Flavour", "LearningRecord", "Settings", "design", "learn"]

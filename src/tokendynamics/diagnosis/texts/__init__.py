@@ -6,6 +6,11 @@ from importlib.resources import files
 
 __all__ = ["NAMES", "default_texts", "five_texts"]
 
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 NAMES = (
     "prose", "code", "dialogue", "list", "german",  # the first five: `five_texts`
     "french", "spanish", "japanese", "russian", "mathematics", "poem", "news", "json", "email",

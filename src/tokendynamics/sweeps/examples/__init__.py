@@ -11,6 +11,10 @@ from tokendynamics.specification._section import did_you_mean
 __all__ = ["example_names", "example_text"]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def example_names() -> list[str]:
     """Return the names of the examples.
 

@@ -32,3 +32,7 @@ _IN_ORDER = (
 
 STATEMENTS: tuple[Statement, ...] = tuple(module.STATEMENT for module in _IN_ORDER)
 """The registry of `check` and `certify`."""
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -9,7 +9,7 @@ from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.training.tasks._bytes import Bytes
 from tokendynamics.training.tasks._digits import Digits
 from tokendynamics.training.tasks._images import Images
-from tokendynamics.training.tasks._task import Item, Task
+from tokendynamics.training.tasks._task import Task
 from tokendynamics.training.tasks._words import Words
 
 if TYPE_CHECKING:
@@ -34,4 +34,8 @@ def task_of(experiment: Experiment, draws: int) -> Task:
     return TASKS[experiment.task].of(experiment.data, experiment.options, experiment.seed, draws)
 
 
-__all__ = ["TASKS", "Bytes", "Digits", "Images", "Item", "Task", "Words", "task_of"]
+__all__ = ["TASKS", "Bytes", "Digits", "Images", "Task", "Words", "task_of"]
+
+
+def __dir__() -> list[str]:
+    return __all__
