@@ -145,21 +145,30 @@ def _first(parting: Parting, first: Difference) -> str:
     size = f" and is {_times(first.size)}" if abs(np.log(max(first.size, 1e-9))) > 0.05 else ""
     if first.exact:
         equal = "to the last bit" if first.before == 0 else "except for rounding"
-        change = f"its {subject} {verb} by {_of_norm(first.update)}{size}"
+        change = f"its {subject} {verb} by {of_norm(first.update)}{size}"
         return f"the first difference is in {first}: {change}. All earlier states are equal {equal}."
     earlier = f"earlier parts changed as well ({_ends(parting)})"
-    before = f"although its input differs by only {_of_norm(first.before)}; {earlier}"
+    before = f"although its input differs by only {of_norm(first.before)}; {earlier}"
     if first.part != "final norm" and first.size >= SIZE_CHANGED:
         return f"{first} stands out. Its update is {_times(first.size)} {before}."
-    return f"{first} stands out. Its {subject} {verb} by {_of_norm(first.update)}{size} {before}."
+    return f"{first} stands out. Its {subject} {verb} by {of_norm(first.update)}{size} {before}."
 
 
 def _times(size: float) -> str:
     return f"{factor(size)} {'larger' if size >= SIZE_CHANGED else 'as large'}"
 
 
-def _of_norm(difference: float) -> str:
-    return f"{factor(difference)} its norm" if difference >= 1 else f"{number(difference, 2)} of its norm"
+def of_norm(difference: float, whose: str = "its") -> str:
+    """Write a relative difference: as a share of a norm, or as a multiple of it from 1 on.
+
+    Args:
+        difference: From 0 on.
+        whose: "its" or "their".
+
+    >>> of_norm(0.0123), of_norm(5.0, "their")
+    ('0.012 of its norm', '5× their norm')
+    """
+    return f"{factor(difference)} {whose} norm" if difference >= 1 else f"{number(difference, 2)} of {whose} norm"
 
 
 def weights_finding(names: tuple[str, str], weights: xr.Dataset, why: str) -> Finding:
@@ -247,7 +256,7 @@ def updates_finding(names: tuple[str, str], difference: xr.Dataset) -> Finding |
     ends = interval_of([low[layer, component], high[layer, component]], CONFIDENCE)
     text = (
         f"Relative to the residual stream, the updates of {names[1]} and {names[0]} differ most in the {part} of layer "
-        f"{layer}: those of {names[1]} are {factor(size)} as large{f' ({ends})' if ends else ''}."
+        f"{layer}: those of {names[1]} are {_times(size)}{f' ({ends})' if ends else ''}."
     )
     return Finding(text, "updates", {"layer": int(layer), "part": part, "quotient": size})
 

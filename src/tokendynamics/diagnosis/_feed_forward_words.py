@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import xarray as xr
 
-from tokendynamics.diagnosis._compared_words import WEIGHTS_DIFFER, because, where_differing, without_partner
+from tokendynamics.diagnosis._compared_words import WEIGHTS_DIFFER, because, of_norm, where_differing, without_partner
 from tokendynamics.words import Finding, number
 
 
@@ -36,7 +36,7 @@ def feed_forward_finding(names: tuple[str, str], weights: xr.Dataset, why: str, 
     angle = float(weights.ff_angle.values[at])
     text = (
         f"The feed-forward matrices of {names[1]} and {names[0]} differ "
-        f"{where_differing(differing, int(known.sum()))}, most in layer {layers[at]}: by {number(sizes[at], 2)} of "
-        f"their norm, with {number(angle, 2)}° between their leading directions."
+        f"{where_differing(differing, int(known.sum()))}, most in layer {layers[at]}: by "
+        f"{of_norm(sizes[at], 'their')}, with {number(angle, 2)}° between their leading directions."
     )
     return Finding(text + rest, "weights", values)

@@ -100,8 +100,8 @@ def states_within(trace: xr.Dataset, layer: int) -> tuple[State, ...]:
     ]
     if any(np.isnan(each).any() for each in ends):
         return ()
-    found = {state_of(*each) for each in np.stack(np.meshgrid(*ends), axis=-1).reshape(-1, 3)}
-    return tuple(state for state in get_args(State) if state in found)
+    states = {state_of(*each) for each in np.stack(np.meshgrid(*ends), axis=-1).reshape(-1, 3)}
+    return tuple(state for state in get_args(State) if state in states)
 
 
 def measures(trace: xr.Dataset) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

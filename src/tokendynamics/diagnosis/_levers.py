@@ -120,9 +120,9 @@ def _answered(ckpt: Checkpoint, first: Sensitivities, trials: Trials, tried: Seq
     answer = qualified(answer, best, layers, first.where)
     normed = any(layer.norms for layer in ckpt.layout.layers)
     text = LeverWords(first.where, kappa, relative, tried, halves, normed, layers).of(answer, best)
-    table, said = _as_dataset(ckpt, first, tried, halves), _conventions(first, halves)
+    table, conventions = _as_dataset(ckpt, first, tried, halves), _conventions(first, halves)
     named = best is not None and (answer != NOTHING or relative.value >= LITTLE)
-    return Levers(table, kappa.value, first.where, answer, text, said, tried.index(best) if named else None)
+    return Levers(table, kappa.value, first.where, answer, text, conventions, tried.index(best) if named else None)
 
 
 def _with_effect(found: Levers, ckpt: Checkpoint, prompts: Mapping[str, Any], **counting: Any) -> Levers:
@@ -155,8 +155,8 @@ def _equal(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
 def _candidates(first: Sensitivities, count: int) -> list[tuple[int, int]]:
     """Return layer and part of those that lower κ most when they are turned down, to first order."""
     order = np.argsort(-np.nan_to_num(first.kappa, nan=-np.inf), axis=None, kind="stable")[:count]
-    found = [divmod(int(place), len(PARTS)) for place in order]
-    return [(layer + 1, part) for layer, part in found if first.kappa[layer, part] > 0]
+    places = [divmod(int(place), len(PARTS)) for place in order]
+    return [(layer + 1, part) for layer, part in places if first.kappa[layer, part] > 0]
 
 
 def _answer(kappa: Estimate, relative: Estimate, tried: Sequence[Trial]) -> tuple[Answer, Trial | None]:

@@ -39,5 +39,5 @@ def _of_argument(name: str, value: Any) -> str:
 
 
 def _only(nouns: Iterable[str]) -> str:
-    found = set(nouns)
-    return found.pop() if len(found) == 1 else "prompt"
+    distinct = set(nouns)
+    return distinct.pop() if len(distinct) == 1 else "prompt"

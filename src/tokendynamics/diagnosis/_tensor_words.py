@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from tokendynamics.diagnosis._compared_words import where_differing, without_partner
+from tokendynamics.diagnosis._compared_words import of_norm, where_differing, without_partner
 from tokendynamics.diagnosis._tensor_differences import TensorDifferences, standing_out
-from tokendynamics.words import Finding, in_layers, number, plural
+from tokendynamics.words import Finding, in_layers, plural
 
 MOST_NAMED = 4
 """Tensors that are named; the others are counted."""
@@ -44,8 +44,8 @@ def tensors_finding(names: tuple[str, str], compared: TensorDifferences) -> Find
     elif named:
         text = f"{subject}: {words}."
     else:
-        median = number(float(np.median(values[differing])), 2)
-        text = f"{subject}, by {median} of their norm in the median; none differs more than in other layers."
+        median = of_norm(float(np.median(values[differing])), "their")
+        text = f"{subject}, by {median} in the median; none differs more than in other layers."
     return Finding(text + rest, "weights", {"tensors": [f"{layers[layer]} {tensors[place]}" for layer, place in named]})
 
 
@@ -81,8 +81,7 @@ def _named(
     for place in places[:MOST_NAMED]:
         rows = [row for row, column in chosen if column == place]
         kind = " (a bias or norm)" if tensors[place] in vectors else ""
-        largest = number(max(values[row, place] for row in rows), 2)
-        size = f"by {'up to ' * (len(rows) > 1)}{largest} of its norm"
+        size = f"by {'up to ' * (len(rows) > 1)}{of_norm(max(values[row, place] for row in rows))}"
         words.append(f"{tensors[place]}{kind} in {in_layers(layers[rows].tolist())}, {size}")
     more = f"; and {plural(len(places) - MOST_NAMED, 'more tensor')}" if len(places) > MOST_NAMED else ""
     return "; ".join(words) + more

@@ -20,10 +20,10 @@ def halved_section(comparison: Comparison) -> Section | None:
     table = comparison.halved
     if table is None:
         return None
-    found = tuple(each.text for each in comparison.sentences if each.figure == "halved")
+    sentences = tuple(each.text for each in comparison.sentences if each.figure == "halved")
     figures = [_changes(comparison, table, part) for part in PART_NAMES]
     figures += [_differences(comparison, table, part) for part in PART_NAMES]
-    return Section("halved", "How important is each part?", found, figures=tuple(each for each in figures if each))
+    return Section("halved", "How important is each part?", sentences, figures=tuple(each for each in figures if each))
 
 
 def _changes(comparison: Comparison, table: xr.Dataset, part: str) -> Figure | None:

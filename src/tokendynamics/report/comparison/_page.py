@@ -152,8 +152,8 @@ def _parting(comparison: Comparison) -> Section:
                     without_first=True,
                 )
             )
-    found = tuple(each.text for each in comparison.sentences if each.figure == "updates")
-    return Section("parting", "Where do they first differ?", found, figures=tuple(figures))
+    sentences = tuple(each.text for each in comparison.sentences if each.figure == "updates")
+    return Section("parting", "Where do they first differ?", sentences, figures=tuple(figures))
 
 
 _PRODUCTS = ("ov_difference", "ov_angle", "qk_difference", "qk_angle", "ff_difference", "ff_angle")
@@ -161,10 +161,10 @@ _HEADINGS = ("OV", "OV angle", "QK", "QK angle", "feed-forward", "feed-forward a
 
 
 def _weights(comparison: Comparison) -> Section:
-    found = tuple(each.text for each in comparison.sentences if each.figure == "weights")
+    sentences = tuple(each.text for each in comparison.sentences if each.figure == "weights")
     weights = comparison.weights
     if weights is None:
-        return Section("weights", "How do their weights differ?", found)
+        return Section("weights", "How do their weights differ?", sentences)
     layers = weights.layer.values
     places = [f"layer {layer}" for layer in layers]
     figures = []
@@ -188,10 +188,10 @@ def _weights(comparison: Comparison) -> Section:
             row += [float(weights[variable][other, place]) for variable in _PRODUCTS]
         rows.append(cells(row))
     if all(bool(weights[name].isnull().all()) for name in _PRODUCTS):  # the sentence gives the reason
-        return Section("weights", "How do their weights differ?", found, figures=tuple(figures))
+        return Section("weights", "How do their weights differ?", sentences, figures=tuple(figures))
     caption = "Differences of products and matrices, relative to their norm, and angles of leading subspaces in degrees"
     table = Table(caption, tuple(columns), tuple(rows))
-    return Section("weights", "How do their weights differ?", found, tables=(table,), figures=tuple(figures))
+    return Section("weights", "How do their weights differ?", sentences, tables=(table,), figures=tuple(figures))
 
 
 def _texts(comparison: Comparison) -> Section:

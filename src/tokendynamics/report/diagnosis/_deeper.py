@@ -33,34 +33,34 @@ def deeper_parts(diagnosis: Diagnosis) -> dict[str, Any]:
     Args:
         diagnosis: From `tokendynamics.diagnose`, with passes asked for.
     """
-    found = diagnosis.deeper
+    deeper = diagnosis.deeper
     sentences = deeper_in_words(diagnosis)
-    if found is None:
+    if deeper is None:
         return {"sentences": sentences}
-    texts = () if found.undecoded else (_texts(found),)
+    texts = () if deeper.undecoded else (_texts(deeper),)
     return {
         "sentences": sentences,
-        "tables": (_side_by_side(found), *texts),
-        "variants": deeper_figures(found),
+        "tables": (_side_by_side(deeper), *texts),
+        "variants": deeper_figures(deeper),
         "notes": (_OF_TEXTS,) if texts else (),
     }
 
 
-def _side_by_side(found: Deeper) -> Table:
+def _side_by_side(deeper: Deeper) -> Table:
     columns = ["Variant", "E at the end", "κ at the end", "Half-life (passes)", f"E below {COLLAPSED:g}"]
-    columns += ["Status"] if found.undecoded else ["Share of different tokens", "Status"]
-    rows = tuple(_row(found, name) for name in found.variants)
-    over = found.table.sizes["prompt"]
+    columns += ["Status"] if deeper.undecoded else ["Share of different tokens", "Status"]
+    rows = tuple(_row(deeper, name) for name in deeper.variants)
+    over = deeper.table.sizes["prompt"]
     of = "" if over == 1 else f", of the median of E over {over} prompts"
     return Table(f"Variants side by side{of}; 90 % confidence intervals in brackets", tuple(columns), rows)
 
 
-def _row(found: Deeper, name: str) -> tuple[Cell, ...]:
-    row = found.table.sel(variant=name)
+def _row(deeper: Deeper, name: str) -> tuple[Cell, ...]:
+    row = deeper.table.sel(variant=name)
     values = row.median_consensus.values
     half, reached = row.median_half_life.values, row.median_collapse_pass.values
     middle = [_estimate(*map(float, half)), _reached(seen_below(values), *map(float, reached))]
-    if not found.undecoded:
+    if not deeper.undecoded:
         middle.append(_different(row))
     return (*cells([name, _end(values), _end(row.consensus_within.values)]), *middle, Cell(_status(row)))
 
@@ -103,14 +103,14 @@ def _status(row: xr.Dataset) -> str:
     return f"not finite from pass {count(min(lost))} on ({len(lost)} of {row.sizes['prompt']})"
 
 
-def _texts(found: Deeper) -> Table:
-    table = found.table
+def _texts(deeper: Deeper) -> Table:
+    table = deeper.table
     named = printable(str(table.prompt.values[0]))
     rows = []
     for place, step in enumerate(table.decoded_pass.values.tolist()):
-        texts = [_text(table.isel(variant=number_of, decoded_pass=place)) for number_of in range(len(found.variants))]
+        texts = [_text(table.isel(variant=number_of, decoded_pass=place)) for number_of in range(len(deeper.variants))]
         rows.append((*cells([int(step)]), *texts))
-    return Table(f"Decoded text after each pass, for the prompt “{named}”", ("Pass", *found.variants), tuple(rows))
+    return Table(f"Decoded text after each pass, for the prompt “{named}”", ("Pass", *deeper.variants), tuple(rows))
 
 
 def _text(one: xr.Dataset) -> Cell:
