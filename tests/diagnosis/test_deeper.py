@@ -66,7 +66,7 @@ def test_a_run_that_ends_early_is_undefined_behind_its_end(ckpt: td.Checkpoint) 
     assert np.isnan(row.median_consensus.values[alone.sizes["pass"] - 1 :]).all()
     assert np.isfinite(found.table.consensus.sel(variant="full").values).all()
     lost = int(np.flatnonzero(np.isnan(alone.log_norm.values).any(axis=0))[0])
-    words = f"not finite any more in 4 of 4 prompts, first after pass {lost}; medians end there."
+    words = f"become non-finite in 4 of 4 prompts, first after pass {lost}; medians end there."
     assert words in _said_of(found, "no-norm")
     assert "not finite" not in _said_of(found, "full")
 
@@ -284,7 +284,9 @@ def test_why_nothing_is_decoded(ckpt: td.Checkpoint) -> None:
     assert td.deeper(ckpt, _texts(), 2, **one).undecoded == "there is no tokenizer"
     known = td.load(_with_head("llama"), tokenizer=_tokenizer())
     assert td.deeper(known, _texts(), 2, decoded=(), **one).undecoded == "it was not requested"
-    assert "weights are drawn" in td.deeper(known, _texts(), 2, weights="law", **one).undecoded
+    assert (
+        "trained with other weights than those drawn" in td.deeper(known, _texts(), 2, weights="law", **one).undecoded
+    )
     assert td.deeper(known, _texts(), 2, **one).undecoded == ""
 
 

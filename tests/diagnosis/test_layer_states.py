@@ -118,10 +118,10 @@ def test_the_states_within_the_intervals() -> None:
 def test_the_thresholds_in_the_document_are_those_of_the_code() -> None:
     table = (Path(__file__).parents[2] / "docs" / "diagnose.md").read_text(encoding="utf-8")
     for words in (
-        f"κ' < {SPREAD:g} |",
-        f"{SPREAD:g} ≤ κ' < {CONSENSUS:g} |",
-        f"κ' ≥ {CONSENSUS:g} |",
-        f"line excess ≥ {LINE_EXCESS:g} and κ' < {CONSENSUS:g} |",
-        f"common ≥ {ANISOTROPIC:g} and κ' < {SPREAD:g} |",
+        f"κ′ < {SPREAD:g} |",
+        f"{SPREAD:g} ≤ κ′ < {CONSENSUS:g} |",
+        f"κ′ ≥ {CONSENSUS:g} |",
+        f"line excess ≥ {LINE_EXCESS:g} and κ′ < {CONSENSUS:g} |",
+        f"common ≥ {ANISOTROPIC:g} and κ′ < {SPREAD:g} |",
     ):
         assert words in table

@@ -67,7 +67,12 @@ def test_what_repeats_is_named_and_nothing_else(name: str, swapped: bool) -> Non
         expected = ("a", "b") if how == "contained" or not swapped else ("b", "a")
         assert each.names == expected
         assert each.text.startswith(f"prompts “{expected[0]}” and “{expected[1]}” ")
-        assert each.text.endswith("is measured about a population")
+        endings = {
+            "same": "are the same text and count as one observation",
+            "contained": "are nearly one observation because the second contains the first",
+            "beginning": "because more than half of the shorter one is the beginning of both",
+        }
+        assert each.text.endswith(endings[how])
 
 
 def test_an_object_is_itself() -> None:
