@@ -55,15 +55,11 @@ def imports_by_name(tree: ast.AST, name: str) -> set[str]:
     if not calls:
         return set()
     package = name if name in PACKAGES else name.rpartition(".")[0]
-    relative = {
-        resolve_name(text.value, package)
-        for call in calls
-        if isinstance(text := call.args[0], ast.Constant) and text.value.startswith(".")
-    }
-    whole = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    relative = {resolve_name(text, package) for text in texts if re.fullmatch(r"\.\w[\w.]*", text)}
     patterns = [pattern_of(call.args[0], name) for call in calls if isinstance(call.args[0], ast.JoinedStr)]
     matched = {each for each in EVERYTHING for pattern in patterns if re.fullmatch(pattern, each)}
-    return (relative | whole | matched) & EVERYTHING.keys() - {"tokendynamics"}
+    return (texts | relative | matched) & EVERYTHING.keys() - {"tokendynamics"}
 
 
 def called(node: ast.Call) -> str:
