@@ -21,7 +21,7 @@ from tokendynamics.numerics._errors import CheckpointError
 from tokendynamics.numerics._extras import require
 from tokendynamics.numerics._intervals import T_COVERAGE
 from tokendynamics.provenance._progress import Progress, reporting
-from tokendynamics.sweeps.study import Comparison, StudyPlan, StudyResult, TestedClaim, parse_plan, study
+from tokendynamics.sweeps.study import PairedComparison, StudyPlan, StudyResult, TestedClaim, parse_plan, study
 from tokendynamics.sweeps.study._dataset import dataset_of
 from tokendynamics.sweeps.study._paired import compared
 from tokendynamics.sweeps.study.examples import example_text
@@ -222,7 +222,7 @@ def _undecided(found: TestedClaim) -> str:
     )
 
 
-def _difference(table: Table, pair: Comparison, result: StudyResult) -> str:
+def _difference(table: Table, pair: PairedComparison, result: StudyResult) -> str:
     return f"{_unit(result)}: {less(table.called[pair.arm], table.called[pair.reference])}"
 
 
@@ -230,20 +230,20 @@ def _unit(result: StudyResult) -> str:
     return result.measure.replace("_", " ")
 
 
-def _ends(words: str, pair: Comparison, result: StudyResult) -> list[Quantity]:
+def _ends(words: str, pair: PairedComparison, result: StudyResult) -> list[Quantity]:
     ends, percent = (("lower", pair.low), ("upper", pair.high)), f"{100 * result.confidence:.4g} %"
     return [
         measured(f"{words}: {end} end of its {percent} interval", value) for end, value in ends if value is not None
     ]
 
 
-def untested(table: Table, result: StudyResult) -> list[Comparison]:
+def untested(table: Table, result: StudyResult) -> list[PairedComparison]:
     """Return the pairs that the paper orders and the study has no claim of."""
     claims = {(found.claim.better, found.claim.worse) for found in result.claims}
     return [_compared(result, *pair) for pair in table.orders if pair not in claims and set(pair) <= set(result.values)]
 
 
-def controls(result: StudyResult) -> list[Comparison]:
+def controls(result: StudyResult) -> list[PairedComparison]:
     """Return the control arms beside the reference, and what signs add to the tie; none without such arms."""
     arms = list(result.values)
     pairs = [(arm, result.reference) for arm in (TIED, W_ONLY) if arm in arms]
@@ -252,12 +252,12 @@ def controls(result: StudyResult) -> list[Comparison]:
     return [_compared(result, *pair) for pair in pairs]
 
 
-def _compared(result: StudyResult, arm: str, reference: str) -> Comparison:
+def _compared(result: StudyResult, arm: str, reference: str) -> PairedComparison:
     settings: dict[str, Any] = {"confidence": result.confidence, "lower_is_better": result.lower_is_better}
     return compared(arm, reference, result.values, result.seeds, **settings)
 
 
-def beside(table: Table, pair: Comparison, result: StudyResult) -> list[Quantity]:
+def beside(table: Table, pair: PairedComparison, result: StudyResult) -> list[Quantity]:
     """Return a difference that the study has no claim of, with its interval."""
     words = _difference(table, pair, result)
     return [measured(words, math.nan if pair.mean is None else pair.mean), *_ends(words, pair, result)]
@@ -324,11 +324,11 @@ def about_gap(table: Table, result: StudyResult) -> str:
     return f"Beside {table.called[result.reference]} {'; '.join(parts)}."
 
 
-def _better(pair: Comparison) -> str:
+def _better(pair: PairedComparison) -> str:
     return "better" if pair.better else "worse"
 
 
-def _against(pair: Comparison) -> str:
+def _against(pair: PairedComparison) -> str:
     return _better(pair) if pair.verdict == "separated" else "not separated"
 
 

@@ -9,18 +9,18 @@ import click
 import pytest
 
 from tokendynamics.cli._main import commands
-from tokendynamics.cli._options import Share, whole
+from tokendynamics.cli._options import ShareType, whole
 
 
 @pytest.mark.parametrize("text", ["1e-300", "0.999999"])
 def test_a_share_lies_between_0_and_1(text: str) -> None:
-    assert Share().convert(text, None, None) == float(text)
+    assert ShareType().convert(text, None, None) == float(text)
 
 
 @pytest.mark.parametrize("text", ["0", "1", "1.2", "-0.1", "nan", "inf", "half"])
 def test_what_is_no_share_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter):
-        Share().convert(text, None, None)
+        ShareType().convert(text, None, None)
 
 
 def test_whole_numbers_have_64_bits() -> None:

@@ -17,7 +17,7 @@ import tokendynamics as td
 from diagnosis.built_networks import BUILT
 from pretrained.families import network_of
 from tokendynamics.diagnosis import _levers, _sensitivities
-from tokendynamics.diagnosis._lever_trials import Estimate, Trial, Trials, jackknife_t
+from tokendynamics.diagnosis._lever_trials import EffectEstimate, Trial, Trials, jackknife_t
 from tokendynamics.diagnosis._lever_words import (
     CHEAP,
     LITTLE,
@@ -371,11 +371,11 @@ def test_a_network_with_a_head_has_a_cost() -> None:
 
 def _trial(change: float, cost: float, *, resolved: bool = True) -> Trial:
     ends = (change - 0.01, change + 0.01) if resolved else (-1.0, 1.0)
-    return Trial(1, 0, 0.5, Estimate(change, *ends), Estimate(cost, cost - 0.1, cost + 0.1))
+    return Trial(1, 0, 0.5, EffectEstimate(change, *ends), EffectEstimate(cost, cost - 0.1, cost + 0.1))
 
 
 def _says(kappa: float, relative: float, *tried: Trial) -> str:
-    return _levers._answer(Estimate(kappa, 0, 1), Estimate(relative, 0, 1), tried)[0]
+    return _levers._answer(EffectEstimate(kappa, 0, 1), EffectEstimate(relative, 0, 1), tried)[0]
 
 
 def test_each_answer_has_its_opposite() -> None:
@@ -402,7 +402,10 @@ def _sentences(
     normed: bool = True,
     layers: tuple[int, ...] | None = None,
 ) -> str:
-    estimates = Estimate(kappa, kappa - 0.1, kappa + 0.1), Estimate(relative, relative - 0.1, relative + 0.1)
+    estimates = (
+        EffectEstimate(kappa, kappa - 0.1, kappa + 0.1),
+        EffectEstimate(relative, relative - 0.1, relative + 0.1),
+    )
     answer, best = _levers._answer(*estimates, tried)
     halves = Halves(["e", "f"], ["a", "b", "c", "d"], "text")
     making = tuple(range(1, where + 1)) if layers is None else layers

@@ -14,7 +14,7 @@ import xarray as xr
 from report.reading import saved
 from tokendynamics.numerics import ArgumentTypeError
 from tokendynamics.numerics._intervals import wilson
-from tokendynamics.report.sweep._shares import Share
+from tokendynamics.report.sweep._shares import SystemShare
 from tokendynamics.sweeps import report
 from tokendynamics.sweeps._report import parameters
 from tokendynamics.words import percent
@@ -186,6 +186,6 @@ def test_what_users_wrote_is_escaped(tmp_path: Path) -> None:
 
 
 def test_shares_are_written_with_the_digits_that_they_have() -> None:
-    assert str(Share(3, 1_000_000)) == "0.00030 % (95 % interval 0.00010 % to 0.00088 %)"
-    assert str(Share(658_860, 1_000_000)) == "65.9 % (95 % interval 65.8 % to 66.0 %)"
+    assert str(SystemShare(3, 1_000_000)) == "0.00030 % (95 % interval 0.00010 % to 0.00088 %)"
+    assert str(SystemShare(658_860, 1_000_000)) == "65.9 % (95 % interval 65.8 % to 66.0 %)"
     assert percent(0.9999961) == "99.99961 %"

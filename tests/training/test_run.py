@@ -255,14 +255,14 @@ def test_a_loss_that_is_no_number_ends_the_run_and_the_last_good_checkpoint_stay
 def test_a_loss_on_a_split_that_is_no_number_is_not_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tokendynamics.training._fitted import Run
+    from tokendynamics.training._fitted import TrainingRun
 
-    genuine = Run._measures
+    genuine = TrainingRun._measures
 
-    def overflown(self: Run, kind: str) -> Any:
+    def overflown(self: TrainingRun, kind: str) -> Any:
         return {split: {**values, "loss": None} for split, values in genuine(self, kind).items()}
 
-    monkeypatch.setattr(Run, "_measures", overflown)
+    monkeypatch.setattr(TrainingRun, "_measures", overflown)
     record = run(small(tmp_path, recipe={"steps": 2}), tmp_path / "run")
     assert record.status == "not finite"
     assert record.notes[0] == "the loss on validation is not finite after step 2, and every weight is"

@@ -42,10 +42,10 @@ class _WholeInRange(click.IntRange, _Whole):
     """An integer of at most 64 bits within bounds."""
 
 
-class Share(click.FloatRange):
+class ShareType(click.FloatRange):
     """A number strictly between 0 and 1; NaN is refused.
 
-    >>> Share().convert("0.5", None, None)
+    >>> ShareType().convert("0.5", None, None)
     0.5
     """
 

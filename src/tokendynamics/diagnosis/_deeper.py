@@ -17,7 +17,7 @@ from tokendynamics.diagnosis._pass_measures import BY_PROMPT, OVER_PROMPTS
 from tokendynamics.diagnosis._passes import COLLAPSED, ESTIMATES, pass_options, passes
 from tokendynamics.diagnosis._trace import named_prompts
 from tokendynamics.numerics._arguments import as_choice, as_count, as_path, whole_numbers
-from tokendynamics.numerics._decline import Estimate, decline_of
+from tokendynamics.numerics._decline import DeclineEstimate, decline_of
 from tokendynamics.numerics._errors import (
     ArgumentTypeError,
     ArgumentValueError,
@@ -190,7 +190,7 @@ def _side_by_side(runs: Mapping[str, xr.Dataset]) -> xr.Dataset:
     median = table.consensus.median("prompt", skipna=False).transpose("variant", "pass")
     declines = [decline_of(row, COLLAPSED, shared["resolution"]) for row in median.values.tolist()]
 
-    def rows(estimates: list[Estimate]) -> tuple[tuple[str, ...], np.ndarray]:
+    def rows(estimates: list[DeclineEstimate]) -> tuple[tuple[str, ...], np.ndarray]:
         values = np.array([[getattr(each, key) for key in ESTIMATES] for each in estimates])
         return ("variant", "estimate"), values
 

@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 from tokendynamics.diagnosis._passes import COLLAPSED, THERE_ARE_NONE
-from tokendynamics.numerics._decline import Estimate
+from tokendynamics.numerics._decline import DeclineEstimate
 from tokendynamics.words import Convention, count, fixed, is_share, number, percent, plural
 
 REPETITIVE = 0.25
@@ -67,7 +67,9 @@ def _of_consensus(row: xr.Dataset, resolution: float) -> str:
     if last == 0:
         return f"E is {number(float(values[0]), 2)} at the embedding and undefined after every pass."
     start, end = (number(float(values[place]), 2) for place in (0, last))
-    half, reached = (Estimate(*map(float, row[f"median_{name}"].values)) for name in ("half_life", "collapse_pass"))
+    half, reached = (
+        DeclineEstimate(*map(float, row[f"median_{name}"].values)) for name in ("half_life", "collapse_pass")
+    )
     if values[0] < COLLAPSED:
         return f"E is already below {COLLAPSED:g} before the first pass."
     first_below = seen_below(values)
@@ -127,7 +129,7 @@ def known_until(values: np.ndarray) -> int:
     return int(undefined[0]) - 1 if len(undefined) else len(values) - 1
 
 
-def _half_life(half: Estimate) -> str:
+def _half_life(half: DeclineEstimate) -> str:
     if math.isnan(half.value):
         return "the half-life is undefined because too few passes are above rounding"
     if math.isinf(half.value):
@@ -137,7 +139,7 @@ def _half_life(half: Estimate) -> str:
     return f"the half-life is {_passes(half.value)} passes ({_between(half)})"
 
 
-def _between(measured: Estimate) -> str:
+def _between(measured: DeclineEstimate) -> str:
     return f"90 % CI {_passes(measured.low)}–{_passes(measured.high)}"
 
 

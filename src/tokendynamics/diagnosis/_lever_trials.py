@@ -23,7 +23,7 @@ CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
-class Estimate:
+class EffectEstimate:
     """A number with its interval; NaN ends without one."""
 
     value: float
@@ -46,8 +46,8 @@ class Trial:
     layer: int
     part: int
     alpha: float
-    kappa_change: Estimate
-    loss_change: Estimate
+    kappa_change: EffectEstimate
+    loss_change: EffectEstimate
 
     @property
     def defined(self) -> bool:
@@ -114,12 +114,12 @@ class Trials:
             raise ArgumentValueError(expected("texts", wanted, "one direction of all tokens"))
 
     @property
-    def kappa(self) -> Estimate:
+    def kappa(self) -> EffectEstimate:
         """κ without gates."""
         return jackknife_t(lambda prompts: float(self.plain.kappa(prompts)[1]), self._count)
 
     @property
-    def relative_kappa(self) -> Estimate:
+    def relative_kappa(self) -> EffectEstimate:
         """κ' without gates."""
 
         def relative(prompts: Tensor) -> float:
@@ -161,7 +161,7 @@ class Trials:
         return Reading(torch.cat(means), torch.cat(within), torch.cat(losses), self._gated.dtype)
 
 
-def jackknife_t(statistic: Callable[[Int[Tensor, " some"]], float], count: int) -> Estimate:
+def jackknife_t(statistic: Callable[[Int[Tensor, " some"]], float], count: int) -> EffectEstimate:
     """Return a statistic of all prompts with its interval from `jackknife_interval`: one prompt is left out at a time.
 
     Args:
@@ -179,9 +179,9 @@ def jackknife_t(statistic: Callable[[Int[Tensor, " some"]], float], count: int) 
     left_out = [statistic(everything[everything != place]) for place in range(count)]
     known, without = (torch.tensor(each, dtype=torch.float64) for each in (whole, left_out))
     low, high = jackknife_interval(known, without, CONFIDENCE).tolist()
-    return Estimate(whole, low, high)
+    return EffectEstimate(whole, low, high)
 
 
-def paired_t(differences: Float64[Tensor, " prompt"]) -> Estimate:
+def paired_t(differences: Float64[Tensor, " prompt"]) -> EffectEstimate:
     """Return the mean of paired differences with Student's interval."""
     return jackknife_t(lambda prompts: float(differences[prompts].mean()), len(differences))

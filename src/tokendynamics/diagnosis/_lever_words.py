@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from tokendynamics.diagnosis._layer_states import COLLAPSES, State
-from tokendynamics.diagnosis._lever_trials import CONFIDENCE, Estimate, Trial
+from tokendynamics.diagnosis._lever_trials import CONFIDENCE, EffectEstimate, Trial
 from tokendynamics.diagnosis._levers_found import ALL_LAYERS, NOTHING, SOME_LAYERS, Answer, Levers
 from tokendynamics.diagnosis._verdict import Verdict
 from tokendynamics.words import estimate, fixed, in_layers, listing, percent, plural
@@ -95,8 +95,8 @@ class LeverWords:
     """
 
     where: int
-    kappa: Estimate
-    relative: Estimate
+    kappa: EffectEstimate
+    relative: EffectEstimate
     tried: Sequence[Trial]
     halves: Halves
     normed: bool
@@ -212,9 +212,9 @@ def _cost(trial: Trial) -> str:
     return f"and the loss by {_change(trial.loss_change)} nats"
 
 
-def _plain(measured: Estimate) -> str:
+def _plain(measured: EffectEstimate) -> str:
     return estimate(measured.value, (measured.low, measured.high), CONFIDENCE)
 
 
-def _change(measured: Estimate) -> str:
+def _change(measured: EffectEstimate) -> str:
     return estimate(measured.value, (measured.low, measured.high), CONFIDENCE, places=3, sign=True)

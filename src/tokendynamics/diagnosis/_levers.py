@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import xarray as xr
 
-from tokendynamics.diagnosis._lever_trials import CONFIDENCE, Estimate, Trial, Trials
+from tokendynamics.diagnosis._lever_trials import CONFIDENCE, EffectEstimate, Trial, Trials
 from tokendynamics.diagnosis._lever_words import (
     CHEAP,
     EVEN_SHARE,
@@ -159,7 +159,7 @@ def _candidates(first: Sensitivities, count: int) -> list[tuple[int, int]]:
     return [(layer + 1, part) for layer, part in places if first.kappa[layer, part] > 0]
 
 
-def _answer(kappa: Estimate, relative: Estimate, tried: Sequence[Trial]) -> tuple[Answer, Trial | None]:
+def _answer(kappa: EffectEstimate, relative: EffectEstimate, tried: Sequence[Trial]) -> tuple[Answer, Trial | None]:
     """Return the answer and its trial: the part that is the cause, or else the most effective affordable one."""
     much = relative.value >= MUCH
     # What has no loss has no cost that could be too high.

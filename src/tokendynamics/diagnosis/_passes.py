@@ -17,7 +17,7 @@ from tokendynamics.diagnosis._pass_files import PassRun, read_run, write_run
 from tokendynamics.diagnosis._pass_measures import BY_PROMPT, OVER_PROMPTS, measures_of_prompt, measures_over_prompts
 from tokendynamics.diagnosis._trace import in_words, named_prompts
 from tokendynamics.numerics._arguments import as_choice, as_count, as_integer, as_number, as_path, as_positive
-from tokendynamics.numerics._decline import Estimate, decline_of
+from tokendynamics.numerics._decline import DeclineEstimate, decline_of
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.numerics._resources import check_fits
 from tokendynamics.numerics._signatures import typed_arguments
@@ -181,7 +181,7 @@ def _declines(variables: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[st
     own = decline_of(variables["share_own"][1].tolist(), COLLAPSED, floor)
     layers = attrs["layers"]
 
-    def row(estimate: Estimate, factor: float = 1.0) -> list[float]:
+    def row(estimate: DeclineEstimate, factor: float = 1.0) -> list[float]:
         return [factor * getattr(estimate, name) for name in ESTIMATES]
 
     return {

@@ -16,7 +16,7 @@ _FEWEST = 3
 
 
 @dataclass(frozen=True)
-class Estimate:
+class DeclineEstimate:
     """A number with the ends of its interval; NaN where undefined, infinite where it is never reached."""
 
     value: float
@@ -24,7 +24,7 @@ class Estimate:
     high: float
 
 
-NOTHING = Estimate(math.nan, math.nan, math.nan)
+NOTHING = DeclineEstimate(math.nan, math.nan, math.nan)
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Decline:
         last: Where it ends.
     """
 
-    half_life: Estimate
-    reached: Estimate
+    half_life: DeclineEstimate
+    reached: DeclineEstimate
     first: int
     last: int
 
@@ -62,7 +62,7 @@ def decline_of(values: Sequence[float], bound: float, floor: float) -> Decline:
     """
     known = _known(values, floor)
     below = next((place for place, value in enumerate(known) if value < bound), None)
-    seen = None if below is None else Estimate(float(below), float(below), float(below))
+    seen = None if below is None else DeclineEstimate(float(below), float(below), float(below))
     first = next((place for place, value in enumerate(known) if value <= known[0] / 2), min(1, len(known) - 1))
     if len(known) - first <= _FEWEST:
         first = min(1, len(known) - 1)
@@ -71,9 +71,9 @@ def decline_of(values: Sequence[float], bound: float, floor: float) -> Decline:
     if len(steps) < _FEWEST:
         return Decline(NOTHING, seen or NOTHING, first, last)
     rate = _rate(steps)
-    half = Estimate(*(_half_life(each) for each in (rate.value, rate.low, rate.high)))
+    half = DeclineEstimate(*(_half_life(each) for each in (rate.value, rate.low, rate.high)))
     ahead = math.log(known[-1] / bound) if known else math.nan
-    reached = seen or Estimate(
+    reached = seen or DeclineEstimate(
         *(last + ahead * _half_life(each) / math.log(2) for each in (rate.value, rate.low, rate.high))
     )
     return Decline(half, reached, first, last)
@@ -88,13 +88,13 @@ def _known(values: Sequence[float], floor: float) -> list[float]:
     return found or [math.nan]
 
 
-def _rate(steps: np.ndarray) -> Estimate:
+def _rate(steps: np.ndarray) -> DeclineEstimate:
     """Return the mean step with its interval, by the means of batches."""
     count = min(_BATCHES, len(steps))
     means = np.array([batch.mean() for batch in np.array_split(steps, count)])
     half = student_quantile(CONFIDENCE, count - 1) * means.std(ddof=1) / math.sqrt(count)
     middle = float(steps.mean())
-    return Estimate(middle, float(middle - half), float(middle + half))
+    return DeclineEstimate(middle, float(middle - half), float(middle + half))
 
 
 def _half_life(rate: float) -> float:

@@ -38,7 +38,7 @@ _EVALUATED = "eval_"
 _OF_THE_MACHINE = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time")
 
 
-class Run:
+class TrainingRun:
     """A network, its task and its Trainer.
 
     Args:

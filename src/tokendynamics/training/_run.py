@@ -30,7 +30,7 @@ from tokendynamics.training._folder import CHECKPOINTS, EXPERIMENT, RECORD, held
 from tokendynamics.training._record import FINISHED, NOT_FINITE, Record
 
 if TYPE_CHECKING:
-    from tokendynamics.training._fitted import Run
+    from tokendynamics.training._fitted import TrainingRun
 
 _LOG = logging.getLogger("tokendynamics")
 
@@ -87,7 +87,7 @@ def train(
     with limited_threads(threads) as used, reporting(progress) as report, _resumable(place), _draws_of_its_own():
         from tokendynamics.training import _fitted as fitted  # transformers' Trainer takes seconds
 
-        run = fitted.Run(experiment, place, loggers, callbacks, report, arguments or {})
+        run = fitted.TrainingRun(experiment, place, loggers, callbacks, report, arguments or {})
         try:
             parameters = {"processes": run.processes, "arguments": dict(arguments or {})}
             with nullcontext() if _is_further() else held(place):
@@ -100,7 +100,7 @@ def train(
     return record
 
 
-def _ended(run: Run, experiment: Experiment) -> Record:
+def _ended(run: TrainingRun, experiment: Experiment) -> Record:
     """Train and measure a run, and return its record, without a manifest."""
     for note in () if _is_further() else run.notes:
         _LOG.warning("%s", note)

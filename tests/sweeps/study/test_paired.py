@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokendynamics.numerics._errors import ArgumentValueError
-from tokendynamics.sweeps.study import Comparison
+from tokendynamics.sweeps.study import PairedComparison
 from tokendynamics.sweeps.study._paired import arm_of, compared, detectable, interval, p_value, pairs_needed, power
 
 FIVE = (0.1, 0.2, 0.3, 0.4, 0.5)
 Values = dict[str, dict[int, float]]
 
 
-def of(differences: tuple[float, ...], *, confidence: float = 0.95, lower_is_better: bool = True) -> Comparison:
+def of(differences: tuple[float, ...], *, confidence: float = 0.95, lower_is_better: bool = True) -> PairedComparison:
     """Arms b and a with these differences, over a measure that varies far more between seeds."""
     seeds = tuple(range(len(differences)))
     base = {seed: 100.0 * seed for seed in seeds}
@@ -157,7 +157,7 @@ def test_one_value_has_no_interval() -> None:
         interval(np.array([1.0]), 0.95)
 
 
-def simulated(law: Callable[[np.random.Generator], Values], studies: int, seed: int) -> list[Comparison]:
+def simulated(law: Callable[[np.random.Generator], Values], studies: int, seed: int) -> list[PairedComparison]:
     source, seeds = np.random.default_rng(seed), tuple(range(5))
     return [compared("b", "a", law(source), seeds, confidence=0.95, lower_is_better=True) for _ in range(studies)]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokendynamics.cli._options import Share, whole
+from tokendynamics.cli._options import ShareType, whole
 from tokendynamics.cli._terminal import echo, echo_json
 from tokendynamics.cli.circuits._folder import out_option
 from tokendynamics.cli.circuits._solution import (
@@ -50,7 +50,7 @@ Examples:
 )
 @click.option(
     "--confidence",
-    type=Share(),
+    type=ShareType(),
     default=0.95,
     show_default=True,
     help="Confidence level of each interval.",

@@ -13,7 +13,7 @@ from tokendynamics.report.kit._figure import Figure, cells
 from tokendynamics.report.kit._palette import BLUE, GREEN, INK, MUTED, NEGATIVE, ORANGE
 from tokendynamics.report.kit._svg import Drawing, Key, draw_for_screens, inline
 from tokendynamics.report.sweep._axes import axis, shortened, value_of
-from tokendynamics.report.sweep._shares import Share, kind_of
+from tokendynamics.report.sweep._shares import SystemShare, kind_of
 from tokendynamics.words import number
 
 _LOOKS: tuple[tuple[str, tuple[float, ...]], ...] = (
@@ -96,7 +96,7 @@ def _share(field: str) -> alt.Y:
 def _drawn(word: str, one: xr.Dataset, along: Parameter) -> list[dict[str, object]]:
     rows = []
     for place, label in enumerate(along.labels):
-        share = Share(int(one["count"][place]), int(one.total[place]))
+        share = SystemShare(int(one["count"][place]), int(one.total[place]))
         numbers = {name: one[name][place].item() for name in ("fraction", "low", "high")}
         if share.total:
             text = f"{along.name} = {label}: {word} {share.count} of {share.total}, {share}"

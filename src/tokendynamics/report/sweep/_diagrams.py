@@ -15,7 +15,7 @@ from tokendynamics.report.kit._palette import GRID, ORANGE, PAPER, POSITIONS
 from tokendynamics.report.kit._svg import WIDE, Drawing, Key, draw_for_screens, inline
 from tokendynamics.report.sweep._axes import axis, parameter_of, shortened, value_of
 from tokendynamics.report.sweep._curves import curves
-from tokendynamics.report.sweep._shares import Share, kind_of, summed, words_of
+from tokendynamics.report.sweep._shares import SystemShare, kind_of, summed, words_of
 
 MOST_WORDS = 6
 """Words that have a diagram."""
@@ -52,7 +52,7 @@ def _map(over: xr.Dataset, across: Parameter, up: Parameter, word: str) -> Figur
     ident = f"share-of-{word.replace(' ', '-')}"
     one = over.sel({kind_of(over): word})
     rows = [
-        _cell(across, up, place, word, Share(int(one["count"][place]), int(one.total[place])))
+        _cell(across, up, place, word, SystemShare(int(one["count"][place]), int(one.total[place])))
         for place in np.ndindex(len(across.values), len(up.values))
     ]
     borders = _borders(one, across, up)
@@ -83,7 +83,7 @@ def _classes() -> list[tuple[str, str]]:
     return [("0", PAPER), *zip(steps, POSITIONS, strict=True)]
 
 
-def _colour(share: Share) -> str:
+def _colour(share: SystemShare) -> str:
     if not share.total:
         return GRID
     if not share.count:
@@ -91,7 +91,7 @@ def _colour(share: Share) -> str:
     return POSITIONS[int(np.searchsorted(_STEPS, share.count / share.total))]
 
 
-def _cell(across: Parameter, up: Parameter, place: tuple[int, ...], word: str, share: Share) -> dict[str, object]:
+def _cell(across: Parameter, up: Parameter, place: tuple[int, ...], word: str, share: SystemShare) -> dict[str, object]:
     x, y = place
     where = f"{across.name} = {across.labels[x]}, {up.name} = {up.labels[y]}"
     said = f"{word} {share.count} of {share.total}: {share}" if share.total else "no system was run"

@@ -15,7 +15,7 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
-class Share:
+class SystemShare:
     """How many of some systems ended in one way.
 
     Attributes:
@@ -61,16 +61,16 @@ def words_of(shares: xr.Dataset) -> list[str]:
     return sorted(found, key=lambda word: -int(counts.sel({kind: word})))
 
 
-def together(shares: xr.Dataset, word: str) -> Share:
+def together(shares: xr.Dataset, word: str) -> SystemShare:
     """Count one word over everything."""
-    return Share(int(shares["count"].sel({kind_of(shares): word}).sum()), int(shares.total.sum()))
+    return SystemShare(int(shares["count"].sel({kind_of(shares): word}).sum()), int(shares.total.sum()))
 
 
-def along(shares: xr.Dataset, word: str, axis: str) -> list[Share]:
+def along(shares: xr.Dataset, word: str, axis: str) -> list[SystemShare]:
     """Count one word for each value of one parameter, over all others."""
     others = [dim for dim in shares.total.dims if dim != axis]
     counts, totals = shares["count"].sel({kind_of(shares): word}).sum(others), shares.total.sum(others)
-    return [Share(int(count), int(total)) for count, total in zip(counts.values, totals.values, strict=True)]
+    return [SystemShare(int(count), int(total)) for count, total in zip(counts.values, totals.values, strict=True)]
 
 
 def summed(shares: xr.Dataset, axes: list[str]) -> xr.Dataset:

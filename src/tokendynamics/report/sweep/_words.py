@@ -6,7 +6,7 @@ import numpy as np
 import xarray as xr
 
 from tokendynamics.plots._parameter import parameter
-from tokendynamics.report.sweep._shares import Share, along, kind_of, together, words_of
+from tokendynamics.report.sweep._shares import SystemShare, along, kind_of, together, words_of
 from tokendynamics.words import count, number, percent, plural
 
 HORIZON = "reached the horizon"
@@ -75,7 +75,7 @@ def _change(shares: xr.Dataset, axis: str) -> str:
     return f"With {axis}, the share of “{word}” changes most: {ends}; {verdict}."
 
 
-def _apart(one: Share, other: Share) -> bool:
+def _apart(one: SystemShare, other: SystemShare) -> bool:
     (low, high), (lower, higher) = one.interval, other.interval
     return high < lower or higher < low
 

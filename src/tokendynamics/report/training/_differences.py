@@ -12,7 +12,7 @@ from tokendynamics.numerics._printable import printable
 from tokendynamics.report.kit._figure import Figure, Table, cells, nothing
 from tokendynamics.report.kit._palette import AXIS, BLUE, INK, PAPER
 from tokendynamics.report.kit._svg import WIDE, Drawing, Key, draw_for_screens, inline
-from tokendynamics.sweeps.study import Comparison, StudyResult
+from tokendynamics.sweeps.study import PairedComparison, StudyResult
 from tokendynamics.sweeps.study._words import VERDICTS
 from tokendynamics.words import percent, plural, signed
 
@@ -55,16 +55,16 @@ def differences(result: StudyResult) -> Figure:
     )
 
 
-def _described(pair: Comparison) -> str:
+def _described(pair: PairedComparison) -> str:
     least, most = signed(min(pair.differences)), signed(max(pair.differences))
     return f"{_name(pair)}: {plural(len(pair.seeds), 'seed')} from {least} to {most}, {VERDICTS[pair.verdict]}"
 
 
-def _name(pair: Comparison) -> str:
+def _name(pair: PairedComparison) -> str:
     return printable(f"{pair.arm} − {pair.reference}")
 
 
-def _chart(pairs: Sequence[Comparison], title: str, width: float) -> Drawing:
+def _chart(pairs: Sequence[PairedComparison], title: str, width: float) -> Drawing:
     seeds = [
         {"x": value, "y": row + 0.5 + _aside(place, len(pair.seeds)), "text": f"seed {seed}: {signed(value)}"}
         for row, pair in enumerate(pairs)
@@ -98,7 +98,7 @@ def _aside(place: int, many: int) -> float:
     return 0.0 if many == 1 else 0.62 * (place / (many - 1) - 0.5)
 
 
-def _mean(pair: Comparison) -> str:
+def _mean(pair: PairedComparison) -> str:
     if pair.low is None or pair.high is None:
         return f"{signed(pair.mean)}, one seed"
     return f"{signed(pair.mean)} ({signed(pair.low)} to {signed(pair.high)})"
@@ -126,7 +126,7 @@ def _names(arms: Sequence[str]) -> tuple[alt.Y, float]:
     return alt.Y("y:Q", scale=alt.Scale(domain=[len(arms), 0], nice=False), axis=axis), wide
 
 
-def _table(result: StudyResult, pairs: Sequence[Comparison]) -> Table:
+def _table(result: StudyResult, pairs: Sequence[PairedComparison]) -> Table:
     """Put the measure of every arm and seed beside the differences."""
     by_seed = [dict(zip(pair.seeds, pair.differences, strict=True)) for pair in pairs]
     rows = [

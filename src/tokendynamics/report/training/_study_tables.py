@@ -6,13 +6,13 @@ from dataclasses import replace
 
 from tokendynamics.numerics._intervals import T_COVERAGE
 from tokendynamics.report.kit._figure import Cell, Table, cells
-from tokendynamics.sweeps.study import Comparison, StudyResult
+from tokendynamics.sweeps.study import PairedComparison, StudyResult
 from tokendynamics.sweeps.study._words import about_grid_ends, claimed, verdict_of
 from tokendynamics.training._record import FINISHED
 from tokendynamics.words import UNDEFINED, count, percent
 
 _MOST_SEEDS = 100_000
-"""Beyond which no number of seeds is looked for; see `tokendynamics.sweeps.study.Comparison`."""
+"""Beyond which no number of seeds is looked for; see `tokendynamics.sweeps.study.PairedComparison`."""
 
 
 def arms_table(result: StudyResult) -> Table:
@@ -123,7 +123,7 @@ def _caution(result: StudyResult) -> str:
     return f". {warning.removesuffix('.')}" if warning else ""
 
 
-def _needed(pair: Comparison) -> Cell:
+def _needed(pair: PairedComparison) -> Cell:
     if pair.detectable is None:
         return Cell(UNDEFINED, undefined=True)
     if pair.needed is None:

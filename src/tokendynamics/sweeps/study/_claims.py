@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tokendynamics.sweeps.study._paired import Comparison, compared, p_value
+from tokendynamics.sweeps.study._paired import PairedComparison, compared, p_value
 
 Decision = Literal["holds", "does not hold", "cannot be decided at this size"]
 
@@ -50,7 +50,7 @@ class TestedClaim:
     """
 
     claim: Claim
-    comparison: Comparison
+    comparison: PairedComparison
     p: float | None
     p_size: float | None
     decision: Decision
@@ -105,7 +105,7 @@ def holm(values: Sequence[float]) -> list[float]:
     return corrected.tolist()
 
 
-def _p_values(claim: Claim, pair: Comparison, sign: float) -> list[float]:
+def _p_values(claim: Claim, pair: PairedComparison, sign: float) -> list[float]:
     """Return the p-value of each of a claim's tests.
 
     Without pairs it is 1: such a test counts as well, since which tests there are was fixed before the runs.
@@ -115,7 +115,7 @@ def _p_values(claim: Claim, pair: Comparison, sign: float) -> list[float]:
 
 
 def _decision(
-    claim: Claim, pair: Comparison, p: float, p_of_size: Sequence[float], sign: float, error: float
+    claim: Claim, pair: PairedComparison, p: float, p_of_size: Sequence[float], sign: float, error: float
 ) -> Decision:
     gain, separated = sign * (pair.mean or 0.0), (p_of_size[0] if p_of_size else p) < error
     if separated:

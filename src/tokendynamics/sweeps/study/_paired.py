@@ -49,7 +49,7 @@ class Arm:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PairedComparison:
     """An arm beside another one over the seeds that both have finished.
 
     Attributes:
@@ -131,7 +131,7 @@ def compared(
     confidence: float,
     lower_is_better: bool,
     tests: int = 1,
-) -> Comparison:
+) -> PairedComparison:
     """Compare two arms over the seeds that both have.
 
     Args:
@@ -154,11 +154,11 @@ def compared(
     of_whom = (arm, reference, pairs, left_out, tuple(differences.tolist()))
     if len(pairs) < 2:
         mean = float(differences[0]) if len(pairs) else None
-        return Comparison(*of_whom, mean, None, None, None, "undecided", None, None, None)
+        return PairedComparison(*of_whom, mean, None, None, None, "undecided", None, None, None)
     mean, low, high = interval(differences, confidence)
     separated = low > 0 or high < 0
     deviation, strictest = float(differences.std(ddof=1)), 1 - (1 - confidence) / tests
-    return Comparison(
+    return PairedComparison(
         *of_whom,
         mean=mean,
         low=low,

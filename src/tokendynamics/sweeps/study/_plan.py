@@ -26,7 +26,7 @@ BETTER = {"bits_per_byte": "lower", "perplexity": "lower", "top1": "higher"}
 
 
 @dataclass(frozen=True)
-class Run:
+class PlannedRun:
     """One training run.
 
     Attributes:
@@ -83,14 +83,14 @@ class StudyPlan:
         """Direction of the measure."""
         return BETTER[self.measure] == "lower"
 
-    def tuning_runs(self, arm: str) -> dict[float, list[Run]]:
+    def tuning_runs(self, arm: str) -> dict[float, list[PlannedRun]]:
         """Return the runs by which an arm's learning rate is chosen; none without tuning."""
         tuning = self.tables.tuning
         if tuning is None:
             return {}
         return {
             rate: [
-                Run(
+                PlannedRun(
                     f"tuning/{arm}/{rate!r}/{seed}",
                     self.arms[arm].changed(seed=seed, recipe={"learning_rate": rate}),
                 )
@@ -99,7 +99,7 @@ class StudyPlan:
             for rate in tuning.learning_rate
         }
 
-    def runs(self, arm: str, learning_rate: float | None) -> list[Run]:
+    def runs(self, arm: str, learning_rate: float | None) -> list[PlannedRun]:
         """Return the runs whose measures are compared, one a seed.
 
         Args:
@@ -107,7 +107,9 @@ class StudyPlan:
             learning_rate: What tuning chose; None without tuning.
         """
         recipe = {} if learning_rate is None else {"learning_rate": learning_rate}
-        return [Run(f"runs/{arm}/{seed}", self.arms[arm].changed(seed=seed, recipe=recipe)) for seed in self.seeds]
+        return [
+            PlannedRun(f"runs/{arm}/{seed}", self.arms[arm].changed(seed=seed, recipe=recipe)) for seed in self.seeds
+        ]
 
     def identity(self) -> dict[str, Any]:
         """Return everything that the results depend on but the versions, as plain values."""

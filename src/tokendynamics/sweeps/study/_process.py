@@ -20,7 +20,7 @@ from tokendynamics.provenance._manifest import write_json
 from tokendynamics.provenance._reading import read_json
 from tokendynamics.provenance._whole import whole_file
 from tokendynamics.sweeps._versions import check_versions
-from tokendynamics.sweeps.study._plan import Run
+from tokendynamics.sweeps.study._plan import PlannedRun
 from tokendynamics.sweeps.study._store import FAILURE, STUDY, how_ended, write_failure
 from tokendynamics.training import Experiment
 from tokendynamics.training._experiment import differences
@@ -73,7 +73,7 @@ def run_process(
         ArgumentValueError: The worker does not see the folder of the study.
     """
     check_versions(versions)
-    root, run = Path(store), Run(place, Experiment.from_json(experiment))
+    root, run = Path(store), PlannedRun(place, Experiment.from_json(experiment))
     if not (root / STUDY).is_file():
         advice = "put it on a file system that all workers share, or run on this machine"
         raise ArgumentValueError(

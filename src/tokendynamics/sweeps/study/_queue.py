@@ -12,7 +12,7 @@ from distributed import Client, Future, KilledWorker, as_completed
 
 from tokendynamics.sweeps._cluster import SchedulerError, connected
 from tokendynamics.sweeps._versions import own_versions
-from tokendynamics.sweeps.study._plan import Run
+from tokendynamics.sweeps.study._plan import PlannedRun
 from tokendynamics.sweeps.study._process import run_process
 from tokendynamics.sweeps.study._store import write_failure
 
@@ -29,7 +29,7 @@ def training_workers(scheduler: str | Client | None, workers: int | None) -> Ite
         yield client
 
 
-def finished_runs(client: Client, place: Path, runs: Sequence[Run]) -> Iterator[Run]:
+def finished_runs(client: Client, place: Path, runs: Sequence[PlannedRun]) -> Iterator[PlannedRun]:
     """Train runs and yield each as it ends, however it does; those under way are ended with the iteration.
 
     Raises:
@@ -38,7 +38,7 @@ def finished_runs(client: Client, place: Path, runs: Sequence[Run]) -> Iterator[
         ArgumentValueError: A worker does not see the folder.
     """
     store, directory, versions, number = str(place.resolve()), str(Path.cwd()), own_versions(), uuid.uuid4().hex[:8]
-    under_way: dict[Future, Run] = {}
+    under_way: dict[Future, PlannedRun] = {}
     for run in runs:
         key = f"train-{number}-{run.place}"
         arguments = (store, run.place, run.experiment.as_json(), PROGRAM, directory, versions, key)

@@ -15,7 +15,7 @@ from tokendynamics.provenance._manifest import plain
 from tokendynamics.results import Result
 from tokendynamics.sweeps.study._claims import Claim, TestedClaim, decided
 from tokendynamics.sweeps.study._files import write_results
-from tokendynamics.sweeps.study._paired import Arm, Comparison, arm_of, compared
+from tokendynamics.sweeps.study._paired import Arm, PairedComparison, arm_of, compared
 from tokendynamics.sweeps.study._words import (
     about_claim,
     about_comparison,
@@ -124,7 +124,7 @@ class StudyResult(Result):
         ]
 
     @cached_property
-    def comparisons(self) -> list[Comparison]:
+    def comparisons(self) -> list[PairedComparison]:
         """Every other arm beside the reference; each interval is one by itself."""
         settings: dict[str, Any] = {"confidence": self.confidence, "lower_is_better": self.lower_is_better}
         return [
@@ -185,7 +185,7 @@ class StudyResult(Result):
         """Learning rates of the tuning; none without it."""
         return self.dataset["rate"].values.tolist() if "rate" in self.dataset else []
 
-    def _at_ends(self, pair: Comparison) -> dict[str, str | None]:
+    def _at_ends(self, pair: PairedComparison) -> dict[str, str | None]:
         """Return at which end of its grid the learning rate of each of two arms is."""
         ends = {arm.name: arm.learning_rate_at_end for arm in self.arms}
         return {

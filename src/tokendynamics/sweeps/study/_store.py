@@ -22,7 +22,7 @@ from tokendynamics.specification._file import checked_table
 from tokendynamics.specification._toml import key_lines, parse_toml, read_text
 from tokendynamics.sweeps._store import differences
 from tokendynamics.sweeps._versions import own_versions
-from tokendynamics.sweeps.study._plan import Run, StudyPlan
+from tokendynamics.sweeps.study._plan import PlannedRun, StudyPlan
 from tokendynamics.sweeps.study._tables import StudyFile
 from tokendynamics.training import Experiment, Record
 from tokendynamics.training._record import FINISHED
@@ -141,7 +141,7 @@ def write_failure(folder: Path, reason: str) -> None:
         write_json(made, {"reason": shortened(printable(reason), _LONGEST_REASON)})
 
 
-def how_ended(place: Path, run: Run) -> Ended:
+def how_ended(place: Path, run: PlannedRun) -> Ended:
     """Read how a run ended."""
     folder = place / run.place
     try:

@@ -18,7 +18,7 @@ from tokendynamics.provenance._swap import recover, staging
 from tokendynamics.provenance._whole import full_disk_as_storage_error
 from tokendynamics.sweeps._record import add_run
 from tokendynamics.sweeps.study._dataset import dataset_of
-from tokendynamics.sweeps.study._plan import Run, StudyPlan, read_plan
+from tokendynamics.sweeps.study._plan import PlannedRun, StudyPlan, read_plan
 from tokendynamics.sweeps.study._result import StudyResult
 from tokendynamics.sweeps.study._store import (
     check_same,
@@ -100,13 +100,13 @@ def open_study(store: str | Path) -> StudyResult:
     return StudyResult(dataset_of(stored_plan(place), place))
 
 
-def _train(plan: StudyPlan, place: Path, run: Callable[[str, Sequence[Run]], None]) -> None:
+def _train(plan: StudyPlan, place: Path, run: Callable[[str, Sequence[PlannedRun]], None]) -> None:
     """Tune the arms and run what is compared of those that have a learning rate."""
     rates = dict.fromkeys(plan.arms) if plan.tables.tuning is None else _tuned(plan, place, run)
     run(f"Training {plan.name}", [each for arm, rate in rates.items() for each in plan.runs(arm, rate)])
 
 
-def _tuned(plan: StudyPlan, place: Path, run: Callable[[str, Sequence[Run]], None]) -> dict[str, float]:
+def _tuned(plan: StudyPlan, place: Path, run: Callable[[str, Sequence[PlannedRun]], None]) -> dict[str, float]:
     """Run what tuning lacks and choose the learning rates, for good; an arm without one is left out."""
     chosen = chosen_rates(place)
     untuned = [arm for arm in plan.arms if arm not in chosen]
@@ -119,7 +119,12 @@ def _tuned(plan: StudyPlan, place: Path, run: Callable[[str, Sequence[Run]], Non
 
 
 def _run(
-    place: Path, report: Progress, scheduler: str | Client | None, workers: int | None, what: str, runs: Sequence[Run]
+    place: Path,
+    report: Progress,
+    scheduler: str | Client | None,
+    workers: int | None,
+    what: str,
+    runs: Sequence[PlannedRun],
 ) -> None:
     """Train the runs that have not come to an end."""
     from tokendynamics.sweeps.study._queue import finished_runs, training_workers

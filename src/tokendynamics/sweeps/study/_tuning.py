@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tokendynamics.sweeps.study._plan import Run, StudyPlan
+from tokendynamics.sweeps.study._plan import PlannedRun, StudyPlan
 from tokendynamics.sweeps.study._store import Ended, how_ended
 from tokendynamics.training._record import FINISHED
 
@@ -45,5 +45,5 @@ def best(means: Mapping[float, float], *, lower_is_better: bool) -> float | None
     return (min if lower_is_better else max)(there, key=there.__getitem__)
 
 
-def _mean(place: Path, runs: Sequence[Run], measure: str) -> float:
+def _mean(place: Path, runs: Sequence[PlannedRun], measure: str) -> float:
     return sum(measured(how_ended(place, run), "validation", measure) for run in runs) / len(runs)

@@ -10,7 +10,7 @@ import xarray as xr
 
 from tokendynamics.numerics._intervals import T_COVERAGE
 from tokendynamics.sweeps.study._claims import TestedClaim
-from tokendynamics.sweeps.study._paired import POWER, Arm, Comparison
+from tokendynamics.sweeps.study._paired import POWER, Arm, PairedComparison
 from tokendynamics.sweeps.study._plan import StudyPlan
 from tokendynamics.sweeps.study._store import NOT_RUN
 from tokendynamics.training._record import FINISHED
@@ -41,7 +41,7 @@ def about_plan(plan: StudyPlan) -> str:
 
 
 def table(
-    arms: Sequence[Arm], comparisons: Sequence[Comparison], unit: str, reference: str, confidence: float
+    arms: Sequence[Arm], comparisons: Sequence[PairedComparison], unit: str, reference: str, confidence: float
 ) -> list[tuple[str, ...]]:
     """Return a study as rows of texts, the names of the columns first."""
     level, by_arm = f"{percent(confidence)} CI", {pair.arm: pair for pair in comparisons}
@@ -57,13 +57,13 @@ def table(
     return rows
 
 
-def verdict_of(pair: Comparison) -> str:
+def verdict_of(pair: PairedComparison) -> str:
     """Return whether a difference is significant and which arm is better, in two words."""
     word = VERDICTS[pair.verdict]
     return word if pair.better is None else f"{word}, {'better' if pair.better else 'worse'}"
 
 
-def answer(comparisons: Sequence[Comparison], reference: str) -> str:
+def answer(comparisons: Sequence[PairedComparison], reference: str) -> str:
     """Return the study in one sentence.
 
     Args:
@@ -150,7 +150,7 @@ def about_grid_ends(arms: Sequence[Arm]) -> str:
     return f"A better learning rate may lie beyond the grid for {listing(names)}." if names else ""
 
 
-def about_comparison(pair: Comparison, unit: str, confidence: float) -> str:
+def about_comparison(pair: PairedComparison, unit: str, confidence: float) -> str:
     """Return an arm's difference from the reference with its confidence interval, and whether it is significant."""
     if pair.mean is None:
         return f"{pair.arm} cannot be compared with {pair.reference}: no seed finished in both{_left_out(pair)}."
@@ -206,7 +206,7 @@ def about_claim(tested: TestedClaim, unit: str) -> str:
     return f"{start} ({p}). {only}{_power(pair, unit)}"
 
 
-def about_tests(comparisons: Sequence[Comparison], claims: Sequence[TestedClaim], confidence: float) -> list[str]:
+def about_tests(comparisons: Sequence[PairedComparison], claims: Sequence[TestedClaim], confidence: float) -> list[str]:
     """Return what the confidence intervals assume, and how several intervals and tests are to be read together."""
     error, sentences = percent(1 - confidence), []
     if any(pair.low is not None for pair in (*comparisons, *(tested.comparison for tested in claims))):
@@ -224,7 +224,7 @@ def about_tests(comparisons: Sequence[Comparison], claims: Sequence[TestedClaim]
     return sentences
 
 
-def _power(pair: Comparison, unit: str) -> str:
+def _power(pair: PairedComparison, unit: str) -> str:
     if pair.detectable == 0:
         return "All differences are equal."
     power = (
@@ -241,7 +241,7 @@ def _ends(mean: float | None, low: float | None, high: float | None, write: Call
     return f"{write(mean)} ({'one run' if low is None or high is None else f'{write(low)} to {write(high)}'})"
 
 
-def _left_out(pair: Comparison) -> str:
+def _left_out(pair: PairedComparison) -> str:
     many = "s" if len(pair.left_out) > 1 else ""
     return f", without seed{many} {', '.join(map(str, pair.left_out))}" if pair.left_out else ""
 

@@ -28,7 +28,7 @@ TIME, STEP, RATIO, FRESH, LIVE, TRIED, ACCEPTED, DUE, VALUES = range(9)
 """Entries of the control memory, one number for each lane; the values of the events come last."""
 
 
-class Run(NamedTuple):
+class LaneRun(NamedTuple):
     """All systems, before and after; arrays whose first axis is the system.
 
     Attributes:

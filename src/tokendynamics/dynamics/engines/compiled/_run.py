@@ -22,7 +22,7 @@ from tokendynamics.dynamics.engines.compiled._lane_traffic import (
     STOPPED,
     STUCK,
     Interval,
-    Run,
+    LaneRun,
 )
 from tokendynamics.dynamics.engines.compiled._prepare import options_of, systems_of
 from tokendynamics.dynamics.engines.compiled._steps import Method
@@ -51,7 +51,7 @@ class _Loop:
         self.problem, self.outcome = problem, Outcome.blank(problem)
         systems = len(problem.start)
         counts = {name: np.zeros(systems, dtype=np.int64) for name in ("tried", "accepted", "evaluations", "code")}
-        self.systems = Run(
+        self.systems = LaneRun(
             y=problem.start.numpy().copy(),
             step=np.zeros(systems),
             cursor=np.ones(systems, dtype=np.int64),
