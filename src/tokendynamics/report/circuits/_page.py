@@ -8,8 +8,9 @@ from typing import Any
 
 from tokendynamics.report._registry import page_of
 from tokendynamics.report.kit._figure import Section
+from tokendynamics.report.kit._manifest import made
 from tokendynamics.report.kit._page import render
-from tokendynamics.words import Convention, duration, moment, written
+from tokendynamics.words import Convention
 
 
 @dataclass(frozen=True)
@@ -60,12 +61,5 @@ def circuits_page(report: CircuitsReport) -> str:
         scripts=("shared.js", "circuits.js"),
         sheets=("page.css", "circuits.css"),
         it=report,
-        facts=(*report.facts, *_facts(report.manifest)),
+        facts=(*report.facts, *made(report.manifest)),
     )
-
-
-def _facts(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
-    facts = [("With", written(manifest.get("versions")))]
-    if "started" in manifest:
-        facts.insert(0, ("Made", f"{moment(manifest['started'])}, in {duration(manifest.get('duration_seconds'))}"))
-    return [(name, text) for name, text in facts if text]

@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from tokendynamics.dynamics import Trajectory
 from tokendynamics.numerics._errors import ArgumentValueError, expected
 from tokendynamics.report._registry import page_of
 from tokendynamics.report.kit._figure import Section, Table, cells
+from tokendynamics.report.kit._manifest import shortened
 from tokendynamics.report.kit._page import render
 from tokendynamics.report.simulation._ends import Ends, ends, systems_table
 from tokendynamics.report.simulation._measures import measures
@@ -21,9 +20,6 @@ from tokendynamics.report.simulation._shown import Shown, shown
 from tokendynamics.report.simulation._words import chosen, findings, shape
 from tokendynamics.theorems import Certificate
 from tokendynamics.words import Convention, duration, moment, number, written
-
-_LONGEST = 400
-"""Letters of one entry of the manifest on the page; matrices in full are in the file."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +69,7 @@ def simulation_page(trajectory: Trajectory, account: Account | None = None) -> s
         verdict_title="Result",
         sections=_sections(run, found, told),
         conventions=_CONVENTIONS,
-        manifest={name: _shortened(value) for name, value in told.manifest.items() if name not in _PER_SYSTEM},
+        manifest={name: shortened(value) for name, value in told.manifest.items() if name not in _PER_SYSTEM},
         files=told.files,
         scripts=("shared.js",),
         sheets=("page.css",),
@@ -129,16 +125,6 @@ def _facts(run: Shown, manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
     if "started" in manifest:
         facts.insert(0, ("Made", f"{moment(manifest['started'])}, in {duration(manifest.get('duration_seconds'))}"))
     return [(name, text) for name, text in facts if text]
-
-
-def _shortened(value: Any) -> Any:
-    """Return an entry of the manifest without values too long for a page, such as matrices and initial states."""
-    if isinstance(value, Mapping):
-        return {name: _shortened(each) for name, each in value.items()}
-    if isinstance(value, np.ndarray):
-        value = value.tolist()
-    text = written(value)
-    return value if len(text) <= _LONGEST else f"{text[:_LONGEST].rsplit(',', 1)[0]}, …"
 
 
 _CONVENTIONS = (

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import xarray as xr
 
 from tokendynamics.report._registry import page_of
 from tokendynamics.report.kit._figure import Section, Table, cells
+from tokendynamics.report.kit._manifest import shortened
 from tokendynamics.report.kit._page import render
 from tokendynamics.report.sweep._diagrams import diagrams
 from tokendynamics.report.sweep._shares import kind_of, together, words_of
 from tokendynamics.report.sweep._words import findings, ranges
 from tokendynamics.sweeps._report import SweepResult
-from tokendynamics.words import Convention, count, written
-
-_LONGEST = 400
+from tokendynamics.words import Convention, count
 
 
 @page_of.register(SweepResult)
@@ -35,7 +31,7 @@ def sweep_page(found: SweepResult) -> str:
         verdict_title="What was found",
         sections=_sections(found) if run else [],
         conventions=_CONVENTIONS,
-        manifest={name: _shortened(value) for name, value in found.manifest.items()},
+        manifest={name: shortened(value) for name, value in found.manifest.items()},
         files=found.files,
         scripts=("shared.js",),
         sheets=("page.css",),
@@ -68,14 +64,6 @@ def _table(shares: xr.Dataset) -> Table:
         rows.append(cells([word, share.count, share.count / share.total, *share.interval]))
     kind = kind_of(shares).capitalize()
     return Table(f"{kind} of all systems, with 95 % intervals", (kind, "Systems", "Share", "Low", "High"), tuple(rows))
-
-
-def _shortened(value: Any) -> Any:
-    """Return an entry of the manifest with what is too long for a page left out: matrices, starts token by token."""
-    if isinstance(value, Mapping):
-        return {name: _shortened(each) for name, each in value.items()}
-    text = written(value)
-    return value if len(text) <= _LONGEST else f"{text[:_LONGEST].rsplit(',', 1)[0]}, …"
 
 
 _CONVENTIONS = (

@@ -7,8 +7,8 @@ from typing import Any
 
 from tokendynamics.report._registry import page_of
 from tokendynamics.report.kit._figure import Section, Table, cells
+from tokendynamics.report.kit._manifest import made, shortened
 from tokendynamics.report.kit._page import render
-from tokendynamics.report.training._manifest import made, shortened
 from tokendynamics.report.training._run_figures import conditioning, layers, learning_rate, losses, measure_over_steps
 from tokendynamics.report.training._through_layers import ATTENTION_ALONE
 from tokendynamics.training._record import Record, answer, findings, in_words, value

@@ -5,9 +5,9 @@ from __future__ import annotations
 from tokendynamics.numerics._intervals import T_COVERAGE
 from tokendynamics.report._registry import page_of
 from tokendynamics.report.kit._figure import NO_MARKUP, Section
+from tokendynamics.report.kit._manifest import made, shortened
 from tokendynamics.report.kit._page import piece, render
 from tokendynamics.report.training._differences import differences
-from tokendynamics.report.training._manifest import made, shortened
 from tokendynamics.report.training._study_figures import layers, validation
 from tokendynamics.report.training._study_tables import arms_table, claims_table, comparisons_table, unfinished_table
 from tokendynamics.report.training._through_layers import ATTENTION_ALONE

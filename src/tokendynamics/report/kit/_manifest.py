@@ -1,20 +1,24 @@
-"""What a manifest says on a page of training."""
+"""What a page states of a manifest: when it was made, with which versions, and entries of bounded length."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from tokendynamics.words import duration, moment, plural, written
 
 _LONGEST = 400
-"""Letters of one entry; what is longer is in the record."""
+"""Letters of one entry; the files have it in full."""
 
 
 def shortened(value: Any) -> Any:
-    """Return an entry of the manifest with what is too long for a page left out."""
+    """Return an entry of the manifest without values too long for a page, such as matrices and initial states."""
     if isinstance(value, Mapping):
         return {name: shortened(each) for name, each in value.items()}
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
     text = written(value)
     return value if len(text) <= _LONGEST else f"{text[:_LONGEST].rsplit(',', 1)[0]}, …"
 
