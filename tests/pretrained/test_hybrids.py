@@ -172,7 +172,7 @@ def test_a_hybrid_is_diagnosed_and_inspected_in_words() -> None:
     assert found.audit is not None
     assert found.audit.layer.values.tolist() == [3, 6]
     notes = {each.name: each.choice for each in found.conventions}
-    assert notes["Layers and parts"].startswith("layers 1, 2, 4, 5 have no attention")
+    assert notes["Layers and parts"].startswith("layers 1–2, 4–5 have no attention")
 
 
 def test_layers_without_attention_in_both_networks_are_no_reason_not_to_compare() -> None:
@@ -181,7 +181,7 @@ def test_layers_without_attention_in_both_networks_are_no_reason_not_to_compare(
     found = td.compare(network, other, texts=_texts())
     words = " ".join(each.text for each in found.sentences)
     assert "the first difference is in the attention of layer 3" in words
-    assert "differ from those of JambaModel [1] in layer 3 alone" in words
+    assert "JambaModel [2] and JambaModel [1] differ only in layer 3" in words
     assert "has no attention" not in words
     blocks_of(other)[0].mamba.out_proj.weight.data *= 2
     words = " ".join(each.text for each in td.compare(network, other, texts=_texts()).sentences)
