@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokendynamics.cli._diagnose import REPORT
+from tokendynamics.cli._interrupted import Kept, says_what_is_kept
 from tokendynamics.cli._limits import code_for, limit_options
 from tokendynamics.cli._loading import LOADING, loading_options_without
 from tokendynamics.cli._options import Folder, check_writable, result_options, sink_options, whole
@@ -82,6 +83,7 @@ def parse_dtypes(text: str) -> list[str]:
 @loading_options_without("dtype", "adapter")
 @limit_options
 @result_options("comparison-MODELS")
+@says_what_is_kept
 def compare_command(
     models: tuple[str, ...],
     prompts: tuple[str, ...],
@@ -97,6 +99,7 @@ def compare_command(
     fail_on: tuple[str, ...] | None,
     max_similarity: float | None,
     quiet: bool,
+    kept: Kept,
     **chosen: Any,
 ) -> int:
     """Compare MODELS on the same texts: what differs, in which layer and part it begins; and write a report.
@@ -117,6 +120,8 @@ def compare_command(
     output = Output(as_json=as_json, quiet=quiet)
     folder = out or Path(f"comparison-{re.sub(r'[^A-Za-z0-9._-]+', '-', '-'.join(Path(each).name for each in models))}")
     check_free(folder, (REPORT, "comparison.json"), _writer(), overwrite=overwrite, argument="--out")
+    kept.results(folder)
+    kept.models(models)
     ckpts = [_loaded(each, loading, output) for each in several]
     output.note_repeated(texts or {})
     with output.progress() as progress:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from tokendynamics.cli._interrupted import Kept, says_what_is_kept
 from tokendynamics.cli._limits import code_for, limit_options
 from tokendynamics.cli._loading import LOADING, loading_options
 from tokendynamics.cli._options import VARIANTS, Variants, check_writable, result_options, sink_options, whole
@@ -98,6 +99,7 @@ Examples:
 @loading_options
 @limit_options
 @result_options("diagnosis-MODEL")
+@says_what_is_kept
 def diagnose_command(
     model: str,
     prompts: tuple[str, ...],
@@ -112,6 +114,7 @@ def diagnose_command(
     fail_on: tuple[str, ...] | None,
     max_similarity: float | None,
     quiet: bool,
+    kept: Kept,
     **chosen: Any,
 ) -> int:
     """Diagnose where the tokens of MODEL go with depth, and write a report.
@@ -139,11 +142,13 @@ def diagnose_command(
     files = data_file_names(data_format)  # type: ignore[arg-type]
     if out is not None:
         check_free(out, (*files, REPORT), WRITER, overwrite=overwrite, argument="--out")
+    kept.models([model])
     output.say(f"Loading {model}")
     with output.progress() as progress:
         ckpt = load(model, **loading, progress=progress)
     folder = out or Path(f"diagnosis-{re.sub(r'[^A-Za-z0-9._-]+', '-', ckpt.name)}")
     check_free(folder, (*files, REPORT), WRITER, overwrite=overwrite, argument="--out")
+    kept.results(folder)
     output.note_repeated(texts or {})
     with output.progress() as progress:
         command = shlex.join(["tokendynamics", *sys.argv[1:]])

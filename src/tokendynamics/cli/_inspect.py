@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tokendynamics.cli._interrupted import Kept, says_what_is_kept
 from tokendynamics.cli._options import half_option
 from tokendynamics.cli._terminal import echo_json
 
@@ -27,7 +28,8 @@ Examples:
 @click.option("--verify", is_flag=True, help="Recompute the attention of every layer from the model's own weights.")
 @click.option("--allow-pickle", is_flag=True, help="Also read pickled weights; use it for sources that you trust.")
 @click.option("--json", "as_json", is_flag=True, help="Print the record as JSON on standard output.")
-def inspect_command(model: str, half: str | None, verify: bool, allow_pickle: bool, as_json: bool) -> None:
+@says_what_is_kept
+def inspect_command(model: str, half: str | None, verify: bool, allow_pickle: bool, as_json: bool, kept: Kept) -> None:
     """Print the kind of MODEL and where its queries, keys, values and states are, as found by running it.
 
     MODEL is the same as for `diagnose`. Without --verify no weights are read, only the names in the files.
@@ -35,6 +37,7 @@ def inspect_command(model: str, half: str | None, verify: bool, allow_pickle: bo
     from tokendynamics.pretrained import load
     from tokendynamics.provenance._manifest import plain
 
+    kept.models([model])
     checkpoint = load(model, half=half, allow_pickle=allow_pickle)
     if verify:
         for _ in checkpoint.iter_attention():

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Any
 
 import click
 
 from tokendynamics.cli._terminal import echo
+from tokendynamics.words import listing
 
 NOTHING = "nothing was written"
+NO_RESULTS = "no results were written"
+"""Where only a cache was filled."""
+
+PAGE = "report.html"
 
 
 @contextmanager
@@ -24,3 +32,93 @@ def interruptible(kept: Callable[[], str]) -> Iterator[None]:
     except KeyboardInterrupt:
         echo(f"interrupted: {kept()}", err=True)
         raise click.exceptions.Exit(130) from None
+
+
+class Kept:
+    """Says what a command has written, compared with what was there when it named its folder and its models."""
+
+    def __init__(self) -> None:
+        self._folder: Path | None = None
+        self._former: Any = None
+        self._caches: dict[Path, tuple[str, dict[Path, Any]]] = {}
+
+    def results(self, folder: Path | None) -> None:
+        """Name the folder of the results, before it is written to; None for none."""
+        self._folder = folder
+        self._former = None if folder is None else _stamp(folder / _manifest_name())
+
+    def models(self, names: Sequence[str]) -> None:
+        """Name the models, before they are loaded: loading may fill a cache."""
+        from tokendynamics.pretrained.sources._gguf import cache_root
+        from tokendynamics.pretrained.sources._published import hub_folder
+
+        caches = {cache_root(None) / "gguf": "the converted weights"}
+        for folder in map(hub_folder, names):
+            if folder is not None:
+                caches[folder / "blobs"] = "the downloaded files"
+        self._caches = {folder: (content, _entries(folder)) for folder, content in caches.items()}
+
+    def __call__(self) -> str:
+        """Return the sentence."""
+        cached = [
+            f"{path} keeps {content}"
+            for folder, (content, former) in self._caches.items()
+            for path in (_new(folder, former) if content == "the converted weights" else [folder.parent])
+            if _new(folder, former)
+        ]
+        results = self._results()
+        if not results and not cached:
+            return NOTHING
+        return "; ".join([results or NO_RESULTS, *cached])
+
+    def _results(self) -> str:
+        from tokendynamics.provenance._owned import written_in
+
+        if self._folder is None or _stamp(self._folder / _manifest_name()) == self._former:
+            return ""
+        written = written_in(self._folder)
+        if written is None:
+            return ""
+        if PAGE in written.entries:
+            return f"the results in {self._folder} are complete"
+        return (
+            f"{self._folder} holds {listing(sorted(written.entries))}, but not {PAGE}; the same command replaces them"
+        )
+
+
+def says_what_is_kept(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Pass a `Kept` as the argument `kept` of a command, and print what it says when the command is interrupted."""
+
+    @wraps(command)
+    def interruptible_command(**options: Any) -> Any:
+        kept = Kept()
+        with interruptible(kept):
+            return command(**options, kept=kept)
+
+    return interruptible_command
+
+
+def _manifest_name() -> str:
+    from tokendynamics.provenance._owned import MANIFEST
+
+    return MANIFEST
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except (OSError, ValueError):
+        return None
+    return status.st_ino, status.st_mtime_ns
+
+
+def _entries(folder: Path) -> dict[Path, Any]:
+    """Return the complete entries of a cache with what changes when they are written anew."""
+    try:
+        return {path: _stamp(path) for path in folder.iterdir() if not path.name.startswith(".")}
+    except OSError:
+        return {}
+
+
+def _new(folder: Path, former: dict[Path, Any]) -> list[Path]:
+    return sorted(path for path, stamp in _entries(folder).items() if former.get(path) != stamp)

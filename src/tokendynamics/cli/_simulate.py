@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tokendynamics.cli._interrupted import Kept, says_what_is_kept
 from tokendynamics.cli._options import Folder, check_writable, overwrite_option, whole
 from tokendynamics.cli._terminal import echo, echo_json
 from tokendynamics.words import plural
@@ -40,8 +41,15 @@ code is 130.
 @click.option("--threads", type=whole(1), help="CPU threads; overrides [solver] threads.")
 @overwrite_option()
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on standard output.")
+@says_what_is_kept
 def simulate_command(
-    spec: Path | None, example: str | None, out: Path | None, threads: int | None, overwrite: bool, as_json: bool
+    spec: Path | None,
+    example: str | None,
+    out: Path | None,
+    threads: int | None,
+    overwrite: bool,
+    as_json: bool,
+    kept: Kept,
 ) -> None:
     """Simulate the flow that the TOML file SPEC describes.
 
@@ -61,6 +69,7 @@ def simulate_command(
     output, folder = Output(as_json=as_json), out or Path(f"simulation-{spec.stem}")
     file = read(spec)
     check_folder(file, folder, overwrite=overwrite, argument="--out")
+    kept.results(folder)
     try:
         with output.progress() as progress:
             command = shlex.join(["tokendynamics", *sys.argv[1:]])

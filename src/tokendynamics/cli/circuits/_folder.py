@@ -7,12 +7,13 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from tokendynamics.cli._interrupted import PAGE, Kept, interruptible
 from tokendynamics.cli._options import check_writable, overwrite_option
 from tokendynamics.numerics._errors import ArgumentValueError, PageError, expected
 from tokendynamics.provenance._owned import MANIFEST
@@ -23,14 +24,15 @@ if TYPE_CHECKING:
     from tokendynamics.cli._output import Output
     from tokendynamics.report.circuits._page import CircuitsReport
 
-PAGE = "report.html"
 _OVERWRITE = "tokendynamics.overwrite"
 
 
 def out_option(
     help: str, entries: Sequence[str], *, required: bool = False
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add the options --out and --overwrite; a folder is refused at once if another file is in the way.
+    """Add the options --out and --overwrite, and say what is kept when the command is interrupted.
+
+    A folder is refused at once if another file is in the way.
 
     Args:
         help: The help of --out.
@@ -58,9 +60,20 @@ def out_option(
         # Eager: --out needs its value.
         allowing = overwrite_option(is_eager=True, expose_value=False, callback=remembered)
         out = click.option("--out", type=click.Path(file_okay=False), required=required, callback=checked, help=help)
-        return out(allowing(command))
+        return out(allowing(_interruptible(command)))
 
     return both
+
+
+def _interruptible(command: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(command)
+    def interruptible_command(**options: Any) -> Any:
+        kept = Kept()
+        kept.results(options["out"])
+        with interruptible(kept):
+            return command(**options)
+
+    return interruptible_command
 
 
 def _overwrite(context: click.Context) -> bool:

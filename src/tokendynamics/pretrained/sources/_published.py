@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -65,6 +66,19 @@ def is_hub_id(text: str) -> bool:
     (True, False, False)
     """
     return _ID.fullmatch(text) is not None
+
+
+def hub_folder(text: str) -> Path | None:
+    """Return the folder of the hub's cache into which a model is downloaded; None for a model that is not there.
+
+    Args:
+        text: What was given as the model.
+    """
+    if not is_hub_id(text) or os.path.exists(text):  # noqa: PTH110 - False for a name that is too long
+        return None
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE) / f"models--{text.replace('/', '--')}"
 
 
 def snapshot(repository: str, *, weights: tuple[str, ...]) -> Path:

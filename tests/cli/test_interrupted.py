@@ -1,0 +1,176 @@
+"""Ctrl-C in any command says what is on the disk, at whatever place it comes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from command_line import FREE_FLOW, LEARN_LITTLE, TINY_GPT2, call
+from tokendynamics.cli._interrupted import NO_RESULTS, NOTHING
+
+PROMPTS = ("--prompt", "a cat sat", "--prompt", "xy")
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "diagnose": ("diagnose", "random:./tiny", *PROMPTS, "--no-levers", "--out", "out"),
+    "compare": ("compare", "random:./tiny:0", "random:./tiny:1", *PROMPTS, "--no-weights", "--out", "out"),
+    "simulate": ("simulate", "flow.toml", "--out", "out"),
+    "circuits build": ("circuits", "build", "solution-2", "-N", "2", "--out", "out"),
+    "circuits evidence": (
+        "circuits", "evidence", "solution-2", "-N", "2", "-M", "3", "--samples", "50", "--resamples", "20", "--out", "out",
+    ),
+    "circuits landscape": ("circuits", "landscape", "3.1", "-N", "2", "-M", "3", "--starts", "2", "--out", "out"),
+    "circuits learn": ("circuits", "learn", "solution-1", *LEARN_LITTLE, "--steps", "2", "--seeds", "1", "--out", "out"),
+}  # fmt: skip
+"""Those that write a folder of results with a page."""
+
+DATA = {
+    "diagnose": "diagnosis.json", "compare": "comparison.json", "simulate": "trajectory.zarr",
+    "circuits build": "circuits.json", "circuits evidence": "evidence.json", "circuits landscape": "landscape.json",
+}  # fmt: skip
+
+WORK = {
+    "diagnose": "tokendynamics.diagnosis._diagnose.judge",
+    "compare": "tokendynamics.diagnosis._compare.judge",
+    "simulate": "tokendynamics.specification._simulation.simulate",
+    "circuits build": "tokendynamics.circuits.constructions._comparison.compare",
+    "circuits evidence": "tokendynamics.circuits.evidence.evidence",
+    "circuits landscape": "tokendynamics.circuits.landscape.survey",
+    "circuits learn": "tokendynamics.circuits.learning.learn",
+}
+"""What each does before it writes anything."""
+
+
+def interrupt(*_: Any, **__: Any) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.fixture(autouse=True)
+def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TOKENDYNAMICS_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "config.json").write_text(json.dumps(TINY_GPT2))
+    (tmp_path / "flow.toml").write_text(FREE_FLOW)
+    return tmp_path
+
+
+def last_line(capsys: pytest.CaptureFixture[str]) -> str:
+    return capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_before_anything_is_written_nothing_is(
+    command: str, inside: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = sorted(inside.rglob("*"))
+    monkeypatch.setattr(WORK[command], interrupt)
+    assert call(COMMANDS[command]) == 130
+    assert last_line(capsys) == f"interrupted: {NOTHING}"
+    assert sorted(inside.rglob("*")) == before
+
+
+@pytest.mark.parametrize("command", DATA)
+def test_before_the_page_the_data_are_named_and_the_same_command_completes_them(
+    command: str, inside: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        for place in ("tokendynamics.report.write", "tokendynamics.report.page", "tokendynamics.results._door.pages"):
+            patch.setattr(place, interrupt)
+        patch.setattr("tokendynamics.results._result.pages", interrupt)
+        assert call(COMMANDS[command]) == 130
+    line = last_line(capsys)
+    entries = sorted(path.name for path in (inside / "out").iterdir())
+    assert DATA[command] in entries
+    assert "report.html" not in entries
+    assert all(name in line for name in entries)
+    assert line.startswith("interrupted: out holds ")
+    assert line.endswith(", but not report.html; the same command replaces them")
+    assert call(COMMANDS[command]) == 0
+    assert (inside / "out" / "report.html").exists()
+    # A repeated run that is interrupted early leaves these, and writes nothing.
+    capsys.readouterr()
+    monkeypatch.setattr(WORK[command], interrupt)
+    assert call(COMMANDS[command]) == 130
+    assert last_line(capsys) == f"interrupted: {NOTHING}"
+
+
+PRINTED = {
+    "diagnose": "tokendynamics.cli._output.Output.show",
+    "compare": "tokendynamics.cli._compare._show",
+    "simulate": "tokendynamics.cli._simulate._print_tables",
+    "circuits build": "tokendynamics.cli.circuits._build._print",
+    "circuits landscape": "tokendynamics.cli.circuits._landscape._print",
+    "circuits evidence": "tokendynamics.cli.circuits._evidence.echo",
+}
+
+
+@pytest.mark.parametrize("command", PRINTED)
+def test_after_the_page_the_results_are_complete(
+    command: str, inside: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PRINTED[command], interrupt)
+    assert call(COMMANDS[command]) == 130
+    assert last_line(capsys) == "interrupted: the results in out are complete"
+    assert (inside / "out" / "report.html").exists()
+
+
+def test_models_that_were_learned_are_kept(
+    inside: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tokendynamics.report.write", interrupt)
+    assert call(COMMANDS["circuits learn"]) == 130
+    assert last_line(capsys) == "interrupted: out keeps seed-0 (finished); the same command continues from there"
+    assert (inside / "out" / "learning.json").exists()
+
+
+LOADING: dict[str, tuple[tuple[str, ...], str]] = {
+    "inspect": (("inspect", "network.gguf", "--verify"), "tokendynamics.pretrained.Checkpoint.iter_attention"),
+    "diagnose": (("diagnose", "network.gguf", *PROMPTS, "--out", "out"), "tokendynamics.diagnosis.diagnose"),
+    "compare": (
+        ("compare", "network.gguf", "--baseline", "untrained", *PROMPTS, "--out", "out"),
+        "tokendynamics.diagnosis.compare",
+    ),
+}
+"""Commands that convert a GGUF file, and what they do after that."""
+
+
+@pytest.mark.parametrize("command", LOADING)
+def test_a_converted_file_that_is_kept_is_named(
+    command: str, inside: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("gguf")
+    from pretrained.gguf_files import write_gguf
+
+    write_gguf(inside / "network.gguf")
+    arguments, work = LOADING[command]
+    monkeypatch.setattr(work, interrupt)
+    assert call(arguments) == 130
+    (entry,) = (inside / "cache" / "gguf").iterdir()
+    assert last_line(capsys) == f"interrupted: {NO_RESULTS}; {entry} keeps the converted weights"
+    assert call(arguments) == 130
+    assert last_line(capsys) == f"interrupted: {NOTHING}"  # read from the cache this time
+
+
+def test_files_that_were_downloaded_are_named(
+    inside: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    constants = pytest.importorskip("huggingface_hub").constants
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(inside / "hub"))
+
+    def partly(*_: Any, **__: Any) -> None:
+        (inside / "hub" / "models--org--name" / "blobs").mkdir(parents=True)
+        (inside / "hub" / "models--org--name" / "blobs" / "0123").write_text("a file")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", partly)
+    assert call(["inspect", "org/name"]) == 130
+    kept = inside / "hub" / "models--org--name"
+    assert last_line(capsys) == f"interrupted: {NO_RESULTS}; {kept} keeps the downloaded files"
+
+
+def test_check_writes_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tokendynamics.specification._simulation.check", interrupt)
+    assert call(["check", "flow.toml"]) == 130
+    assert last_line(capsys) == f"interrupted: {NOTHING}"
