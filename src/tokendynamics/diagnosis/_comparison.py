@@ -14,6 +14,7 @@ from tokendynamics.diagnosis._stored_comparison import SUMMARY, TABLES, stored_c
 from tokendynamics.diagnosis._verdict import Verdict
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.provenance._manifest import plain
+from tokendynamics.provenance._whole import settle_results
 from tokendynamics.results import StoredResult
 from tokendynamics.words import Convention, Finding, listing, plural
 
@@ -113,6 +114,7 @@ class Comparison(StoredResult):
             ArgumentValueError: Nothing there, or no comparison, or a damaged one.
             MemoryLimitError: A file declares more than the memory.
         """
+        settle_results(folder)
         return cls(**stored_comparison(Path(folder)))
 
 

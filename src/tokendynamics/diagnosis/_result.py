@@ -16,6 +16,7 @@ from tokendynamics.diagnosis._stored import SUMMARY, TABLES, stored_fields, verd
 from tokendynamics.diagnosis._verdict import Verdict, mean_over_prompts, spread_over_prompts
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.provenance._manifest import plain
+from tokendynamics.provenance._whole import settle_results
 from tokendynamics.results import StoredResult
 from tokendynamics.results._door import pages
 from tokendynamics.results._tables import Format, file_names
@@ -94,6 +95,7 @@ class Diagnosis(StoredResult):
             ArgumentValueError: Nothing there, or no diagnosis, or a damaged one.
             MemoryLimitError: A file declares more than the memory.
         """
+        settle_results(folder)
         return cls(**stored_fields(Path(folder)))
 
     def plot(self) -> Any:

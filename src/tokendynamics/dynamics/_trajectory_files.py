@@ -22,7 +22,7 @@ from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics._extras import require
 from tokendynamics.provenance._stores import opened, read_store
 from tokendynamics.provenance._swap import NEW, put, recover, staging
-from tokendynamics.provenance._whole import full_disk_as_storage_error
+from tokendynamics.provenance._whole import full_disk_as_storage_error, settle_results
 
 _TOLERANCES = ("rtol", "atol", "tau")
 
@@ -101,6 +101,7 @@ def save(dataset: xr.Dataset, path: str | Path, *, overwrite: bool = False) -> P
 
 def read(path: str | Path) -> xr.Dataset:
     """Read a store or file whole, once its sizes and codecs are known to be harmless; see `read_store`."""
+    settle_results(path, "path")
     return read_store(Path(path), "path", "a saved trajectory")
 
 

@@ -56,9 +56,8 @@ def remains(target: Path) -> Iterator[list[Path]]:
     with contextlib.ExitStack() as stack:
         dead: list[Path] = []
         for parent, prefix in _places(target):
-            pattern = re.compile(re.escape(prefix) + "[0-9a-f]{12}")
-            for path in _folders(parent):
-                lock = _lock(path, wait=False) if pattern.fullmatch(path.name) else None
+            for path in _staged(parent, prefix):
+                lock = _lock(path, wait=False)
                 if lock is not None:
                     stack.callback(os.close, lock)
                     dead.append(path)
@@ -114,11 +113,14 @@ def _places(target: Path) -> list[tuple[Path, str]]:
     return [(target.parent, f".{name}.partial-"), (target, ".partial-")]
 
 
-def _folders(parent: Path) -> list[Path]:
+def _staged(parent: Path, prefix: str) -> list[Path]:
+    """Return the staging folders in a folder."""
+    pattern = re.compile(re.escape(prefix) + "[0-9a-f]{12}")
     try:
-        return [Path(entry.path) for entry in os.scandir(parent) if entry.is_dir(follow_symlinks=False)]
+        folders = [Path(entry.path) for entry in os.scandir(parent) if entry.is_dir(follow_symlinks=False)]
     except OSError:
         return []
+    return [path for path in folders if pattern.fullmatch(path.name)]
 
 
 def _lock(folder: Path, *, wait: bool) -> int | None:
@@ -216,10 +218,65 @@ def recover(target: Path) -> None:
     """Complete the swaps of `target` that a kill interrupted, and clear what dead runs left."""
     with remains(target) as dead:
         for root in dead:
-            if (root / JOURNAL).is_file() and target.is_dir():
-                with locked(target):
-                    _complete(root, target)
+            _finish(root, target)
             shutil.rmtree(root, ignore_errors=True)
+
+
+def settle(target: Path) -> bool:
+    """Complete the swaps of `target` that a kill interrupted, before it is read; wait for one that is under way.
+
+    Returns:
+        Whether the results are those of one run: False if a swap cannot be completed here.
+    """
+    for root in [folder for parent, prefix in _places(target) for folder in _staged(parent, prefix)]:
+        if not _pending(root, target):
+            continue
+        try:
+            lock = _lock(root, wait=True)
+        except FileNotFoundError:  # completed meanwhile
+            continue
+        try:
+            if lock is not None:
+                with contextlib.suppress(OSError):
+                    _finish(root, target)
+            if _pending(root, target):
+                return False
+            if lock is not None:
+                shutil.rmtree(root, ignore_errors=True)
+        finally:
+            if lock is not None:
+                os.close(lock)
+    return True
+
+
+def _finish(root: Path, target: Path) -> None:
+    if (root / JOURNAL).is_file() and target.is_dir():
+        with locked(target):
+            _complete(root, target)
+    elif _between_kinds(root, target):
+        (root / NEW).rename(target)
+
+
+def _pending(root: Path, target: Path) -> bool:
+    """Whether a swap began and an entry is not replaced yet."""
+    try:
+        journal: dict[str, Any] = json.loads((root / JOURNAL).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return _between_kinds(root, target)
+    if not target.is_dir():
+        return False
+    entries = [
+        (former, _identity(target / name), os.path.lexists(root / NEW / name)) for name, former in journal.items()
+    ]
+    return any(staged if present is None else present == former for former, present, staged in entries)
+
+
+def _between_kinds(root: Path, target: Path) -> bool:
+    """Whether a kill came while a file was replaced by a folder or the other way: both are here, neither there."""
+    if os.path.lexists(target):
+        return False
+    new, old = root / NEW, root / _OLD
+    return os.path.lexists(new) and os.path.lexists(old) and new.is_dir() != old.is_dir()
 
 
 def _exchanged(new: Path, target: Path, replaced: Collection[str]) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 from tokendynamics.numerics._errors import ArgumentValueError, StorageError, expected
 from tokendynamics.provenance._owned import MANIFEST, digests, entries_in, in_the_way, written_in
-from tokendynamics.provenance._swap import NEW, locked, put_in_place, recover, staging
+from tokendynamics.provenance._swap import NEW, locked, put_in_place, recover, settle, staging
 
 
 @contextmanager
@@ -68,6 +68,26 @@ def check_free(
     if overwrite or not place.is_dir():
         return
     _check(place, _affected(place, entries, keep), written_by, argument)
+
+
+def settle_results(path: str | Path, argument: str = "folder") -> None:
+    """Complete the results at `path` if a run was killed while it replaced older ones, before they are read.
+
+    Args:
+        path: A folder or file of results, which need not exist.
+        argument: What it is called in the message.
+
+    Raises:
+        ArgumentValueError: They cannot be completed, for example on a disk that is read-only.
+    """
+    try:
+        place = Path(os.path.realpath(path))
+    except ValueError:  # a null byte: the reader says so
+        return
+    if not settle(place):
+        came = f"{path}, whose files are partly those of a run that was killed while it replaced older ones"
+        advice = "make the folder writable and open it again, or repeat the run with another folder"
+        raise ArgumentValueError(expected(argument, "the results of one run", came, advice))
 
 
 @contextmanager

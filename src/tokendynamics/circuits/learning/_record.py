@@ -1,4 +1,4 @@
-"""What a learning run left: losses, weights, and the model they make."""
+"""The record of a learning run: losses, weights, and the learned model."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from tokendynamics.provenance._array_files import read_npz
 from tokendynamics.provenance._owned import digest
 from tokendynamics.provenance._reading import read_json
 from tokendynamics.provenance._swap import NEW, locked, put_in_place, recover, staging
-from tokendynamics.provenance._whole import full_disk_as_storage_error
+from tokendynamics.provenance._whole import full_disk_as_storage_error, settle_results
 from tokendynamics.results import Result
 from tokendynamics.words import count, number, percent, plural
 
 SOLVED = 0.01
-"""Share of the targets' variance that a model may leave to count as having solved the task."""
+"""A model has solved the task if at most this share of the variance of the targets remains."""
 
 _RECORD, _PARAMETERS = "record.json", "parameters.npz"
 _DIGEST = "parameters_sha256"
@@ -45,7 +45,7 @@ class LearningRecord(Result):
         losses: Mean squared error on each outer step's fresh batch BEFORE the step: an error on unseen sequences.
         penalty_weights: Weight of the penalty in each outer step.
         final_loss: Mean squared error on further fresh sequences after the last step, without any penalty.
-        status: "finished", or why the run stopped before; the last finite weights are then kept.
+        status: "finished", or why the run stopped early; the last finite weights are then kept.
         evaluations: Losses and gradients computed.
         seconds: Wall-clock time of the steps.
         parameters: See `initial_parameters`.
@@ -67,16 +67,16 @@ class LearningRecord(Result):
 
     @property
     def findings(self) -> list[str]:
-        """The final loss, and what it took."""
+        """The final loss, and the cost of the run."""
         steps, seconds = plural(len(self.losses), "step"), number(self.seconds)
         return [
-            f"The final loss is {number(self.final_loss)}: {percent(self.relative_loss)} of the variance is left.",
+            f"The final loss is {number(self.final_loss)}: {percent(self.relative_loss)} of the variance remains.",
             f"It took {steps}, {count(self.evaluations)} evaluations of the loss, and {seconds} s.",
         ]
 
     @property
     def task(self) -> PairTask:
-        """What was learned."""
+        """The task that was learned."""
         return self.settings.task
 
     @property
@@ -86,12 +86,12 @@ class LearningRecord(Result):
 
     @property
     def flavour(self) -> str:
-        """What the combined model leaned towards at first."""
+        """The solution that the penalty favoured at first, for the combined model."""
         return self.settings.flavour
 
     @property
     def seed(self) -> int:
-        """Of weights and batches."""
+        """Random seed of weights and batches."""
         return self.settings.seed
 
     @property
@@ -107,12 +107,12 @@ class LearningRecord(Result):
 
     @property
     def solved(self) -> bool:
-        """Whether at most a hundredth of the variance is left."""
+        """Whether at most `SOLVED` of the variance remains."""
         return self.relative_loss <= SOLVED
 
     @property
     def transformer(self) -> OneLayerTransformer:
-        """The learned model with its weights set out over all N + M features."""
+        """The learned model, with its weights over all N + M features."""
         return as_transformer(self.settings, self.parameters, self.name)
 
     @property
@@ -180,12 +180,12 @@ class LearningRecord(Result):
         Raises:
             ArgumentValueError: A foreign file is in the way.
         """
-        there = [name for name in (_RECORD, _PARAMETERS) if os.path.lexists(folder / name)]
+        present = [name for name in (_RECORD, _PARAMETERS) if os.path.lexists(folder / name)]
         try:
-            ours = read_json(folder / _RECORD, "folder")[_DIGEST]
-            foreign = there[-1:] if ours != digest(folder / _PARAMETERS) else []
+            recorded = read_json(folder / _RECORD, "folder")[_DIGEST]
+            foreign = present[-1:] if recorded != digest(folder / _PARAMETERS) else []
         except (OSError, ValueError, KeyError, TypeError):
-            foreign = there[:1]
+            foreign = present[:1]
         if foreign:
             wanted = "no file in the way that an earlier run did not write or that was changed since"
             advice = "choose another folder, or allow it with overwrite=True"
@@ -199,6 +199,7 @@ class LearningRecord(Result):
         Raises:
             ArgumentValueError: The folder holds no record, or one that cannot be read.
         """
+        settle_results(folder)
         source = Path(folder)
         if not (source / _RECORD).is_file() or not (source / _PARAMETERS).is_file():
             wanted = f"a folder with {_RECORD} and {_PARAMETERS}"

@@ -19,6 +19,7 @@ from tokendynamics.diagnosis._stored import LABELS
 from tokendynamics.numerics._errors import ArgumentValueError, expected, shown
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.provenance._manifest import manifest
+from tokendynamics.provenance._whole import settle_results
 from tokendynamics.results import StoredResult
 from tokendynamics.results._tables import nothing_saved, open_table
 from tokendynamics.training.monitor._changes import MEASURES, Change, changes_at, has_intervals, settled, states_in
@@ -155,6 +156,7 @@ class Series(StoredResult):
             ArgumentValueError: Nothing there, or nothing that a monitor saved, or something damaged.
             MemoryLimitError: A file declares more than the memory.
         """
+        settle_results(folder)
         place = Path(folder)
         if not (place / cls.SUMMARY).exists():
             raise nothing_saved(place, _WANTED, cls.SUMMARY, {"diagnosis.json": "td.Diagnosis.open"})
