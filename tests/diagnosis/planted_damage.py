@@ -94,6 +94,11 @@ DAMAGES: dict[str, tuple[Callable[[Any, str], None], str]] = {
 """What is done to a block, and the part it is in."""
 
 
+def first_part_of(name: str) -> str:
+    """What `Comparison.first_part` is for a damage."""
+    return "norm" if "norm" in name else DAMAGES[name][1].replace("feed-forward part", "feed_forward")
+
+
 def network(family: str, seed: int = 0) -> Any:
     torch.manual_seed(seed)
     return network_of(family)[0].eval()

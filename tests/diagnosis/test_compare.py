@@ -15,7 +15,7 @@ import torch
 from scipy.stats import t as student
 
 import tokendynamics as td
-from diagnosis.planted_damage import DAMAGES, FAMILIES, LAYERS, blocks_of, damaged, network
+from diagnosis.planted_damage import DAMAGES, FAMILIES, LAYERS, blocks_of, damaged, first_part_of, network
 from tokendynamics.diagnosis import Comparison
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
 from tokendynamics.pretrained import Checkpoint
@@ -49,7 +49,7 @@ def test_the_first_damaged_layer_and_part_are_named(family: str, name: str, laye
         return
     assert first is not None
     assert (first.layer, first.part, first.before) == (layer, DAMAGES[name][1], 0.0)
-    assert (found.first_layer, found.first_part) == (layer, first.part.replace("feed-forward part", "feed_forward"))
+    assert (found.first_layer, found.first_part) == (layer, first_part_of(name))
     assert f"the first difference is in the {first.part} of layer {layer}: " in str(found)
     assert "All earlier states are equal to the last bit" in str(found)
 

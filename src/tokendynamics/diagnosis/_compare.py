@@ -17,6 +17,7 @@ from tokendynamics.diagnosis._differences import paired_differences, side_by_sid
 from tokendynamics.diagnosis._feed_forward_differences import feed_forward_differences
 from tokendynamics.diagnosis._first_difference import parting_of
 from tokendynamics.diagnosis._halved_parts import halved_parts
+from tokendynamics.diagnosis._norms_alone import with_norms_alone
 from tokendynamics.diagnosis._prompt_trace import SINK_RATIO
 from tokendynamics.diagnosis._tensor_differences import tensor_differences
 from tokendynamics.diagnosis._together import Together, run_together
@@ -183,8 +184,8 @@ def _comparison(
 ) -> Comparison:
     found = measured.together
     partings = tuple(
-        None if gaps is None else parting_of(gaps, torch.finfo(dtype).eps)
-        for gaps, dtype in zip(found.gaps, measured.coarsest, strict=True)
+        with_norms_alone(None if gaps is None else parting_of(gaps, torch.finfo(dtype).eps), ckpts[0], other)
+        for gaps, dtype, other in zip(found.gaps, measured.coarsest, ckpts[1:], strict=True)
     )
     differences = paired_differences(found.traces, found.estimates, names[1:])
     verdicts = tuple(judge(None, trace) for trace in found.traces)

@@ -85,10 +85,15 @@ class Comparison(StoredResult):
 
     @property
     def first_part(self) -> str | None:
-        """That part: "attention", "feed_forward", "norm" (the final one), "embedding", or "block" as a whole."""
+        """That part: "attention", "feed_forward", "norm", "embedding", or "block" as a whole.
+
+        It is "norm" for the final norm, and where only norms of `first_layer` differ in the part.
+        """
         names = {"feed-forward part": "feed_forward", "final norm": "norm"}
         first = self.first_difference
-        return None if first is None else names.get(first.part, first.part)
+        if first is None:
+            return None
+        return "norm" if first.norms else names.get(first.part, first.part)
 
     @property
     def tables(self) -> dict[str, xr.Dataset]:

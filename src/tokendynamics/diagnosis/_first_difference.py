@@ -49,6 +49,7 @@ class Difference:
         rounding: Relative error of the update from one rounding of the states; larger for smaller updates.
         own: ‖Δ_b − Δ_a‖/‖Δ_a‖ of both parts on the first network's states; NaN where not measured.
         beside: The median of `own` of the neighbours; NaN likewise.
+        norms: Stored tensors of the layer's norms, where only norms differ in this part; empty otherwise.
     """
 
     layer: int
@@ -59,6 +60,7 @@ class Difference:
     rounding: float
     own: float = nan
     beside: float = nan
+    norms: tuple[str, ...] = ()
 
     @property
     def exact(self) -> bool:

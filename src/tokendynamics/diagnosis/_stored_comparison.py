@@ -139,7 +139,9 @@ def _difference(values: Any) -> Difference | None:
     # JSON has no infinity; one rounding of a part that adds nothing is infinitely much beside it, and never undefined.
     numbers["rounding"] = math.inf if math.isnan(numbers["rounding"]) else numbers["rounding"]
     numbers |= {name: _number(values.get(name)) for name in ("own", "beside")}  # absent before they were measured
-    return Difference(as_integer(values["layer"], "layer"), one_of(Part, values["part"], "part"), **numbers)
+    norms = tuple(as_text(each, "norms") for each in values.get("norms", ()))  # likewise
+    part = one_of(Part, values["part"], "part")
+    return Difference(as_integer(values["layer"], "layer"), part, **numbers, norms=norms)
 
 
 def _number(value: Any) -> float:

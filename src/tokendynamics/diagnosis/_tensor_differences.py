@@ -56,7 +56,9 @@ def tensor_differences(ckpts: Sequence[Checkpoint], report: Progress) -> tuple[T
             continue
         try:
             layers = tracked(range(1, first + 1), report, "comparing the stored tensors")
-            found.append(_compared([(ckpts[0].block_tensors(each), other.block_tensors(each)) for each in layers]))
+            found.append(
+                block_differences([(ckpts[0].block_tensors(each), other.block_tensors(each)) for each in layers])
+            )
         except CheckpointError as error:
             found.append(_nothing(str(error)))
     return tuple(found)
@@ -92,7 +94,12 @@ def _nothing(why: str) -> TensorDifferences:
     return TensorDifferences(table, (), (), why)
 
 
-def _compared(pairs: Sequence[tuple[dict[str, Tensor], dict[str, Tensor]]]) -> TensorDifferences:
+def block_differences(pairs: Sequence[tuple[dict[str, Tensor], dict[str, Tensor]]]) -> TensorDifferences:
+    """Compare the tensors of consecutive blocks of two networks by name.
+
+    Args:
+        pairs: The tensors of each block of the first network and of the other one, by name; layers count from 1.
+    """
     names = list(dict.fromkeys(name for pair in pairs for each in pair for name in each))
     gaps, sizes = (np.full((len(pairs), len(names)), np.nan) for _ in range(2))
     vectors, unmatched = [], []
