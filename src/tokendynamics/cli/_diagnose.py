@@ -20,7 +20,9 @@ from tokendynamics.cli._prompts import named_prompts, prompt_options
 from tokendynamics.numerics._printable import shortened
 
 if TYPE_CHECKING:
+    from tokendynamics.cli._output import Output
     from tokendynamics.diagnosis._result import Diagnosis
+    from tokendynamics.pretrained import Checkpoint
 
 REPORT = "report.html"
 _MOST_LAYERS = 10_000
@@ -136,16 +138,12 @@ def diagnose_command(
     output = Output(as_json=as_json, quiet=quiet)
     from tokendynamics.diagnosis import diagnose
     from tokendynamics.diagnosis._result import WRITER, data_file_names
-    from tokendynamics.pretrained import load
     from tokendynamics.provenance._whole import check_free, whole_folder
 
     files = data_file_names(data_format)  # type: ignore[arg-type]
     if out is not None:
         check_free(out, (*files, REPORT), WRITER, overwrite=overwrite, argument="--out")
-    kept.models([model])
-    output.say(f"Loading {model}")
-    with output.progress() as progress:
-        ckpt = load(model, **loading, progress=progress)
+    ckpt = _loaded(model, loading, output, kept)
     folder = out or Path(f"diagnosis-{re.sub(r'[^A-Za-z0-9._-]+', '-', ckpt.name)}")
     check_free(folder, (*files, REPORT), WRITER, overwrite=overwrite, argument="--out")
     kept.results(folder)
@@ -162,6 +160,15 @@ def diagnose_command(
     if undrawn:
         raise undrawn
     return code
+
+
+def _loaded(model: str, loading: dict[str, Any], output: Output, kept: Kept) -> Checkpoint:
+    from tokendynamics.pretrained import load
+
+    kept.models([model])
+    output.say(f"Loading {model}")
+    with output.progress() as progress:
+        return load(model, **loading, progress=progress)
 
 
 def _write_page(found: Diagnosis, folder: Path, overwrite: bool) -> None:
