@@ -122,7 +122,7 @@ def _layer_table(found: Diagnosis) -> Table:
     averaged = mean_over_prompts(found.trace)
     last = averaged.sizes["layer"] - 1
     prompts = found.trace.sizes["prompt"]
-    title = f"Mean over {plural(prompts, 'prompt')}; cosine, rank and norm without sinks, E and raw rank with them"
+    title = f"Mean over {plural(prompts, 'prompt')}, without sinks except E and raw rank"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
     for column in ("layer", "cosine", "E", "rank", "raw rank", "norm", "massive", "state"):
         table.add_column(column, justify="left" if column == "state" else "right")
