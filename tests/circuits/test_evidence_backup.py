@@ -115,7 +115,7 @@ def feed_forward_first(gain: float, task: PairTask = TASK) -> OneLayerTransforme
 def test_logic_that_either_part_makes_alone_is_put_down_to_neither(build: Any) -> None:
     found = judged(build(1.0))
     assert found.verdict == "either"
-    assert "either part suffices" in found.sentence
+    assert "Either part suffices" in found.sentence
     assert share(found, "whole attention") == pytest.approx(0.0, abs=0.05)
     assert share(found, "hidden units") == pytest.approx(0.0, abs=0.07)
     # No single ablation, and no exchange of keys, shows where it is; both ablations at once do.
@@ -260,7 +260,7 @@ def test_an_interval_around_the_threshold_of_what_is_made_twice_settles_nothing(
     found = measured(attention=0.9, after=0.5, bends=0.0)
     wide = replace(found, twice=Estimate("made twice", 0.1, 0.05, 0.15))
     assert decide(wide).verdict == "undecided"
-    assert "the intervals do not settle it at the threshold 0.1" in decide(wide).sentence
+    assert "The confidence intervals are too wide to decide at the threshold 0.1." in decide(wide).sentence
     assert decide(wide, 0.01).verdict == "both"
 
 
@@ -269,7 +269,7 @@ def test_the_verdict_is_repeated_at_other_thresholds() -> None:
     assert list(found.by_threshold) == [0.01, 0.02, 0.05, 0.1, 0.2, 0.3]
     assert found.by_threshold[TAKES_PART] == found.verdict == "both"
     assert [found.by_threshold[at] for at in (0.01, 0.2, 0.3)] == ["both", "feed-forward", "feed-forward"]
-    assert "with another threshold: 1 % to 10 %: both; 20 % to 30 %: feed-forward" in str(found)
+    assert "Verdict by threshold: 1 % to 10 %: both; 20 % to 30 %: feed-forward" in str(found)
     written = found.as_json()
     assert written["threshold"] == TAKES_PART
     assert written["verdict_by_threshold"][-1] == {"threshold": 0.3, "verdict": "feed-forward"}

@@ -239,7 +239,7 @@ def test_hidden_units_that_bend_a_pure_interaction_are_not_passed_over() -> None
     found = judged(size_of(PairTask(random_functional(6, seed=4), 4).interaction))
     assert abs(value(found, "ablation", "left without it")) < 0.1
     assert found.verdict == "undecided"
-    assert "no linear readout finds the interaction" in found.sentence
+    assert "No linear readout finds the interaction" in found.sentence
 
 
 def test_logic_that_only_the_two_parts_together_make_is_not_called_made_twice() -> None:
@@ -247,12 +247,12 @@ def test_logic_that_only_the_two_parts_together_make_is_not_called_made_twice() 
     # Nothing is left by either without the other, and nothing without both: a sum of losses of 2 for what is 1.
     assert value(found, "ablation", "made twice") == pytest.approx(-1.0, abs=0.1)
     for sentence in (found.sentence, found.instrument("ablation").sentence):
-        assert "made twice" not in sentence
-        assert re.search(r"0\.9\d \[0\.9\d, 0\.9\d\] needs the two together|needs the two together 0\.9\d", sentence)
+        assert "by either part alone" not in sentence
+        assert re.search(r"0\.9\d \(95 % CI 0\.9\d–0\.9\d\) needs both parts|needs both parts 0\.9\d", sentence)
     shared = judged(numbers_by_the_keys(4, 5))
     for sentence in (shared.sentence, shared.instrument("ablation").sentence):
-        assert "made twice" in sentence
-        assert "together 0" not in sentence
+        assert "by either part alone" in sentence
+        assert "needs both parts" not in sentence
 
 
 @pytest.mark.parametrize("activation", ["identity", "relu"])

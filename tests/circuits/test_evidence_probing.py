@@ -76,5 +76,5 @@ def test_an_interval_that_straddles_the_threshold_settles_nothing() -> None:
     assert Estimate("share", 0.2, 0.15, 0.25).above(0.1) is True
     assert Estimate("share", 0.2, 0.05, 0.35).above(0.1) is None
     assert Estimate("share", 0.0, 0.0, 0.0).above(0.1) is False
-    assert str(Estimate("share", -0.001, -0.002, 0.0)) == "share 0.00 [0.00, 0.00]"
-    assert str(Estimate("share", None)) == "share undefined"
+    assert Estimate("share", -0.001, -0.002, 0.0).written(0.95) == "0.00 (95 % CI 0.00–0.00)"
+    assert Estimate("share", None).written(0.95) == "undefined"

@@ -13,6 +13,7 @@ from tokendynamics.circuits.functionals import random_functional
 from tokendynamics.circuits.landscape import CategoriesOnly, PositionsOnly, SoftmaxPositions, survey
 from tokendynamics.circuits.landscape._claims import STARTS
 from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError
+from tokendynamics.words import number
 
 LAW = [0.5, 0.3, 0.2]
 T, M = 1 - 0.25 - 0.09 - 0.04, 4
@@ -26,7 +27,7 @@ def test_the_trap_at_infinity_is_told_per_token_and_in_all():
     assert found.as_json()["marks"] == {
         "limit at infinity, (M−1)·T/M": {"loss": mark, "loss_per_token": pytest.approx(T / M, rel=1e-12)}
     }
-    assert f"T/M = {T / M:.6g} per token, (M−1)·T/M = {(M - 1) * T / M:.6g} in all" in found.claims[1]
+    assert f"T/M = {number(T / M, 6)} per token, (M−1)·T/M = {number((M - 1) * T / M, 6)} in all" in found.claims[1]
     caught = [run.classification for run in found.basins.runs if run.kind == "at infinity"]
     assert caught
     for one in caught:
@@ -37,7 +38,7 @@ def test_the_trap_at_infinity_is_told_per_token_and_in_all():
 def test_family_b_contradicts_the_paper_with_its_own_loss():
     found = survey("3.1", law=LAW, positions=M, starts=1)
     loss = 1 - (1 - 1 / M) * T
-    assert f"stationary with the loss {loss:.6g} per token. It is a strict saddle" in found.claims[0]
+    assert f"stationary with the loss {number(loss, 6)} per token. It is a strict saddle" in found.claims[0]
     assert "Every finite family but A is a strict saddle" in found.claims[2]
 
 
@@ -51,7 +52,7 @@ def test_stalls_lose_per_token_what_the_landscape_says():
         loss = float(landscape.loss(logits, landscape.best_v(logits)))
         assert stalled["loss_per_token"] == pytest.approx(loss / (M - 1), rel=1e-12)
         assert stalled["loss"] == pytest.approx(loss, rel=1e-12)
-        assert f"{stalled['time']:.3g}" in found.claims[1]
+        assert number(stalled["time"]) in found.claims[1]
     assert found.as_json()["stalls"][-1]["loss_per_token"] == pytest.approx(T, rel=1e-4)
 
 
@@ -87,13 +88,13 @@ def test_the_missed_points_of_3_3_have_zero_row_sums_and_the_losses_that_are_tol
     assert f"{len(missed)} with zero row sums of v were found" in found.claims[0]
     for point in missed:
         assert np.abs(point.v.numpy()[1:].sum(axis=1)).max() < 1e-9
-        assert f"{point.loss_per_column:.4g}" in found.claims[0]
+        assert number(point.loss_per_column, 4) in found.claims[0]
 
 
 def test_a_mask_is_said_to_leave_these_points_out():
     found = survey("3.3", categories=2, positions=3, causal=True, starts=1)
     assert not [point for point, _ in found.points if point.family == "B"]
-    assert any("not looked for under a causal mask" in claim for claim in found.claims)
+    assert any("not searched for under a causal mask" in claim for claim in found.claims)
     assert found.as_json()["causal"] is True
 
 

@@ -16,6 +16,7 @@ from tokendynamics.circuits.constructions import HAND_BUILT, compare, softmax_so
 from tokendynamics.circuits.evidence import evidence
 from tokendynamics.circuits.functionals import equal_column_means, positive_functional, random_functional
 from tokendynamics.numerics._errors import ArgumentValueError
+from tokendynamics.words import number
 
 tasks = st.builds(
     lambda categories, positions, seed, law, spread: PairTask(
@@ -122,7 +123,9 @@ def test_its_logic_is_found_in_the_attention_and_its_error_is_told() -> None:
     said = compare(model, [])
     assert said.exact is False
     assert 0.1 < said.relative_error < 0.3
-    assert f"the root mean square error is {said.relative_error:.3g} times the standard deviation" in said.sentences[1]
+    assert (
+        f"the root mean square error is {number(said.relative_error)} times the standard deviation" in said.sentences[1]
+    )
     assert "Texts of fewer than M tokens are answered too high" in said.sentences[-1]
     assert "fewer than M" not in compare(softmax_solution_2(task, causal=True), []).sentences[-1]
     assert compare(solution_2(task), []).relative_error < 1e-12

@@ -70,7 +70,7 @@ def test_softmax_solution_2_says_how_far_off_it_is(inside: Path, said: Callable[
     assert result["exact"] is False
     assert 0.08 < result["relative_error"] < 0.25
     page = (inside / "out" / "report.html").read_text(encoding="utf-8")
-    assert "Right up to 0.1" in page
+    assert "Correct up to 0.1" in page
     assert "This construction is never exact" in page
     assert (np.array(result["law"]) @ np.array(result["q_true"])).tolist() == pytest.approx([1.0] * 4)
 
@@ -225,7 +225,7 @@ def test_a_functional_whose_rows_overflow_is_refused(
 def test_a_scale_beyond_rounding_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("build", "solution-2", "-K", "1e300") == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert "K in solutions 2 and 3) is 1e+300" in told
+    assert "K in solutions 2 and 3) is 1 × 10³⁰⁰" in told
     assert "take a smaller K" in told
     assert call("build", "solution-2-printed") == 0
     assert "take a smaller K" not in " ".join(capsys.readouterr().out.split())

@@ -43,7 +43,7 @@ def test_numbers_and_kinds_are_never_cut(capsys: pytest.CaptureFixture[str]) -> 
     (row,) = [line for line in told.splitlines() if line.strip().startswith("∞")]
     assert row.split()[-2:] == ["at", "infinity"]
     assert "0.13336" in row
-    assert "Runs by reason of the end:" in told
+    assert "Why 4 runs stopped:" in told
 
 
 def test_what_was_asked_is_recorded(inside: Path) -> None:

@@ -18,10 +18,13 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "simulate": ("simulate", "flow.toml", "--out", "out"),
     "circuits build": ("circuits", "build", "solution-2", "-N", "2", "--out", "out"),
     "circuits evidence": (
-        "circuits", "evidence", "solution-2", "-N", "2", "-M", "3", "--samples", "50", "--resamples", "20", "--out", "out",
+        "circuits", "evidence", "solution-2", "-N", "2", "-M", "3", "--samples", "50", "--resamples", "20",
+        "--out", "out",
     ),
     "circuits landscape": ("circuits", "landscape", "3.1", "-N", "2", "-M", "3", "--starts", "2", "--out", "out"),
-    "circuits learn": ("circuits", "learn", "solution-1", *LEARN_LITTLE, "--steps", "2", "--seeds", "1", "--out", "out"),
+    "circuits learn": (
+        "circuits", "learn", "solution-1", *LEARN_LITTLE, "--steps", "2", "--seeds", "1", "--out", "out",
+    ),
 }  # fmt: skip
 """Those that write a folder of results with a page."""
 

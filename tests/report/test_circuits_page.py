@@ -243,7 +243,7 @@ def test_the_run_with_the_median_loss_is_shown(learned: tuple[list[LearningRecor
     records, page = learned
     shown = median_record(records)
     assert sorted(record.final_loss for record in records)[1] == shown.final_loss
-    assert f"The model shown from here on is that of seed {shown.seed}" in page
+    assert f"The model shown below is that of seed {shown.seed}, which has the median loss" in page
     B = np.array([[value(cell) for cell in row[1:]] for row in table(page, "weights-feed-forward-table-1")])
     assert pytest.approx(shown.transformer.B.numpy(), rel=1e-3, abs=1e-12) == B
     broken = replace(records[0], final_loss=float("nan"), status="not finite: …")
@@ -253,8 +253,8 @@ def test_the_run_with_the_median_loss_is_shown(learned: tuple[list[LearningRecor
 def test_what_solved_means_and_which_loss_is_meant_are_said(learned: tuple[list[LearningRecord], str]) -> None:
     records, page = learned
     solved = sum(record.solved for record in records)
-    assert f"{solved} of 3 seeds solved the task; solved means that at most a hundredth of the variance is left" in page
-    assert "The final loss, on fresh test sequences, has the median" in page
+    assert f"{solved} of 3 seeds solved the task: at most 1 % of the variance remains" in page
+    assert "The median final loss, on fresh test sequences, is" in page
     assert "On the 60 sequences of this evidence the mean squared error of the model is" in page
 
 
@@ -266,7 +266,7 @@ def test_a_landscape_tells_losses_in_all_and_per_token(surveyed: str) -> None:
     assert value(family_b[2]) == pytest.approx(1 - (1 - 1 / M) * T, rel=1e-3)
     assert "M = 4 positions" in surveyed
     assert "1 start, quasi-newton" in surveyed
-    assert "What stopped the same 1 run: 1 " in surveyed
+    assert "Why 1 run stopped: 1 " in surveyed
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -385,7 +385,7 @@ def test_a_page_on_a_transformer_states_its_task_and_what_interaction_is(
     page = unescape(given if isinstance(given, str) else given[1])
     assert PAIRS + SIZE in page
     variances = f"variance {number(task.variance)}, of which {number(task.interaction_variance)} is interaction"
-    assert f"{variances} (what no sum f(previous) + g(current) gives)" in page
+    assert f"{variances} (the part that is no sum f(previous) + g(current))" in page
     assert "less the means of its rows and of its columns under the law, plus the mean of all" in page
 
 
@@ -408,7 +408,7 @@ def test_a_page_on_a_landscape_states_its_task_and_defines_T(section: Section, p
 
 
 def test_the_threshold_table_repeats_the_verdict(examined: str, found: Evidence) -> None:
-    caption = "How the verdict moves with the share of the interaction from which a part counts (10 % here)"
+    caption = "Verdict by threshold: the share of the interaction from which a part counts (10 % here)"
     assert caption in examined
     row = re.search(rf"{re.escape(caption)}.*?<tbody>(.*?)</tbody>", examined, re.DOTALL)
     assert row is not None
@@ -429,7 +429,7 @@ def test_every_verdict_has_words_of_its_own(found: Evidence, task: PairTask, ver
 def test_a_construction_that_is_never_exact_is_called_that_and_no_other(task: PairTask) -> None:
     rough = compare(softmax_solution_2(PairTask(positive_functional(3, seed=0), 20)), [])
     report = built_report(rough, MANIFEST, [], meant="approximate")
-    assert report.answer == f"Right up to {number(rough.relative_error)} standard deviations"
+    assert report.answer == f"Correct up to {number(rough.relative_error)} standard deviations"
     assert any("never exact" in finding for finding in report.findings)
     exact = built_report(compare(solution_2(task), []), MANIFEST, [], meant="exact")
     assert exact.answer == "Exact"

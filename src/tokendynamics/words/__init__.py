@@ -1,7 +1,7 @@
 """How numbers, intervals, lists and findings are written: one notation for terminal, pages and documents."""
 
 from tokendynamics.words._findings import Convention, Finding
-from tokendynamics.words._intervals import estimate, interval, is_share, places_for, share
+from tokendynamics.words._intervals import estimate, interval, is_share, percent_estimate, places_for, share
 from tokendynamics.words._manifest import duration, manifest_entries, moment, written
 from tokendynamics.words._numbers import UNDEFINED, count, factor, fixed, number, percent, power_of_ten, signed
 from tokendynamics.words._phrases import in_layers, listing, plural, ranges, sentence
@@ -23,6 +23,7 @@ __all__ = [
     "moment",
     "number",
     "percent",
+    "percent_estimate",
     "places_for",
     "plural",
     "power_of_ten",

@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from tokendynamics.words._numbers import fixed, percent
+from tokendynamics.words._numbers import fixed, number, percent
 
 
 @runtime_checkable
@@ -74,6 +74,16 @@ def estimate(
     """
     brackets = interval(ends, confidence, places=places, at_least=at_least, at_most=at_most)
     return f"{fixed(value, places, sign=sign)} ({brackets})" if brackets else fixed(value, places, sign=sign)
+
+
+def percent_estimate(value: float, ends: Ends, confidence: float) -> str:
+    """Write a share as a percentage with its confidence interval.
+
+    >>> percent_estimate(0.67, [0.5, 0.803], 0.95)
+    '67 % (95 % CI 50–80 %)'
+    """
+    low, high = (number(100 * float(end), 2) for end in ends)
+    return f"{percent(value)} ({percent(confidence)} CI {low}–{high} %)"
 
 
 def places_for(ends: Ends) -> int:

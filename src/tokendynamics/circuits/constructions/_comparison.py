@@ -1,4 +1,4 @@
-"""What a transformer answers beside what the task asks for, and that solutions 2 and 3 are one computation."""
+"""Compares the outputs of a transformer with the targets of its task, and solutions 2 and 3 with each other."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from tokendynamics.circuits._transformer import OneLayerTransformer, shift
 from tokendynamics.circuits.constructions._solutions import Selection, solution_2, solution_3
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.results import Result
+from tokendynamics.words import count, number, plural
 
 TOLERANCE = 1e-12
 """Largest error of an exact transformer, in units of the largest target (or of 1)."""
 
 _LEAST_DRAWN = 100
+_NAMED = 4
+"""Most wrong pairs that a sentence names."""
 # Numbers held by the largest intermediate array of a chunk: 16 MB of float64.
 _CHUNK_NUMBERS = 2_000_000
 
@@ -40,7 +43,7 @@ class Answer:
 
     @property
     def largest_error(self) -> float:
-        """Over the tokens from the second on; 0 for a single token, infinite where an output is no number."""
+        """Largest error from the second token on; 0 for a single token, infinite where an output is NaN."""
         return _largest(_errors(self.outputs[1:], self.targets[1:]))
 
 
@@ -61,7 +64,7 @@ class WrongPair:
     output: float
 
     def __str__(self) -> str:
-        return f"({self.previous}, {self.current}): {self.output:.6g} instead of {self.target:.6g}"
+        return f"({self.previous}, {self.current}): {number(self.output, 6)} instead of {number(self.target, 6)}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -71,14 +74,14 @@ class Comparison(Result):
     Attributes:
         model: The transformer.
         answers: On the given sequences.
-        largest_error: Over given and drawn sequences, tokens from the second on; infinite where an output is no number.
+        largest_error: Over given and drawn sequences, tokens from the second on; infinite for an output that is NaN.
         relative_error: Root mean square error over the drawn sequences, tokens from the second on, over the standard
             deviation of q_true (of 1 where it has none); infinite where either is too large to be squared.
-        tolerance: Up to which this counts as exact.
+        tolerance: Largest error that counts as exact.
         wrong: Pairs beyond the tolerance, the farthest off first.
         first_token: The largest |Y_1|, whose target is 0 and which no loss counts.
-        drawn: How many sequences were drawn beside the given ones.
-        seed: Of the draw.
+        drawn: Number of sequences drawn in addition to the given ones.
+        seed: Random seed of the draw.
     """
 
     model: OneLayerTransformer
@@ -113,31 +116,33 @@ class Comparison(Result):
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What was found, in words."""
-        said = [self._found] if self.has_pairs else ["There is no pair to check: a single token has no previous one."]
+        """The result, in words."""
+        sentences = [
+            self._result if self.has_pairs else "There is no pair to check: a single token has no previous one."
+        ]
         if not self.exact:
-            said += [self._largest, *self._rounding]
+            sentences += [self._largest, *self._rounding]
         if not self.first_token <= self.tolerance:
-            said.append(
-                f"The first token has no previous one and should give 0; here it gives up to {self.first_token:.4g}."
-            )
-        return tuple(said + [self.model.note] * bool(self.model.note))
+            largest = number(self.first_token, 4)
+            sentences.append(f"The first token has no previous one and should give 0; here it gives up to {largest}.")
+        return tuple(sentences + [self.model.note] * bool(self.model.note))
 
     @property
-    def _found(self) -> str:
+    def _result(self) -> str:
         if self.exact:
-            return f"It is exact: the largest error is {self.largest_error:.2g}, over {self._where}."
-        some = "; ".join(map(str, self.wrong[:4])) + ("; …" if len(self.wrong) > 4 else "")
-        all_pairs = _counted(self.model.task.categories**2, "pair")
-        return f"It fails for {len(self.wrong)} of {all_pairs} of categories: {some}."
+            return f"It is exact: the largest error is {number(self.largest_error, 2)}, over {self._where}."
+        more = f"; and {count(len(self.wrong) - _NAMED)} more" if len(self.wrong) > _NAMED else ""
+        some = "; ".join(map(str, self.wrong[:_NAMED])) + more
+        all_pairs = plural(self.model.task.categories**2, "pair")
+        return f"It fails for {count(len(self.wrong))} of {all_pairs} of categories: {some}."
 
     @property
     def _largest(self) -> str:
         if math.isinf(self.largest_error):
-            return "An error is not finite: with numbers of this size sums overflow, so scale q_true down."
+            return "An error is not finite, because sums of numbers of this size overflow. Scale q_true down."
         return (
-            f"The largest error is {self.largest_error:.4g}, over {self._where}; the root mean square error is "
-            f"{self.relative_error:.3g} times the standard deviation of q_true."
+            f"The largest error is {number(self.largest_error, 4)}, over {self._where}; the root mean square error is "
+            f"{number(self.relative_error)} times the standard deviation of q_true."
         )
 
     @property
@@ -149,14 +154,14 @@ class Comparison(Result):
             return []
         largest = float(self.model.task.q_true.abs().max())
         return [
-            f"The largest weight of the output (K in solutions 2 and 3) is {weight:.3g}, and about 1e-16 of it, "
-            f"{lost:.1g}, is lost to rounding, beside values of up to {largest:.3g}: take a smaller K."
+            f"The largest weight of the output (K in solutions 2 and 3) is {number(weight)}. Rounding loses about "
+            f"10⁻¹⁶ of it, {number(lost, 1)}, where values are at most {number(largest)}: take a smaller K."
         ]
 
     @property
     def _where(self) -> str:
-        drawn = f"{_counted(self.drawn, 'drawn sequence')} of {_counted(self.model.task.positions, 'token')}"
-        return f"the given and {drawn} that hold every pair"
+        drawn = f"{plural(self.drawn, 'drawn sequence')} of {plural(self.model.task.positions, 'token')}"
+        return f"the given and {drawn}, which contain every pair"
 
     def as_json(self) -> dict[str, Any]:
         """Return plain types."""
@@ -187,7 +192,7 @@ def compare(model: OneLayerTransformer, sequences: Sequence[Any], seed: int = 0)
     """Run a transformer on given sequences, and on drawn ones in which every pair of categories occurs.
 
     Args:
-        model: The transformer; its task says what is right.
+        model: The transformer, with its task.
         sequences: Each a list of categories 1..N, at most M long.
         seed: Of the draw.
 
@@ -272,16 +277,12 @@ def _wrong_pairs(
 
 
 def _errors(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Absolute differences; what is no number is infinitely far off, so that no comparison passes over it."""
+    """Return absolute differences; a NaN counts as infinitely wrong, so that every comparison sees it."""
     return (outputs - targets).abs().nan_to_num(nan=math.inf, posinf=math.inf)
 
 
 def _largest(errors: Tensor) -> float:
     return float(errors.max()) if errors.numel() else 0.0
-
-
-def _counted(many: int, noun: str) -> str:
-    return f"{many} {noun}" + "s" * (many != 1)
 
 
 _RELATIVE = 1e-15

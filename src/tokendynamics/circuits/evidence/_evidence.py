@@ -26,6 +26,7 @@ from tokendynamics.numerics._resources import check_fits
 from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.provenance._manifest import plain
 from tokendynamics.results import Result
+from tokendynamics.words import number, percent, plural
 
 Features = Callable[[Tensor], Tensor]
 
@@ -66,7 +67,7 @@ def probing(trial: Trial) -> Instrument:
     feed_forward: Found = True if holds is False else None
     return Instrument(
         "probing",
-        "R² of the interaction in the attention's output (decodable, not therefore used)",
+        "R² of the interaction in the attention's output (decodable, which does not mean used)",
         attention,
         feed_forward,
         tuple(estimates),
@@ -115,11 +116,10 @@ def _fit(trial: Trial, features: Features) -> tuple[Tensor, Tensor]:
 
 def _sentence(trial: Trial, estimates: list[Estimate]) -> str:
     if not trial.has_logic:
-        return "q_true has no interaction that could be read."
-    before = f"a linear readout of the attention's output finds {estimates[0].number} of the interaction"
-    if len(estimates) == 1:
-        return f"{before}."
-    return f"{before}, and after the norm {estimates[1].number}, part of which is the norm's own doing."
+        return "q_true has no interaction to read out."
+    first, *after_norm = (each.written(trial.bootstrap.confidence) for each in estimates)
+    before = f"A linear readout of the attention's output finds {first} of the interaction."
+    return f"{before} After the norm it finds {after_norm[0]}, in part because of the norm." if after_norm else before
 
 
 _BYTES = 32
@@ -129,12 +129,12 @@ _DECIDING = ("path patching", "ablation")
 
 @dataclass(frozen=True, repr=False)
 class Evidence(Result):
-    """What five instruments say, and the verdict that the two causal ones give.
+    """The results of five instruments, and the verdict of the two causal ones.
 
     Attributes:
         verdict: "attention", "feed-forward", "both", "either" (each part does the logic when the other does not), or
             "undecided".
-        sentence: Why.
+        sentence: The reason, with the numbers.
         instruments: Variance shares, correlation, path patching, ablation, probing.
         loss: Mean squared error over tokens i ≥ 2.
         interaction_variance: Of q_true: the loss of the best prediction without any logic.
@@ -165,8 +165,10 @@ class Evidence(Result):
 
     @property
     def findings(self) -> list[str]:
-        """Why, and what each instrument says."""
-        return [self.sentence, *(f"{each.name}: {each.sentence}" for each in self.instruments)]
+        """The reason of the verdict, and the result of each instrument."""
+        names = (f"{each.name[0].upper()}{each.name[1:]}" for each in self.instruments)
+        sentences = zip(names, self.instruments, strict=True)
+        return [self.sentence, *(f"{name}: {each.sentence}" for name, each in sentences)]
 
     def instrument(self, name: str) -> Instrument:
         """Return the instrument of that name.
@@ -174,15 +176,15 @@ class Evidence(Result):
         Raises:
             ArgumentValueError: It does not exist.
         """
-        found = [instrument for instrument in self.instruments if instrument.name == name]
-        if not found:
+        named = [instrument for instrument in self.instruments if instrument.name == name]
+        if not named:
             names = ", ".join(repr(instrument.name) for instrument in self.instruments)
             raise ArgumentValueError(expected("name", f"one of {names}", repr(name)))
-        return found[0]
+        return named[0]
 
     def agrees(self, instrument: Instrument) -> bool | None:
-        """Return whether an instrument speaks for the verdict; None without one, or if it says nothing."""
-        # One side exchanged at a time cannot show a part that the other stands in for.
+        """Return whether an instrument supports the verdict; None if either is undecided."""
+        # Exchanging one side at a time cannot show a part whose work the other can do.
         hidden = self.verdict == "either" and instrument.name == "path patching"
         if self.verdict == "undecided" or hidden:
             return None
@@ -211,18 +213,18 @@ class Evidence(Result):
         }
 
     def __str__(self) -> str:
-        loss = "not finite" if self.loss is None else f"{self.loss:.3g}"
+        loss = "not finite" if self.loss is None else number(self.loss)
         lines = [
             f"{self.name}: {self.verdict}",
             f"  {self.sentence}",
-            f"  mean squared error {loss}; variance of the interaction {self.interaction_variance:.3g} (the part of "
-            "q_true that no sum f(previous) + g(current) gives)",
-            f"  {self.samples} sequences, seed {self.seed}, {self.confidence:.0%} intervals",
-            f"  with another threshold: {self.thresholds}",
+            f"  Mean squared error {loss}; variance of the interaction {number(self.interaction_variance)} (the part "
+            "of q_true that is no sum f(previous) + g(current)).",
+            f"  {plural(self.samples, 'sequence')}, seed {self.seed}, {percent(self.confidence)} confidence intervals.",
+            f"  Verdict by threshold: {self.thresholds}.",
         ]
-        for number, instrument in enumerate(self.instruments, start=1):
+        for place, instrument in enumerate(self.instruments, start=1):
             lines += [
-                f"  {number} {instrument.name:<16} {instrument.reading:<26} {self._standing(instrument)}",
+                f"  {place} {instrument.name:<16} {instrument.reading:<26} {self._standing(instrument)}",
                 f"      {instrument.sentence}",
             ]
         return "\n".join(lines)
@@ -231,7 +233,7 @@ class Evidence(Result):
     def thresholds(self) -> str:
         """The verdict by threshold in one line, thresholds of one verdict together."""
         together = itertools.groupby(self.by_threshold.items(), key=lambda entry: entry[1])
-        spans = [(verdict, [f"{share * 100:g} %" for share, _ in entries]) for verdict, entries in together]
+        spans = [(verdict, [percent(share) for share, _ in entries]) for verdict, entries in together]
         return "; ".join(
             f"{shares[0]}{' to ' + shares[-1] if shares[1:] else ''}: {verdict}" for verdict, shares in spans
         )
@@ -256,9 +258,9 @@ def evidence(
     Path patching and ablation decide, because they change the model and watch the answer. Attention takes part if
     logic is lost when what it writes becomes a sum of one-category functions, and when its keys, and its queries, see
     other categories, or if logic is left with linear hidden units (and a linear norm); the feed-forward part if logic
-    is left without the attention's, and some is lost with linear units. Where one part stands in for the other, what
-    both lose together shows it. The rule in full stands at `verdict.decide`. What the weights look like and what can
-    be read from the stream supports or questions it, and is always shown beside.
+    is left without the attention's, and some is lost with linear units. Where one part can do the other's work, the
+    loss with both ablated shows it. The complete rule is in `verdict.decide`. The other instruments (weights, readouts)
+    support or question the verdict, and are always shown.
 
     Args:
         model: The transformer.
@@ -306,7 +308,7 @@ def evidence(
 def check_measurable(
     model: OneLayerTransformer, task: PairTask, samples: int, resamples: int, confidence: float
 ) -> None:
-    """Refuse what `evidence` would refuse, before anything is said or trained.
+    """Refuse what `evidence` would refuse, before anything is printed or trained.
 
     Raises:
         ArgumentValueError, MemoryLimitError: See `evidence`.

@@ -1,10 +1,11 @@
-"""What an instrument says: numbers with intervals, and which part of the transformer they point at.
+"""The result of an instrument: estimates with confidence intervals, and the part of the transformer that they show.
 
-The part of a matrix over pairs of one-hots that no sum of a row and a column function gives.
+Also the interaction of a matrix over pairs of one-hots: the part that no sum of a row and a column function gives.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import Tensor
 from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits._transformer import Block
 from tokendynamics.provenance._manifest import plain
-from tokendynamics.words import fixed
+from tokendynamics.words import UNDEFINED, estimate
 
 QK_BLOCKS: tuple[tuple[Block, Block], ...] = (
     ("category", "category"),
@@ -73,7 +74,7 @@ def mean_square(matrix: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
 
 
 Found = bool | None
-"""A part takes part in the logic (True), takes none (False), or the instrument cannot tell (None)."""
+"""A part takes part in the logic (True), does not (False), or the instrument cannot decide (None)."""
 
 _READINGS: dict[tuple[Found, Found], str] = {
     (True, True): "both",
@@ -90,7 +91,7 @@ _READINGS: dict[tuple[Found, Found], str] = {
 
 @dataclass(frozen=True)
 class Estimate:
-    """One number with its interval. Each is None where it is not defined.
+    """One number with its confidence interval. Each is None where it is undefined.
 
     Attributes:
         name: What was measured.
@@ -98,8 +99,8 @@ class Estimate:
         low: Lower end of the interval.
         high: Upper end.
 
-    >>> print(Estimate("keys", 0.5, 0.49, 0.51))
-    keys 0.50 [0.49, 0.51]
+    >>> Estimate("keys", 0.5, 0.49, 0.51).written(0.95)
+    '0.50 (95 % CI 0.49–0.51)'
     """
 
     name: str
@@ -127,20 +128,21 @@ class Estimate:
             return True
         return False if -threshold <= self.low and self.high <= threshold else None
 
-    @property
-    def number(self) -> str:
-        """Value and interval without the name."""
-        if self.value is None or self.low is None or self.high is None:
-            return fixed(self.value)
-        return f"{fixed(self.value)} [{fixed(self.low)}, {fixed(self.high)}]"
+    def written(self, confidence: float) -> str:
+        """Return the value with its interval.
 
-    def __str__(self) -> str:
-        return f"{self.name} {self.number}"
+        Args:
+            confidence: Of the interval.
+        """
+        if self.value is None:
+            return UNDEFINED
+        low, high = (math.nan if end is None else end for end in (self.low, self.high))
+        return estimate(self.value, [low, high], confidence)
 
 
 @dataclass(frozen=True)
 class Instrument:
-    """What one instrument measured.
+    """The measurement of one instrument.
 
     Attributes:
         name: Short, for tables and files.
@@ -148,7 +150,7 @@ class Instrument:
         attention: Whether the attention takes part, as far as this instrument can see.
         feed_forward: The same of the feed-forward part.
         estimates: The numbers that `reading` rests on; the first is the headline.
-        sentence: What it says, in one sentence.
+        sentence: Its result in one or two sentences.
         details: Further numbers, in plain types.
     """
 
@@ -162,7 +164,7 @@ class Instrument:
 
     @property
     def reading(self) -> str:
-        """Its own answer: "attention", "feed-forward", "both", "neither", one part only, or "cannot tell"."""
+        """Its answer: "attention", "feed-forward", "both", "neither", one part only, or "cannot tell"."""
         return _READINGS[self.attention, self.feed_forward]
 
     @property
@@ -180,10 +182,10 @@ class Instrument:
         return next(estimate for estimate in self.estimates if estimate.name == name)
 
     def agrees(self, attention: bool, feed_forward: bool) -> Found:
-        """Return whether nothing it says contradicts these two answers; None if it says nothing."""
-        answers = [(self.attention, attention), (self.feed_forward, feed_forward)]
-        spoken = [found == answer for found, answer in answers if found is not None]
-        return all(spoken) if spoken else None
+        """Return whether its answers are these two; None if it has no answer."""
+        pairs = [(self.attention, attention), (self.feed_forward, feed_forward)]
+        equal = [reading == answer for reading, answer in pairs if reading is not None]
+        return all(equal) if equal else None
 
     def as_json(self) -> dict[str, Any]:
         """Return plain types, without NaN."""

@@ -205,17 +205,15 @@ def patching(trial: Trial, threshold: float) -> Instrument:
     outputs = _exchanged(trial)
     slopes = {side: _slopes(trial, side, changed) for side, changed in outputs.items()}
     keys, values, queries = (own for own, *_ in slopes.values())
-    sentence = (
-        f"of the interaction, {keys.number} comes by the keys and {values.number} by the values; "
-        f"{queries.number} depends on what the queries see."
-    )
+    shares = (each.written(trial.bootstrap.confidence) for each in (keys, values, queries))
+    sentence = "Of the interaction, {} comes through the keys and {} through the values; {} depends on the queries."
     return Instrument(
         "path patching",
-        "other categories fed to one side of the attention",
+        "Other categories fed to one side of the attention",
         all_of(keys.beyond(threshold), queries.beyond(threshold)),
         values.beyond(threshold) or None,
         (keys, values, queries),
-        sentence if trial.has_logic else "q_true has no interaction that could be followed.",
+        sentence.format(*shares) if trial.has_logic else "q_true has no interaction to follow.",
         {
             "rise of the loss": [_rise(trial, side, changed) for side, changed in outputs.items()],
             "share that follows another pair": {side: others for side, (_, *others) in slopes.items()},
@@ -300,11 +298,11 @@ def ablation(trial: Trial, threshold: float) -> Instrument:
     attended = lost.pop("whole attention")
     return Instrument(
         "ablation",
-        "interaction taken out of the attention or of a block of k^t q, hidden units made linear, or both",
+        "Interaction removed from the attention or a block of kᵗq, hidden units made linear, or both",
         any_of(attended.beyond(threshold), left[1].beyond(threshold)),
         left[0].beyond(threshold),
         (attended, *left, twice, *lost.values()),
-        _sentence(attended, left[0], lost, twice) if trial.has_logic else _NOTHING,
+        _sentence(trial, attended, left[0], lost, twice) if trial.has_logic else _NOTHING,
         {
             "rise of the loss": [trial.rise_share(name, outputs) for name, outputs in changed.items()],
             "interaction of any shape": [
@@ -316,22 +314,24 @@ def ablation(trial: Trial, threshold: float) -> Instrument:
     )
 
 
-_NOTHING = "q_true has no interaction that could be lost."
+_NOTHING = "q_true has no interaction to lose."
 
 
-def _sentence(attended: Estimate, left: Estimate, lost: dict[str, Estimate], twice: Estimate) -> str:
+def _sentence(trial: Trial, attended: Estimate, left: Estimate, lost: dict[str, Estimate], twice: Estimate) -> str:
+    estimates = (attended, left, lost["hidden units"], lost["both at once"], twice_or_together(twice))
+    additive, rest, linear, both, shared = (each.written(trial.bootstrap.confidence) for each in estimates)
+    how = "needs both parts" if _below_zero(twice) else "is computed by either part alone"
     return (
-        f"{attended.number} of the interaction is lost with an attention that writes sums and {left.number} is left; "
-        f"{lost['hidden units'].number} is lost with linear hidden units, {lost['both at once'].number} with both; "
-        f"{twice_or_together(twice).number} {'needs the two together' if _below_zero(twice) else 'is made twice'}."
+        f"An additive attention loses {additive} of the interaction; {rest} is left. Linear hidden units lose "
+        f"{linear}, both together {both}. {shared} {how}."
     )
 
 
 def twice_or_together(twice: Estimate) -> Estimate:
-    """Return what either part makes without the other; where that is below 0, what neither does, turned and renamed.
+    """Return the share that either part computes alone; where that is below 0, the share that needs both, renamed.
 
-    >>> print(twice_or_together(Estimate("made twice", -0.31, -0.33, -0.29)))
-    needs the two together 0.31 [0.29, 0.33]
+    >>> twice_or_together(Estimate("made twice", -0.31, -0.33, -0.29))
+    Estimate(name='needs the two together', value=0.31, low=0.29, high=0.33)
     """
     if not _below_zero(twice):
         return twice

@@ -21,6 +21,7 @@ from tokendynamics.circuits.evidence._instrument import (
 from tokendynamics.numerics._intervals import bayesian_bootstrap, percentile_interval
 from tokendynamics.numerics._seeding import generator
 from tokendynamics.provenance._manifest import plain
+from tokendynamics.words import listing, number
 
 # A block (or a head) counts as used from a tenth (a hundredth) of the whole on.
 _USED_BLOCK, _USED_HEAD = 0.1, 0.01
@@ -65,11 +66,11 @@ def variance_shares(
     ]
     return Instrument(
         "variance shares",
-        "what the blocks of k^t q hold after double centring",
+        "Variance of the blocks of kᵗq after double centring",
         by_category,
         by_position if by_category or by_position else None,
         estimates,
-        _route(by_category, by_position, estimates),
+        _route(by_category, by_position, estimates, confidence),
         {"heads": heads, "weights": "categories by the law, positions uniformly"},
     )
 
@@ -137,14 +138,15 @@ def _estimate(name: str, shares: Tensor, confidence: float) -> Estimate:
     return Estimate(name, plain(float(shares[0])), *percentile_interval(shares[1:], confidence))
 
 
-def _route(by_category: bool, by_position: bool, estimates: tuple[Estimate, ...]) -> str:
+def _route(by_category: bool, by_position: bool, estimates: tuple[Estimate, ...], confidence: float) -> str:
     route = {
-        (True, True): "tokens are chosen by category and by position",
-        (True, False): "tokens are weighed by pairs of categories",
-        (False, True): "tokens are chosen by position, not by category",
-        (False, False): "neither pairs of categories nor pairs of positions matter",
+        (True, True): "Tokens are chosen by category and by position",
+        (True, False): "Tokens are weighed by pairs of categories",
+        (False, True): "Tokens are chosen by position, not by category",
+        (False, False): "Neither pairs of categories nor pairs of positions matter",
     }[by_category, by_position]
-    return f"{route}: of the blocks' variance, {estimates[0]}, {estimates[3]}."
+    shares = [f"{estimates[place].written(confidence)} is {estimates[place].name}" for place in (0, 3)]
+    return f"{route}: of the blocks' variance, {listing(shares)}."
 
 
 def correlation(model: OneLayerTransformer, task: PairTask, resamples: int, confidence: float, seed: int) -> Instrument:
@@ -158,13 +160,13 @@ def correlation(model: OneLayerTransformer, task: PairTask, resamples: int, conf
     depends on single categories; the p-value is the chance of as large a number when the categories of q_true are
     renamed at random, previous and current ones apart.
     """
-    title = "likeness of the category block of k^t q to q_true"
+    title = "Correlation of the category block of kᵗq with q_true"
     block = model.qk[:, model.block("category"), model.block("category")]
     # q_true has the previous category first, which is the sender's.
     wanted, law = task.q_true.mT, task.law
     held = mean_square(double_centred(block, law, law), law, law) > _ROUNDING * mean_square(block, law, law)
     if not bool(held.any()):
-        nothing = "no head weighs pairs of categories: there is nothing that could look like q_true."
+        nothing = "No head weighs pairs of categories, so the correlation with q_true is undefined."
         undefined = Estimate("centred", None), Estimate("interaction", None), Estimate("raw", None)
         return Instrument("correlation", title, False, None, undefined, nothing, {"heads": []})
     held_blocks = block[held]
@@ -187,7 +189,7 @@ def correlation(model: OneLayerTransformer, task: PairTask, resamples: int, conf
         "heads": [{"head": int(h), "centred": float(r)} for h, r in zip(held.nonzero()[:, 0], per_head, strict=True)],
         "chance of as much under renamed categories": chance,
     }
-    return Instrument("correlation", title, found, None, estimates, _likeness(estimates, chance), details)
+    return Instrument("correlation", title, found, None, estimates, _likeness(estimates, chance, confidence), details)
 
 
 def _centred(block: Tensor, q_true: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
@@ -240,6 +242,6 @@ def _found(centred: Estimate, chance: float, confidence: float) -> Found:
     return False if not unlikely and centred.value is not None and centred.value < _ALIKE else None
 
 
-def _likeness(estimates: tuple[Estimate, ...], chance: float) -> str:
-    centred, _, raw = estimates
-    return f"the likeness to q_true is {centred.number} (raw {raw.number}); as much by chance: p = {chance:.2g}."
+def _likeness(estimates: tuple[Estimate, ...], chance: float, confidence: float) -> str:
+    centred, _, raw = (each.written(confidence) for each in estimates)
+    return f"The |correlation| with q_true is {centred} centred and {raw} raw (permutation p = {number(chance, 2)})."

@@ -1,4 +1,4 @@
-"""What random starts end in: fractions with intervals.
+"""Where random starts end: fractions with confidence intervals.
 
 What fraction a landscape catches is a property of the starts and of the descent as much as of the landscape. For
 `PositionsOnly` with N = 5, M = 6 this share of quasi-Newton runs ends at infinity, at a loss per column of T/M,
@@ -45,13 +45,16 @@ from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.provenance._manifest import plain
 from tokendynamics.provenance._progress import Progress, reporting, tracked
 from tokendynamics.results import Readable
-from tokendynamics.words import percent, plural
+from tokendynamics.words import percent_estimate, plural
 
 Method = Literal["quasi-newton", "gradient-flow"]
 Scale = float | Literal["fan-in"]
 
+CONFIDENCE = 0.95
+"""Of the intervals of shares; see `wilson`."""
+
 _BYTES = 80
-"""Of each entry of each start: itself, its gradient, and what a descent remembers of its steps."""
+"""Of each entry of each start: itself, its gradient, and the descent's memory of its steps."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ class BasinRun:
 
 @dataclass(frozen=True)
 class Share:
-    """How many starts ended in one kind of point.
+    """Share of the starts that ended in one kind of point.
 
     Attributes:
         kind: See `classify`; "not finite" for runs that broke off.
@@ -108,7 +111,7 @@ class Share:
 
 @dataclass(frozen=True, repr=False)
 class Basins(Readable):
-    """Where the starts of one landscape went.
+    """Where the starts of one landscape ended.
 
     Attributes:
         landscape: Its name.
@@ -137,9 +140,9 @@ class Basins(Readable):
     def findings(self) -> list[str]:
         """How many starts ended in each kind of point."""
         return [
-            f"{each.kind}: {plural(each.count, 'start')}, {percent(each.fraction)} "
-            f"(95 % CI {percent(each.low)}–{percent(each.high)})"
-            for each in self.shares
+            f"{share.kind}: {plural(share.count, 'start')}, "
+            f"{percent_estimate(share.fraction, [share.low, share.high], CONFIDENCE)}"
+            for share in self.shares
         ]
 
     @property

@@ -1,4 +1,4 @@
-"""What a landscape of `logical` section 3 holds, and which of the paper's claims about it survive."""
+"""Stationary points and basins of a landscape of `logical` section 3, and which claims of the paper hold there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tokendynamics.circuits._task import category_law
 from tokendynamics.circuits.functionals import random_functional
-from tokendynamics.circuits.landscape._basins import Basins, Method, find_basins
+from tokendynamics.circuits.landscape._basins import CONFIDENCE, Basins, Method, find_basins
 from tokendynamics.circuits.landscape._categories_only import CategoriesOnly
 from tokendynamics.circuits.landscape._classification import Classification, classify
 from tokendynamics.circuits.landscape._landscape import Landscape, StationaryPoint, checked_positions
@@ -31,14 +31,14 @@ from tokendynamics.numerics._signatures import typed_arguments
 from tokendynamics.provenance._manifest import plain
 from tokendynamics.provenance._progress import Progress
 from tokendynamics.results import Result
-from tokendynamics.words import number
+from tokendynamics.words import listing, number, percent_estimate, plural
 
 Section: TypeAlias = Literal["3.1", "3.2", "3.3"]
 Surveyed: TypeAlias = PositionsOnly | SoftmaxPositions | CategoriesOnly
 Points: TypeAlias = tuple[tuple[StationaryPoint, Classification], ...]
 
 STARTS: Mapping[Section, int] = {"3.1": 40, "3.2": 10, "3.3": 40}
-"""Random starts unless given: with softmax every descent tends to infinite logits, and takes seconds."""
+"""Default number of random starts: with softmax every descent tends to infinite logits and takes seconds."""
 
 _NAMES: Mapping[Section, str] = {
     "3.1": "Attention on positions, linear (3.1)",
@@ -47,26 +47,26 @@ _NAMES: Mapping[Section, str] = {
 }
 _CATEGORIES = 5
 _BYTES = 8
-"""Of each entry of the curvature."""
+"""Bytes of an entry of the curvature."""
 _DEPTHS = (2.0, 4.0, 6.0)
 _ON_THE_WAY = -0.01
 _LARGEST = 1e5
-"""Of q_true: beyond it, curvatures at points of size 1 (random starts) and less can no longer be told from 0."""
+"""Largest entry of q_true: beyond it, curvatures at points of size 1 or less are rounding errors."""
 
 
 @dataclass(frozen=True, repr=False)
 class LandscapeSurvey(Result):
-    """One landscape: its stationary points, where descent ends, and what that says of the paper.
+    """One landscape: its stationary points, where descent ends, and which claims of the paper hold.
 
     Attributes:
-        section: Of `logical`.
+        section: The section of `logical`.
         landscape: With its law, positions and (3.3) q_true.
-        answer: A few words.
-        claims: What does and does not hold, the most important first.
-        points: Members of the families, and what they are.
-        stalls: Where there is no finite stationary point: how long descent waits.
+        answer: The result in a few words.
+        claims: Which claims hold and which do not, the most important first.
+        points: Members of the families, and their classification.
+        stalls: How long descent stalls, where there is no finite stationary point.
         basins: Where random starts ended.
-        marks: Losses worth a line, by name; like every `loss` summed over the tokens from the second on.
+        marks: Reference losses by name; like every `loss`, summed over the tokens from the second on.
     """
 
     section: Section
@@ -90,7 +90,7 @@ class LandscapeSurvey(Result):
 
     @property
     def name(self) -> str:
-        """For headings."""
+        """The name for headings."""
         return _NAMES[self.section]
 
     def per_token(self, loss: float) -> float:
@@ -100,15 +100,15 @@ class LandscapeSurvey(Result):
     def as_json(self) -> dict[str, Any]:
         """Return plain values."""
         landscape = self.landscape
-        own = isinstance(landscape, CategoriesOnly)
+        of_categories = isinstance(landscape, CategoriesOnly)
         return {
             "section": self.section,
             "landscape": self.name,
             "categories": len(landscape.law),
             "positions": landscape.positions,
             "law": landscape.law.tolist(),
-            "q_true": landscape.q_true.tolist() if own else None,
-            "causal": landscape.causal if own else None,
+            "q_true": landscape.q_true.tolist() if of_categories else None,
+            "causal": landscape.causal if of_categories else None,
             "claims": list(self.claims),
             "points": [_point_as_json(*pair) for pair in self.points],
             "stalls": [vars(one) | {"loss_per_token": self.per_token(one.loss)} for one in self.stalls],
@@ -167,7 +167,7 @@ def survey(
     if section == "3.3":
         landscape = _of_categories(q_true, law, categories, positions, causal)
     elif q_true is not None or causal:
-        given, advice = "causal" if q_true is None else "q_true", "there the target is the previous category"
+        given, advice = "causal" if q_true is None else "q_true", "in 3.1 and 3.2 the target is the previous category"
         raise ArgumentValueError(expected(given, "none outside of section 3.3", f"one for {section}", advice))
     else:
         landscape = (PositionsOnly if section == "3.1" else SoftmaxPositions)(_law(law, categories), positions)
@@ -191,7 +191,7 @@ def _of_categories(
     _check_categories(size)
     largest = float(functional.abs().max())
     if largest > _LARGEST:
-        advice = "divide all of it by a constant: the loss scales with its square"
+        advice = "divide all entries by a constant: the loss scales with its square"
         raise ArgumentValueError(expected("q_true", f"numbers up to {_LARGEST:g} in size", f"{largest:g}", advice))
     landscape = CategoriesOnly(functional, law, positions, causal)
     check_interaction(landscape)
@@ -213,7 +213,9 @@ def _check_categories(categories: int) -> None:
     if isinstance(categories, bool) or not isinstance(categories, int):
         raise ArgumentTypeError(expected("categories", "an integer", repr(categories)))
     if categories < 2:
-        raise ArgumentValueError(expected("categories", "at least 2", categories, "one alone leaves nothing to tell"))
+        raise ArgumentValueError(
+            expected("categories", "at least 2", categories, "a single category carries no information")
+        )
 
 
 def _linear(landscape: PositionsOnly, found: Basins) -> LandscapeSurvey:
@@ -225,7 +227,7 @@ def _linear(landscape: PositionsOnly, found: Basins) -> LandscapeSurvey:
     curvature = number(kind.lowest_curvature)
     claims = (
         "“Only degenerate zeros” does not hold: family B (columns of q sum to zero) is stationary with the loss "
-        f"{second.loss_per_column:.6g} per token. It is a {kind.kind}: the lowest curvature is {curvature}.",
+        f"{number(second.loss_per_column, 6)} per token. It is a {kind.kind}: the lowest curvature is {curvature}.",
         _on_infinity(found, limit, total),
         _on_saddles(points),
     )
@@ -234,17 +236,17 @@ def _linear(landscape: PositionsOnly, found: Basins) -> LandscapeSurvey:
     return LandscapeSurvey("3.1", landscape, answer, claims, found, points, marks=marks)
 
 
-def _on_infinity(found: Basins, limit: float, total: float) -> str:
+def _on_infinity(basins: Basins, limit: float, total: float) -> str:
     trap = (
-        f"descent can run to infinity, where the loss tends to T/M = {limit:.6g} per token, (M−1)·T/M = {total:.6g} in "
-        "all"
+        "Descent can run to infinity, which the paper does not mention. There the loss tends to "
+        f"T/M = {number(limit, 6)} per token, (M−1)·T/M = {number(total, 6)} in all."
     )
     defined = "T = 1 − Σ p² is the loss per token of always predicting the mean."
-    if not found.share("at infinity").count:
-        return f"The paper does not mention that {trap}; none of these {len(found.runs)} starts did. {defined}"
+    if not basins.share("at infinity").count:
+        return f"{trap} None of the {plural(len(basins.runs), 'start')} did. {defined}"
     return (
-        f"The paper does not mention that {trap}: {_said(found, 'at infinity')} of the starts do; "
-        f"{_said(found, 'global minimum')} reach the global minimum. {defined}"
+        f"{trap} {_share(basins, 'at infinity')} of the starts run to infinity and "
+        f"{_share(basins, 'global minimum')} reach the global minimum. {defined}"
     )
 
 
@@ -252,54 +254,58 @@ def _on_saddles(points: Points) -> str:
     others = [one for point, one in points if point.family not in ("A", "∞")]
     if all(one.kind == "strict saddle" for one in others):
         return (
-            "Every finite family but A is a strict saddle, so descent leaves it; the way to infinity it does not leave."
+            "Every finite family but A is a strict saddle, so descent leaves it. "
+            "Descent does not leave the path to infinity."
         )
     kinds = ", ".join(f"{point.family} {one.kind}" for point, one in points)
-    return f"Not every family but A was found to be a strict saddle: {kinds}."
+    return f"Not every family but A is a strict saddle: {kinds}."
 
 
-def _softmax(landscape: SoftmaxPositions, found: Basins) -> LandscapeSurvey:
+def _softmax(landscape: SoftmaxPositions, basins: Basins) -> LandscapeSurvey:
     stalls = tuple(stall(landscape, depth) for depth in _DEPTHS)
-    times = ", ".join(f"{one.time:.3g}" for one in stalls)
+    times = listing([number(each.time) for each in stalls])
     claims = (
-        "No finite point is stationary: the gradient vanishes at infinite logits only, where the global optimum lies.",
-        f"“Can not get stuck” holds for infinite patience only: from logits of −2, −4 and −6 for the previous token "
-        f"gradient flow needs the times {times} to leave, about e² times as long per unit of depth.",
-        f"{_said(found, 'global minimum')} of the starts come to the global minimum within {found.budget} steps.",
+        "No finite point is stationary: the gradient vanishes only at infinite logits, where the global optimum lies.",
+        "“Can not get stuck” holds only without a limit on time. From logits of −2, −4 and −6 for the previous token, "
+        f"gradient flow leaves after the times {times}: about e² times later per unit of depth.",
+        f"{_share(basins, 'global minimum')} of the starts reach the global minimum within "
+        f"{plural(basins.budget, 'step')}.",
     )
-    return LandscapeSurvey("3.2", landscape, "No finite stationary point, but stalls", claims, found, stalls=stalls)
+    return LandscapeSurvey("3.2", landscape, "No finite stationary point, but stalls", claims, basins, stalls=stalls)
 
 
-def _categories(landscape: CategoriesOnly, found: Basins) -> LandscapeSurvey:
+def _categories(landscape: CategoriesOnly, basins: Basins) -> LandscapeSurvey:
     solved, shifted, mean = zero_loss(landscape), zero_loss(landscape, 2.0, 0.5), mean_predictor(landscape)
     rows = [] if landscape.causal else zero_row_sums(landscape)
     points = _classified(landscape, [solved, shifted, mean, no_output(landscape), *rows])
-    claims = [f"{_said(found, 'global minimum')} of the starts reach the global minimum."]
+    claims = [f"{_share(basins, 'global minimum')} of the starts reach the global minimum."]
     if rows:
-        losses = ", ".join(f"{point.loss_per_column:.4g}" for point in rows)
+        losses = listing([number(point.loss_per_column, 4) for point in rows])
         kinds = ", ".join(sorted({one.kind for point, one in points if point.family == "B"}))
         claims.insert(
             0,
-            f"The paper’s list of such points is not complete: {len(rows)} with zero row sums of v were found, with "
-            f"losses {losses} per token ({kinds}); (3.54) divides by that sum.",
+            f"The paper’s list of stationary points is not complete: {len(rows)} with zero row sums of v were found "
+            f"({kinds}), with losses {losses} per token. Equation (3.54) divides by that sum.",
         )
     elif landscape.causal:
-        claims.append("Points with zero row sums of v are not looked for under a causal mask: its rows differ.")
+        claims.append(
+            "Points with zero row sums of v are not searched for under a causal mask, because its rows differ."
+        )
     claims.append(
-        "The zero-loss family with a(t) = −c/(1+c) q_tt, as (3.71) has it, is confirmed at c = 0.5: its loss is "
-        f"{points[1][1].relative_loss:.2g} of that of no output. The line printed before (3.71) has the other sign."
+        "The zero-loss family with a(t) = −c/(1+c) q_tt of (3.71) is confirmed at c = 0.5: its loss is "
+        f"{number(points[1][1].relative_loss, 2)} of the loss without output. The line before (3.71) has a wrong sign."
     )
     answer, marks = "A zero-loss family and saddles", {"mean predictor": mean.loss}
-    return LandscapeSurvey("3.3", landscape, answer, tuple(claims), found, points, marks=marks)
+    return LandscapeSurvey("3.3", landscape, answer, tuple(claims), basins, points, marks=marks)
 
 
 def _classified(landscape: Landscape, points: Sequence[StationaryPoint]) -> Points:
     return tuple((point, classify(landscape, point.attention, point.v)) for point in points)
 
 
-def _said(found: Basins, kind: str) -> str:
-    share = found.share(kind)
-    return f"{share.fraction:.0%} [{share.low:.0%}, {share.high:.0%}]"
+def _share(basins: Basins, kind: str) -> str:
+    share = basins.share(kind)
+    return percent_estimate(share.fraction, [share.low, share.high], CONFIDENCE)
 
 
 def _point_as_json(point: StationaryPoint, found: Classification) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What each of the four learned models can see, `logical` 4.1, and its weights before the first step."""
+"""The features that each of the four learned models sees, `logical` 4.1, and its initial weights."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def learn(
 
 
 def _finished(settings: Settings, target: Path) -> LearningRecord | None:
-    """Return the record of the same run in a folder, None where it is still to be made there."""
+    """Return the record of the same run in a folder; None where the run is not finished there."""
     recover(Path(os.path.realpath(target)))  # half of a record that a kill left would look like another's file
     if not (target / "record.json").is_file():
         LearningRecord.check_free(target)
@@ -274,7 +274,7 @@ def read_unfinished(folder: Path, settings: Settings) -> Unfinished | None:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Forget the state of a finished run, and what killed ones left of theirs."""
+    """Delete the state of a finished run, and what killed runs left."""
     recover(folder / _FILE)
     (folder / _FILE).unlink(missing_ok=True)
 

@@ -1,4 +1,4 @@
-"""What a learning run depends on, and what leans the combined model towards one hand-built solution at first."""
+"""The settings of a learning run, and the penalty that favours one hand-built solution at first."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tokendynamics.numerics._signatures import typed_fields
 
 _MOST_STEPS = 10_000_000
 _BYTES = 16
-"""Of each number: itself and its gradient."""
+"""Bytes of each number and its gradient."""
 
 Flavour = Literal["free", "towards-1", "towards-2", "towards-3"]
 FLAVOURS: tuple[Flavour, ...] = ("towards-1", "towards-2", "towards-3", "free")
@@ -27,7 +27,7 @@ STRENGTH = 1e-2
 """Weight of the squared distance in the loss at the first step."""
 
 _RELEASED = 0.6
-"""Share of the steps after which the penalty is zero: q_true, which it leaks, must not help the final loss."""
+"""Share of the steps after which the penalty is zero: it contains q_true, which must not help the final loss."""
 
 
 @typed_fields

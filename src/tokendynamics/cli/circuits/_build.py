@@ -1,4 +1,4 @@
-"""``tokendynamics circuits build``: a transformer set by hand, and whether it computes the task."""
+"""``tokendynamics circuits build``: a transformer built by hand, and whether it computes the task."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tokendynamics.cli.circuits._solution import (
 )
 from tokendynamics.cli.circuits._task_options import task_of, task_options, task_parameters
 from tokendynamics.numerics._errors import ArgumentValueError, PageError, expected
-from tokendynamics.words import plural
+from tokendynamics.words import number, plural
 
 if TYPE_CHECKING:
     from tokendynamics.circuits.constructions._comparison import Answer, Comparison
@@ -148,6 +148,6 @@ def _table(answer: Answer) -> Any:
     for place, (category, target, output) in enumerate(
         zip(answer.x.tolist(), answer.targets.tolist(), answer.outputs.tolist(), strict=True), start=1
     ):
-        error = abs(output - target)
-        table.add_row(str(place), str(category), f"{target:.6g}", f"{output:.6g}", f"{error:.2g}" if place > 1 else "")
+        error = number(abs(output - target), 2) if place > 1 else ""
+        table.add_row(str(place), str(category), number(target, 6), number(output, 6), error)
     return table

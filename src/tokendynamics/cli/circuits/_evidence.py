@@ -22,6 +22,7 @@ from tokendynamics.cli.circuits._solution import (
 )
 from tokendynamics.cli.circuits._task_options import flags_of, renamed, task_of, task_options, task_parameters
 from tokendynamics.numerics._errors import ArgumentValueError, PageError, expected
+from tokendynamics.words import plural
 
 if TYPE_CHECKING:
     from tokendynamics.circuits.learning import LearningRecord
@@ -101,7 +102,7 @@ def evidence_command(
         about = {"model": model, "architecture": record.architecture, "flavour": record.flavour}
         about |= {"run": record.seed, "categories": record.task.categories, "positions": record.task.positions}
     check_measurable(chosen, chosen.task, samples, resamples, confidence)
-    output.say(f"Measuring {chosen.name} ({samples} sequences)")
+    output.say(f"Measuring {chosen.name} ({plural(samples, 'sequence')})")
     with limited_threads(threads):
         found = evidence(chosen, chosen.task, samples=samples, seed=seed, resamples=resamples, confidence=confidence)
         parameters = {**about, "samples": samples, "resamples": resamples, "confidence": confidence}
@@ -121,7 +122,7 @@ def evidence_command(
 
 
 def _learned(model: str, say: Callable[[str], None]) -> LearningRecord:
-    """Return the learned model of a folder, or the one with the median loss of several."""
+    """Return the learned model of a folder, or of several the one with the median loss."""
     from tokendynamics.circuits.learning import LearningRecord
     from tokendynamics.report.circuits._reports import median_record
 
@@ -133,7 +134,7 @@ def _learned(model: str, say: Callable[[str], None]) -> LearningRecord:
         record = median_record([LearningRecord.open(path.parent) for path in several])
     except ArgumentValueError as error:
         raise renamed(error, {"folder": "MODEL"}) from error
-    say(f"{folder} holds {len(several)} runs: seed {record.seed} is used, which has the median loss")
+    say(f"{folder} holds {plural(len(several), 'run')}; seed {record.seed} is used, which has the median loss")
     return record
 
 

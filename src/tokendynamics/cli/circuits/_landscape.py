@@ -1,4 +1,4 @@
-"""``tokendynamics circuits landscape``: stationary points, basins, and the claims of the paper about them."""
+"""``tokendynamics circuits landscape``: stationary points, basins, and the paper's claims about them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tokendynamics.cli._terminal import echo_json
 from tokendynamics.cli.circuits._folder import out_option
 from tokendynamics.cli.circuits._task_options import functional_of, law_of
 from tokendynamics.numerics._errors import PageError
-from tokendynamics.words import plural
+from tokendynamics.words import count, listing, number, percent_estimate, plural
 
 if TYPE_CHECKING:
     from tokendynamics.circuits.landscape import Basins, LandscapeSurvey
     from tokendynamics.cli._output import Output
 
 _FUNCTIONAL = "random:0"
-_WRAPS = "shared by its members"
+_WRAPS = "definition"
 _EPILOG = """
 \b
 3.1  attention on positions only, linear
@@ -56,9 +56,9 @@ Examples:
     type=click.Choice(["quasi-newton", "gradient-flow"]),
     default="quasi-newton",
     show_default=True,
-    help="How the loss is descended.",
+    help="Method of descent.",
 )
-@click.option("--budget", type=whole(), default=600, show_default=True, help="Most steps of one run.")
+@click.option("--budget", type=whole(), default=600, show_default=True, help="Largest number of steps of one run.")
 @click.option("--threads", type=whole(1), default=1, show_default=True, help="CPU threads.")
 @out_option("Folder for the data and the page.", ("landscape.json",))
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on standard output.")
@@ -116,8 +116,8 @@ def _print(found: LandscapeSurvey, out: Path | None, files: tuple[str, ...]) -> 
     console.print(Text(f"\n{found.name}\n", style="bold"))
     console.print(_points(found) if found.points else _stalls(found))
     console.print(_shares(runs))
-    same = "Runs" if len(runs.runs) > 1 else "Run"
-    console.print(Text(f"{same} by reason of the end: {', '.join(f'{n} {why}' for why, n in runs.statuses.items())}"))
+    reasons = listing([f"{number_of} {why}" for why, number_of in runs.statuses.items()])
+    console.print(Text(f"Why {plural(len(runs.runs), 'run')} stopped: {reasons}"))
     for claim in found.claims:
         console.print(Text(f"• {claim}"))
     if out is not None:
@@ -125,7 +125,7 @@ def _print(found: LandscapeSurvey, out: Path | None, files: tuple[str, ...]) -> 
 
 
 def _table(title: str, columns: Sequence[str], words: Sequence[str]) -> Any:
-    """Return an empty table with numbers at the right, where only the column "shared by its members" may wrap."""
+    """Return an empty table with right-aligned numbers, in which only the column of definitions may wrap."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -140,7 +140,7 @@ def _points(found: LandscapeSurvey) -> Any:
     title = "Stationary points: loss per token, relative gradient, lowest curvature"
     table = _table(title, columns, ("family", _WRAPS, "kind"))
     for point, one in found.points:
-        numbers = f"{point.loss_per_column:.5g}", f"{one.relative_gradient:.0e}", f"{one.lowest_curvature:.2g}"
+        numbers = (number(point.loss_per_column, 5), number(one.relative_gradient, 1), number(one.lowest_curvature, 2))
         table.add_row(point.family, point.text, *numbers, one.kind)
     return table
 
@@ -150,15 +150,18 @@ def _stalls(found: LandscapeSurvey) -> Any:
         "Stalls: gradient flow from logits of −depth", ("depth", "loss per token", "gradient", "time to leave"), ()
     )
     for one in found.stalls:
-        time = f"{one.time:.3g}" if one.status == "left" else one.status
-        table.add_row(f"{one.depth:g}", f"{found.per_token(one.loss):.6g}", f"{one.gradient:.1e}", time)
+        time = number(one.time) if one.status == "left" else one.status
+        table.add_row(number(one.depth), number(found.per_token(one.loss), 6), number(one.gradient, 2), time)
     return table
 
 
 def _shares(runs: Basins) -> Any:
-    many = len(runs.runs)
-    title = f"{runs.method}, {plural(many, 'start')}"
-    table = _table(title, ("ends as", "starts", "share", "95 % interval"), ("ends as",))
+    from tokendynamics.circuits.landscape._basins import CONFIDENCE
+
+    title = f"{runs.method}, {plural(len(runs.runs), 'start')}"
+    table = _table(title, ("ends as", "starts", "share"), ("ends as",))
     for share in runs.shares:
-        table.add_row(share.kind, str(share.count), f"{share.fraction:.1%}", f"{share.low:.1%} – {share.high:.1%}")
+        table.add_row(
+            share.kind, count(share.count), percent_estimate(share.fraction, [share.low, share.high], CONFIDENCE)
+        )
     return table

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tokendynamics.cli._interrupted import NOTHING
 from tokendynamics.cli._options import whole
 from tokendynamics.cli._terminal import echo, echo_json
 from tokendynamics.cli.circuits._folder import out_option
 from tokendynamics.cli.circuits._task_options import task_of, task_options, task_parameters
+from tokendynamics.words import fixed, number
 
 if TYPE_CHECKING:
     from tokendynamics.circuits._task import PairTask
@@ -138,7 +139,7 @@ def _run(
 
 
 def _measured(records: list[LearningRecord], samples: int, progress: Progress) -> list[Evidence | None]:
-    """Return what the instruments say of each run; None where it broke off, as its weights are no model's."""
+    """Return the evidence of each run; None where it stopped early, since its weights are not those of a model."""
     from tokendynamics.circuits.evidence import evidence
     from tokendynamics.provenance._progress import tracked
 
@@ -154,7 +155,7 @@ def _kept(out: Path, numbers: Iterable[int]) -> str:
     finished = [name for name in folders if (out / name / "record.json").is_file()]
     begun = [name for name in folders if (out / name / "progress.pt").is_file()]
     if not finished and not begun:
-        return "interrupted: nothing was written"
+        return f"interrupted: {NOTHING}"
     states = ((finished, "finished"), (begun, "unfinished"))
     kept = " and ".join(f"{', '.join(names)} ({state})" for names, state in states if names)
     return f"interrupted: {out} keeps {kept}; the same command continues from there"
@@ -192,26 +193,24 @@ def _print(
         left = column in ("solved", "verdict", "status")
         table.add_column(column, justify="left" if left else "right", no_wrap=column == "verdict")
     for record, found in zip(records, evidences, strict=True):
-        likeness = found and found.instrument("correlation").estimate
+        correlation = None if found is None else found.instrument("correlation").estimate
         table.add_row(
             str(record.seed),
-            _written(record.final_loss),
-            _written(record.relative_loss),
+            number(record.final_loss),
+            number(record.relative_loss),
             "yes" if record.solved else "no",
-            "undefined" if likeness is None else f"{likeness:.4f}",
+            fixed(correlation, 4),
             found.verdict if found else "not measured",
             record.status.partition(":")[0],
         )
     console.print(table)
     finals = np.array([record.final_loss for record in records])
-    median, spread = _written(float(np.median(finals))), f"{_written(finals.min())} to {_written(finals.max())}"
+    median, lowest, highest = (number(float(value)) for value in (np.median(finals), finals.min(), finals.max()))
     solved = sum(record.solved for record in records)
-    console.print(Text(f"Final loss: median {median} ({spread}); {solved} of {len(records)} solved."))
+    console.print(
+        Text(f"Final loss: median {median} ({lowest} to {highest}); {solved} of {len(records)} solved the task.")
+    )
     console.print(Text(f"{out}: {', '.join((*(f'seed-{record.seed}' for record in records), *files))}"))
-
-
-def _written(value: float) -> str:
-    return f"{value:.3g}" if math.isfinite(value) else "undefined"
 
 
 def _fail_if_broken(records: list[LearningRecord], out: Path) -> None:

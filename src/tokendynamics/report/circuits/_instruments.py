@@ -1,4 +1,4 @@
-"""What the five instruments say: a table in words, and their numbers with intervals as a drawing."""
+"""The results of the five instruments: a table of sentences, and a figure of the estimates with their intervals."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from tokendynamics.circuits.evidence._verdict import TAKES_PART
 from tokendynamics.report.circuits._intervals import Row, intervals_chart
 from tokendynamics.report.kit._figure import Cell, Figure, Table, cells
 from tokendynamics.report.kit._svg import draw_for_screens
-from tokendynamics.words import number
+from tokendynamics.words import number, percent
 
 
 def instruments_table(found: Evidence) -> Table:
-    """List each instrument with its role, its reading, its headline number and what it says."""
+    """List each instrument with its role, its reading, its headline estimate and its result."""
     rows = tuple(
         (
             Cell(f"{index}. {instrument.name}"),
@@ -19,23 +19,24 @@ def instruments_table(found: Evidence) -> Table:
             Cell(instrument.reading),
             Cell(f"{instrument.estimates[0].name}: {number(instrument.estimate)}"),
             Cell(_interval(instrument.estimates[0])),
-            Cell(_sentence(instrument.sentence)),
+            Cell(instrument.sentence),
         )
         for index, instrument in enumerate(found.instruments, start=1)
     )
-    columns = ("Instrument", "Role", "Points at", "Estimate", f"{found.confidence:.0%} interval", "What it says")
+    columns = ("Instrument", "Role", "Reading", "Estimate", f"{percent(found.confidence)} CI", "Result")
     return Table(
-        "The five instruments; path patching and ablation decide, the others support or question", columns, rows
+        "The five instruments: path patching and ablation decide, the others support or question the verdict",
+        columns,
+        rows,
     )
 
 
 def thresholds_table(found: Evidence) -> Table:
-    """Return the verdict at other shares from which a part counts."""
-    columns = ("A part counts from", *(f"{share * 100:g} %" for share in found.by_threshold))
+    """Return the verdict at each threshold."""
+    columns = ("Threshold", *(percent(share) for share in found.by_threshold))
     row = (Cell("Verdict"), *(Cell(verdict) for verdict in found.by_threshold.values()))
     return Table(
-        f"How the verdict moves with the share of the interaction from which a part counts ({TAKES_PART * 100:g} % "
-        "here)",
+        f"Verdict by threshold: the share of the interaction from which a part counts ({percent(TAKES_PART)} here)",
         columns,
         (row,),
     )
@@ -57,26 +58,30 @@ def instruments_figure(found: Evidence) -> Figure:
             rows.append(Row(instrument.name))
         former = instrument.name
         rows.append(Row(estimate.name, estimate.value, estimate.low, estimate.high, number(estimate.value)))
-    rule = (TAKES_PART, f"takes part: {TAKES_PART:g}")
+    question = "How large is the effect in each instrument?"
+    rule = (TAKES_PART, f"threshold: {number(TAKES_PART)}")
     svg = draw_for_screens(
         lambda width: intervals_chart(rows, domain=domain, width=width, rule=rule),
         ident="evidence-numbers",
-        title="How strongly does each instrument speak? Estimates with intervals",
-        description="; ".join(f"{instrument.name}, {estimate}" for instrument, estimate in drawn) + ".",
+        title=f"{question} Estimates with confidence intervals",
+        description="; ".join(
+            f"{instrument.name}, {estimate.name} {estimate.written(found.confidence)}" for instrument, estimate in drawn
+        )
+        + ".",
     )
     return Figure(
         ident="evidence-numbers",
-        question="How strongly does each instrument speak?",
+        question=question,
         svg=svg,
-        caption=f"Every number with its {found.confidence:.0%} interval: shares, |correlations| and R². The dashed "
-        f"line at {TAKES_PART:g} is what a part must carry to count as taking part, its whole interval above. What "
-        "exceeds 2 stands at the edge.",
+        caption=f"Shares, |correlations| and R² with their {percent(found.confidence)} confidence intervals. A part "
+        f"counts if its whole interval lies above the dashed line at {number(TAKES_PART)}. Values above 2 are drawn at "
+        "the edge.",
         table=_numbers(found),
     )
 
 
 def _domain(estimates: list[Estimate]) -> tuple[float, float]:
-    """Choose the axis: shares lie in 0..1; a rise of the loss can exceed it, and 2 then shows that it is large."""
+    """Return the range of the axis: shares lie in 0 … 1; a rise of the loss can exceed that, and is cut at 2."""
     ends = [end for e in estimates for end in (e.value, e.low, e.high) if end is not None]
     return (-0.25 if ends and min(ends) < -0.03 else 0.0), (min(2.0, max(1.0, *ends)) if ends else 1.0)
 
@@ -87,8 +92,8 @@ def _numbers(found: Evidence) -> Table:
         for instrument in found.instruments
         for estimate in instrument.estimates
     ]
-    columns = ("Instrument", "Number", "Estimate", "Lower end", "Upper end")
-    return Table(f"Every number with its {found.confidence:.0%} interval", columns, tuple(rows))
+    columns = ("Instrument", "Quantity", "Estimate", "Lower end", "Upper end")
+    return Table(f"Every estimate with its {percent(found.confidence)} confidence interval", columns, tuple(rows))
 
 
 def _role(found: Evidence, instrument: Instrument) -> str:
@@ -100,7 +105,3 @@ def _interval(estimate: Estimate) -> str:
     if estimate.low is None or estimate.high is None:
         return "undefined"
     return f"{number(estimate.low)} to {number(estimate.high)}"
-
-
-def _sentence(words: str) -> str:
-    return words[:1].upper() + words[1:]

@@ -8,17 +8,17 @@ from collections.abc import Mapping, Sequence
 import altair as alt
 
 from tokendynamics.circuits.landscape import Basins, Classification, LandscapeSurvey, StationaryPoint
-from tokendynamics.circuits.landscape._basins import BasinRun, Share
+from tokendynamics.circuits.landscape._basins import CONFIDENCE, BasinRun, Share
 from tokendynamics.report.circuits._intervals import Row, intervals_chart
 from tokendynamics.report.circuits._matrix import Panel, Side, matrices
 from tokendynamics.report.kit._figure import Cell, Figure, Matrices, Table, cells
 from tokendynamics.report.kit._palette import BLUE, GREEN, MUTED, NEGATIVE, ORANGE, PAPER
 from tokendynamics.report.kit._svg import Drawing, Key, draw_for_screens, inline
-from tokendynamics.words import number, percent, plural
+from tokendynamics.words import number, percent_estimate, plural
 
 _COLOURS = {"global minimum": BLUE, "at infinity": ORANGE, "strict saddle": NEGATIVE}
 _LEAST = 1e-12
-"""Losses below are drawn there: they are rounding."""
+"""Smaller losses are rounding errors and are drawn at this value."""
 
 
 def points_table(points: Sequence[tuple[StationaryPoint, Classification]]) -> Table:
@@ -34,14 +34,14 @@ def points_table(points: Sequence[tuple[StationaryPoint, Classification]]) -> Ta
         for point, found in points
     )
     columns = (
-        "Family", "What its members share", "Loss per token", "Relative gradient", "Lowest curvature", "Highest",
-        "Flat directions", "of them symmetries", "Kind",
+        "Family", "Definition", "Loss per token", "Relative gradient", "Lowest curvature", "Highest",
+        "Flat directions", "Of these, symmetries", "Kind",
     )  # fmt: skip
     return Table("Members of the families; curvatures are eigenvalues of the Hessian", columns, rows)
 
 
 def _rough(value: float) -> Cell:
-    """Write two digits: most of these are rounding."""
+    """Write two digits, since most of these are rounding errors."""
     return Cell(number(value, 2), f"{value:.6g}")
 
 
@@ -66,8 +66,8 @@ def points_matrices(points: Sequence[StationaryPoint], *, positions_attend: bool
         panels,
         ident="points",
         question="What do these points look like?",
-        caption="Attention q and value map v of one member of each family. Orange is positive, purple negative, paper "
-        "is zero; each matrix has its own scale, centred at zero.",
+        caption="Attention q and value map v of one member of each family. Orange is positive, purple negative, blank "
+        "zero; each matrix has its own scale, centred at zero.",
     )
 
 
@@ -92,8 +92,9 @@ def basins_figure(found: Basins) -> Figure:
             title=f"{question} Shares of {plural(len(found.runs), 'start')}",
             description="; ".join(f"{share.kind} {_percent(share)}" for share in shares) + ".",
         ),
-        caption=f"{found.method}, normal starts of standard deviation {found.scale}, seed {found.seed}; whiskers: 95 % "
-        f"intervals (Wilson). What stopped the same {plural(len(found.runs), 'run')}: {statuses}.",
+        caption=f"Method {found.method}, normal starts of standard deviation {number(found.scale)}, random seed "
+        f"{found.seed}; whiskers: 95 % confidence intervals (Wilson). "
+        f"Why {plural(len(found.runs), 'run')} stopped: {statuses}.",
         table=_shares_table(found),
     )
 
@@ -103,7 +104,7 @@ def endings_figure(found: Basins, marks: Mapping[str, tuple[float, float]]) -> F
 
     Args:
         found: The runs.
-        marks: Losses worth a line, in all and per token, by name.
+        marks: Reference losses, in all and per token, by name.
     """
     runs = sorted((run for run in found.runs if math.isfinite(run.loss)), key=lambda run: run.loss)
     kinds = list(dict.fromkeys(run.kind for run in runs))
@@ -112,7 +113,7 @@ def endings_figure(found: Basins, marks: Mapping[str, tuple[float, float]]) -> F
         Key(f"{name}: {number(loss)} ({number(each)} per token)", "line", GREEN, dash="5 3", width=1.4)
         for name, (loss, each) in marks.items()
     ]
-    question = "How far down did each start get?"
+    question = "What is the final loss of each start?"
     return Figure(
         ident="endings",
         question=question,
@@ -124,8 +125,8 @@ def endings_figure(found: Basins, marks: Mapping[str, tuple[float, float]]) -> F
             f"{number(runs[-1].loss if runs else None)}.",
             keys=keys,
         ),
-        caption=f"The loss summed over the tokens from the second on, at the end of each run; below {number(_LEAST)} "
-        "it is rounding and drawn at the bottom.",
+        caption="Final loss of each run, summed over the tokens from the second on. Losses below "
+        f"{number(_LEAST)} are rounding errors and are drawn at the bottom.",
         table=_runs_table(found),
     )
 
@@ -150,7 +151,7 @@ def _endings(runs: Sequence[BasinRun], marks: Sequence[float], width: float) -> 
         for value in marks
         if value > 0
     ]
-    x = alt.X("rank:Q", axis=alt.Axis(title="Starts, by their final loss", format="d", tickMinStep=1))
+    x = alt.X("rank:Q", axis=alt.Axis(title="Starts, by final loss", format="d", tickMinStep=1))
     fill = alt.Color("colour:N", scale=None)
     return alt.layer(*rules, points.encode(x=x, y=y, color=fill), width=width, height=240)
 
@@ -164,21 +165,20 @@ def _runs_table(found: Basins) -> Table:
 
 
 def stall_table(found: LandscapeSurvey) -> Table:
-    """Draw how long gradient flow waits, by depth."""
+    """Return how long gradient flow stalls, by depth."""
     rows = tuple(
         cells([one.depth, found.per_token(one.loss), one.gradient, one.time, one.status]) for one in found.stalls
     )
     columns = ("Depth", "Loss per token", "Gradient", "Time to leave", "End")
-    start = "logits of −depth for the previous tokens, 0 for the others"
-    return Table(f"Stalls: gradient flow from {start}; gradient: its size on the former", columns, rows)
+    start = "logits of −depth for the previous tokens and 0 for the others"
+    return Table(f"Stalls of gradient flow from {start}; gradient: its norm over the previous tokens", columns, rows)
 
 
 def _percent(share: Share) -> str:
-    low, high = (number(100 * end, 2) for end in (share.low, share.high))
-    return f"{percent(share.fraction)} (95 % CI {low}–{high} %)"
+    return percent_estimate(share.fraction, [share.low, share.high], CONFIDENCE)
 
 
 def _shares_table(found: Basins) -> Table:
     rows = [cells([share.kind, share.count, share.fraction, share.low, share.high]) for share in found.shares]
     columns = ("Kind", "Starts", "Share", "Lower end", "Upper end")
-    return Table(f"Shares of {plural(len(found.runs), 'start')} with 95 % intervals", columns, tuple(rows))
+    return Table(f"Shares of {plural(len(found.runs), 'start')} with 95 % confidence intervals", columns, tuple(rows))

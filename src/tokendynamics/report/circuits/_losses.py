@@ -1,4 +1,4 @@
-"""How the loss falls while models learn: a line for each seed, and what other answers would cost."""
+"""The loss during learning: a line for each seed, and reference losses."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def loss_curves(records: Sequence[LearningRecord]) -> Figure:
     curves = [_positive((*record.losses, record.final_loss)) for record in records]
     task = records[0].task
     marks = {
-        "no logic: the best sum of two functions": (task.interaction_variance, ORANGE, "5 3"),
-        "a constant": (task.variance, AXIS, "1 3"),
+        "best sum of two functions (no logic)": (task.interaction_variance, ORANGE, "5 3"),
+        "best constant": (task.variance, AXIS, "1 3"),
         "solved": (SOLVED * task.variance, GREEN, "9 3"),
     }
     drawn = {name: mark for name, mark in marks.items() if 0 < mark[0] < math.inf}
-    question = "How fast does it learn, and do all seeds get there?"
+    question = "How fast do the models learn, and do all seeds solve the task?"
     keys = [Key("one seed", "line", BLUE, width=1.0), Key("median over seeds", "line", INK)]
     keys += [Key("lowest to highest", "band", BLUE)] if len(records) > 1 else []
     keys += [Key(name, "line", colour, dash=dash, width=1.4) for name, (_, colour, dash) in drawn.items()]
@@ -47,12 +47,12 @@ def loss_curves(records: Sequence[LearningRecord]) -> Figure:
             title=f"{question} Mean squared error over outer steps",
             description=f"{plural(len(records), 'seed')}: median of the final loss {number(float(np.median(finals)))}, "
             f"from {number(float(finals.min()))} to {number(float(finals.max()))}; {solved} solved. "
-            "The table below holds every value.",
+            "The table below lists every value.",
             keys=keys,
         ),
-        caption="Mean squared error over the tokens from the second on, on fresh sequences before each outer step of "
-        "L-BFGS and after the last one, without any penalty; log scale. Solved: at most a hundredth of the variance of "
-        "the targets is left.",
+        caption="Mean squared error over the tokens from the second on, without penalty, log scale. It is measured on "
+        "fresh sequences before each outer step of L-BFGS and after the last one. Solved: at most 1 % of the variance "
+        "of the targets remains.",
         table=_table(records),
     )
 
@@ -109,7 +109,7 @@ def _summary(curves: list[list[float | None]]) -> list[dict[str, float]]:
 
 
 def _positive(losses: Sequence[float]) -> list[float | None]:
-    """Drop zero, and what is not finite: a log axis has no place for them."""
+    """Replace zero and values that are not finite by None: a log axis cannot show them."""
     return [loss if math.isfinite(loss) and loss > 0 else None for loss in losses]
 
 

@@ -72,7 +72,7 @@ def matrices(panels: Sequence[Panel], *, ident: str, question: str, caption: str
         caption: What there is to see, and how it is drawn.
         per_row: How many stand side by side; fewer where they do not fit.
     """
-    description = " ".join(_description(panel) for panel in panels) + " The tables below hold every value."
+    description = " ".join(_description(panel) for panel in panels) + " The tables below list every value."
     svg = draw_for_screens(
         lambda width: _chart(panels, ident, per_row, width),
         ident=ident,
@@ -197,7 +197,7 @@ def _counted(side: Side, cell: float) -> tuple[list[float], list[str]]:
 
 
 def _numbered(size: int, cell: float) -> range:
-    """Tell which entries of a block carry their number: every one, or every fifth or tenth."""
+    """Return which entries of a block are numbered: every one, or every fifth or tenth."""
     if size == 1:
         return range(0)
     every = next((step for step in (1, 2, 5, 10, 20, 50) if step * cell >= 13), 100)
@@ -340,7 +340,7 @@ def _description(panel: Panel) -> str:
 
 
 def _by_block(panel: Panel) -> str:
-    """Tell where the largest entry lies."""
+    """Return where the largest entry lies."""
     row, column = np.unravel_index(np.nanargmax(np.abs(panel.values)), panel.values.shape)
     names = [name for name in (panel.rows.names[row], panel.columns.names[column]) if name]
     return f"largest at {' and '.join(names)}" if names else "largest at its one entry"

@@ -1,4 +1,4 @@
-"""A one-layer transformer: its weights as heat maps, and its answers on a sequence beside what was asked."""
+"""A one-layer transformer: its weights as heat maps, and its outputs on a sequence with the targets."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tokendynamics.report.kit._svg import Drawing, Key, draw_for_screens, plain
 from tokendynamics.words import UNDEFINED, fixed, number, plural
 
 _COLOURS = (
-    "Orange is positive, purple negative (a dash marks negative cells where there is room), paper is zero; each matrix "
-    "has its own scale, centred at zero."
+    "Orange is positive, purple negative (marked by a dash where there is room), blank zero; each matrix has its own "
+    "scale, centred at zero."
 )
 
 
@@ -33,10 +33,10 @@ def attention_weights(model: OneLayerTransformer) -> Matrices:
     return matrices(
         panels,
         ident="weights-attention",
-        question="What does attention weigh, and what does it carry?",
-        caption="Row of kᵗq: a feature of the sender; column: a feature of the receiver; the weight of a sender is the "
-        f"sum of the entries that its features and the receiver's choose{_softmax(model)}. Row of v: what is written; "
-        f"column: what is read from the sender. {_COLOURS}",
+        question="Which pairs does the attention weigh, and what does it carry?",
+        caption="Rows of kᵗq are features of the sender, columns features of the receiver. The weight of a sender is "
+        f"the sum of the entries of its features and the receiver's{_softmax(model)}. Rows of v are features written, "
+        f"columns features read from the sender. {_COLOURS}",
     )
 
 
@@ -50,12 +50,12 @@ def feed_forward_weights(model: OneLayerTransformer) -> Matrices:
         Panel("C", model.C.numpy()[:, None], hidden, one),
     ]
     norm = "LayerNorm of the stream, then " if model.norm is not None else ""
-    act = "ReLU" if model.activation == "relu" else "no bend"
+    act = "ReLU" if model.activation == "relu" else "no activation function"
     return matrices(
         panels,
         ident="weights-feed-forward",
-        question="What do the hidden units read, and what do they add to the answer?",
-        caption=f"Each row is one hidden unit: {norm}B reads, the bias shifts, {act}, C adds up. {_COLOURS}",
+        question="What do the hidden units read, and what do they add to the output?",
+        caption=f"Each row is one hidden unit: {norm}B reads, the bias shifts, {act}, C sums. {_COLOURS}",
         per_row=3,
     )
 
@@ -89,15 +89,15 @@ def functional_beside_block(model: OneLayerTransformer, task: PairTask, head: in
     return matrices(
         panels,
         ident="weights-functional",
-        question="Does attention weigh pairs of categories the way q_true does?",
-        caption="Left q_true, right the category block of kᵗq; above as they are, below with the mean over senders "
-        "taken from every column: such a constant is the same for all senders, and what reads the attention can take "
-        f"it off. Only the lower pair can be compared. {_COLOURS}",
+        question="Does the attention weigh pairs of categories as q_true does?",
+        caption="Left q_true, right the category block of kᵗq; above unchanged, below with the mean over senders "
+        "subtracted from every column. Such a constant is the same for all senders and can be subtracted later, so "
+        f"only the lower pair is comparable. {_COLOURS}",
     )
 
 
 def correlations(block: torch.Tensor, task: PairTask) -> tuple[str, str]:
-    """Say the law-weighted correlation with q_true as it is, and with columns centred; a sign is kept."""
+    """Return the law-weighted correlation with q_true, unchanged and with columns centred; the sign is kept."""
     weights = task.law[:, None] * task.law
     raw = [one - (weights * one).sum() for one in (block, task.q_true)]
     centred = [row_centred(one.mT, task.law).mT for one in (block, task.q_true)]
@@ -134,9 +134,9 @@ def answers_table(answers: tuple[Answer, ...]) -> Table:
 
 
 def answers_figure(comparison: Comparison) -> Figure:
-    """Draw targets as rings, outputs as discs: exact where each disc fills its ring."""
+    """Draw targets as rings and outputs as discs: exact where the disc lies in its ring."""
     answers = comparison.answers[:4]
-    question = "What does it answer, token by token?"
+    question = "What is the output for each token?"
     worst = max((answer.largest_error for answer in answers), default=0.0)
     return Figure(
         ident="answers",
@@ -148,8 +148,8 @@ def answers_figure(comparison: Comparison) -> Figure:
             description=f"{plural(len(answers), 'sequence')}; largest error from the second token on: {number(worst)}.",
             keys=(Key("target Y", "circle", INK), Key("output", "disc", BLUE), Key("difference", "line", ORANGE)),
         ),
-        caption="Below each token stands its category. The target of a token is q_true of the category before it and "
-        "its own; that of the first token is 0 and counts in no loss.",
+        caption="The label below a token is its category. The target is q_true of the previous and the current "
+        "category; the first token has the target 0 and is not part of any loss.",
         table=answers_table(comparison.answers),
     )
 

@@ -1,4 +1,4 @@
-"""The page of one question about circuits: how a transformer, built, learned or surveyed, does its logic."""
+"""The page of one question about circuits, for a transformer that was built or learned, or for a loss landscape."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from tokendynamics.words import Convention
 
 @dataclass(frozen=True)
 class CircuitsReport:
-    """Everything a page on circuits says.
+    """The content of a page on circuits.
 
     Attributes:
         question: The heading, without the name of what it is about.
-        name: What it is about.
+        name: The subject.
         answer: One or two words, set large.
         findings: Sentences, the first of which explains the answer.
-        facts: Name and text of what was given.
+        facts: Name and text of the inputs.
         sections: In order.
         conventions: Choices that the numbers depend on.
-        manifest: How to make the page again.
+        manifest: How to reproduce the page.
         files: Data files beside the page.
     """
 
@@ -42,7 +42,7 @@ class CircuitsReport:
 
 @page_of.register(CircuitsReport)
 def circuits_page(report: CircuitsReport) -> str:
-    """Return the page as HTML that needs nothing else: no request, no script to be read, all foreign text escaped.
+    """Return the page as self-contained HTML: no requests, works without scripts, all foreign text escaped.
 
     Args:
         report: From one of the functions in `tokendynamics.report.circuits`.

@@ -1,4 +1,4 @@
-"""What the pages on circuits say of transformers that were built, examined, or learned."""
+"""The content of the pages on circuits: transformers that were built, examined or learned, and loss landscapes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tokendynamics.circuits._transformer import OneLayerTransformer
 from tokendynamics.circuits.constructions._comparison import Comparison
 from tokendynamics.circuits.evidence import Evidence
 from tokendynamics.circuits.landscape import LandscapeSurvey, StationaryPoint
-from tokendynamics.circuits.learning import LearningRecord
+from tokendynamics.circuits.learning import SOLVED, LearningRecord
 from tokendynamics.report.circuits._instruments import instruments_figure, instruments_table, thresholds_table
 from tokendynamics.report.circuits._landscape import (
     basins_figure,
@@ -32,52 +32,52 @@ from tokendynamics.report.circuits._model import (
 from tokendynamics.report.circuits._page import CircuitsReport
 from tokendynamics.report.kit._drawing import drawing
 from tokendynamics.report.kit._figure import Cell, Section, Table, cells
-from tokendynamics.words import Convention, number, plural
+from tokendynamics.words import Convention, count, number, percent, plural
 
 _TOKENS = Convention(
     "Tokens",
-    "rows: the category as a one-hot, then the position as a one-hot; categories are numbered from 1, and q_true has "
-    "the previous category first",
+    "each token is a one-hot of its category followed by a one-hot of its position; categories count from 1, and "
+    "q_true has the previous category first",
     "with the previous category second, q_true and every learned block would be transposed",
 )
 _SENDER_FIRST = Convention(
     "kᵗq",
-    "printed with the sender's features as rows and the receiver's as columns",
-    "with the receiver first it would be transposed, as the matrix qk of the rest of this package is",
+    "rows are the sender's features, columns the receiver's",
+    "with the receiver first it would be transposed, like the matrix qk in the rest of this package",
 )
 _LOSS = Convention(
     "Loss",
-    "the mean over the tokens from the second on of the squared error; the first token has no previous one",
-    "with the first token counted, constructions that do not give 0 there would be charged for it",
+    "the mean squared error over the tokens from the second on; the first token has no previous one",
+    "with the first token, constructions that do not give 0 there would have a larger loss",
 )
 _EXPECTED = Convention(
     "Loss of a landscape",
-    "the exact expectation over independent categories of their law, summed over the tokens from the second on, in "
-    "closed form",
+    "the exact expectation over independent categories, in closed form, summed over the tokens from the second on",
     "a sample of sequences would add noise to losses and gradients",
 )
 _RELATIVE = Convention(
     "Gradient",
-    "times the size of the point, over the loss of no output at all: it has no units and is the same in every scaling "
-    "of q against v",
-    "a gradient could be made small by scaling alone",
+    "multiplied by the norm of the point and divided by the loss without output: it has no units and does not depend "
+    "on the scaling of q against v",
+    "scaling alone could make a gradient small",
 )
 _INTERACTION = Convention(
     "Interaction",
-    "the part of q_true that no sum f(previous) + g(current) gives: q_true less the means of its rows and of its "
-    "columns under the law, plus the mean of all; shares of logic are shares of it",
-    "with sums counted as logic, a network that only adds would seem to decide",
+    "the part of q_true that is no sum f(previous) + g(current): q_true less the means of its rows and of its columns "
+    "under the law, plus the mean of all; shares of logic are shares of it",
+    "with sums counted as logic, a network that only adds would seem to do logic",
 )
 _MIXING = Convention(
     "T",
-    "1 − Σ p², p the law: the chance that two categories differ, and the loss per token of always predicting the mean",
-    "other measures of how mixed the categories are would not give the limit T/M of the loss",
+    "1 − Σ p², p the law: the probability that two categories differ, and the loss per token of always predicting the "
+    "mean",
+    "other measures of the diversity of categories would not give the limit T/M of the loss",
 )
 _VERDICT = Convention(
     "Verdict",
-    "rests on path patching and ablation, which change the model and watch the answer, with a tenth of the interaction "
-    "as the share from which a part counts; “either” where each part makes most of it when the other one is ablated",
-    "what can be decoded from the stream, or what weights look like, would count although it may not be used",
+    "by path patching and ablation, which change the model and measure its output; a part counts from a tenth of the "
+    "interaction; “either” means that each part computes most of it when the other is ablated",
+    "decodable information and the appearance of weights would count although the model may not use them",
 )
 
 _PREDICTED = {
@@ -88,15 +88,15 @@ _PREDICTED = {
 }
 
 _REMARKS = {
-    "3.1": "Six families; the free parameters of each member are drawn. The last row is no stationary point: it is on "
-    "the way to one at infinity.",
-    "3.2": "The closed simplex has such points at infinite logits: v = p 1ᵀ with no weight on the previous token. The "
-    "table says how long gradient flow waits near one.",
-    "3.3": "Members of each family; the letters are ours.",
+    "3.1": "There are six families; the free parameters of each member are drawn at random. The last row is not a "
+    "stationary point but lies on the path to one at infinity.",
+    "3.2": "No point with finite logits is stationary. The closed simplex has stationary points at infinite logits: "
+    "v = p 1ᵀ without weight on the previous token. The table shows how long gradient flow stalls near one.",
+    "3.3": "Members of each family; the letters are not from the paper.",
 }
 
 Meant = Literal["exact", "approximate", "wrong"]
-"""Of a construction: exact, right up to an error that no weights take away, or wrong as printed."""
+"""What a construction should be: exact, correct up to an error that no weights remove, or wrong as printed."""
 
 
 @drawing()
@@ -106,24 +106,24 @@ def built_report(
     """Return the page of a hand-built transformer.
 
     Args:
-        comparison: What it answers.
+        comparison: Its outputs and the targets.
         manifest: See `manifest`.
-        files: Beside the page.
-        meant: "wrong" for a construction as printed, which is kept to show how it fails, "approximate" for one that no
-            weights make exact.
+        files: Data files beside the page.
+        meant: "wrong" for a construction as printed, which shows how it fails; "approximate" for one that no weights
+            make exact.
     """
     model = comparison.model
     answer = "Exact" if comparison.exact else f"Wrong for {plural(len(comparison.wrong), 'pair')} of categories"
     if meant == "approximate" and not comparison.exact:
-        answer = f"Right up to {number(comparison.relative_error)} standard deviations"
+        answer = f"Correct up to {number(comparison.relative_error)} standard deviations"
     if not comparison.has_pairs:
         answer = "Nothing to check"
     findings = list(comparison.sentences)
     if meant == "wrong":
-        findings.append("This is the construction as it is printed in the paper, kept to show where it fails.")
+        findings.append("This is the construction as printed in the paper; the page shows where it fails.")
     answers = (answers_figure(comparison),) if comparison.answers else ()
     sections = (
-        Section("answers-section", "What does it answer?", figures=answers, tables=_wrong_table(comparison)),
+        Section("answers-section", "What are its outputs?", figures=answers, tables=_wrong_table(comparison)),
         Section("attention-section", "The attention", figures=(attention_weights(model),)),
         Section("feed-forward-section", "The feed-forward part", figures=(feed_forward_weights(model),)),
         Section("task-section", "The task", figures=(functional_beside_block(model, model.task),)),
@@ -149,9 +149,9 @@ def evidence_report(
 
     Args:
         model: The transformer.
-        found: What the instruments say of it.
+        found: Its evidence.
         manifest: See `manifest`.
-        files: Beside the page.
+        files: Data files beside the page.
     """
     sections = (_instruments_section(found), *_weights_sections(model, best_head(found)))
     return CircuitsReport(
@@ -174,19 +174,19 @@ def learning_report(
     manifest: Mapping[str, Any],
     files: Sequence[str],
 ) -> CircuitsReport:
-    """Return the page of models of one design that learned from several seeds; the one with the median loss is shown.
+    """Return the page of models of one design, learned from several seeds; the one with the median loss is shown.
 
     Args:
         records: At least one, of one architecture, flavour and task but for the seeds.
-        evidences: One for each record; None for a run that broke off.
+        evidences: One for each record; None for a run that stopped early.
         manifest: See `manifest`.
-        files: Beside the page.
+        files: Data files beside the page.
     """
     shown = median_record(records)
     found = evidences[records.index(shown)]
     seeds = _seeds_section(records, evidences)
     model, head = shown.transformer, best_head(found) if found else 0
-    about = f"The model shown from here on is that of seed {shown.seed}, the one with the median loss."
+    about = f"The model shown below is that of seed {shown.seed}, which has the median loss."
     return CircuitsReport(
         question="is what it learned in the attention or in the feed-forward part?",
         name=shown.name.rpartition(", seed")[0],
@@ -202,12 +202,12 @@ def learning_report(
 
 def _learned_answer(shown: LearningRecord, found: Evidence | None) -> str:
     if found is None:
-        return "Broken off"
+        return "Stopped early"
     return _spelt(found) if shown.solved else f"Not solved; {_spelt(found).lower()}"
 
 
 def _broken(shown: LearningRecord) -> str:
-    return f"It is {shown.status}. Its last finite weights are shown and were not measured."
+    return f"The run stopped: {shown.status}. Its last finite weights are shown and were not measured."
 
 
 def median_record(records: Sequence[LearningRecord]) -> LearningRecord:
@@ -230,8 +230,8 @@ def _seeds_section(records: Sequence[LearningRecord], evidences: Sequence[Eviden
         "seeds-section",
         "Did it learn?",
         sentences=(
-            f"{solved} of {plural(len(records), 'seed')} solved the task; solved means that at most a hundredth of the "
-            f"variance is left. The final loss, on fresh test sequences, has the median "
+            f"{solved} of {plural(len(records), 'seed')} solved the task: at most {percent(SOLVED)} of the variance "
+            "remains. The median final loss, on fresh test sequences, is "
             f"{number(float(np.median(finals)))} ({spread}).",
         ),
         tables=(_seeds_table(records, evidences),),
@@ -241,7 +241,7 @@ def _seeds_section(records: Sequence[LearningRecord], evidences: Sequence[Eviden
 
 def _weights_sections(model: OneLayerTransformer, head: int) -> tuple[Section, ...]:
     return (
-        Section("task-section", "Does the category block look like what was asked?", figures=_beside(model, head)),
+        Section("task-section", "Does the category block resemble q_true?", figures=_beside(model, head)),
         Section("attention-section", "The attention", figures=(attention_weights(model),)),
         Section("feed-forward-section", "The feed-forward part", figures=(feed_forward_weights(model),)),
     )
@@ -254,7 +254,7 @@ def _beside(model: OneLayerTransformer, head: int) -> tuple[Any, ...]:
 def _instruments_section(found: Evidence) -> Section:
     return Section(
         "evidence-section",
-        "What do the instruments say?",
+        "What do the instruments show?",
         tables=(instruments_table(found), thresholds_table(found)),
         figures=(instruments_figure(found),),
     )
@@ -271,13 +271,11 @@ def _spelt(found: Evidence) -> str:
 
 
 def _evidence_findings(found: Evidence) -> tuple[str, ...]:
-    sentence = found.sentence[:1].upper() + found.sentence[1:]
     loss = "is not finite" if found.loss is None else f"is {number(found.loss)}"
     return (
-        sentence,
-        f"On the {plural(found.samples, 'sequence')} of this evidence the mean squared error of the model {loss}; the "
-        "best answer without any logic would have "
-        f"{number(found.interaction_variance)}, the variance of q_true’s interaction.",
+        found.sentence,
+        f"On the {plural(found.samples, 'sequence')} of this evidence the mean squared error of the model {loss}. "
+        f"Without logic it is at least {number(found.interaction_variance)}, the variance of q_true’s interaction.",
     )
 
 
@@ -286,7 +284,9 @@ def _wrong_table(comparison: Comparison) -> tuple[Table, ...]:
         return ()
     rows = [cells([pair.previous, pair.current, pair.target, pair.output]) for pair in comparison.wrong[:40]]
     more = len(comparison.wrong) - len(rows)
-    caption = "Pairs answered wrongly, the farthest off first" + (f" ({more} more are in the data)" if more else "")
+    caption = "Pairs with wrong outputs, largest error first" + (
+        f" ({count(more)} more are in the data)" if more else ""
+    )
     return (Table(caption, ("Previous category", "Category", "Target", "Output"), tuple(rows)),)
 
 
@@ -303,7 +303,7 @@ def _seeds_table(records: Sequence[LearningRecord], evidences: Sequence[Evidence
     columns = (
         "Seed", "Final loss", "Share of variance", "Solved", "Centred |correlation|", "Verdict", "Status", "Seconds",
     )  # fmt: skip
-    return Table("One run a row", columns, rows)
+    return Table("Runs by seed", columns, rows)
 
 
 def _task_facts(task: PairTask) -> tuple[tuple[str, str], ...]:
@@ -311,7 +311,7 @@ def _task_facts(task: PairTask) -> tuple[tuple[str, str], ...]:
     variance = f"variance {number(task.variance)}, of which {number(task.interaction_variance)} is interaction"
     return (
         ("Task", f"Yᵢ = q_true[Xᵢ₋₁, Xᵢ], the previous category first, and Y₁ = 0; {_size(task.law, task.positions)}"),
-        ("q_true", f"{extremes}; {variance} (what no sum f(previous) + g(current) gives)"),
+        ("q_true", f"{extremes}; {variance} (the part that is no sum f(previous) + g(current))"),
     )
 
 
@@ -342,9 +342,9 @@ def landscape_report(found: LandscapeSurvey, manifest: Mapping[str, Any], files:
     """Return the page of one loss landscape.
 
     Args:
-        found: What was found.
+        found: The survey.
         manifest: See `manifest`.
-        files: Beside the page.
+        files: Data files beside the page.
     """
     runs = found.basins
     marks = {name: (loss, found.per_token(loss)) for name, loss in found.marks.items()}
@@ -355,7 +355,7 @@ def landscape_report(found: LandscapeSurvey, manifest: Mapping[str, Any], files:
     )
     descent = f"{plural(len(runs.runs), 'start')}, {runs.method}, at most {plural(runs.budget, 'step')}"
     return CircuitsReport(
-        question="what can a descent run into?",
+        question="where can descent end?",
         name=found.name,
         answer=found.answer,
         findings=found.claims,

@@ -1,4 +1,4 @@
-"""The pages of results about circuits that no command asked for: what is known of them is what they hold."""
+"""The pages of results about circuits that were made in Python, without a command or a manifest."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def built_page(comparison: Comparison) -> str:
     """Return the page of a hand-built transformer.
 
     Args:
-        comparison: What it answers.
+        comparison: Its outputs and the targets.
     """
     return circuits_page(built_report(comparison, {}, (), meant="exact"))
 
@@ -27,13 +27,13 @@ def evidence_page(found: Evidence) -> str:
     """Return the page of a transformer and the five instruments.
 
     Args:
-        found: What they say.
+        found: The evidence.
 
     Raises:
         ArgumentValueError: It does not hold the model.
     """
     if found.model is None:
-        raise ArgumentValueError(expected("result", "evidence with its model", "model=None", "measure it again"))
+        raise ArgumentValueError(expected("result", "evidence with its model", "model=None", "measure the model again"))
     return circuits_page(evidence_report(found.model, found, {}, ()))
 
 
@@ -42,7 +42,7 @@ def learning_page(record: LearningRecord) -> str:
     """Return the page of one run of `learn`, whose model is measured for it where the run finished.
 
     Args:
-        record: What the run left.
+        record: The record of the run.
     """
     measurable = record.status == "finished" and record.task.positions > 1
     found = evidence(record.transformer, record.task, seed=record.seed) if measurable else None
@@ -54,6 +54,6 @@ def landscape_page(found: LandscapeSurvey) -> str:
     """Return the page of one loss landscape.
 
     Args:
-        found: What was found.
+        found: The survey.
     """
     return circuits_page(landscape_report(found, {}, ()))
