@@ -164,27 +164,28 @@ def _not_by_keys(found: Findings, threshold: float) -> str:
     return "'s weights" if weighed else ", in products of its weights and values"
 
 
-_IN_WORDS = {
-    "keys": "through the keys",
-    "queries": "through the queries",
-    "whole attention": "lost with an additive attention",
-    "left without it": "left with an additive attention",
-    "hidden units": "lost with linear hidden units",
-    "norm and hidden units": "lost with a linear norm and linear hidden units",
-    "left with linear units": "left with linear units",
-    "made twice": "computed by either part alone",
-    "needs the two together": "needs both parts",
-}
-"""The estimates of path patching and ablation by name, as shares of the interaction."""
+_LINEAR = ("lost with linear hidden units", "lost with a linear norm and linear hidden units")
 
 
 def _numbers(found: Findings) -> str:
-    attention = (found.keys, found.queries, found.without_attention)
-    feed_forward = (found.after_attention, *found.without_bends)
-    alone = (found.by_attention, twice_or_together(found.twice))
-    parts = {"Attention": attention, "Feed-forward part": feed_forward, "Alone or together": alone}
+    shared = twice_or_together(found.twice)
+    parts = {
+        "Attention": [
+            ("through the keys", found.keys),
+            ("through the queries", found.queries),
+            ("lost with an additive attention", found.without_attention),
+        ],
+        "Feed-forward part": [
+            ("left with an additive attention", found.after_attention),
+            *zip(_LINEAR, found.without_bends, strict=False),
+        ],
+        "Alone or together": [
+            ("left with linear units", found.by_attention),
+            ("computed by either part alone" if shared is found.twice else "needs both parts", shared),
+        ],
+    }
     return " ".join(
-        f"{part}: {listing([f'{_IN_WORDS[each.name]} {each.written(found.confidence)}' for each in shares])}."
+        f"{part}: {listing([f'{words} {share.written(found.confidence)}' for words, share in shares])}."
         for part, shares in parts.items()
     )
 
