@@ -21,11 +21,12 @@ from tokendynamics.circuits.constructions._comparison import compare
 from tokendynamics.circuits.evidence import Evidence, evidence
 from tokendynamics.circuits.evidence._verdict import Verdict
 from tokendynamics.circuits.functionals import positive_functional, random_functional
-from tokendynamics.circuits.landscape import survey
+from tokendynamics.circuits.landscape import PositionsOnly, find_basins, survey
 from tokendynamics.circuits.landscape._claims import Section
 from tokendynamics.circuits.learning import LearningRecord, learn
 from tokendynamics.report import page as page_of
 from tokendynamics.report import write
+from tokendynamics.report.circuits._landscape import basins_figure
 from tokendynamics.report.circuits._matrix import Panel, Side, matrices
 from tokendynamics.report.circuits._page import CircuitsReport
 from tokendynamics.report.circuits._reports import (
@@ -267,6 +268,16 @@ def test_a_landscape_tells_losses_in_all_and_per_token(surveyed: str) -> None:
     assert "M = 4 positions" in surveyed
     assert "1 start, quasi-newton" in surveyed
     assert "Why 1 run stopped: 1 " in surveyed
+
+
+@pytest.mark.parametrize(
+    ("scale", "words"),
+    [(0.5, "normal starts of standard deviation 0.5"), ("fan-in", "uniform starts within ±1/√(number of columns)")],
+)
+@pytest.mark.usefixtures("undrawn")
+def test_the_distribution_of_the_starts_is_stated(scale: Any, words: str) -> None:
+    basins = find_basins(PositionsOnly([0.5, 0.5], 3), 1, seed=0, scale=scale, budget=5)
+    assert words in basins_figure(basins).caption
 
 
 @pytest.mark.usefixtures("unchecked")

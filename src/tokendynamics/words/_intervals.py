@@ -82,7 +82,7 @@ def percent_estimate(value: float, ends: Ends, confidence: float) -> str:
     >>> percent_estimate(0.67, [0.5, 0.803], 0.95)
     '67 % (95 % CI 50–80 %)'
     """
-    low, high = (number(100 * float(end), 2) for end in ends)
+    low, high = (number(100 * end, 2) for end in np.asarray(ends, dtype=float).tolist())
     return f"{percent(value)} ({percent(confidence)} CI {low}–{high} %)"
 
 

@@ -92,11 +92,17 @@ def basins_figure(found: Basins) -> Figure:
             title=f"{question} Shares of {plural(len(found.runs), 'start')}",
             description="; ".join(f"{share.kind} {_percent(share)}" for share in shares) + ".",
         ),
-        caption=f"Method {found.method}, normal starts of standard deviation {number(found.scale)}, random seed "
-        f"{found.seed}; whiskers: 95 % confidence intervals (Wilson). "
+        caption=f"Method {found.method}, {_starts(found)}, random seed {found.seed}; whiskers: 95 % confidence intervals "
+        "(Wilson). "
         f"Why {plural(len(found.runs), 'run')} stopped: {statuses}.",
         table=_shares_table(found),
     )
+
+
+def _starts(found: Basins) -> str:
+    if isinstance(found.scale, str):
+        return "uniform starts within ±1/√(number of columns)"
+    return f"normal starts of standard deviation {number(found.scale)}"
 
 
 def endings_figure(found: Basins, marks: Mapping[str, tuple[float, float]]) -> Figure:
