@@ -158,5 +158,5 @@ def test_where_the_implicit_solver_gives_up_the_run_goes_on(monkeypatch):
     assert str(found.status) == "reached the horizon"
     np.testing.assert_allclose(found.states, whole.states, rtol=0, atol=1e-6)
     assert not any("dopri5" in note for note in whole.notes)
-    assert any("dopri5 went on where it could not, in 1 of 1 systems" in note for note in found.notes)
+    assert any("dopri5 continued where it could not, in 1 of 1 systems" in note for note in found.notes)
     assert math.isfinite(float(found.end_times))

@@ -261,7 +261,7 @@ def test_weights_are_built_once_in_a_pass_and_once_within_the_cache_of_pytorch(m
 
 def test_values_of_built_weights_are_refused() -> None:
     layer = layer_of("divergence")
-    with pytest.raises(ArgumentValueError, match="weight: expected no value: it is built from other parameters"):
+    with pytest.raises(ArgumentValueError, match="weight: expected no value, since it is built from other parameters"):
         layer.built.weight = torch.zeros(2, DIM, DIM)
 
 

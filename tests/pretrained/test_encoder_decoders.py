@@ -104,7 +104,7 @@ def test_a_live_network_with_a_head_has_the_halves_of_its_base_model(name: str) 
         with_head, base = td.load(network, half=half), td.load(getattr(inner, half))
         assert with_head.architecture.layers == count
         assert torch.equal(with_head.states(inputs).feed_forward, base.states(inputs).feed_forward)
-    with pytest.raises(ArgumentValueError, match="has two halves; name the one to look at"):
+    with pytest.raises(ArgumentValueError, match="has two halves; name the one to use"):
         td.load(network)
 
 

@@ -308,7 +308,7 @@ def test_a_folder_that_does_not_fit_is_refused(tmp_path: Path) -> None:
 
 
 REFUSED = [
-    ("gpt2", "expected rotary positions, which the remedy stands beside, got positions of the kind 'learned'"),
+    ("gpt2", "expected rotary positions, to which the remedy is added, got positions of the kind 'learned'"),
     ("falcon", "layer 1: expected an attention whose queries and keys are found, got its attention does not use"),
     ("gptj", "layer 1: .* got its attention does not use transformers' attention interface"),
 ]

@@ -144,7 +144,7 @@ def test_a_foreign_file_in_the_way_is_named_and_replaced_only_on_request(
 def test_results_of_another_command_are_refused(tmp_path: Path) -> None:
     with whole_folder.whole_folder(tmp_path / "out", {}, "another command") as made:
         (made / "else.txt").write_text("else")
-    message = r"expected a folder without the results of another command than a test, got .*out with those of another"
+    message = r"expected a folder without results of other commands than a test, got .*out with those of another"
     with pytest.raises(ArgumentValueError, match=message):
         whole_folder.check_free(tmp_path / "out", (), WRITER)
     with pytest.raises(ArgumentValueError, match=message):
@@ -278,7 +278,7 @@ def test_a_full_disk_is_one_line_and_leaves_the_old_results(tmp_path: Path) -> N
         OSError(errno.EDQUOT, os.strerror(errno.EDQUOT)),
         RuntimeError("Unable to flush: write failed, errno = 28, error message = 'No space left on device'"),
     ):
-        with pytest.raises(StorageError, match=r"expected room for the results, got .*; make room") as told:
+        with pytest.raises(StorageError, match=r"expected room for the results, got .*; free space") as told:
             broken_off(out, error)
         assert "\n" not in str(told.value)
         with pytest.raises(StorageError), whole_file(tmp_path / "file.txt"):

@@ -174,7 +174,7 @@ def test_a_random_design_is_shown_over_the_first_two_parameters_that_vary(tmp_pa
 def test_what_is_no_sweep_has_no_page(tmp_path: Path) -> None:
     whole = swept([[3, 3]], scale=[1.0])
     for part in (whole.drop_vars("tries"), whole.drop_vars("status"), xr.Dataset()):
-        with pytest.raises(ArgumentTypeError, match="dataset: expected what `sweep` or `open_store` gave"):
+        with pytest.raises(ArgumentTypeError, match="dataset: expected the result of `sweep` or `open_store`"):
             report(part, tmp_path / "page.html")
 
 

@@ -77,7 +77,9 @@ def test_the_engine_is_recorded_and_another_one_does_not_go_on(
     np.testing.assert_array_equal(found.consensus[0], task_of(plan, (0, 0, 0), "compiled")["consensus"][0])
     before = files(store)
     monkeypatch.setattr(module, "first_engine", lambda: "batched")
-    with pytest.raises(ArgumentValueError, match=r"the engine 'compiled' that the store was begun with, got 'batched'"):
+    with pytest.raises(
+        ArgumentValueError, match=r"the engine 'compiled' with which the store was created, got 'batched'"
+    ):
         sweep(plan, store, client, resume=True)
     assert files(store) == before
     monkeypatch.undo()

@@ -103,7 +103,7 @@ def test_a_full_disk_is_said_and_leaves_what_can_be_resumed(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "put_durably", full)
-        with pytest.raises(StorageError, match=r"no space left on device.* go on with --resume"):
+        with pytest.raises(StorageError, match=r"no space left on device.* continue with --resume"):
             sweep(small, store, client)
     assert [path.name for path in tmp_path.iterdir()] == ["sweep.zarr"]
     assert int(open_store(store, partial=True).complete.sum()) == 10
@@ -134,7 +134,7 @@ def test_a_disk_that_fills_up_is_said_and_what_is_done_is_resumed(
         if done >= 8 and not ballast.exists():
             ballast.write_bytes(bytes(shutil.disk_usage(small_disk).free - 8192))
 
-    with pytest.raises(StorageError, match=r"no space left on device.* go on with --resume"):
+    with pytest.raises(StorageError, match=r"no space left on device.* continue with --resume"):
         sweep(small, store, client, progress=others_write)
     found = int(open_store(store, partial=True).complete.sum())
     assert 8 <= found < small.systems
@@ -144,7 +144,7 @@ def test_a_disk_that_fills_up_is_said_and_what_is_done_is_resumed(
 
 
 def test_a_store_in_the_way_needs_resume(small: Plan, whole: Path, client: Client) -> None:
-    with pytest.raises(ArgumentValueError, match="go on with it with --resume"):
+    with pytest.raises(ArgumentValueError, match="continue it with --resume"):
         sweep(small, whole, client)
     before = files(whole)
     sweep(small, whole, client, resume=True)

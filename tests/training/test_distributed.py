@@ -163,7 +163,7 @@ def test_what_is_no_number_in_one_process_stops_all(folder: Path, name: str, see
     for rank in (0, 1):
         status, first, *_ = json.loads((folder / f"found-{rank}.json").read_text())[name]
         assert status == "not finite"
-        assert first == f"{seen[rank]}; the last checkpoint is from before: checkpoint-2"
+        assert first == f"{seen[rank]}; the last checkpoint is from before that: checkpoint-2"
     assert Record.open(folder / name).steps == steps
 
 
@@ -192,7 +192,7 @@ def test_killed_and_launched_anew_they_give_the_same_and_another_number_of_them_
         [sys.executable, *command], capture_output=True, text=True, env=environment(), check=False, timeout=300
     )
     assert alone.returncode == 1
-    assert alone.stderr.startswith("processes: expected 2, with which the run was begun: others would take other data")
+    assert alone.stderr.startswith("processes: expected 2, with which the run was started: others would use other data")
     process = begun(2)
     out, said = process.communicate(timeout=300)
     assert (process.returncode, out) == (0, ""), said

@@ -176,7 +176,7 @@ def test_a_run_that_another_process_is_at_is_refused_and_one_whose_process_is_go
     with pytest.raises(KeyboardInterrupt):
         run(experiment, tmp_path / "run", callbacks=[At(1, twice)])
     assert refusals == [
-        f"folder: expected a run that no other process is at, got {tmp_path / 'run'}; wait until that has ended"
+        f"folder: expected a run that no other process is writing, got {tmp_path / 'run'}; wait until it has ended"
     ]
     with pytest.raises(KeyboardInterrupt):
         run(experiment, tmp_path / "run", resume=True, callbacks=[At(1, interrupt)])

@@ -217,16 +217,17 @@ def planted(model: nn.Module) -> None:
         (
             {},
             [At(3, planted)],
-            "the loss is nan in step 4; the last checkpoint is from before: checkpoint-2",
+            "the loss is nan in step 4; the last checkpoint is from before that: checkpoint-2",
             "no cause was",
         ),
         (
             {},
             [At(4, planted)],
-            "the weight lm_head.weight is not finite after step 4; the last checkpoint is from before: checkpoint-2",
+            "the weight lm_head.weight is not finite after step 4; "
+            "the last checkpoint is from before that: checkpoint-2",
             "no cause was",
         ),
-        ({}, [At(1, planted)], "the loss is nan in step 2; no checkpoint had been written", "no cause was"),
+        ({}, [At(1, planted)], "the loss is nan in step 2; there is no checkpoint", "no cause was"),
         (
             {"learning_rate": 1e5, "schedule": "constant", "steps": 20},
             [],

@@ -56,7 +56,7 @@ class _Built(nn.Module):
     def right_inverse(self, weight: Tensor) -> tuple[Tensor, ...]:
         if weight.numel():
             raise ArgumentValueError(
-                expected("weight", "no value: it is built from other parameters", f"shape {tuple(weight.shape)}")
+                expected("weight", "no value, since it is built from other parameters", f"shape {tuple(weight.shape)}")
             )
         return ()
 

@@ -363,5 +363,5 @@ def _check(dim: int, heads: int, form: str, scope: str, output: str, value_start
         )
     if value_start == "like_w" and not regime.made_of_both:
         raise ArgumentValueError(
-            expected("value_start", "'identity' where W or A is not a matrix of its own", "'like_w'")
+            expected("value_start", "'identity' where W or A is not an independent matrix", "'like_w'")
         )

@@ -93,7 +93,7 @@ def check_positions(positions: Tensor | None, mask: Tensor | None, tokens: int) 
     of_shape = positions.shape[-1:] == (tokens,)
     other = positions != torch.arange(tokens, device=positions.device) if of_shape else torch.ones(())
     if bool((other if mask is None else other * (mask > 0)).any()):
-        advice = "give every text a row of its own, padded on the right"
+        advice = "give every text its own row, padded on the right"
         raise ArgumentValueError(expected("position_ids", "0, 1, 2, … in every row", "others", advice))
 
 

@@ -307,7 +307,7 @@ def plain_tensor(tensor: Tensor, argument: str) -> Tensor:
 def _from_numpy(array: np.ndarray, argument: str) -> Tensor:
     refuse_masked(array, argument)
     if array.dtype.kind not in "fiub" or array.dtype == np.longdouble:
-        advice = "longdouble is not computed with" if array.dtype.kind == "f" else ""
+        advice = "longdouble is not supported" if array.dtype.kind == "f" else ""
         raise ArgumentTypeError(
             expected(argument, "real floating-point numbers", f"dtype {shown_dtype(array)}", advice)
         )
@@ -350,7 +350,7 @@ def refuse_masked(value: Any, argument: str) -> None:
     level: list[Any] = [value]
     for _ in range(_DEEPEST):
         if any(isinstance(entry, np.ma.MaskedArray) for entry in level):
-            advice = "choose what stands for the masked entries, with .filled(…), or leave those tokens out"
+            advice = "replace the masked entries, with .filled(…), or leave those tokens out"
             raise ArgumentTypeError(expected(argument, "numbers without a mask", "a masked array", advice))
         level = [entry for part in level if isinstance(part, list | tuple) for entry in part]
         if not level:

@@ -107,7 +107,7 @@ class Checkpoint(ChangedPasses):
             message = expected(where, "a layer with an attention", "one without", f"these have one: {attending}")
             raise AttentionFactorsError(message, f"layer {index + 1} has no attention")
         if layout.attention is None or seen is None:
-            advice = "the audit needs its factors; the trace needs only the states and runs"
+            advice = "only the audit needs its factors; the trace needs the states alone"
             message = expected(where, "an attention whose factors are found", layout.problem, advice)
             raise AttentionFactorsError(message, f"layer {index + 1}: {layout.problem}")
         block = self._network.block(self.layout.blocks[index], (layout.attention.module, *layout.attention.modules))

@@ -112,7 +112,7 @@ def encoded(
 
 def no_tokenizer(name: str) -> str:
     """Return the message for a trained network that comes without one."""
-    advice = "add tokenizer.json to the folder or tokenizer= to td.load, or pass token ids as the prompt"
+    advice = "add tokenizer.json to the folder, pass tokenizer= to td.load, or pass token ids as the prompt"
     advice += ": td.trace and td.diagnose take them too"
     return expected(name, "a tokenizer beside the trained weights", "none", advice)
 

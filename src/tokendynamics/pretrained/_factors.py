@@ -169,7 +169,7 @@ def verified_scale(tensors: LayerTensors, seen: Seen, name: str, number: int) ->
         error = recomputed_error(layout, start, seen.angles, lambda part: _double(tensors.affine(part)), theirs)
     if not error <= TRUSTED:
         wanted = f"the layer's own attention from its factors, to {TRUSTED:g}"
-        advice = "its layout is another than the one found; the audit needs it, the trace does not"
+        advice = "its layout differs from the one found; only the audit needs it, not the trace"
         message = expected(where, wanted, f"a difference of {error:.2g}", advice)
         raise AttentionFactorsError(message, f"layer {number}: its factors miss its own attention by {error:.2g}")
     return theirs.scale

@@ -34,14 +34,14 @@ def new_columns(network: Checkpoint, kind: Kind, start: float = 0.0) -> dict[nn.
         if not attention.causal:
             raise CheckpointError(expected(where, "an attention that sees no later token", "one that does"))
         if not attention.module:
-            raise CheckpointError(expected(where, "an attention in a module of its own", "a block that attends itself"))
+            raise CheckpointError(expected(where, "an attention in its own module", "a block that attends itself"))
         module = network.model.get_submodule(f"{block}.{attention.module}")
         first, sizes = next(module.parameters()), {"heads": attention.heads, "kv_heads": attention.kv_heads}
         columns = LambdaColumns(kind, network.architecture.dim, **sizes, start=start)
         # In half precision small steps of λ would be lost.
         found[module] = columns.to(first.device, torch.promote_types(first.dtype, torch.float32))
     if layout.positions != "rotary":
-        wanted, came = "rotary positions, which the remedy stands beside", f"positions of the kind {layout.positions!r}"
+        wanted, came = "rotary positions, to which the remedy is added", f"positions of the kind {layout.positions!r}"
         raise CheckpointError(expected(name, wanted, came))
     return found
 

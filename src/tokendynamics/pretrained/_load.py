@@ -150,7 +150,7 @@ def _check_live(stream: bool | None, device_map: Any) -> None:
     if stream:
         raise ArgumentValueError(expected("stream", "None or False for a live network", stream))
     if device_map is not None:
-        advice = "dispatch it yourself, with accelerate.dispatch_model: it is run where it is"
+        advice = "dispatch it with accelerate.dispatch_model; it then runs where it is"
         raise ArgumentValueError(expected("device_map", "None for a live network", shown(device_map), advice))
 
 

@@ -129,7 +129,7 @@ def half_of(network: nn.Module, half: str | None, origin: str) -> tuple[str, nn.
     if half is None or half not in has or not two:
         wanted = " or ".join(map(repr, has)) if two else "None"
         came = f"{shown(half)} for {origin}, which has {'two halves' if two else 'no halves'}"
-        raise ArgumentValueError(expected("half", wanted, came, "name the one to look at" if two else "leave it out"))
+        raise ArgumentValueError(expected("half", wanted, came, "name the one to use" if two else "leave it out"))
     name, inner = has[half]
     return f"{inside}{name}", inner
 

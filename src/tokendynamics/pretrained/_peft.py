@@ -29,7 +29,7 @@ def check_no_virtual_tokens(network: nn.Module, name: str) -> None:
     kind = getattr(getattr(chosen, "peft_type", None), "value", "")
     if getattr(chosen, "is_prompt_learning", False) and kind != "PREFIX_TUNING":
         came = f"one with {chosen.num_virtual_tokens} virtual tokens before every prompt ({kind})"
-        advice = "pass get_base_model() to look at the network without them"
+        advice = "pass get_base_model() for the network without them"
         raise CheckpointError(expected(name, "a network whose states are those of a prompt's tokens", came, advice))
 
 

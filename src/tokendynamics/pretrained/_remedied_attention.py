@@ -113,7 +113,7 @@ def _before(module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any
         return None
     config: Any = module.config
     if config._attn_implementation not in (*_CHOSEN_BEFORE, WATCHED):
-        advice = "take the remedy off, choose the implementation, and put it on again"
+        advice = "remove the remedy, choose the implementation, and apply the remedy again"
         wanted = "the attention implementation that the remedy has chosen"
         raise CheckpointError(expected("model", wanted, repr(config._attn_implementation), advice))
     columns.keep(x)
@@ -135,7 +135,7 @@ class _CacheWithColumns:
 
     def update(self, key_states: Tensor, value_states: Tensor, *positional: Any, **named: Any) -> tuple[Tensor, Tensor]:
         if key_states.shape[:-1] != self._columns.shape[:-1]:
-            raise CheckpointError(expected("use_cache", "False: its cache keeps other things than keys", True))
+            raise CheckpointError(expected("use_cache", "False: its cache does not store keys", True))
         keys = torch.cat([key_states, self._columns.to(key_states)], dim=-1)
         return self._cache.update(keys, value_states, *positional, **named)
 

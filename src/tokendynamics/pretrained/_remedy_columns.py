@@ -98,7 +98,9 @@ class LambdaColumns(nn.Module):
             columns = self.of_keys(x)
         if x is None or columns.shape[-1] != groups * self.width:
             wanted, came = f"{groups * self.width} columns of the remedy behind the keys", columns.shape[-1]
-            raise CheckpointError(expected("remedy", wanted, came, "its keys come another way: pass use_cache=False"))
+            raise CheckpointError(
+                expected("remedy", wanted, came, "its keys are computed in another way: pass use_cache=False")
+            )
         own = self._slices(x * (self.coefficients() / factor).to(x.dtype), self.heads).to(query.dtype)
         columns = columns.unflatten(-1, (groups, -1)).movedim(3, 2).flatten(1, 2).to(key.dtype)
         key, value = (each.repeat_interleave(groups, dim=1) for each in (key[..., :width], value))

@@ -119,7 +119,7 @@ class RepeatedStack(ExitStack):
         super().__init__()
         if how.weights == "law" and len(packs) > 1:
             wanted = "'fixed' or 'resample' for prompts that do not share a forward pass"
-            advice = "what weights give is drawn for one pass; pass prompts of one length, or one by one"
+            advice = "the law of the weights is drawn for one pass; pass prompts of one length, or one by one"
             raise ArgumentValueError(expected("weights", wanted, "'law'", advice))
         self._ckpt, self._how = ckpt, how
         self._packs = [_PackStates(ckpt, pack, how.pad_to) for pack in packs]

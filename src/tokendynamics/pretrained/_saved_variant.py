@@ -36,7 +36,7 @@ def gates_in_weights(network: nn.Module, layout: Layout, variant: Variant, dim: 
         CheckpointError: What writes a part was not found, or does so in several layers that have different gates.
     """
     if not (variant.norms and variant.final_norm and variant.positions):
-        came, advice = variant.words, "norms and positions that are taken out are no weights"
+        came, advice = variant.words, "removed norms and positions are not weights"
         raise ArgumentValueError(expected("variant", "gates on parts", came, advice))
     gates = variant.gates_of(existing_parts(layout, name), name)
     factors: dict[str, float] = {}

@@ -9,7 +9,7 @@ from torch import Tensor
 from tokendynamics.numerics._errors import CheckpointError, expected
 from tokendynamics.pretrained.discovery._layout import Layout
 
-_ONE = "blocks that hand on one state for each token"
+_ONE = "blocks that pass on one state for each token"
 
 
 def check_one_stream(layout: Layout, name: str) -> None:

@@ -148,7 +148,7 @@ def full_disk_as_storage_error(place: Path) -> Iterator[None]:
         ):
             raise
         came = os.strerror(number or errno.ENOSPC).lower()
-        advice = "make room or choose another disk; what was there before is as it was"
+        advice = "free space or choose another disk; the earlier files are unchanged"
         raise StorageError(expected(str(place), "room for the results", came, advice)) from error
 
 
@@ -206,7 +206,7 @@ def _check(place: Path, affected: Collection[str], written_by: str, argument: st
     advice = "choose another folder, or allow it with --overwrite (overwrite=True)"
     written = written_in(place)
     if written is not None and written.by != written_by:
-        wanted = f"a folder without the results of another command than {written_by}"
+        wanted = f"a folder without results of other commands than {written_by}"
         raise ArgumentValueError(expected(argument, wanted, f"{place} with those of {written.by}", advice))
     foreign = in_the_way(place, affected)
     if foreign:

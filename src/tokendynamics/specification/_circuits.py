@@ -158,9 +158,7 @@ def _dense(file: SpecificationFile, entry: Any, path: KeyPath, dim: int, draws: 
             return _draw_by_rejection(draws, entry, path, dim)
         case DefiniteMatrix():
             return _draw_definite(draws, entry, path, dim)
-    raise file.error(
-        path, "expected a matrix that stands for itself: a contraction form gives ov from qk, nothing else"
-    )
+    raise file.error(path, "expected an independent matrix: a contraction form only gives ov from qk")
 
 
 def _resolved(

@@ -91,7 +91,7 @@ class Simulation(Result):
             last = float(trajectory.end_times.min())
             found.append(
                 f"not every system reached the horizon t = {trajectory.times[-1]:g}: {what}; "
-                f"the earliest ended at t = {last:g}, and what was reached is kept"
+                f"the earliest ended at t = {last:g}, and the states reached are kept"
             )
         return found
 
@@ -269,7 +269,7 @@ def _file(spec: object) -> SpecificationFile:
         return spec
     if isinstance(spec, str | Path):
         return read(spec)
-    raise ArgumentTypeError(expected("spec", "the path of a file, or what `read` or `parse` gave", shown(spec)))
+    raise ArgumentTypeError(expected("spec", "the path of a file, or the result of `read` or `parse`", shown(spec)))
 
 
 def _threads(file: SpecificationFile, threads: int | None) -> int | None:

@@ -69,7 +69,9 @@ def axes_of(table: SweepTable, name: str, lines: dict[KeyPath, int]) -> tuple[Ax
         where = f"{name} line {line}: sweep.axis[{number}]"
         taken = next((key for key in keys for axis in axes if key in axis.keys), None)
         if taken is not None:
-            raise SpecificationError(f"{where}: expected a key of its own, got {taken!r} for the second time")
+            raise SpecificationError(
+                f"{where}: expected a key that no other axis has, got {taken!r} for the second time"
+            )
         values = _values(entry, table, number, where)
         axes.append(Axis(called, keys, values, _labels(entry, values), line))
     if table.design == "random" and table.points is None:

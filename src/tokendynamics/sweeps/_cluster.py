@@ -140,12 +140,12 @@ def _result(future: Future, task: Task, deaths: int) -> Arrays | None:
     if future.status == "finished":
         return future.result()
     if future.status == "cancelled":
-        raise SchedulerError(f"scheduler: it was lost during task {task}; what was done is in the store: resume")
+        raise SchedulerError(f"scheduler: it was lost during task {task}; finished tasks are in the store: resume")
     error = future.exception()
     if isinstance(error, KilledWorker):
         if deaths < _DEATHS:
             return None
-        raise SchedulerError(f"workers: one after the other died over task {task}; is the memory of a worker enough?")
+        raise SchedulerError(f"workers: several died in turn on task {task}; is the memory of a worker enough?")
     if isinstance(error, Exception):
         raise error
     raise ArgumentTypeError(f"task {task}: {error}")

@@ -52,7 +52,7 @@ def open_store(store: str | Path, *, partial: bool = False) -> xr.Dataset:
         return dataset
     if not partial:
         came = f"{place} with {int(complete.sum())} of {complete.size} systems"
-        advice = "resume the sweep, or open what is there with partial=True"
+        advice = "resume the sweep, or open the finished part with partial=True"
         raise ArgumentValueError(expected("store", "the store of a sweep that is complete", came, advice))
     return _masked(dataset.load(), plan)
 

@@ -231,7 +231,7 @@ def _check_tables(plan: Plan) -> None:
     if "output" in plan.values:
         raise plan.error(("output",), "a sweep draws no trajectories; remove the table")
     if "systems" in plan.values.get("start", {}):
-        raise plan.error(("start", "systems"), "a sweep has draws = … in [sweep] in its place")
+        raise plan.error(("start", "systems"), "a sweep has draws = … in [sweep] instead")
     for key in ("measure", "over_time"):
         for name in getattr(plan.table, key):
             known = MEASURES if key == "measure" else [each for each in MEASURES if MEASURES[each].of_states]

@@ -102,7 +102,9 @@ def report(
             larger than `max_bytes`.
     """
     if not isinstance(dataset, xr.Dataset) or not {"status", "tries"} <= set(dataset):
-        raise ArgumentTypeError(expected("dataset", "what `sweep` or `open_store` gave", shown(type(dataset).__name__)))
+        raise ArgumentTypeError(
+            expected("dataset", "the result of `sweep` or `open_store`", shown(type(dataset).__name__))
+        )
     as_path(path, "path")
     if manifest is not None and not isinstance(manifest, dict):
         raise ArgumentTypeError(expected("manifest", "a record by name, or None", shown(manifest)))

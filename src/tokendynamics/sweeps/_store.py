@@ -154,16 +154,16 @@ def check_same(path: Path, plan: Plan, engine: str) -> None:
         more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
         raise ArgumentValueError(
             f"store: expected one of the same specification at {path}, got another one: {'; '.join(found[:_NAMED])}"
-            f"{more}; choose another store, or put back what was changed"
+            f"{more}; choose another store, or undo the change"
         )
     if attributes[ENGINE] != engine:
         advice = 'install the extra "fast" on both machines or on neither: the last bits of the two differ'
-        wanted_words = f"the engine {attributes[ENGINE]!r} that the store was begun with"
+        wanted_words = f"the engine {attributes[ENGINE]!r} with which the store was created"
         raise ArgumentValueError(expected("store", wanted_words, f"{engine!r} here", advice))
     other = differences(attributes[VERSIONS], own_versions())
     if other:
-        advice = "install those, or begin another store: results of other versions are not the same to the last bit"
-        wanted_words = "the versions that the store was begun with"
+        advice = "install those, or create another store: results of other versions differ in the last bits"
+        wanted_words = "the versions with which the store was created"
         raise ArgumentValueError(expected("store", wanted_words, "; ".join(other), advice))
 
 

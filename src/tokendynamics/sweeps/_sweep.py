@@ -104,7 +104,7 @@ def _plan(spec: Any) -> Plan:
         return spec
     if isinstance(spec, str | Path):
         return read_plan(spec)
-    raise ArgumentTypeError(expected("spec", "the path of a sweep's file, or what `read_plan` gave", shown(spec)))
+    raise ArgumentTypeError(expected("spec", "the path of a sweep's file, or the result of `read_plan`", shown(spec)))
 
 
 def _check(plan: Plan, place: Path, needed: int, resume: bool, engine: str) -> bool:
@@ -114,7 +114,7 @@ def _check(plan: Plan, place: Path, needed: int, resume: bool, engine: str) -> b
         plan.check()
         check_room(needed, place)
     elif not resume:
-        advice = "go on with it with --resume (resume=True), or choose another one"
+        advice = "continue it with --resume (resume=True), or choose another one"
         raise ArgumentValueError(expected("store", "a name where nothing is", str(place), advice))
     else:
         check_same(place, plan, engine)
@@ -128,7 +128,7 @@ def _resumable(place: Path) -> Iterator[None]:
         with full_disk_as_storage_error(place):
             yield
     except StorageError as error:
-        raise StorageError(f"{error}; tasks that are done are kept: make room, then go on with --resume") from error
+        raise StorageError(f"{error}; finished tasks are kept: free space, then continue with --resume") from error
 
 
 def _systems(plan: Plan, task: tuple[int, ...]) -> int:

@@ -87,7 +87,7 @@ def last_checkpoint(folder: Path, processes: int) -> Path | None:
         advice = f"remove this checkpoint and resume: the run {goes_on}, to the same numbers"
         raise CheckpointError(expected(str(every[-1]), "the files that the run wrote", wrong, advice))
     if began != processes:
-        wanted = f"{began}, with which the run was begun: others would take other data"
+        wanted = f"{began}, with which the run was started: others would use other data"
         raise ArgumentValueError(expected("processes", wanted, processes))
     return every[-1]
 

@@ -111,7 +111,7 @@ class TrainingRun:
                 self.trainer.train(resume_from_checkpoint=None if former is None else str(former))
         except NotFiniteError as error:
             kept = checkpoints(folder)
-            good = f"the last checkpoint is from before: {kept[-1].name}" if kept else "no checkpoint had been written"
+            good = f"the last checkpoint is from before that: {kept[-1].name}" if kept else "there is no checkpoint"
             return [f"{error}; {good}", *likely_causes(self.experiment, *self.course())]
         return []
 

@@ -42,7 +42,7 @@ def held(place: Path) -> Iterator[None]:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                wanted, advice = "a run that no other process is at", "wait until that has ended"
+                wanted, advice = "a run that no other process is writing", "wait until it has ended"
                 raise ArgumentValueError(expected("folder", wanted, str(place), advice)) from error
         yield
     finally:

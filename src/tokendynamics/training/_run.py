@@ -122,7 +122,7 @@ def _former(place: Path, experiment: Experiment, resume: bool) -> Record | None:
         return None
     former = read_experiment(place)
     if not resume:
-        advice = "go on with it with --resume (resume=True), or choose another one"
+        advice = "continue it with --resume (resume=True), or choose another one"
         raise ArgumentValueError(expected("folder", "a name where nothing is", str(place), advice))
     changed = differences(former, experiment)
     if changed:
@@ -166,9 +166,9 @@ def _resumable(place: Path) -> Iterator[None]:
             yield
     except StorageError as error:
         if checkpoints(place / CHECKPOINTS):
-            advice = "the last checkpoint is whole: make room, then go on with --resume"
+            advice = "the last checkpoint is whole: free space, then continue with --resume"
         else:
-            advice = "no checkpoint had been written: make room, then begin anew with --resume"
+            advice = "there is no checkpoint: free space, then start again with --resume"
         raise StorageError(f"{error}; {advice}") from error
 
 

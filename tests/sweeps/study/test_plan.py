@@ -138,7 +138,7 @@ WRONG = [
     ("[1e-3, 2e-3, 4e-3]", "[1e-3, 1e-3]", r"line 18: tuning.learning_rate\[1\]: expected each once"),
     ("[1e-3, 2e-3, 4e-3]", "[1e-3, 0.0]", r"line 18: tuning.learning_rate\[1\]: .*greater than 0"),
     ("[1e-3, 2e-3, 4e-3]", "[1e-3, nan]", r"line 18: tuning.learning_rate\[1\]: .*finite"),
-    ("[101, 102]", "[101, 3]", r"line 19: tuning.seeds\[1\]: expected seeds of their own, got 3, .* study.seeds"),
+    ("[101, 102]", "[101, 3]", r"line 19: tuning.seeds\[1\]: expected separate seeds, got 3, .* study.seeds"),
     ("[101, 102]", "[101, 101]", r"line 19: tuning.seeds\[1\]: expected each once"),
 ]
 

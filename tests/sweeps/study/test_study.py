@@ -136,7 +136,7 @@ def test_an_arm_without_a_learning_rate_is_not_run_and_is_tuned_again_when_resum
     ("act", "status", "reason"),
     [
         ("fail", "failed", "RuntimeError: the planted failure"),
-        ("silent", "failed", "exit code 3, without a word"),
+        ("silent", "failed", "exit code 3, without output"),
         ("killed", "failed", "ended by SIGKILL"),
         ("not finite", "not finite", "the planted blow-up"),
     ],
@@ -241,7 +241,7 @@ def test_a_run_s_folder_with_another_experiment_in_it_is_left_alone(store: Path,
     (folder / "experiment.json").write_text((store / "runs/baseline/2/experiment.json").read_text())
     found = study(PLAN, store, client, resume=True).dataset.sel(arm="baseline", seed=1)
     assert found["status"] == "failed"
-    assert found["reason"] == "its folder is of another experiment (seed: 2 then, 1 now): remove it"
+    assert found["reason"] == "its folder belongs to another experiment (seed: 2 then, 1 now): remove it"
     assert starts(store)["runs/baseline/1"] == 1
 
 

@@ -232,5 +232,5 @@ def test_the_table_has_an_interval_beside_every_mean() -> None:
 
 def test_a_dataset_of_something_else_is_refused(unchecked: None) -> None:
     for other in (xr.Dataset(), found(b=1.0).dataset.drop_attrs(), 3):
-        with pytest.raises(ArgumentTypeError, match="dataset: expected what `study` or `open_study` gave"):
+        with pytest.raises(ArgumentTypeError, match="dataset: expected the result of `study` or `open_study`"):
             StudyResult(other)  # pyright: ignore[reportArgumentType]

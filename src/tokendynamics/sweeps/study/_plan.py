@@ -222,7 +222,9 @@ def _check_arms(plan: StudyPlan) -> None:
     for arm, experiment in plan.arms.items():
         same = next((other for other, each in there.items() if each == experiment), None)
         if same is not None:
-            raise plan.error(("arms", arm), f"expected an arm of its own, got the same as arm {same!r}")
+            raise plan.error(
+                ("arms", arm), f"expected an arm that differs from the others, got the same as arm {same!r}"
+            )
         there[arm] = experiment
 
 
@@ -236,7 +238,7 @@ def _check_seeds(plan: StudyPlan) -> None:
     _check_distinct(plan, ("tuning", "learning_rate"), tuning.learning_rate)
     for place, seed in enumerate(tuning.seeds):
         if seed in plan.seeds:
-            message = f"expected seeds of their own, got {seed}, which is one of study.seeds as well"
+            message = f"expected separate seeds, got {seed}, which is one of study.seeds as well"
             raise plan.error(("tuning", "seeds", place), message)
     for path, table in (
         (("study",), plan.tables.study),

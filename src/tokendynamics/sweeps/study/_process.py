@@ -86,7 +86,7 @@ def run_process(
             return
         (folder / FAILURE).unlink(missing_ok=True)
         if other := _described(folder, run.experiment):
-            write_failure(folder, f"its folder is of another experiment ({other}): remove it")
+            write_failure(folder, f"its folder belongs to another experiment ({other}): remove it")
             return
         there = directory if Path(directory).is_dir() else None
         code = _watched([*program, str(folder)], folder / OUTPUT, there, lock, key)
@@ -193,4 +193,4 @@ def _reason(code: int, output: Path) -> str:
         file.seek(max(0, output.stat().st_size - _LAST_BYTES))
         lines = file.read().decode("utf-8", errors="replace").replace("\r", "\n").splitlines()
     said = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    return said or f"exit code {code}, without a word"
+    return said or f"exit code {code}, without output"

@@ -56,10 +56,10 @@ def finished_runs(client: Client, place: Path, runs: Sequence[PlannedRun]) -> It
 def _check(future: Future, folder: Path) -> None:
     """Raise what stops the whole study; that workers died over a run is how this run ended."""
     if future.status == "cancelled":
-        raise SchedulerError("scheduler: it was lost; runs that are done are in the folder: resume")
+        raise SchedulerError("scheduler: it was lost; finished runs are in the folder: resume")
     error = future.exception() if future.status == "error" else None
     if isinstance(error, KilledWorker):
         folder.mkdir(parents=True, exist_ok=True)
-        write_failure(folder, "one worker after the other died over it; is the memory of a worker enough?")
+        write_failure(folder, "several workers died in turn on it; is the memory of a worker enough?")
     elif isinstance(error, BaseException):
         raise error

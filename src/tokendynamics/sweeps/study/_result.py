@@ -57,7 +57,7 @@ class StudyResult(Result):
     def __init__(self, dataset: xr.Dataset, files: tuple[str, ...] = ()) -> None:
         if not isinstance(dataset, xr.Dataset) or "measure" not in dataset or "reference" not in dataset.attrs:
             came = shown(type(dataset).__name__)
-            raise ArgumentTypeError(expected("dataset", "what `study` or `open_study` gave", came))
+            raise ArgumentTypeError(expected("dataset", "the result of `study` or `open_study`", came))
         self.dataset, self.files = dataset, files
 
     @property

@@ -94,14 +94,14 @@ def check_same(place: Path, plan: StudyPlan) -> None:
     """
     stored = _stored(place)
     for found, advice in (
-        (differences(stored["identity"], json.loads(json.dumps(plan.identity()))), "put back what was changed"),
-        (differences(stored["versions"], own_versions()), "install the versions that it was begun with"),
+        (differences(stored["identity"], json.loads(json.dumps(plan.identity()))), "undo the change"),
+        (differences(stored["versions"], own_versions()), "install the versions with which it was created"),
     ):
         if found:
             more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
             came = f"another one: {'; '.join(found[:_NAMED])}{more}"
             raise ArgumentValueError(
-                f"store: expected this very study at {place}, got {came}; {advice}, or choose another folder"
+                f"store: expected this study at {place}, got {came}; {advice}, or choose another folder"
             )
 
 
@@ -149,7 +149,7 @@ def how_ended(place: Path, run: PlannedRun) -> Ended:
     except ArgumentValueError:
         return Ended(FAILED, reason) if (reason := _failure(folder)) else Ended(NOT_RUN)
     if record.experiment != run.experiment:
-        return Ended(NOT_RUN, "its record is of another experiment")
+        return Ended(NOT_RUN, "its record belongs to another experiment")
     reason = "" if record.status == FINISHED else "; ".join(record.notes)
     return Ended(record.status, reason, record)
 

@@ -155,7 +155,7 @@ def _plan(spec: Any) -> StudyPlan:
         return spec
     if isinstance(spec, str | Path):
         return read_plan(spec)
-    raise ArgumentTypeError(expected("spec", "the path of a study's file, or what `read_plan` gave", shown(spec)))
+    raise ArgumentTypeError(expected("spec", "the path of a study's file, or the result of `read_plan`", shown(spec)))
 
 
 def _check(plan: StudyPlan, place: Path, resume: bool) -> bool:
@@ -164,7 +164,7 @@ def _check(plan: StudyPlan, place: Path, resume: bool) -> bool:
     if not there:
         plan.check()
     elif not resume:
-        advice = "go on with it with --resume (resume=True), or choose another one"
+        advice = "continue it with --resume (resume=True), or choose another one"
         raise ArgumentValueError(expected("store", "a name where nothing is", str(place), advice))
     else:
         check_same(place, plan)
@@ -178,4 +178,4 @@ def _resumable(place: Path) -> Iterator[None]:
         with full_disk_as_storage_error(place):
             yield
     except StorageError as error:
-        raise StorageError(f"{error}; runs that are done are kept: make room, then go on with --resume") from error
+        raise StorageError(f"{error}; finished runs are kept: free space, then continue with --resume") from error
