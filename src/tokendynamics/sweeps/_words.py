@@ -1,4 +1,4 @@
-"""A sweep in words: what will be run, and what was found."""
+"""Sentences about a sweep: its size, and its outcomes."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ import xarray as xr
 from tokendynamics.sweeps._fractions import fractions
 from tokendynamics.sweeps._layout import layout, size
 from tokendynamics.sweeps._plan import Plan
+from tokendynamics.words import plural
 
 _MEGA = 2**20
 
 
 def described(plan: Plan) -> str:
-    """Say how many systems a sweep has, how they are divided, and how large its store will be."""
+    """Return the number of systems of a sweep, their tasks, and the size of the store, as a sentence."""
     *points, draws = plan.shape
     names = " × ".join(f"{length} {name}" for length, name in zip(points, plan.dims, strict=False)) or "1 point"
     tasks, needed = math.prod(plan.tasks), size(plan, layout(plan))
     return (
-        f"{plan.name}: {names} × {draws:,} draw{'s' * (draws > 1)} = {plan.systems:,} systems in "
-        f"{tasks:,} task{'s' * (tasks > 1)}; the store takes {needed / _MEGA:,.1f} MiB"
+        f"{plan.name}: {names} × {plural(draws, 'draw')} = {plural(plan.systems, 'system')} in "
+        f"{plural(tasks, 'task')}; the store takes {needed / _MEGA:,.1f} MiB"
     )
 
 
 def counted(dataset: xr.Dataset, variable: str) -> list[dict[str, Any]]:
-    """Return each word of "outcome" or "status" that was found, with its count, share and interval over all systems."""
+    """Return each outcome or status that occurs, with its count, share and interval over all systems."""
     found = fractions(dataset, variable, over=tuple(map(str, dataset[variable].dims)))
     rows = [
         {"word": str(word), **{name: found[name].sel({variable: word}).item() for name in _COLUMNS}}
@@ -39,7 +40,7 @@ _COLUMNS = ("count", "fraction", "low", "high")
 
 
 def tried_again(dataset: xr.Dataset) -> str:
-    """Say how many systems the stiff engine had to try again."""
+    """Return how many systems the stiff engine ran again, as a sentence."""
     again, systems = int((dataset["tries"] > 1).sum()), dataset["tries"].size
     if not again:
         return f"no system of {systems:,} needed another try"
