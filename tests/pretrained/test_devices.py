@@ -126,7 +126,9 @@ def test_what_has_no_place_for_a_map_refuses_it(tmp_path: Path, monkeypatch: pyt
         load(tmp_path, device_map="auto", stream=True)
     with pytest.raises(ArgumentValueError, match="device_map: expected None beside adapter="):
         load(tmp_path, device_map="auto", adapter="lora")
-    with pytest.raises(ArgumentValueError, match=r"device_map: expected None for a live network.*dispatch it yourself"):
+    with pytest.raises(
+        ArgumentValueError, match=r"device_map: expected None for a live network.*dispatch it with accelerate"
+    ):
         load(network_of("gpt2")[0], device_map="auto")
     monkeypatch.setattr(extras, "find_spec", lambda name: None)
     with pytest.raises(ArgumentValueError, match=r"tokendynamics\[devices\]"):

@@ -56,8 +56,8 @@ def test_the_language_head_is_saved_with_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("family", "variant", "error", "words"),
     [
-        ("llama", "no-norm", ArgumentValueError, "are no weights"),
-        ("gpt2", {"positions": 0}, ArgumentValueError, "are no weights"),
+        ("llama", "no-norm", ArgumentValueError, "are not weights"),
+        ("gpt2", {"positions": 0}, ArgumentValueError, "are not weights"),
         ("mixtral", {"feed_forward": 0.5}, CheckpointError, "one matrix that writes"),
         ("albert", {"layer 2 attention": 0.5}, CheckpointError, "several layers of different gates"),
         ("gptj", {"layer 2 attention": 0.5}, CheckpointError, "output projection"),

@@ -158,7 +158,7 @@ def _dense(file: SpecificationFile, entry: Any, path: KeyPath, dim: int, draws: 
             return _draw_by_rejection(draws, entry, path, dim)
         case DefiniteMatrix():
             return _draw_definite(draws, entry, path, dim)
-    raise file.error(path, "expected an independent matrix: a contraction form only gives ov from qk")
+    raise file.error(path, "expected a matrix that needs no other: a contraction form only gives ov from qk")
 
 
 def _resolved(

@@ -3,6 +3,6 @@
 Names are imported on first use: the callbacks `Monitor` and `Samples` need transformers, which takes seconds.
 """
 
-import lazy_loader
+from tokendynamics.numerics._lazy_names import lazy_names
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -103,7 +103,7 @@ WRONG = [
     (
         'regime = "divergence"',
         'regime = "baseline"',
-        r"line 10: arms.divergence: expected an arm of its own.*'baseline'",
+        r"line 10: arms.divergence: expected an arm that differs from the others.*'baseline'",
     ),
     (
         'regime = "divergence"',
