@@ -218,7 +218,8 @@ def _prompts(count: int = 12) -> list[dict[str, Tensor]]:
 def test_a_collapse_that_one_layer_makes_is_traced_to_it() -> None:
     found = td.levers(_averaging([0.02, 0.02, 0.02, 2.5, 0.02]), _prompts())
     assert found.answer == "one part does it, at an unknown cost"
-    assert "A single part causes" not in found.text
+    assert "A single part causes most of the similarity:" not in found.text
+    assert "at an unknown cost: the attention of layer 4." in found.text
     assert found.where == 5
     assert 0.2 < found.kappa < 0.6
     assert found.text == str(found)

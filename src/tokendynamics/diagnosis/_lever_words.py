@@ -125,8 +125,8 @@ class LeverWords:
         change = f"κ changes by {_change(best.kappa_change)}"
         if np.isnan(best.loss_change.value):
             return (
-                f"A single part causes most of the similarity: {_named(best)}. {lowers} {change}. Whether that helps "
-                "is not measured because the network has no head that predicts the next token."
+                f"A single part causes most of the similarity, at an unknown cost: {_named(best)}. {lowers} {change}. "
+                "Whether that helps is not measured because the network has no head that predicts the next token."
             )
         loss = f"the loss by {_change(best.loss_change)} nats"
         return f"A single part causes most of the similarity: {_named(best)}. {lowers} {change}, {loss}."
