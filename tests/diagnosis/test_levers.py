@@ -223,8 +223,8 @@ def test_a_collapse_that_one_layer_makes_is_traced_to_it() -> None:
     assert found.where == 5
     assert 0.2 < found.kappa < 0.6
     assert found.text == str(found)
-    assert "the attention of layer 4. At α = 0 κ after layer 5 falls from" in found.text
-    assert "cost that is not known" in found.text
+    assert "the attention of layer 4. Scaled to α = 0, it lowers similarity κ after layer 5 from" in found.text
+    assert "Whether that helps is not measured because" in found.text
     first = found.table.isel(candidate=1)
     assert (int(first.candidate_layer), str(first.candidate_part.values), float(first.alpha)) == (4, "attention", 0.0)
     assert bool(first.verified)
