@@ -50,7 +50,7 @@ def test_the_scale_is_symmetric_and_can_be_shared():
 
 def test_numbers_stand_in_their_cells_and_zero_has_no_sign():
     axes = plots.heat_map(np.array([[-0.0, 2.0], [-4.25, 1234.5]]), cells="numbers").axes[0]
-    assert written(axes) == {(0, 0): "0", (0, 1): "2", (1, 0): "−4.25", (1, 1): "1.23e+03"}
+    assert written(axes) == {(0, 0): "0", (0, 1): "2", (1, 0): "−4.25", (1, 1): "1,230"}
 
 
 def test_signs_mark_the_negative_cells_that_are_not_white():
