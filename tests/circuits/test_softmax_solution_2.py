@@ -126,7 +126,7 @@ def test_its_logic_is_found_in_the_attention_and_its_error_is_told() -> None:
     assert (
         f"the root mean square error is {number(said.relative_error)} times the standard deviation" in said.sentences[1]
     )
-    assert "Texts of fewer than M tokens are answered too high" in said.sentences[-1]
+    assert "Outputs on texts of fewer than M tokens are too large" in said.sentences[-1]
     assert "fewer than M" not in compare(softmax_solution_2(task, causal=True), []).sentences[-1]
     assert compare(solution_2(task), []).relative_error < 1e-12
     assert not any("never exact" in sentence for sentence in compare(solution_2(task), []).sentences)

@@ -37,9 +37,9 @@ _SHARPEST = math.log(sys.float_info.max)
 _EQUAL = 1e-9
 _NEVER_EXACT = (
     "This construction is never exact: softmax divides by a sum over the text, which is near its expectation only in "
-    "long texts, so the error falls like one over the root of the number of tokens."
+    "long texts. The error decreases as one over the square root of the number of tokens."
 )
-_SHORTER = "Texts of fewer than M tokens are answered too high, by M over their length."
+_SHORTER = "Outputs on texts of fewer than M tokens are too large, by the factor M over their length."
 
 
 @typed_arguments
@@ -122,7 +122,7 @@ def softmax_solution_2(task: PairTask, causal: bool = False) -> OneLayerTransfor
     Args:
         task: q_true positive, with equal column means under the law; `equal_column_means` makes them so.
         causal: Whether attention is masked; then n = i, so that early tokens are far off. Else n = M, and texts of
-            fewer tokens are answered too high, by M over their length.
+            fewer tokens have outputs that are too large by the factor M over their length.
 
     Returns:
         A transformer with one head of softmax attention and N + M hidden units.

@@ -216,7 +216,7 @@ def towards_infinity(landscape: PositionsOnly, s: float, scale: float | None = N
     attention = _counted((previous_token(positions) - 1.0 / positions) / delta + s / positions)
     v = delta * torch.eye(landscape.categories, dtype=torch.float64) + ((1.0 / s - delta) * law)[:, None]
     loss = loss_at_infinity(landscape) * (1.0 - s * delta) ** 2
-    return _point(landscape, "∞", "on the way to infinity", attention, v, loss)
+    return _point(landscape, "∞", "on the path to infinity", attention, v, loss)
 
 
 def loss_at_infinity(landscape: PositionsOnly) -> float:

@@ -104,19 +104,19 @@ def evidence_command(
     check_measurable(chosen, chosen.task, samples, resamples, confidence)
     output.say(f"Measuring {chosen.name} ({plural(samples, 'sequence')})")
     with limited_threads(threads):
-        found = evidence(chosen, chosen.task, samples=samples, seed=seed, resamples=resamples, confidence=confidence)
+        measured = evidence(chosen, chosen.task, samples=samples, seed=seed, resamples=resamples, confidence=confidence)
         parameters = {**about, "samples": samples, "resamples": resamples, "confidence": confidence}
         manifest = manifest_of(parameters, seed=seed, started=started)
-    summary = about | {"q_true": chosen.task.q_true.tolist(), "law": chosen.task.law.tolist()} | found.as_json()
+    summary = about | {"q_true": chosen.task.q_true.tolist(), "law": chosen.task.law.tolist()} | measured.as_json()
     files: tuple[str, ...] = ()
     undrawn: PageError | None = None
     if out is not None:
-        page = partial(evidence_report, chosen, found, manifest)
+        page = partial(evidence_report, chosen, measured, manifest)
         files, undrawn = write_results(out, ("evidence.json", summary), manifest, page, output)
     if as_json:
         echo_json(plain(summary | {"folder": out and str(out), "files": files, "manifest": manifest}))
     else:
-        echo(f"\n{found}" + (f"\n\n{out}: {', '.join(files)}" if files else ""))
+        echo(f"\n{measured}" + (f"\n\n{out}: {', '.join(files)}" if files else ""))
     if undrawn:
         raise undrawn
 

@@ -72,20 +72,20 @@ def landscape_command(threads: int, out: Path | None, as_json: bool, **given: An
 
     output, started = Output(as_json=as_json), datetime.now(UTC)
     with limited_threads(threads):
-        found = _surveyed(given, output)
-        manifest = manifest_of(_parameters(given, found), seed=found.basins.seed, started=started)
-    summary = found.as_json()
+        surveyed = _surveyed(given, output)
+        manifest = manifest_of(_parameters(given, surveyed), seed=surveyed.basins.seed, started=started)
+    summary = surveyed.as_json()
     files: tuple[str, ...] = ()
     undrawn: PageError | None = None
     if out is not None:
         data = ("landscape.json", summary)
         files, undrawn = write_results(
-            out, data, manifest, lambda names: landscape_report(found, manifest, names), output
+            out, data, manifest, lambda names: landscape_report(surveyed, manifest, names), output
         )
     if as_json:
         echo_json(plain(summary | {"folder": out and str(out), "files": files, "manifest": manifest}))
     else:
-        _print(found, out, files)
+        _print(surveyed, out, files)
     if undrawn:
         raise undrawn
 
@@ -100,25 +100,25 @@ def _surveyed(given: Mapping[str, Any], output: Output) -> LandscapeSurvey:
         return survey(**{**given, "law": law, "q_true": functional}, progress=progress)
 
 
-def _parameters(given: Mapping[str, Any], found: LandscapeSurvey) -> dict[str, Any]:
+def _parameters(given: Mapping[str, Any], survey: LandscapeSurvey) -> dict[str, Any]:
     """Return the options, with the values of those that were left out."""
-    asked = {**given, "categories": len(found.landscape.law), "starts": len(found.basins.runs)}
-    drawn = found.section == "3.3" and given["q_true"] is None
+    asked = {**given, "categories": len(survey.landscape.law), "starts": len(survey.basins.runs)}
+    drawn = survey.section == "3.3" and given["q_true"] is None
     return asked | {"q_true": _FUNCTIONAL} if drawn else asked
 
 
-def _print(found: LandscapeSurvey, out: Path | None, files: tuple[str, ...]) -> None:
+def _print(survey: LandscapeSurvey, out: Path | None, files: tuple[str, ...]) -> None:
     from rich.text import Text
 
     from tokendynamics.cli._terminal import Console
 
-    console, runs = Console(highlight=False), found.basins
-    console.print(Text(f"\n{found.name}\n", style="bold"))
-    console.print(_points(found) if found.points else _stalls(found))
+    console, runs = Console(highlight=False), survey.basins
+    console.print(Text(f"\n{survey.name}\n", style="bold"))
+    console.print(_points(survey) if survey.points else _stalls(survey))
     console.print(_shares(runs))
     reasons = listing([f"{number_of} {why}" for why, number_of in runs.statuses.items()])
     console.print(Text(f"Why {plural(len(runs.runs), 'run')} stopped: {reasons}"))
-    for claim in found.claims:
+    for claim in survey.claims:
         console.print(Text(f"• {claim}"))
     if out is not None:
         console.print(Text(f"\n{out}: {', '.join(files)}"))
@@ -135,23 +135,23 @@ def _table(title: str, columns: Sequence[str], words: Sequence[str]) -> Any:
     return table
 
 
-def _points(found: LandscapeSurvey) -> Any:
+def _points(survey: LandscapeSurvey) -> Any:
     columns = ("family", _WRAPS, "loss", "gradient", "curvature", "kind")
     title = "Stationary points: loss per token, relative gradient, lowest curvature"
     table = _table(title, columns, ("family", _WRAPS, "kind"))
-    for point, one in found.points:
+    for point, one in survey.points:
         numbers = (number(point.loss_per_column, 5), number(one.relative_gradient, 1), number(one.lowest_curvature, 2))
         table.add_row(point.family, point.text, *numbers, one.kind)
     return table
 
 
-def _stalls(found: LandscapeSurvey) -> Any:
+def _stalls(survey: LandscapeSurvey) -> Any:
     table = _table(
         "Stalls: gradient flow from logits of −depth", ("depth", "loss per token", "gradient", "time to leave"), ()
     )
-    for one in found.stalls:
+    for one in survey.stalls:
         time = number(one.time) if one.status == "left" else one.status
-        table.add_row(number(one.depth), number(found.per_token(one.loss), 6), number(one.gradient, 2), time)
+        table.add_row(number(one.depth), number(survey.per_token(one.loss), 6), number(one.gradient, 2), time)
     return table
 
 

@@ -171,8 +171,8 @@ def _summary(records: list[LearningRecord], evidences: Sequence[Evidence | None]
         "highest_final_loss": float(finals.max()),
         "solved": sum(record.solved for record in records),
         "runs": [
-            record.as_json() | {"evidence": found and found.as_json()}
-            for record, found in zip(records, evidences, strict=True)
+            record.as_json() | {"evidence": evidence and evidence.as_json()}
+            for record, evidence in zip(records, evidences, strict=True)
         ],
     }
 
@@ -192,15 +192,15 @@ def _print(
     for column in ("seed", "final loss", "relative", "solved", "centred |corr|", "verdict", "status"):
         left = column in ("solved", "verdict", "status")
         table.add_column(column, justify="left" if left else "right", no_wrap=column == "verdict")
-    for record, found in zip(records, evidences, strict=True):
-        correlation = None if found is None else found.instrument("correlation").estimate
+    for record, evidence in zip(records, evidences, strict=True):
+        correlation = None if evidence is None else evidence.instrument("correlation").estimate
         table.add_row(
             str(record.seed),
             number(record.final_loss),
             number(record.relative_loss),
             "yes" if record.solved else "no",
             fixed(correlation, 4),
-            found.verdict if found else "not measured",
+            evidence.verdict if evidence else "not measured",
             record.status.partition(":")[0],
         )
     console.print(table)

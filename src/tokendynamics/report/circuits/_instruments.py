@@ -10,20 +10,20 @@ from tokendynamics.report.kit._svg import draw_for_screens
 from tokendynamics.words import number, percent
 
 
-def instruments_table(found: Evidence) -> Table:
+def instruments_table(evidence: Evidence) -> Table:
     """List each instrument with its role, its reading, its headline estimate and its result."""
     rows = tuple(
         (
             Cell(f"{index}. {instrument.name}"),
-            Cell(_role(found, instrument)),
+            Cell(_role(evidence, instrument)),
             Cell(instrument.reading),
             Cell(f"{instrument.estimates[0].name}: {number(instrument.estimate)}"),
             Cell(_interval(instrument.estimates[0])),
             Cell(instrument.sentence),
         )
-        for index, instrument in enumerate(found.instruments, start=1)
+        for index, instrument in enumerate(evidence.instruments, start=1)
     )
-    columns = ("Instrument", "Role", "Reading", "Estimate", f"{percent(found.confidence)} CI", "Result")
+    columns = ("Instrument", "Role", "Reading", "Estimate", f"{percent(evidence.confidence)} CI", "Result")
     return Table(
         "The five instruments: path patching and ablation decide, the others support or question the verdict",
         columns,
@@ -31,10 +31,10 @@ def instruments_table(found: Evidence) -> Table:
     )
 
 
-def thresholds_table(found: Evidence) -> Table:
+def thresholds_table(evidence: Evidence) -> Table:
     """Return the verdict at each threshold."""
-    columns = ("Threshold", *(percent(share) for share in found.by_threshold))
-    row = (Cell("Verdict"), *(Cell(verdict) for verdict in found.by_threshold.values()))
+    columns = ("Threshold", *(percent(share) for share in evidence.by_threshold))
+    row = (Cell("Verdict"), *(Cell(verdict) for verdict in evidence.by_threshold.values()))
     return Table(
         f"Verdict by threshold: the share of the interaction from which a part counts ({percent(TAKES_PART)} here)",
         columns,
@@ -42,11 +42,11 @@ def thresholds_table(found: Evidence) -> Table:
     )
 
 
-def instruments_figure(found: Evidence) -> Figure:
+def instruments_figure(evidence: Evidence) -> Figure:
     """Draw all numbers of all instruments with their intervals on one axis."""
     drawn = [
         (instrument, estimate)
-        for instrument in found.instruments
+        for instrument in evidence.instruments
         for estimate in instrument.estimates
         if estimate.value is not None
     ]
@@ -65,7 +65,8 @@ def instruments_figure(found: Evidence) -> Figure:
         ident="evidence-numbers",
         title=f"{question} Estimates with confidence intervals",
         description="; ".join(
-            f"{instrument.name}, {estimate.name} {estimate.written(found.confidence)}" for instrument, estimate in drawn
+            f"{instrument.name}, {estimate.name} {estimate.written(evidence.confidence)}"
+            for instrument, estimate in drawn
         )
         + ".",
     )
@@ -73,10 +74,10 @@ def instruments_figure(found: Evidence) -> Figure:
         ident="evidence-numbers",
         question=question,
         svg=svg,
-        caption=f"Shares, |correlations| and R² with their {percent(found.confidence)} confidence intervals. A part "
+        caption=f"Shares, |correlations| and R² with their {percent(evidence.confidence)} confidence intervals. A part "
         f"counts if its whole interval lies above the dashed line at {number(TAKES_PART)}. Values above 2 are drawn at "
         "the edge.",
-        table=_numbers(found),
+        table=_numbers(evidence),
     )
 
 
@@ -86,19 +87,19 @@ def _domain(estimates: list[Estimate]) -> tuple[float, float]:
     return (-0.25 if ends and min(ends) < -0.03 else 0.0), (min(2.0, max(1.0, *ends)) if ends else 1.0)
 
 
-def _numbers(found: Evidence) -> Table:
+def _numbers(evidence: Evidence) -> Table:
     rows = [
         cells([instrument.name, estimate.name, estimate.value, estimate.low, estimate.high])
-        for instrument in found.instruments
+        for instrument in evidence.instruments
         for estimate in instrument.estimates
     ]
     columns = ("Instrument", "Quantity", "Estimate", "Lower end", "Upper end")
-    return Table(f"Every estimate with its {percent(found.confidence)} confidence interval", columns, tuple(rows))
+    return Table(f"Every estimate with its {percent(evidence.confidence)} confidence interval", columns, tuple(rows))
 
 
-def _role(found: Evidence, instrument: Instrument) -> str:
+def _role(evidence: Evidence, instrument: Instrument) -> str:
     role = "decides" if instrument.name in ("path patching", "ablation") else "supports"
-    return {True: f"{role}, agrees", False: f"{role}, disagrees", None: role}[found.agrees(instrument)]
+    return {True: f"{role}, agrees", False: f"{role}, disagrees", None: role}[evidence.agrees(instrument)]
 
 
 def _interval(estimate: Estimate) -> str:

@@ -28,10 +28,17 @@ def points_table(points: Sequence[tuple[StationaryPoint, Classification]]) -> Ta
             Cell(point.family),
             Cell(point.text),
             *cells([point.loss_per_column]),
-            *(_rough(value) for value in (found.relative_gradient, found.lowest_curvature, found.highest_curvature)),
-            *cells([found.zero_directions, found.symmetric_directions, found.kind]),
+            *(
+                _rough(value)
+                for value in (
+                    classification.relative_gradient,
+                    classification.lowest_curvature,
+                    classification.highest_curvature,
+                )
+            ),
+            *cells([classification.zero_directions, classification.symmetric_directions, classification.kind]),
         )
-        for point, found in points
+        for point, classification in points
     )
     columns = (
         "Family", "Definition", "Loss per token", "Relative gradient", "Lowest curvature", "Highest",
@@ -71,48 +78,48 @@ def points_matrices(points: Sequence[StationaryPoint], *, positions_attend: bool
     )
 
 
-def basins_figure(found: Basins) -> Figure:
+def basins_figure(basins: Basins) -> Figure:
     """Draw the share of random starts that ended in each kind of point."""
-    shares = found.shares
+    shares = basins.shares
     rows = [
         Row(
-            share.kind, share.fraction, share.low, share.high, f"{share.count} of {len(found.runs)}: {_percent(share)}",
-            _COLOURS.get(share.kind, MUTED),
+            share.kind, share.fraction, share.low, share.high,
+            f"{share.count} of {len(basins.runs)}: {_percent(share)}", _COLOURS.get(share.kind, MUTED),
         )
         for share in shares
     ]  # fmt: skip
     question = "Where do random starts end?"
-    statuses = ", ".join(f"{count} {status}" for status, count in found.statuses.items())
+    statuses = ", ".join(f"{count} {status}" for status, count in basins.statuses.items())
     return Figure(
         ident="basins",
         question=question,
         svg=draw_for_screens(
             lambda width: intervals_chart(rows, domain=(0.0, 1.0), width=width, bars=True, percent=True),
             ident="basins",
-            title=f"{question} Shares of {plural(len(found.runs), 'start')}",
+            title=f"{question} Shares of {plural(len(basins.runs), 'start')}",
             description="; ".join(f"{share.kind} {_percent(share)}" for share in shares) + ".",
         ),
-        caption=f"Method {found.method}, {_starts(found)}, random seed {found.seed}; whiskers: 95 % confidence intervals "
-        "(Wilson). "
-        f"Why {plural(len(found.runs), 'run')} stopped: {statuses}.",
-        table=_shares_table(found),
+        caption=f"Method {basins.method}, {_starts(basins)}, random seed {basins.seed}; whiskers: 95 % confidence "
+        "intervals (Wilson). "
+        f"Why {plural(len(basins.runs), 'run')} stopped: {statuses}.",
+        table=_shares_table(basins),
     )
 
 
-def _starts(found: Basins) -> str:
-    if isinstance(found.scale, str):
+def _starts(basins: Basins) -> str:
+    if isinstance(basins.scale, str):
         return "uniform starts within ±1/√(number of columns)"
-    return f"normal starts of standard deviation {number(found.scale)}"
+    return f"normal starts of standard deviation {number(basins.scale)}"
 
 
-def endings_figure(found: Basins, marks: Mapping[str, tuple[float, float]]) -> Figure:
+def endings_figure(basins: Basins, marks: Mapping[str, tuple[float, float]]) -> Figure:
     """Draw the loss of every run at its end, sorted.
 
     Args:
-        found: The runs.
+        basins: The runs.
         marks: Reference losses, in all and per token, by name.
     """
-    runs = sorted((run for run in found.runs if math.isfinite(run.loss)), key=lambda run: run.loss)
+    runs = sorted((run for run in basins.runs if math.isfinite(run.loss)), key=lambda run: run.loss)
     kinds = list(dict.fromkeys(run.kind for run in runs))
     keys = [Key(kind, "disc", _COLOURS.get(kind, MUTED)) for kind in kinds]
     keys += [
@@ -133,7 +140,7 @@ def endings_figure(found: Basins, marks: Mapping[str, tuple[float, float]]) -> F
         ),
         caption="Final loss of each run, summed over the tokens from the second on. Losses below "
         f"{number(_LEAST)} are rounding errors and are drawn at the bottom.",
-        table=_runs_table(found),
+        table=_runs_table(basins),
     )
 
 
@@ -162,18 +169,19 @@ def _endings(runs: Sequence[BasinRun], marks: Sequence[float], width: float) -> 
     return alt.layer(*rules, points.encode(x=x, y=y, color=fill), width=width, height=240)
 
 
-def _runs_table(found: Basins) -> Table:
+def _runs_table(basins: Basins) -> Table:
     columns = ("Start", "Final loss", "Relative gradient", "Kind", "Status", "Evaluations")
     rows = (
-        cells([run.start, run.loss, run.relative_gradient, run.kind, run.status, run.evaluations]) for run in found.runs
+        cells([run.start, run.loss, run.relative_gradient, run.kind, run.status, run.evaluations])
+        for run in basins.runs
     )
     return Table("Every run", columns, tuple(rows))
 
 
-def stall_table(found: LandscapeSurvey) -> Table:
+def stall_table(survey: LandscapeSurvey) -> Table:
     """Return how long gradient flow stalls, by depth."""
     rows = tuple(
-        cells([one.depth, found.per_token(one.loss), one.gradient, one.time, one.status]) for one in found.stalls
+        cells([one.depth, survey.per_token(one.loss), one.gradient, one.time, one.status]) for one in survey.stalls
     )
     columns = ("Depth", "Loss per token", "Gradient", "Time to leave", "End")
     start = "logits of −depth for the previous tokens and 0 for the others"
@@ -184,7 +192,7 @@ def _percent(share: Share) -> str:
     return percent_estimate(share.fraction, [share.low, share.high], CONFIDENCE)
 
 
-def _shares_table(found: Basins) -> Table:
-    rows = [cells([share.kind, share.count, share.fraction, share.low, share.high]) for share in found.shares]
+def _shares_table(basins: Basins) -> Table:
+    rows = [cells([share.kind, share.count, share.fraction, share.low, share.high]) for share in basins.shares]
     columns = ("Kind", "Starts", "Share", "Lower end", "Upper end")
-    return Table(f"Shares of {plural(len(found.runs), 'start')} with 95 % confidence intervals", columns, tuple(rows))
+    return Table(f"Shares of {plural(len(basins.runs), 'start')} with 95 % confidence intervals", columns, tuple(rows))

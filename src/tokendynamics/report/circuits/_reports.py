@@ -143,22 +143,22 @@ def built_report(
 
 @drawing()
 def evidence_report(
-    model: OneLayerTransformer, found: Evidence, manifest: Mapping[str, Any], files: Sequence[str]
+    model: OneLayerTransformer, evidence: Evidence, manifest: Mapping[str, Any], files: Sequence[str]
 ) -> CircuitsReport:
     """Return the page of one transformer and the five instruments.
 
     Args:
         model: The transformer.
-        found: Its evidence.
+        evidence: Its evidence.
         manifest: See `manifest`.
         files: Data files beside the page.
     """
-    sections = (_instruments_section(found), *_weights_sections(model, best_head(found)))
+    sections = (_instruments_section(evidence), *_weights_sections(model, best_head(evidence)))
     return CircuitsReport(
         question="is the logic in the attention or in the feed-forward part?",
         name=model.name,
-        answer=_spelt(found),
-        findings=_evidence_findings(found),
+        answer=_spelt(evidence),
+        findings=_evidence_findings(evidence),
         facts=(*_task_facts(model.task), *_model_facts(model)),
         sections=sections,
         conventions=(_TOKENS, _SENDER_FIRST, _LOSS, _INTERACTION, _VERDICT),
@@ -183,27 +183,27 @@ def learning_report(
         files: Data files beside the page.
     """
     shown = median_record(records)
-    found = evidences[records.index(shown)]
+    evidence = evidences[records.index(shown)]
     seeds = _seeds_section(records, evidences)
-    model, head = shown.transformer, best_head(found) if found else 0
+    model, head = shown.transformer, best_head(evidence) if evidence else 0
     about = f"The model shown below is that of seed {shown.seed}, which has the median loss."
     return CircuitsReport(
         question="is what it learned in the attention or in the feed-forward part?",
         name=shown.name.rpartition(", seed")[0],
-        answer=_learned_answer(shown, found),
-        findings=(*seeds.sentences, about, *(_evidence_findings(found) if found else (_broken(shown),))),
+        answer=_learned_answer(shown, evidence),
+        findings=(*seeds.sentences, about, *(_evidence_findings(evidence) if evidence else (_broken(shown),))),
         facts=(*_task_facts(shown.task), *_recipe_facts(shown), *_model_facts(model)),
-        sections=(seeds, *([_instruments_section(found)] if found else []), *_weights_sections(model, head)),
+        sections=(seeds, *([_instruments_section(evidence)] if evidence else []), *_weights_sections(model, head)),
         conventions=(_TOKENS, _SENDER_FIRST, _LOSS, _INTERACTION, _VERDICT),
         manifest=manifest,
         files=tuple(files),
     )
 
 
-def _learned_answer(shown: LearningRecord, found: Evidence | None) -> str:
-    if found is None:
+def _learned_answer(shown: LearningRecord, evidence: Evidence | None) -> str:
+    if evidence is None:
         return "Stopped early"
-    return _spelt(found) if shown.solved else f"Not solved; {_spelt(found).lower()}"
+    return _spelt(evidence) if shown.solved else f"Not solved; {_spelt(evidence).lower()}"
 
 
 def _broken(shown: LearningRecord) -> str:
@@ -216,9 +216,9 @@ def median_record(records: Sequence[LearningRecord]) -> LearningRecord:
     return ordered[(len(ordered) - 1) // 2]
 
 
-def best_head(found: Evidence) -> int:
+def best_head(evidence: Evidence) -> int:
     """Return the head whose category block is most like q_true, from 0."""
-    heads = found.instrument("correlation").details.get("heads", [])
+    heads = evidence.instrument("correlation").details.get("heads", [])
     return max(heads, key=lambda head: head["centred"])["head"] if heads else 0
 
 
@@ -251,31 +251,31 @@ def _beside(model: OneLayerTransformer, head: int) -> tuple[Any, ...]:
     return (functional_beside_block(model, model.task, head),)
 
 
-def _instruments_section(found: Evidence) -> Section:
+def _instruments_section(evidence: Evidence) -> Section:
     return Section(
         "evidence-section",
         "What do the instruments show?",
-        tables=(instruments_table(found), thresholds_table(found)),
-        figures=(instruments_figure(found),),
+        tables=(instruments_table(evidence), thresholds_table(evidence)),
+        figures=(instruments_figure(evidence),),
     )
 
 
-def _spelt(found: Evidence) -> str:
+def _spelt(evidence: Evidence) -> str:
     return {
         "attention": "The attention",
         "feed-forward": "The feed-forward part",
         "both": "Both parts",
         "either": "Either part",
         "undecided": "Undecided",
-    }[found.verdict]
+    }[evidence.verdict]
 
 
-def _evidence_findings(found: Evidence) -> tuple[str, ...]:
-    loss = "is not finite" if found.loss is None else f"is {number(found.loss)}"
+def _evidence_findings(evidence: Evidence) -> tuple[str, ...]:
+    loss = "is not finite" if evidence.loss is None else f"is {number(evidence.loss)}"
     return (
-        found.sentence,
-        f"On the {plural(found.samples, 'sequence')} of this evidence the mean squared error of the model {loss}. "
-        f"Without logic it is at least {number(found.interaction_variance)}, the variance of q_true’s interaction.",
+        evidence.sentence,
+        f"On the {plural(evidence.samples, 'sequence')} of this evidence the mean squared error of the model {loss}. "
+        f"Without logic it is at least {number(evidence.interaction_variance)}, the variance of q_true’s interaction.",
     )
 
 
@@ -295,10 +295,15 @@ def _seeds_table(records: Sequence[LearningRecord], evidences: Sequence[Evidence
         (
             *cells([record.seed, record.final_loss, record.relative_loss]),
             Cell("yes" if record.solved else "no"),
-            *cells([found and found.instrument("correlation").estimate, found.verdict if found else "not measured"]),
+            *cells(
+                [
+                    evidence and evidence.instrument("correlation").estimate,
+                    evidence.verdict if evidence else "not measured",
+                ]
+            ),
             *cells([record.status, record.seconds]),
         )
-        for record, found in zip(records, evidences, strict=True)
+        for record, evidence in zip(records, evidences, strict=True)
     )
     columns = (
         "Seed", "Final loss", "Share of variance", "Solved", "Centred |correlation|", "Verdict", "Status", "Seconds",
@@ -338,16 +343,16 @@ def _recipe_facts(record: LearningRecord) -> tuple[tuple[str, str], ...]:
 
 
 @drawing()
-def landscape_report(found: LandscapeSurvey, manifest: Mapping[str, Any], files: Sequence[str]) -> CircuitsReport:
+def landscape_report(survey: LandscapeSurvey, manifest: Mapping[str, Any], files: Sequence[str]) -> CircuitsReport:
     """Return the page of one loss landscape.
 
     Args:
-        found: The survey.
+        survey: The survey.
         manifest: See `manifest`.
         files: Data files beside the page.
     """
-    runs = found.basins
-    marks = {name: (loss, found.per_token(loss)) for name, loss in found.marks.items()}
+    runs = survey.basins
+    marks = {name: (loss, survey.per_token(loss)) for name, loss in survey.marks.items()}
     ends = Section(
         "basins-section",
         "Where does descent end?",
@@ -356,28 +361,28 @@ def landscape_report(found: LandscapeSurvey, manifest: Mapping[str, Any], files:
     descent = f"{plural(len(runs.runs), 'start')}, {runs.method}, at most {plural(runs.budget, 'step')}"
     return CircuitsReport(
         question="where can descent end?",
-        name=found.name,
-        answer=found.answer,
-        findings=found.claims,
+        name=survey.name,
+        answer=survey.answer,
+        findings=survey.claims,
         facts=(
-            ("Task", f"{_PREDICTED[found.section]}; {_size(found.landscape.law, found.landscape.positions)}"),
+            ("Task", f"{_PREDICTED[survey.section]}; {_size(survey.landscape.law, survey.landscape.positions)}"),
             ("Descent", f"{descent}, seed {runs.seed}"),
         ),
-        sections=(_points_section(found), ends),
-        conventions=(_SENDER_FIRST, _EXPECTED, _RELATIVE, _INTERACTION if found.section == "3.3" else _MIXING),
+        sections=(_points_section(survey), ends),
+        conventions=(_SENDER_FIRST, _EXPECTED, _RELATIVE, _INTERACTION if survey.section == "3.3" else _MIXING),
         manifest=manifest,
         files=tuple(files),
     )
 
 
-def _points_section(found: LandscapeSurvey) -> Section:
-    points = [point for point, _ in found.points]
-    shown = (points_matrices(_one_each(points), positions_attend=found.section != "3.3"),) if points else ()
+def _points_section(survey: LandscapeSurvey) -> Section:
+    points = [point for point, _ in survey.points]
+    shown = (points_matrices(_one_each(points), positions_attend=survey.section != "3.3"),) if points else ()
     return Section(
         "points-section" if points else "stalls-section",
         "Where does the gradient vanish?",
-        sentences=(_REMARKS[found.section],),
-        tables=(points_table(found.points) if points else stall_table(found),),
+        sentences=(_REMARKS[survey.section],),
+        tables=(points_table(survey.points) if points else stall_table(survey),),
         figures=shown,
     )
 

@@ -23,18 +23,18 @@ def built_page(comparison: Comparison) -> str:
 
 
 @page_of.register(Evidence)
-def evidence_page(found: Evidence) -> str:
+def evidence_page(result: Evidence) -> str:
     """Return the page of a transformer and the five instruments.
 
     Args:
-        found: The evidence.
+        result: The evidence.
 
     Raises:
         ArgumentValueError: It does not hold the model.
     """
-    if found.model is None:
+    if result.model is None:
         raise ArgumentValueError(expected("result", "evidence with its model", "model=None", "measure the model again"))
-    return circuits_page(evidence_report(found.model, found, {}, ()))
+    return circuits_page(evidence_report(result.model, result, {}, ()))
 
 
 @page_of.register(LearningRecord)
@@ -45,15 +45,15 @@ def learning_page(record: LearningRecord) -> str:
         record: The record of the run.
     """
     measurable = record.status == "finished" and record.task.positions > 1
-    found = evidence(record.transformer, record.task, seed=record.seed) if measurable else None
-    return circuits_page(learning_report([record], [found], {}, ()))
+    measured = evidence(record.transformer, record.task, seed=record.seed) if measurable else None
+    return circuits_page(learning_report([record], [measured], {}, ()))
 
 
 @page_of.register(LandscapeSurvey)
-def landscape_page(found: LandscapeSurvey) -> str:
+def landscape_page(survey: LandscapeSurvey) -> str:
     """Return the page of one loss landscape.
 
     Args:
-        found: The survey.
+        survey: The survey.
     """
-    return circuits_page(landscape_report(found, {}, ()))
+    return circuits_page(landscape_report(survey, {}, ()))
