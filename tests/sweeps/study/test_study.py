@@ -74,13 +74,13 @@ def test_learning_rates_are_chosen_by_the_validation_split_on_seeds_of_their_own
     assert len(starts(store)) == 2 * 3 * 2 + 2 * 3
     assert {record_of(store, f"runs/divergence/{seed}")["recipe"]["learning_rate"] for seed in (1, 2, 3)} == {4e-3}
     edges = [sentence for sentence in found.sentences if "tried" in sentence]
-    assert edges == ["The best learning rate of arm divergence is the largest tried (0.004): a better may lie beyond."]
+    assert edges == ["A better learning rate may lie beyond the grid for divergence (0.004, the largest tried)."]
 
 
 def test_a_choice_at_the_lower_end_is_said_and_one_within_is_not(store: Path, planted: Planted, client: Client) -> None:
     planted(best={"baseline": 1e-3, "divergence": 2e-3})
     edges = [sentence for sentence in study(TUNED_PLAN, store, client).sentences if "tried" in sentence]
-    assert edges == ["The best learning rate of arm baseline is the smallest tried (0.001): a better may lie beyond."]
+    assert edges == ["A better learning rate may lie beyond the grid for baseline (0.001, the smallest tried)."]
 
 
 def record_of(store: Path, place: str) -> dict[str, dict[str, float]]:
@@ -109,9 +109,16 @@ def test_a_study_that_was_stopped_while_tuning_says_what_it_lacks(
     with pytest.raises(KeyboardInterrupt):
         study(TUNED_PLAN, store, client, progress=stop)
     told = open_study(store).sentences
-    assert "Arm divergence has no learning rate and was not run: not all of its tuning has been run." in told
-    assert told[0].startswith("0 of 6 runs finished")
-    assert "undecided" in told[-2]
+    assert "Arm divergence has no learning rate and was not run: its tuning is not complete." in told
+    assert told[0] == "No comparison is possible: no arm shares two finished seeds with the reference."
+    assert sum(sentence.startswith("6 of 6 runs did not finish: ") for sentence in told) == 1
+    assert (
+        sum(
+            sentence.endswith("cannot be decided at this size: fewer than two seeds finished in both arms.")
+            for sentence in told
+        )
+        == 1
+    )
     assert not (store / "tuning" / "chosen.json").exists()
 
 
@@ -123,7 +130,10 @@ def test_an_arm_without_a_learning_rate_is_not_run_and_is_tuned_again_when_resum
     assert found.dataset["status"].sel(arm="divergence").values.tolist() == ["not run"] * 3
     assert found.comparisons[0].verdict == "undecided"
     assert found.claims[0].decision == "cannot be decided at this size"
-    assert "Arm divergence has no learning rate and was not run: none finished on every seed." in found.sentences
+    assert (
+        "Arm divergence has no learning rate and was not run: no learning rate finished on every seed."
+        in found.sentences
+    )
     planted(best={"baseline": 4e-3, "divergence": 2e-3})
     again = study(TUNED_PLAN, store, client, resume=True)
     assert again.dataset["learning_rate"].values.tolist() == [2e-3, 2e-3]  # the baseline's was chosen for good
@@ -153,8 +163,9 @@ def test_a_run_that_fails_is_its_status_and_leaves_its_pair_out(
     assert (only.seeds, only.left_out) == ((1, 3), (2,))
     assert only.better is False
     assert found.claims[0].decision == "does not hold"
-    assert found.sentences[0] == f"5 of 6 runs finished: divergence with seed 2 {status} ({reason})."
-    assert "2 paired seeds, without seed 2" in found.sentences[1]
+    assert f"1 of 6 runs did not finish: divergence with seed 2 {status} ({reason})." in found.sentences
+    assert found.answer == "divergence is significantly worse than baseline."
+    assert "2 paired seeds, without seed 2" in found.findings[0]
 
 
 def test_a_run_that_failed_is_tried_again_when_resumed_and_one_that_blew_up_is_not(
