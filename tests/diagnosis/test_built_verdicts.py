@@ -48,7 +48,7 @@ def test_a_collapse_by_one_layer_is_placed_there(built: Built) -> None:
     _, verdict = judged(built.name)
     layer, part = built.damage
     named = {"attention": "the attention", "feed_forward": "the feed-forward part"}.get(part, part)
-    assert f"{named} of layer {layer} makes" in verdict.sentences[1].text
+    assert f"{named} of layer {layer} contributes" in verdict.sentences[1].text.lower()
 
 
 @some([each for each in BUILT if each.collapsed])
