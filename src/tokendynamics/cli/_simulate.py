@@ -25,7 +25,7 @@ Examples:
   tokendynamics simulate --example fig3 > fig3.toml   one of them
   tokendynamics simulate fig3.toml                    writes simulation-fig3
   tokendynamics simulate fig3.toml --out run --json
-  tokendynamics check fig3.toml                       theorems only, without integration
+  tokendynamics check fig3.toml                       theorems only
 
 The folder holds report.html, trajectory.zarr, certificates.json, manifest.json, a copy of the file, and the figures.
 A system that ends before the horizon keeps its last state. The table of statuses reports it, and the exit code is
