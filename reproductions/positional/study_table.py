@@ -22,8 +22,8 @@ from tokendynamics.numerics._extras import require
 from tokendynamics.numerics._intervals import T_COVERAGE
 from tokendynamics.provenance._progress import Progress, reporting
 from tokendynamics.sweeps.study import PairedComparison, StudyPlan, StudyResult, TestedClaim, parse_plan, study
-from tokendynamics.sweeps.study._dataset import dataset_of
 from tokendynamics.sweeps.study._paired import compared
+from tokendynamics.sweeps.study._study import dataset_of
 from tokendynamics.sweeps.study.examples import example_text
 from tokendynamics.training import train
 from tokendynamics.training._record import FINISHED

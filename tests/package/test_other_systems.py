@@ -101,7 +101,7 @@ def test_a_system_without_quotas_still_knows_a_full_disk(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("groups", [True, False])
 def test_a_process_is_ended_with_its_children(groups: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed")
-    from tokendynamics.sweeps.study import _process
+    from tokendynamics.sweeps.study import _queue as _process
 
     if not groups:
         monkeypatch.delattr(os, "killpg", raising=False)
@@ -124,7 +124,7 @@ def test_a_process_is_ended_with_its_children(groups: bool, monkeypatch: pytest.
 
 def test_a_run_starts_without_inherited_locks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("distributed")
-    from tokendynamics.sweeps.study import _process
+    from tokendynamics.sweeps.study import _queue as _process
 
     given: dict[str, Any] = {}
 

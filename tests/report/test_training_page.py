@@ -17,10 +17,15 @@ from tokendynamics.report import page as page_of
 from tokendynamics.report import write
 from tokendynamics.report.kit._figure import Table
 from tokendynamics.report.training._differences import differences
-from tokendynamics.report.training._run_figures import losses
+from tokendynamics.report.training._run_page import losses
 from tokendynamics.report.training._study_figures import validation
-from tokendynamics.report.training._study_page import _of_tuning
-from tokendynamics.report.training._study_tables import arms_table, claims_table, comparisons_table, unfinished_table
+from tokendynamics.report.training._study_page import (
+    _of_tuning,
+    arms_table,
+    claims_table,
+    comparisons_table,
+    unfinished_table,
+)
 from tokendynamics.sweeps.study import StudyResult
 from tokendynamics.training import _record as run_words
 from tokendynamics.training import preset

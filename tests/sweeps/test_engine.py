@@ -13,9 +13,9 @@ from tokendynamics.numerics._errors import ArgumentValueError
 from tokendynamics.specification._draws import OfSystems
 from tokendynamics.sweeps import Plan, open_store, parse_plan, sweep
 from tokendynamics.sweeps import _sweep as module
+from tokendynamics.sweeps._cluster import run_task
 from tokendynamics.sweeps._engine import first_engine, simulated
 from tokendynamics.sweeps._plan import Block
-from tokendynamics.sweeps._task import run_task
 from tokendynamics.sweeps._versions import own_versions
 
 pytest.importorskip("numba")

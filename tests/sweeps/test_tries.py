@@ -13,8 +13,8 @@ from sweeps.conftest import SMALL
 from tokendynamics.specification._build import build
 from tokendynamics.specification._draws import OfSystems
 from tokendynamics.sweeps import parse_plan, sweep
+from tokendynamics.sweeps._cluster import _further
 from tokendynamics.sweeps._outcome import OUTCOMES
-from tokendynamics.sweeps._task import _further
 
 FREE = """
 [attention]

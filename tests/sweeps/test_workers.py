@@ -17,7 +17,7 @@ from sweeps.conftest import SMALL, files
 from tokendynamics.specification import SpecificationError
 from tokendynamics.sweeps import Plan, open_store, parse_plan, sweep
 from tokendynamics.sweeps import _cluster as cluster
-from tokendynamics.sweeps._task import run_task
+from tokendynamics.sweeps._cluster import run_task
 from tokendynamics.sweeps._versions import WorkerVersionError, own_versions
 
 

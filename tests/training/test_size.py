@@ -11,7 +11,7 @@ import torch
 from command_line import call
 from tokendynamics.modules._regimes import REGIMES
 from tokendynamics.numerics import ArgumentTypeError, MemoryLimitError
-from tokendynamics.training import _size as size
+from tokendynamics.training import _networks as size
 from tokendynamics.training import preset
 from tokendynamics.training._networks import _classes, network_of
 from tokendynamics.training.tasks import task_of

@@ -13,13 +13,15 @@ from tokendynamics.diagnosis._compared_words import (
     WEIGHTS_DIFFER,
     because,
     end_finding,
+    of_norm,
     parting_finding,
     tokens_finding,
     updates_finding,
     weights_finding,
+    where_differing,
+    without_partner,
 )
 from tokendynamics.diagnosis._feed_forward_differences import FeedForwardDifferences
-from tokendynamics.diagnosis._feed_forward_words import feed_forward_finding
 from tokendynamics.diagnosis._first_difference import JUMP, NEIGHBOURS, ROUNDINGS, TIMES_NEIGHBOURS, Parting
 from tokendynamics.diagnosis._halved_parts import HalvedParts
 from tokendynamics.diagnosis._halved_words import halved_convention, halved_finding
@@ -29,6 +31,37 @@ from tokendynamics.diagnosis._tensor_words import tensors_finding, tensors_of_la
 from tokendynamics.diagnosis._together import Together
 from tokendynamics.diagnosis._verdict import Verdict
 from tokendynamics.words import Convention, Finding, factor, number, power_of_ten
+
+
+def feed_forward_finding(names: tuple[str, str], weights: xr.Dataset, why: str, unmatched: Sequence[str]) -> Finding:
+    """Say in which layers the matrices of the feed-forward parts differ.
+
+    Args:
+        names: Of the first network and the other one.
+        weights: From `feed_forward_differences`, of the other one.
+        why: Why some layers or all were not compared.
+        unmatched: Matrices that only one of the networks has.
+    """
+    sizes, layers = weights.ff_difference.values, weights.layer.values
+    known = ~np.isnan(sizes)
+    if not known.any():
+        reason = why or "none is in both networks with one name and shape"
+        text = f"The feed-forward weights of {names[1]} and {names[0]} were not compared{because(reason)}."
+        return Finding(text, "weights", {"why": reason})
+    rest = f" Some layers were not compared{because(why)}." * bool(why) + without_partner(unmatched)
+    differing = layers[np.nan_to_num(sizes, nan=0.0) > WEIGHTS_DIFFER]
+    values = {"layers": differing.tolist(), "ff": sizes.tolist(), "unmatched": list(unmatched)}
+    if not len(differing):
+        text = f"The feed-forward matrices of {names[1]} and {names[0]} are equal in all compared layers."
+        return Finding(text + rest, "weights", values)
+    at = int(np.nanargmax(sizes))
+    angle = float(weights.ff_angle.values[at])
+    text = (
+        f"The feed-forward matrices of {names[1]} and {names[0]} differ "
+        f"{where_differing(differing, int(known.sum()))}, most in layer {layers[at]}: by "
+        f"{of_norm(sizes[at], 'their')}, with {number(angle, 2)}° between their leading directions."
+    )
+    return Finding(text + rest, "weights", values)
 
 
 @dataclass(frozen=True)

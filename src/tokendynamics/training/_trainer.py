@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -12,18 +12,83 @@ import torch
 from torch import Tensor, nn
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
+from tokendynamics.modules import ConstrainedAttention, FreeMatrix, LearnedPositions, NegativeDiagonal, SignedMatrix
 from tokendynamics.numerics._errors import TokenDynamicsError
 from tokendynamics.training._averaging import AveragedWeights
 from tokendynamics.training._checkpoints import clear_partial, into_room, partial_place, put_checkpoint
-from tokendynamics.training._conditioning import worst_conditioning
 from tokendynamics.training._experiment import Recipe
-from tokendynamics.training._groups import parameter_groups
 from tokendynamics.training._whole_network import whole_network
 
 if TYPE_CHECKING:
     from transformers.trainer_utils import EvalLoopOutput
 
     from tokendynamics.training.tasks import Task
+
+
+_KINDS: dict[type[nn.Module], dict[str, str]] = {
+    SignedMatrix: {"lower": "lower", "skew": "skew", "diagonal": "pivots"},
+    FreeMatrix: {"weight": "skew"},  # entries of a matrix, as T's are
+    NegativeDiagonal: {"rho": "remedy", "log_diagonal": "remedy"},
+}
+
+
+def parameter_groups(model: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
+    """Return the groups for an optimiser: their parameters, `lr`, `weight_decay` and a `name`.
+
+    Matrices and embeddings of tokens decay where the recipe says so; vectors (biases, gains of norms), tables of
+    positions and parameters with a multiplier do not. A frozen parameter is in no group.
+    """
+    rates = {"decaying": 1.0, "other": 1.0, **{name: getattr(recipe.multipliers, name) for name in _names()}}
+    found: dict[str, list[nn.Parameter]] = {name: [] for name in rates}
+    for kind, parameter in _kinds(model):
+        found[kind].append(parameter)
+    return [
+        {
+            "params": parameters,
+            "lr": recipe.learning_rate * rates[name],
+            "weight_decay": recipe.weight_decay if name == "decaying" else 0.0,
+            "name": name,
+        }
+        for name, parameters in found.items()
+        if parameters
+    ]
+
+
+def _names() -> tuple[str, ...]:
+    return tuple(dict.fromkeys(kind for kinds in _KINDS.values() for kind in kinds.values()))
+
+
+def _kinds(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    seen: set[int] = set()
+    for module in model.modules():
+        kinds = next((kinds for each, kinds in _KINDS.items() if isinstance(module, each)), {})
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter.requires_grad and id(parameter) not in seen:
+                seen.add(id(parameter))
+                table = isinstance(module, LearnedPositions)
+                plain = "decaying" if parameter.ndim >= 2 and not table else "other"
+                yield kinds.get(name, plain), parameter
+
+
+_LOWEST = "value_real_lowest"
+
+
+def worst_conditioning(model: nn.Module) -> dict[str, float]:
+    """Return the worst over the layers: largest condition numbers of Q, A and V, and the range of Re λ(V).
+
+    Returns:
+        By the names of `ConstrainedAttention.conditioning`; empty for a network without such layers, or with weights
+        that are not finite.
+
+    >>> sorted(worst_conditioning(ConstrainedAttention(4, 2, "contracting")))[-1]
+    'value_real_lowest'
+    """
+    layers = [module for module in model.modules() if isinstance(module, ConstrainedAttention)]
+    if not layers or not all(bool(torch.isfinite(weight).all()) for each in layers for weight in each.weights()[:3]):
+        return {}
+    numbers = [layer.conditioning() for layer in layers]
+    return {name: (min if name == _LOWEST else max)(each[name] for each in numbers) for name in numbers[0]}
+
 
 KEPT = 2
 """Checkpoints that stay: the last one, and the one before."""

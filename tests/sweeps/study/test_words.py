@@ -11,8 +11,7 @@ import xarray as xr
 
 from tokendynamics.numerics._errors import ArgumentTypeError
 from tokendynamics.numerics._intervals import T_COVERAGE, student_quantile
-from tokendynamics.report.training._study_page import _of_tuning
-from tokendynamics.report.training._study_tables import arms_table, claims_table, comparisons_table
+from tokendynamics.report.training._study_page import _of_tuning, arms_table, claims_table, comparisons_table
 from tokendynamics.sweeps.study import StudyResult
 from tokendynamics.sweeps.study._files import _runs
 from tokendynamics.sweeps.study._paired import interval

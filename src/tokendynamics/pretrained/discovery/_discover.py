@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +17,6 @@ from tokendynamics.pretrained.discovery._attention_layout import (
     live_reader,
     recomputed_error,
 )
-from tokendynamics.pretrained.discovery._block_norms import block_norms
 from tokendynamics.pretrained.discovery._blocks import BlockCall, block_calls, leaves_out_cross_attention, streams_of
 from tokendynamics.pretrained.discovery._calls import ModuleCall, Pass, as_features, record
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
@@ -35,6 +34,38 @@ from tokendynamics.pretrained.discovery._packing import packing_of
 from tokendynamics.pretrained.discovery._positional import positional_parts, rotations_in
 from tokendynamics.pretrained.discovery._residual import Residual, residual_of
 from tokendynamics.pretrained.discovery._rotation import TooFewInputsError
+
+
+def block_norms(
+    block: ModuleCall, calls: Sequence[ModuleCall], attention: tuple[str, int] | None, shape: tuple[int, int]
+) -> tuple[str, ...]:
+    """Return the modules, within a block, that normalize all features of each token.
+
+    Norms of queries and keys are none of them: they belong to the attention.
+
+    Args:
+        block: The block's call.
+        calls: Of the whole pass.
+        attention: The attention module within the block, and when its output projection ended: until then a norm is
+            one of queries or keys. None where it was not found.
+        shape: Batch and tokens.
+    """
+    prefix = f"{block.name}."
+    state = as_features(block.y, *shape)
+    found: list[str] = []
+    for call in calls:
+        name = call.name.removeprefix(prefix)
+        if not (block.start < call.start and call.end < block.end) or next(call.module.children(), None) is not None:
+            continue
+        if attention is not None and name.startswith(f"{attention[0]}.") and call.start < attention[1]:
+            continue
+        x = as_features(call.x, *shape)
+        if x is None or state is None or x.shape != state.shape or call.y.shape != getattr(call.x, "shape", None):
+            continue
+        if norm_of(call.module, call.x, call.y) is not None:
+            found.append(name)
+    return tuple(dict.fromkeys(found))
+
 
 _SEED = 20
 _INPUTS = 8

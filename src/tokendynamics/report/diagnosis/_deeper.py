@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
+import altair as alt
 import numpy as np
 import xarray as xr
 
@@ -13,10 +16,216 @@ from tokendynamics.diagnosis._deeper_words import first_lost, known_until, seen_
 from tokendynamics.diagnosis._passes import COLLAPSED
 from tokendynamics.diagnosis._result import Diagnosis, deeper_in_words
 from tokendynamics.numerics._printable import printable, shortened
-from tokendynamics.report.diagnosis._deeper_curves import deeper_figures
-from tokendynamics.report.kit._figure import Cell, Table, cells
+from tokendynamics.report.kit._curves import Column, Curve, Number, Rule, curve_keys, curves_chart, time_axis
+from tokendynamics.report.kit._figure import Cell, Figure, Given, Table, cells, nothing
+from tokendynamics.report.kit._palette import BLUE, GREEN, MUTED, NEGATIVE, ORANGE
+from tokendynamics.report.kit._svg import WIDE, Key, draw_for_screens
 from tokendynamics.report.kit._text import token_label
 from tokendynamics.words import UNDEFINED, count, number
+
+QUESTION = "How fast do the tokens collapse?"
+LOOKS: dict[str, tuple[str, tuple[float, ...]]] = {
+    "full": (BLUE, ()),
+    "no-ffn": (ORANGE, (7.0, 3.0)),
+    "no-norm": (GREEN, (2.0, 2.0)),
+    "attention-only": (NEGATIVE, (9.0, 3.0, 2.0, 3.0)),
+}
+"""Colour and dash of each variant."""
+
+_MOST_PASSES = 120
+"""Points of a curve at most, for any number of passes."""
+
+_FAR_APART = 20
+"""How many times longer than the shortest the longest curve may be on a linear axis."""
+
+
+@dataclass(frozen=True)
+class _Measure:
+    """Values of one figure by (variant, pass)."""
+
+    ident: str
+    label: str
+    axis: str
+    caption: str
+    values: np.ndarray
+    low: np.ndarray | None = None
+    high: np.ndarray | None = None
+
+
+def deeper_figures(found: Deeper) -> tuple[Figure, ...]:
+    """Return a figure for each measure, over passes, with a curve for each variant.
+
+    Args:
+        found: From `tokendynamics.deeper`.
+    """
+    table, prompts = found.table, found.table.sizes["prompt"]
+    median = table.median_consensus.values
+    each = table.consensus.transpose("prompt", "variant", "pass").values + 0 * median  # NaN where the median ends
+    spread: dict[str, np.ndarray] = {} if prompts == 1 else {"low": each.min(axis=0), "high": each.max(axis=0)}
+    over = "" if prompts == 1 else f", median over {prompts} prompts; bands: lowest to highest"
+    measures = (
+        _Measure(
+            "deeper-consensus", "Consensus E", "E (log scale)",
+            f"E = 1 − mean |cos| with the first token{over}. Thin lines: fits of the half-life.",
+            median, **spread,
+        ),
+        _Measure(
+            "deeper-kappa", "Consensus κ", "1 − κ (log scale)",
+            "κ approaches 1 and may be negative, so 1 − κ is drawn on the log axis: the share of a token's direction "
+            "that is its own, beyond what all prompts share. Above 1, κ is negative.",
+            1 - table.consensus_within.values,
+        ),
+        _Measure(
+            "deeper-own", "Own share", "own share (log scale)",
+            "The share of a token's direction that neither its prompt nor all prompts share. It also falls when all "
+            "prompts become one point, which κ does not measure.",
+            table.share_own.values,
+        ),
+    )  # fmt: skip
+    return tuple(_figure(each, found) for each in measures)
+
+
+def _figure(measure: _Measure, found: Deeper) -> Figure:
+    floor = float(found.table.attrs["resolution"])
+    ends = [_last_drawn(row, floor) for row in measure.values]
+    last = max(ends)
+    if last < 1:
+        return nothing(measure.ident, QUESTION, _why_not(measure, found), measure.label)
+    log = last > _FAR_APART * max(1, min(ends))
+    shown = _shown(last, log)
+    curves = [
+        _curve(measure, place, name, [k for k in shown if k <= ends[place]], floor)
+        for place, name in enumerate(found.variants)
+    ]
+    fits = _fits(found, shown, measure)
+    fitted = [Key("fit of the half-life", "line", MUTED, width=1.0)] if fits else []
+    named = f"{measure.label} over passes"
+    return Figure(
+        ident=measure.ident,
+        question=QUESTION,
+        svg=draw_for_screens(
+            lambda width: curves_chart(
+                [*curves, *fits], x=_pass_axis(last, log, width), title=measure.axis, width=width, log=True,
+                rules=_rules(measure, curves), columns=_columns(measure, found, shown),
+            ),
+            ident=measure.ident,
+            title=f"{QUESTION} {named}, for each variant",
+            description=_description(measure, found, ends),
+            keys=[*curve_keys(curves), *fitted],
+        ),
+        caption=f"{measure.caption} {_of_axis(found, last, log, len(shown), floor)}",
+        table=_table(measure, found, shown),
+        label=measure.label,
+    )  # fmt: skip
+
+
+def _why_not(measure: _Measure, found: Deeper) -> str:
+    if measure.ident != "deeper-consensus" and found.table.sizes["prompt"] == 1:
+        return "Not plotted because κ and the shares need two prompts."
+    return "Not plotted because no value after the embedding is finite and above rounding."
+
+
+def _last_drawn(values: np.ndarray, floor: float) -> int:
+    """Return where a curve ends: at the first value that stays within rounding, or at the last known one."""
+    known = known_until(values)
+    above = np.flatnonzero(values[: known + 1] > floor)
+    return min(int(above[-1]) + 1, known) if len(above) else 0
+
+
+def _shown(last: int, log: bool) -> list[int]:
+    """Choose the passes that are drawn."""
+    if last < _MOST_PASSES:
+        return list(range(log, last + 1))
+    chosen = np.geomspace(1, last, _MOST_PASSES) if log else np.linspace(0, last, _MOST_PASSES)
+    return sorted({round(float(each)) for each in chosen})
+
+
+def _curve(measure: _Measure, place: int, name: str, shown: list[int], floor: float) -> Curve:
+    colour, dash = LOOKS[name]
+
+    def above(values: np.ndarray | None) -> list[Number] | None:
+        """Return the values, clipped below at the rounding floor."""
+        return (
+            None if values is None else [float(max(v, floor)) if np.isfinite(v) else None for v in values[place, shown]]
+        )
+
+    middle = above(measure.values) or []
+    return Curve(name, shown, middle, colour, low=above(measure.low), high=above(measure.high), dash=dash)
+
+
+def _fits(found: Deeper, shown: list[int], measure: _Measure) -> list[Curve]:
+    """Return the fits of the half-lives of E, from the first to the last fitted value."""
+    if measure.ident != "deeper-consensus":
+        return []
+    lines = []
+    for name in found.variants:
+        row = found.table.sel(variant=name)
+        first, last = int(row.fit_first), int(row.fit_last)
+        if not math.isfinite(float(row.median_half_life.sel(estimate="value"))) or last <= first:
+            continue
+        (begin, end), places = row.median_consensus.values[[first, last]], [k for k in shown if first <= k <= last]
+        values = [float(begin * (end / begin) ** ((k - first) / (last - first))) for k in places]
+        lines.append(Curve("", places, values, LOOKS[name][0], width=1.0))
+    return lines
+
+
+def _pass_axis(last: int, log: bool, width: float) -> alt.X:
+    title = "Passes through the blocks"
+    if log:
+        return time_axis(1, last, f"{title} (log scale)", log=True, width=width)
+    axis = alt.Axis(title=f"{title} (0 = embedding)", tickMinStep=1, tickCount=10 if width >= WIDE else 5, format=",d")
+    return alt.X("x:Q", scale=alt.Scale(domain=[0, last], nice=False), axis=axis)
+
+
+def _rules(measure: _Measure, curves: list[Curve]) -> tuple[Rule, ...]:
+    if measure.ident != "deeper-consensus":
+        return ()
+    drawn = [value for curve in curves for value in curve.values if value is not None]
+    return (Rule(COLLAPSED, f"E = {COLLAPSED:g}"),) if min(drawn) <= COLLAPSED <= max(drawn) else ()
+
+
+def _columns(measure: _Measure, found: Deeper, shown: list[int]) -> list[Column]:
+    edges = [float(shown[0]), *((a + b) / 2 for a, b in pairwise(shown)), float(shown[-1])]
+    told = []
+    for step, (left, right) in zip(shown, pairwise(edges), strict=True):
+        values = zip(found.variants, measure.values[:, step], strict=True)
+        lines = [f"{name}: {number(float(value))}" for name, value in values]
+        told.append((left, right, "\n".join(["Embedding" if step == 0 else f"Pass {count(step)}", *lines])))
+    return told
+
+
+def _of_axis(found: Deeper, last: int, log: bool, drawn: int, floor: float) -> str:
+    passes = found.table.sizes["pass"] - 1
+    notes = [f"A curve ends at the rounding floor, {number(floor, 2)}, or where states are not finite"]
+    if last < passes:
+        notes.append(f"; no curve goes beyond pass {count(last)} of {count(passes)}")
+    if log:
+        notes.append(". Both axes are logarithmic because some curves end much earlier; the embedding is not shown")
+    if drawn < last:
+        notes.append(f". {count(drawn)} of {count(last)} passes are drawn; the data file has all")
+    return "".join(notes) + "."
+
+
+def _description(measure: _Measure, found: Deeper, ends: list[int]) -> str:
+    told = [
+        f"{name}: {number(float(row[0]))} at the embedding, {number(float(row[end]))} at pass {count(end)}"
+        for name, row, end in zip(found.variants, measure.values, ends, strict=True)
+    ]
+    return f"{'; '.join(told)}. The table below holds the values."
+
+
+def _table(measure: _Measure, found: Deeper, shown: list[int]) -> Table:
+    given = {"": measure.values, ", lowest": measure.low, ", highest": measure.high}
+    parts = {ending: values for ending, values in given.items() if values is not None}
+    columns = [f"{name}{ending}" for name in found.variants for ending in parts]
+    rows = []
+    for step in sorted({0, *shown}):
+        row: list[Given] = [step]
+        row += [float(values[place, step]) for place in range(len(found.variants)) for values in parts.values()]
+        rows.append(cells(row))
+    what = measure.axis.partition(" (")[0]
+    return Table(f"{measure.label}: {what} after each pass that is drawn", ("Pass", *columns), tuple(rows))
+
 
 _LONGEST = 400
 """Characters of a decoded text on the page."""
