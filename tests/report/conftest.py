@@ -107,7 +107,7 @@ def _levers(rng: np.random.Generator, layers: int) -> Levers:
         "verified": ("candidate", [True, False]),
     }
     coords = {"layer": np.arange(1, layers + 1), "component": ["attention", "feed_forward"], "bound": ["low", "high"]}
-    text = f"No change is needed for consensus. Measured on {HOSTILE}."
+    text = f"No change is needed to avoid consensus. Measured on {HOSTILE}."
     made = Convention("gate", f"α {HOSTILE}", "other parts could stand out")
     return Levers(xr.Dataset(variables, coords=coords), 0.3, layers, "nothing needs doing", text, (made,))
 

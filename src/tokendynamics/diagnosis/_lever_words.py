@@ -29,7 +29,7 @@ logarithm weighs changes far from one point and near it alike; layers built to d
 _NAMED = 3
 """Prompts that are named before the rest is counted."""
 
-_NOTHING_NEEDED = "No change is needed for consensus. "
+_NOTHING_NEEDED = "No change is needed to avoid consensus. "
 _NOTHING_NEEDED_BEFORE = "Nothing needs doing about consensus: "
 """The same in results stored by earlier versions."""
 
