@@ -300,7 +300,8 @@ def test_a_collapse_on_the_way_counts_too() -> None:
     )
     assert in_view_of(found, undone).text.startswith(beginning)
     stored = replace(
-        found, text=found.text.replace("No change is needed to avoid consensus. ", "Nothing needs doing about consensus: ")
+        found,
+        text=found.text.replace("No change is needed to avoid consensus. ", "Nothing needs doing about consensus: "),
     )
     assert "Nothing needs doing" not in in_view_of(stored, undone).text  # as earlier versions wrote it
     healthy = Verdict("spread", Worst("spread", 2, (2,)), ("spread",) * 5, (), ())

@@ -101,7 +101,7 @@ def test_a_system_without_quotas_still_knows_a_full_disk(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("groups", [True, False])
 def test_a_process_is_ended_with_its_children(groups: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed")
-    from tokendynamics.sweeps.study import _queue as _process
+    from tokendynamics.sweeps.study import _process
 
     if not groups:
         monkeypatch.delattr(os, "killpg", raising=False)
@@ -124,7 +124,7 @@ def test_a_process_is_ended_with_its_children(groups: bool, monkeypatch: pytest.
 
 def test_a_run_starts_without_inherited_locks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("distributed")
-    from tokendynamics.sweeps.study import _queue as _process
+    from tokendynamics.sweeps.study import _process
 
     given: dict[str, Any] = {}
 
@@ -146,7 +146,7 @@ def test_modules_with_locks_are_imported_where_there_are_none() -> None:
 import sys
 sys.modules["fcntl"] = None
 from importlib import import_module
-for name in ("provenance._swap", "training._folder", "cli._main", "sweeps.study._queue"):
+for name in ("provenance._swap", "training._folder", "cli._main", "sweeps.study._process"):
     import_module("tokendynamics." + name)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
@@ -167,11 +167,11 @@ def test_nothing_else_is_asked_of_posix() -> None:
     """Names that Windows or macOS lack stand only where they are guarded, in these files."""
     guarded = {
         "sched_getaffinity": {"numerics/_resources.py"},
-        "CDLL": {"numerics/_resources.py", "provenance/_swap.py", "sweeps/study/_queue.py"},
-        "killpg": {"sweeps/study/_queue.py"},
-        "SIGKILL": {"sweeps/study/_queue.py"},
+        "CDLL": {"numerics/_resources.py", "provenance/_swap.py", "sweeps/study/_process.py"},
+        "killpg": {"sweeps/study/_process.py"},
+        "SIGKILL": {"sweeps/study/_process.py"},
         "O_DIRECTORY": {"provenance/_swap.py", "provenance/_durable.py", "training/_folder.py"},
-        "import fcntl": {"provenance/_swap.py", "training/_folder.py", "sweeps/study/_queue.py"},
+        "import fcntl": {"provenance/_swap.py", "training/_folder.py", "sweeps/study/_process.py"},
         "os.fork": set(),
         "os.getuid": set(),
         "SIGALRM": set(),

@@ -21,7 +21,7 @@ from sweeps.study.conftest import TWO_ARMS, Planted, starts
 from tokendynamics.numerics._errors import ArgumentValueError
 from tokendynamics.sweeps._versions import own_versions
 from tokendynamics.sweeps.study import open_study, parse_plan, study
-from tokendynamics.sweeps.study._queue import run_process
+from tokendynamics.sweeps.study._process import run_process
 
 PLAN = parse_plan(TWO_ARMS, "two.toml")
 
