@@ -186,6 +186,6 @@ def test_what_users_wrote_is_escaped(tmp_path: Path) -> None:
 
 
 def test_shares_are_written_with_the_digits_that_they_have() -> None:
-    assert str(SystemShare(3, 1_000_000)) == "0.00030 % (95 % interval 0.00010 % to 0.00088 %)"
-    assert str(SystemShare(658_860, 1_000_000)) == "65.9 % (95 % interval 65.8 % to 66.0 %)"
+    assert str(SystemShare(3, 1_000_000)) == "0.00030 % (95 % CI 0.00010–0.00088 %)"
+    assert str(SystemShare(658_860, 1_000_000)) == "65.9 % (95 % CI 65.8–66.0 %)"
     assert percent(0.9999961) == "99.99961 %"
