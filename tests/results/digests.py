@@ -48,6 +48,14 @@ def of_diagnosis(found: Any) -> dict[str, Any]:
     }
 
 
+def _of_0_1_0(value: Any) -> Any:
+    """Return nested values without fields that 0.1.0 did not have, which must then be empty."""
+    if not isinstance(value, dict):
+        return [_of_0_1_0(item) for item in value] if isinstance(value, list | tuple) else value
+    assert not value.get("norms")
+    return {name: _of_0_1_0(item) for name, item in value.items() if name != "norms"}
+
+
 def of_comparison(found: Any) -> dict[str, Any]:
     """Return everything that a comparison has."""
     tables = {"table": found.table, "difference": found.difference, "gaps": found.gaps, "weights": found.weights}
@@ -56,7 +64,7 @@ def of_comparison(found: Any) -> dict[str, Any]:
         **{name: None if table is None else of_table(table) for name, table in tables.items()},
         "verdicts": of_words([asdict(each) for each in found.verdicts]),
         "sentences": of_words([asdict(each) for each in found.sentences]),
-        "partings": of_words([None if each is None else asdict(each) for each in found.partings]),
+        "partings": of_words([None if each is None else _of_0_1_0(asdict(each)) for each in found.partings]),
         "models": list(found.models),
         "descriptions": of_words(found.descriptions),
         "conventions": of_words([asdict(each) for each in found.conventions]),
