@@ -141,7 +141,7 @@ def test_another_number_of_processes_is_refused(tmp_path: Path) -> None:
     assert last_checkpoint(tmp_path, 2) is None
     written(tmp_path, 10, processes=2)
     assert last_checkpoint(tmp_path, 2) == tmp_path / "checkpoint-10"
-    with pytest.raises(ArgumentValueError, match="processes: expected 2, with which the run was begun"):
+    with pytest.raises(ArgumentValueError, match="processes: expected 2, with which the run was started"):
         last_checkpoint(tmp_path, 1)
 
 

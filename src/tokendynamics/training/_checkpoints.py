@@ -83,8 +83,8 @@ def last_checkpoint(folder: Path, processes: int) -> Path | None:
         return None
     wrong, began = _damage(every[-1])
     if wrong:
-        goes_on = f"continues from {every[-2].name}" if len(every) > 1 else "begins anew"
-        advice = f"remove this checkpoint and resume: the run {goes_on}, to the same numbers"
+        start = f"continues from {every[-2].name}" if len(every) > 1 else "starts anew"
+        advice = f"remove this checkpoint and resume: the run {start}, with the same numbers"
         raise CheckpointError(expected(str(every[-1]), "the files that the run wrote", wrong, advice))
     if began != processes:
         wanted = f"{began}, with which the run was started: others would use other data"
