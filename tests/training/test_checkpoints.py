@@ -133,7 +133,7 @@ def test_a_damaged_checkpoint_is_named_with_what_to_do(tmp_path: Path, name: str
 
 def test_with_one_damaged_checkpoint_alone_the_run_is_said_to_begin_anew(tmp_path: Path) -> None:
     (written(tmp_path, 10) / NAMES[0]).unlink()
-    with pytest.raises(CheckpointError, match="the run begins anew"):
+    with pytest.raises(CheckpointError, match="the run starts anew"):
         last_checkpoint(tmp_path, 1)
 
 
