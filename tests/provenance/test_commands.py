@@ -14,7 +14,7 @@ from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits.functionals import random_functional
 from tokendynamics.circuits.learning import LearningRecord, learn
 from tokendynamics.numerics._errors import ArgumentValueError
-from tokendynamics.report.diagnosis._page import write_page
+from tokendynamics.report.kit._page import write_page
 
 
 @pytest.fixture

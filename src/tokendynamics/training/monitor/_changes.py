@@ -64,7 +64,7 @@ class Change:
 
         >>> numbers = ("consensus_relative", (0.04, 0.04), (0.21, 0.21), (1000, 1000))
         >>> Change(1500, (7,), "spread", "drawing together", *numbers).text
-        "step 1500: layer 7 went from spread to drawing together (κ′ 0.04 → 0.21)"
+        'step 1500: layer 7 went from spread to drawing together (κ′ 0.04 → 0.21)'
         >>> numbers = ("share_common", (0.04, 0.05), (0.9, 0.97), (500, 500))
         >>> Change(1500, (1, 2), "drawing together", "drawing together", *numbers, recent=False).text
         'step 1500: layers 1–2 are still drawing together, but common share 0.04 to 0.05 at step 500 → 0.90 to 0.97'
