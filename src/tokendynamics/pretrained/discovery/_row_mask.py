@@ -77,10 +77,10 @@ def row_mask(**named: Any) -> Tensor | None:
     """
     from transformers.masking_utils import eager_mask
 
-    batch, receivers, senders = (named[name] for name in ("batch_size", "q_length", "kv_length"))
     first, dtype = named.get("q_offset"), named.get("dtype", torch.float32)
     if not isinstance(first, int) or "q_offset" not in signature(eager_mask).parameters:
-        return eager_mask(**named)  # older versions take the positions themselves
+        return eager_mask(**named)  # older versions take the positions themselves, without a q_length
+    batch, receivers, senders = (named[name] for name in ("batch_size", "q_length", "kv_length"))
     if receivers < 2 or batch * receivers * senders * dtype.itemsize <= MASK_BYTES:
         return eager_mask(**named)
 
