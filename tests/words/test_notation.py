@@ -101,6 +101,17 @@ def test_the_places_show_two_digits_of_the_width(width: float, places: int) -> N
     assert places_for((1.0, 1.0 + width)) == places
 
 
+def test_the_places_without_a_width_are_those_of_the_value_or_two() -> None:
+    assert places_for((0.0123, 0.0123)) == 4
+    assert places_for((1e-20, 1e-20)) == 12
+    assert [places_for(ends) for ends in ((0.0, 0.0), (0.0, np.inf), (np.nan, 1.0), (0.0, np.nan))] == [2, 2, 2, 2]
+
+
+def test_a_signed_number_has_three_digits() -> None:
+    assert signed(0.123456) == "+0.123"
+    assert signed(-0.123456) == "−0.123"
+
+
 def test_counts_lists_and_ranges() -> None:
     assert [plural(many, "matrix", "matrices") for many in (0, 1, 1000)] == ["0 matrices", "1 matrix", "1,000 matrices"]
     assert count(-1234567) == "−1,234,567"
