@@ -49,7 +49,7 @@ def _moved_by(run: Shown) -> str:
     mask = "causal" if attends.causal else "full"
     linear = " with linear weights" if attends.weights == "linear" else ""
     positions = "" if attends.positions is None else f", with {type(attends.positions).__name__}"
-    changing = "" if attends.constant else ", its matrices changing with time"
+    changing = "" if attends.constant else " with time-varying matrices"
     return f" {where}, under {plural(flow.heads, 'head')} of {mask} attention{linear}{positions}{changing}"
 
 

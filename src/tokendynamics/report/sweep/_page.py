@@ -28,7 +28,7 @@ def sweep_page(found: SweepResult) -> str:
     return render(
         "sweep.html.jinja",
         title=f"{found.title}: how often does each outcome occur?",
-        verdict_title="What was found",
+        verdict_title="Result",
         sections=_sections(found) if run else [],
         conventions=_CONVENTIONS,
         manifest={name: shortened(value) for name, value in found.manifest.items()},

@@ -154,7 +154,7 @@ def study_page(result: StudyResult) -> str:
     return render(
         "training.html.jinja",
         title=f"{result.name}: {_QUESTION}",
-        verdict_title="What was found",
+        verdict_title="Result",
         sections=_sections(result),
         conventions=_CONVENTIONS,
         manifest={name: shortened(value) for name, value in record.items()},
